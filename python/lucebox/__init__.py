@@ -1,0 +1,1 @@
+"""LLM inference compiled ahead of time for the one chip you own."""

@@ -1,0 +1,71 @@
+"""The options a caller may set, as frozen dataclasses. Field docstrings (the string under a field) generate
+`--help` and docs/reference; unknown names are errors because dataclasses refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+__all__ = ["EngineOptions", "Sampling"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a model is loaded. Fixed for the life of an LLM."""
+
+    target: str = "auto"
+    """Where the model runs: "auto" or "cpu"."""
+    context: int | None = None
+    """Tokens the session can hold. None: the model's own maximum, or what fits in memory if that is less."""
+    threads: int | None = None
+    """Worker threads on the CPU. None: one per physical core this process may use."""
+    activations: str = "int8"
+    """Products with quantised weights: "int8" rounds activations to 8-bit blocks of 32 (fast), "f32" is exact."""
+    kv: str = "f16"
+    """Element type of the KV cache: "f16", "bf16" or "f32"."""
+    seed: int = 0
+    """Seed of requests that do not carry their own."""
+    prefill_chunk: int = 512
+    """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory."""
+    isa: str = "auto"
+    """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. The filters run in this order: logit bias, penalties, temperature, top-k, typical,
+    top-p, min-p; each sampled token takes one uniform draw."""
+
+    max_tokens: int | None = None
+    """Most tokens to generate. None: until the context is full."""
+    temperature: float = 0.0
+    """0 is greedy; otherwise logits are divided by it."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probability reaches top_p."""
+    min_p: float = 0.0
+    """Drop tokens less likely than min_p times the most likely one."""
+    typical_p: float = 1.0
+    """Keep the tokens whose surprise is nearest the entropy, up to this probability (locally typical sampling)."""
+    repetition_penalty: float = 1.0
+    """Divide positive and multiply negative logits of tokens seen in the penalty window by this."""
+    frequency_penalty: float = 0.0
+    """Subtract this times the number of occurrences in the generated text."""
+    presence_penalty: float = 0.0
+    """Subtract this from tokens that occur in the generated text."""
+    penalty_window: int = 64
+    """Last tokens (prompt and generated) the repetition penalty looks at; 0: none, -1: all."""
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Added to the logits of these token ids, -100 to 100; -100 forbids the token."""
+    seed: int | None = None
+    """Seed of the uniform draws. None: the LLM's own."""
+    logprobs: int | None = None
+    """Report the log probability of each generated token and of this many most likely tokens (0 to 20). None: none."""
+    stop: tuple[str, ...] = ()
+    """Generation ends before the first of these strings; it is not part of the text."""
+    stop_ids: tuple[int, ...] = ()
+    """Generation ends at these token ids, besides the model's own end tokens."""
+    ignore_eos: bool = False
+    """Do not end at the model's end tokens (for measurements)."""

@@ -1,0 +1,70 @@
+"""What a generation returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Chunk", "FinishReason", "Generation", "Timings", "TokenLogprob", "Usage"]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log probability of one token under the model (before temperature, penalties and filters)."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely (id, logprob), best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Prompt tokens the session already held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one request."""
+
+    prefill_s: float
+    decode_s: float
+    prefill_tokens: int
+    decode_tokens: int
+
+    @property
+    def prefill_tok_s(self) -> float:
+        return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tok_s(self) -> float:
+        return self.decode_tokens / self.decode_s if self.decode_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished generation."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a streamed generation. The last one carries the whole result."""
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    result: Generation | None = field(default=None)

@@ -1,0 +1,39 @@
+// Element types of tensors: plain numbers and the GGML block formats the loader accepts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace lb {
+
+enum class DType : uint8_t {
+  kF32, kF16, kBF16,
+  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,
+  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
+  kIQ4_NL, kIQ4_XS, kMXFP4,
+};
+inline constexpr int kDTypeCount = 16;
+
+struct DTypeInfo {
+  std::string_view name;   // as GGUF tools print it
+  uint32_t ggml_id;        // type field of a GGUF tensor
+  uint32_t block_values;   // values a block holds; 1 for plain numbers
+  uint32_t block_bytes;
+};
+
+const DTypeInfo& info(DType type);
+inline std::string_view name(DType type) { return info(type).name; }
+
+// Bytes of `count` contiguous values; count must be a multiple of the block.
+inline size_t row_bytes(DType type, size_t count) {
+  return count / info(type).block_values * info(type).block_bytes;
+}
+
+std::optional<DType> dtype_from_ggml(uint32_t ggml_id);
+std::optional<DType> dtype_from_name(std::string_view name);
+// Name of any GGML type id, also of those this engine refuses; empty when unknown.
+std::string_view ggml_type_name(uint32_t ggml_id);
+
+}  // namespace lb

@@ -1,0 +1,11 @@
+// The parts of the extension module; each file converts and forwards, and computes nothing.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lb {
+
+void bind_format(nanobind::module_& m);  // GgufFile, tensors, dequantise
+void bind_ops(nanobind::module_& m);     // single ops on numpy arrays
+
+}  // namespace lb

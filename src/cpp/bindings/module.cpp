@@ -1,0 +1,49 @@
+// The extension module lucebox._engine: error translation and registration. Each part binds itself.
+#include "bindings/bindings.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "base/error.h"
+#include "device/stream.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+const char* python_error(lb::ErrorCode code) {
+  switch (code) {
+    case lb::ErrorCode::kFormat: return "FormatError";
+    case lb::ErrorCode::kUnsupported: return "UnsupportedError";
+    case lb::ErrorCode::kInvalid: return "InvalidRequestError";
+    case lb::ErrorCode::kMemory: return "OutOfMemoryError";
+    case lb::ErrorCode::kIo: return "FormatError";
+    case lb::ErrorCode::kCancelled: return "CancelledError";
+    case lb::ErrorCode::kInternal: return "InternalError";
+  }
+  return "InternalError";
+}
+
+}  // namespace
+
+NB_MODULE(_engine, m) {
+  m.doc() = "The native engine of lucebox. Use the lucebox package; names here are not a public interface.";
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const lb::Error& error) {
+      nb::object type = nb::module_::import_("lucebox.errors").attr(python_error(error.code()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+  m.def("best_isa", [] { return std::string(lb::name(lb::best_isa())); }, "The fastest CPU kernels this machine runs.");
+  m.def("available_isas", [] {
+    nb::list names;
+    for (lb::Isa isa : {lb::Isa::kScalar, lb::Isa::kPortable, lb::Isa::kAvx2, lb::Isa::kAvx512})
+      if (lb::is_available(isa)) names.append(std::string(lb::name(isa)));
+    return names;
+  }, "Instruction sets this build has bodies for and this machine runs.");
+  lb::bind_format(m);
+  nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");
+  lb::bind_ops(ops);
+}

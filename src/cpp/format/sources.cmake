@@ -1,0 +1,1 @@
+target_sources(lucebox_engine PRIVATE)

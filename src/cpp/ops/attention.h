@@ -1,0 +1,58 @@
+// Attention over a paged KV cache: append, read, and the compaction that follows an accepted tree path.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "ops/batch.h"
+
+namespace lb {
+
+class Stream;
+
+// One layer's cache. A page holds 64 tokens of every KV head: [page][n_kv_heads][64][head_dim].
+// Token slot s of the sequence lives in page page_table[s / 64], row s % 64.
+struct KvLayer {
+  void* k;
+  void* v;
+  const int32_t* page_table;  // [ceil(capacity / 64)]
+  DType k_type, v_type;       // F32, F16 or BF16
+  int n_kv_heads, head_dim;
+};
+
+// slot n_past + r <- k[r], v[r], rounded to the cache types (nearest even).
+struct KvAppend {
+  const float* k;  // [rows, n_kv_heads, head_dim]
+  const float* v;  // [rows, n_kv_heads, head_dim]
+  KvLayer cache;
+  int rows, n_past;
+};
+void run(const KvAppend&, Stream&);
+
+// slot n_past + j <- slot n_past + path[j], ascending j; path[j] >= j, so it is safe in place.
+struct KvMove {
+  KvLayer cache;
+  const int32_t* path;  // [n_path]
+  int n_path, n_past;
+};
+void run(const KvMove&, Stream&);
+
+// o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]; query head h reads KV head h / (n_heads / n_kv_heads).
+// Row r sees slots [0, n_past) and, of the rows of this append (already in the cache), those up to r (chain) or its ancestors (tree).
+// Split over the context in fixed runs of pages, merged in order: the result does not depend on the number of threads.
+struct Attention {
+  const float* q;     // [rows, n_heads, head_dim]
+  const float* gate;  // [rows, n_heads, head_dim] at the strides below, or null
+  float* o;           // [rows, n_heads, head_dim]
+  KvLayer cache;
+  Tree tree;
+  int rows, n_heads, n_past;
+  long gate_row_stride, gate_head_stride;
+  float scale;
+};
+void run(const Attention&, Stream&);
+
+size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);
+size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads);
+
+}  // namespace lb

@@ -1,0 +1,82 @@
+// Gated DeltaNet (the recurrent mixer of Qwen3.5), written so that a step, a verification tree and a prefill
+// chunk are the same op and nothing is copied to take a step back:
+//   the state S is only ever advanced by rows that were accepted ("folded"), at the start of the next append;
+//   the rows of an append leave behind k, delta and the log decay, from which any accepted path can be folded.
+// All arithmetic fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
+#pragma once
+
+#include <cstdint>
+
+#include "ops/batch.h"
+
+namespace lb {
+
+class Stream;
+
+// Rows of the previous append that were accepted: their indices, oldest first. n == 0: nothing to fold.
+struct Accepted {
+  const int32_t* path;  // [n]
+  int n;
+};
+
+// y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
+// into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
+struct CausalConv {
+  const float* x;       // [rows, channels] raw inputs of this append, rows <= 64
+  const float* w;       // [channels, n_taps]; tap n_taps-1 is the row itself
+  float* history;       // [n_taps-1, channels] last committed raw inputs, oldest first; zeros at the start
+  float* pending;       // [64, channels] raw inputs of the previous append; overwritten with x
+  float* y;             // [rows, channels]
+  Accepted accepted;
+  Tree tree;
+  int rows, channels, n_taps;
+};
+void run(const CausalConv&, Stream&);
+
+// In place: q <- q / sqrt(sum q^2 + eps) / sqrt(dk), k <- k / sqrt(sum k^2 + eps) per head;
+// g <- a_neg * softplus(g + dt_bias) (the log decay, <= 0), beta <- sigmoid(beta).
+struct DeltaPrepare {
+  float* q;              // [rows, n_k_heads, dk]
+  float* k;              // [rows, n_k_heads, dk]
+  float* g;              // [rows, n_v_heads]: in: the "a" projection; contiguous
+  float* beta;           // [rows, n_v_heads]: in: the "b" projection; contiguous
+  const float* a_neg;    // [n_v_heads], -exp(A_log)
+  const float* dt_bias;  // [n_v_heads]
+  int rows, n_k_heads, n_v_heads, dk;
+  long row_stride;       // values from row to row of q and of k
+  float eps;
+};
+void run(const DeltaPrepare&, Stream&);
+
+enum class HeadOrder {
+  kGrouped,  // value head j reads key head j / (VH / KH)      safetensors
+  kTiled,    // value head j reads key head j % KH             GGUF (its converter reorders the value heads)
+};
+
+// With cs_i = g_i + cs_parent(i), E_ij = exp(cs_i - cs_j) for j an ancestor of i or i itself, per value head:
+//   delta_i = beta_i (v_i - e^{cs_i} S^T k_i - sum_{strict ancestors j} E_ij (k_i.k_j) delta_j)
+//   o_i     = e^{cs_i} S^T q_i + sum_{ancestors-or-self j} E_ij (q_i.k_j) delta_j
+// First folds the accepted path p (last row l): S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
+struct GatedDelta {
+  const float* q;      // [rows, KH, dk], prepared, rows <= 64
+  const float* k;      // [rows, KH, dk], prepared
+  const float* v;      // [rows, VH, dv]
+  const float* g;      // [rows, VH] log decay
+  const float* beta;   // [rows, VH]
+  float* o;            // [rows, VH, dv] contiguous
+  float* S;            // [VH, dk, dv] committed state, zeros at the start
+  const float* k_in;   // [64, KH, dk] keys of the previous append
+  float* k_out;        // [64, KH, dk] keys of this one; not k_in (value heads share keys)
+  float* delta;        // [64, VH, dv] in: of the previous append, out: of this one
+  float* cs;           // [64, VH]     likewise
+  Accepted accepted;
+  Tree tree;
+  int rows, n_k_heads, n_v_heads, dk, dv;
+  long row_stride;     // values from row to row of q, k and v
+  HeadOrder order;
+};
+void run(const GatedDelta&, Stream&);  // rows == 0: only folds
+
+size_t delta_thread_scratch(int dk, int dv);
+
+}  // namespace lb

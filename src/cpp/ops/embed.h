@@ -1,0 +1,21 @@
+// y[r,:] = table[ids[r],:], expanded to fp32.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace lb {
+
+class Stream;
+
+struct Embed {
+  const void* table;   // [vocab, dim] of type
+  DType type;
+  const int32_t* ids;  // [rows], each in [0, vocab)
+  float* y;            // [rows, dim]
+  int rows, dim;
+};
+void run(const Embed&, Stream&);
+
+}  // namespace lb

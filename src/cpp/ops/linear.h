@@ -1,0 +1,40 @@
+// Products with a weight matrix, and the gated activation between two of them.
+#pragma once
+
+#include <span>
+
+#include "base/dtype.h"
+#include "device/stream.h"
+
+namespace lb {
+
+// y[r,o] = sum_i w[o,i] x[r,i] (+ add[r,o])
+// Quantised weights follow Activations: kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the
+// 8-bit products exactly inside each block; kF32 expands the weight. F32/F16/BF16 weights always use fp32 activations.
+struct Linear {
+  const void* w;        // [n_out, n_in] of type, rows contiguous
+  DType type;
+  const float* x;       // [rows, n_in]
+  const float* add;     // [rows, n_out] or null; may be y
+  float* y;             // [rows, n_out]; must not overlap x
+  int rows, n_in, n_out;
+  Activations activations;
+};
+// All members of a group share x, rows, n_in and activations, so x is rounded once.
+void run(std::span<const Linear> group, Stream&);
+inline void run(const Linear& op, Stream& stream) { run(std::span(&op, 1), stream); }
+
+// Scratch the largest such product needs.
+size_t linear_shared_scratch(int max_rows, int max_n_in);
+size_t linear_thread_scratch(int max_n_in);
+
+// y[r,:] = silu(gate[r,:]) * up[r,:]
+struct SwiGlu {
+  const float* gate;  // [rows, dim]
+  const float* up;    // [rows, dim]
+  float* y;           // [rows, dim]; may be gate or up
+  int rows, dim;
+};
+void run(const SwiGlu&, Stream&);
+
+}  // namespace lb

@@ -1,0 +1,31 @@
+// Root-mean-square norms; all sums in fp32 or wider.
+#pragma once
+
+namespace lb {
+
+class Stream;
+
+// y[r,h,:] = x[r,h,:] / sqrt(mean(x[r,h,:]^2) + eps) * w
+struct RmsNorm {
+  const float* x;    // [rows, heads, dim], strides below
+  const float* w;    // [dim], the final scale (zero-centred checkpoints have 1 added at load)
+  float* y;          // [rows, heads, dim] contiguous; may be x when x is contiguous
+  int rows, heads, dim;
+  long row_stride;   // values from row to row of x
+  long head_stride;  // values from head to head of x
+  float eps;
+};
+void run(const RmsNorm&, Stream&);
+
+// y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])      the norm after the recurrence
+struct GatedRmsNorm {
+  const float* o;  // [rows, heads, dim]
+  const float* z;  // [rows, heads, dim]
+  const float* w;  // [dim]
+  float* y;        // [rows, heads, dim]; may be o
+  int rows, heads, dim;
+  float eps;
+};
+void run(const GatedRmsNorm&, Stream&);
+
+}  // namespace lb

@@ -1,0 +1,36 @@
+// Rotary position embedding in two steps: the table once per append, the rotation per layer.
+#pragma once
+
+#include <cstdint>
+
+namespace lb {
+
+class Stream;
+
+// cos[r,i] = scale*cos(pos[axis[i], r] * inv_freq[i]), sin likewise; angles in fp64, stored in fp32.
+struct RopeTable {
+  const int32_t* pos;     // [3, rows]: temporal, height, width (equal for text)
+  const uint8_t* axis;    // [n_pairs]: which row of pos a pair uses (M-RoPE interleaves them)
+  const float* inv_freq;  // [n_pairs]
+  float* cos;             // [rows, n_pairs]
+  float* sin;             // [rows, n_pairs]
+  int rows, n_pairs;
+};
+void run(const RopeTable&, Stream&);
+
+enum class RopePairs {
+  kHalves,    // pair i is (x[i], x[i + n_pairs])        Qwen, and Llama in safetensors
+  kAdjacent,  // pair i is (x[2i], x[2i + 1])            Llama in GGUF (its converter permutes the rows)
+};
+
+// In place on the first 2*n_pairs values of every head: a' = a cos - b sin, b' = b cos + a sin.
+struct Rope {
+  float* x;          // [rows, heads, dim]
+  const float* cos;  // [rows, n_pairs]
+  const float* sin;  // [rows, n_pairs]
+  int rows, heads, dim, n_pairs;
+  RopePairs pairs;
+};
+void run(const Rope&, Stream&);
+
+}  // namespace lb
