@@ -1,0 +1,38 @@
+// A whole file mapped read-only. Weights are used in place; the kernel pages them in on first touch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lb {
+
+class MappedFile {
+ public:
+  // Throws kIo when the file cannot be opened or mapped, or is not a regular file. An empty file maps to size 0.
+  // Somebody who shortens the file while it is mapped ends the process (SIGBUS); no reader of mappings can prevent that.
+  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  size_t size() const { return size_; }
+  const std::byte* data() const { return data_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+
+  // Asks the kernel to start reading the whole file ahead; a hint, so failure is ignored.
+  void advise_willneed() const;
+
+ private:
+  MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
+
+  std::string path_;
+  const std::byte* data_;
+  size_t size_;
+};
+
+}  // namespace lb

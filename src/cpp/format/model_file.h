@@ -1,0 +1,23 @@
+// What a path given by the user holds: a GGUF file, a checkpoint folder, or a folder with one GGUF.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "format/gguf.h"
+#include "format/safetensors.h"
+
+namespace lb {
+
+struct ModelFile {
+  std::string path;  // the file or folder that was opened; of a split set its first part
+  std::variant<GgufFile, SafetensorsModel> content;
+
+  const TensorTable& tensors() const;
+  const GgufFile* gguf() const { return std::get_if<GgufFile>(&content); }
+  const SafetensorsModel* safetensors() const { return std::get_if<SafetensorsModel>(&content); }
+};
+
+ModelFile open_model_file(const std::string& path);
+
+}  // namespace lb

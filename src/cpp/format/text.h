@@ -1,0 +1,17 @@
+// Text that came out of a file: is it UTF-8, and how to show it in a message without trusting it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lb {
+
+// Strict: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view text);
+
+// `text` as one short line of valid UTF-8: control bytes and broken sequences become \xNN, long text is cut.
+std::string printable(std::string_view text);
+// The same in double quotes.
+std::string quoted(std::string_view text);
+
+}  // namespace lb
