@@ -5,7 +5,8 @@
 
 namespace lb {
 
-void bind_format(nanobind::module_& m);  // GgufFile, tensors, dequantise
+void bind_engine(nanobind::module_& m);  // Engine, Session, Sampler
+void bind_format(nanobind::module_& m);  // GgufFile, Safetensors
 void bind_ops(nanobind::module_& m);     // single ops on numpy arrays
 
 }  // namespace lb

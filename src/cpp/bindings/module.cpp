@@ -43,6 +43,7 @@ NB_MODULE(_engine, m) {
       if (lb::is_available(isa)) names.append(std::string(lb::name(isa)));
     return names;
   }, "Instruction sets this build has bodies for and this machine runs.");
+  lb::bind_engine(m);
   lb::bind_format(m);
   nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");
   lb::bind_ops(ops);

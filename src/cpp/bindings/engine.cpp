@@ -1,0 +1,228 @@
+// Engine, Session and Sampler for Python. The GIL is released while the engine works; between layers the binding looks
+// for signals, so Ctrl-C stops a long prefill.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+
+#include "base/bandwidth.h"
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "engine/session.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <int kDims>
+using Floats = nb::ndarray<nb::numpy, float, nb::ndim<kDims>>;
+
+std::span<const int32_t> span(const Ids& ids) { return {ids.data(), ids.size()}; }
+
+// A numpy array that owns a vector's values.
+template <int kDims>
+Floats<kDims> to_numpy(std::vector<float>&& values, std::initializer_list<size_t> shape) {
+  auto* owned = new std::vector<float>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  return Floats<kDims>(owned->data(), shape, owner);
+}
+
+// Looks for pending Python signals at most every 50 ms; runs without the GIL.
+class SignalPoll {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return false;
+    last_ = now;
+    nb::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Runs work without the GIL; a Python error raised by a signal handler or callback replaces kCancelled.
+template <class Work>
+auto without_gil(Work&& work) {
+  try {
+    nb::gil_scoped_release release;
+    return work();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled && PyErr_Occurred() != nullptr) throw nb::python_error();
+    throw;
+  }
+}
+
+Isa isa_from(const std::string& text) {
+  if (text == "auto") return best_isa();
+  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+    if (text == name(isa)) return isa;
+  fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got \"", text, "\"");
+}
+
+DType kv_from(const std::string& text) {
+  if (text == "f16") return DType::kF16;
+  if (text == "bf16") return DType::kBF16;
+  if (text == "f32") return DType::kF32;
+  fail(ErrorCode::kInvalid, "kv must be f16, bf16 or f32, got \"", text, "\"");
+}
+
+Activations activations_from(const std::string& text) {
+  if (text == "int8") return Activations::kInt8;
+  if (text == "f32") return Activations::kF32;
+  fail(ErrorCode::kInvalid, "activations must be int8 or f32, got \"", text, "\"");
+}
+
+std::shared_ptr<Engine> open_engine(const std::string& path, int context, int threads, const std::string& isa,
+                                    const std::string& activations, const std::string& kv, int prefill_chunk) {
+  const EngineOptions options{.context = context, .n_threads = threads, .isa = isa_from(isa),
+                              .activations = activations_from(activations), .kv = kv_from(kv), .prefill_chunk = prefill_chunk};
+  return without_gil([&] { return Engine::open(path, options); });
+}
+
+nb::dict info_of(const Engine& engine) {
+  const ModelInfo& info = engine.model().info();
+  nb::dict d;
+  d["architecture"] = info.architecture;
+  d["n_layers"] = info.n_layers;
+  d["hidden"] = info.hidden;
+  d["ffn"] = info.ffn;
+  d["vocab"] = info.vocab;
+  d["n_heads"] = info.n_heads;
+  d["n_kv_heads"] = info.n_kv_heads;
+  d["head_dim"] = info.head_dim;
+  d["tied"] = info.tied;
+  d["max_context"] = info.max_context;
+  d["bytes_per_token"] = engine.model().bytes_per_token();
+  d["threads"] = engine.options().n_threads;
+  d["isa"] = std::string(name(engine.options().isa));
+  int n_recurrent = 0;
+  for (const LayerShape& shape : engine.model().layer_shapes()) n_recurrent += std::holds_alternative<RecurrentShape>(shape);
+  d["n_recurrent_layers"] = n_recurrent;
+  return d;
+}
+
+nb::dict plan_of(const Engine& engine) {
+  const MemoryPlan& plan = engine.plan();
+  nb::list entries;
+  for (const PlanEntry& entry : plan.entries) entries.append(nb::make_tuple(entry.name, entry.bytes, entry.detail));
+  nb::dict d;
+  d["entries"] = entries;
+  d["total_bytes"] = plan.total_bytes();
+  d["mapped_bytes"] = plan.mapped_bytes;
+  d["available_bytes"] = plan.available_bytes;
+  d["context"] = plan.context;
+  d["max_context"] = plan.max_context;
+  return d;
+}
+
+int sync(Session& session, const Ids& ids, const nb::object& progress) {
+  SignalPoll poll;
+  Progress report;
+  if (!progress.is_none())
+    report = [&](int done, int total) {
+      nb::gil_scoped_acquire gil;
+      progress(done, total);
+    };
+  return without_gil([&] { return session.sync(span(ids), std::ref(poll), report); });
+}
+
+nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& parents, const nb::object& positions,
+                 const std::vector<int>& taps) {
+  SignalPoll poll;
+  Session::AppendOptions options{.parents = parents, .taps = taps};
+  Ids2 pos;
+  if (!positions.is_none()) {
+    pos = nb::cast<Ids2>(positions);
+    options.positions = {pos.data(), pos.size()};
+  }
+  auto result = without_gil([&] { return session.append(span(ids), options, std::ref(poll)); });
+  const ModelInfo& info = session.engine().model().info();
+  return nb::make_tuple(
+      to_numpy<2>(std::move(result.logits), {ids.size(), static_cast<size_t>(info.vocab)}),
+      to_numpy<3>(std::move(result.taps), {taps.size(), ids.size(), static_cast<size_t>(info.hidden)}));
+}
+
+nb::bytes save(Session& session) {
+  const auto bytes = without_gil([&] { return session.save(); });
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+Sampler make_sampler(int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
+                     float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
+                     std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
+  return Sampler({temperature, top_k, top_p, min_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty,
+                  penalty_window, std::move(logit_bias), seed},
+                 vocab);
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  m.def("read_bandwidth", [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
+        "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
+  m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
+
+  nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
+      .def_static("open", &open_engine, "path"_a, "context"_a = 0, "threads"_a = 0, "isa"_a = "auto",
+                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 512)
+      .def_prop_ro("info", &info_of)
+      .def_prop_ro("plan", &plan_of)
+      .def_prop_ro("fingerprint", &Engine::fingerprint);
+
+  nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
+      .def("__init__", [](Sampler* self, int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
+                          float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
+                          std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
+        new (self) Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
+                                        frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias), seed));
+      }, "vocab"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f,
+         "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f, "presence_penalty"_a = 0.0f,
+         "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0)
+      .def("set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
+      .def("sample", [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {
+        return s.sample({logits.data(), logits.size()});
+      }, "logits"_a);
+
+  nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
+      .def("__init__", [](Session* self, std::shared_ptr<Engine> engine) { new (self) Session(std::move(engine)); }, "engine"_a)
+      .def_prop_ro("tokens", [](const Session& s) { return std::vector<int32_t>(s.tokens().begin(), s.tokens().end()); })
+      .def_prop_ro("n_tokens", [](const Session& s) { return s.tokens().size(); })
+      .def_prop_ro("context", &Session::context)
+      .def_prop_ro("rewind_floor", &Session::rewind_floor)
+      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
+           "Makes the timeline equal to ids; returns how many of them it already held.")
+      .def("logits", [](const Session& s) {
+        return to_numpy<1>({s.logits().begin(), s.logits().end()}, {s.logits().size()});
+      }, "Logits of the last token, after sync().")
+      .def("sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); }, "sampler"_a)
+      .def("logprobs", [](const Session& s, int32_t token, int n_top) {
+        LB_CHECK(token >= 0 && static_cast<size_t>(token) < s.logits().size(), kInvalid, "token ", token, " is not in the vocabulary");
+        Logprobs result = logprobs(s.logits(), token, n_top);
+        return nb::make_tuple(result.token, result.top);
+      }, "token"_a, "n_top"_a = 0, "Natural log probability of the token and the n_top most likely (id, logprob).")
+      .def("score", [](Session& s, const Ids& ids) {
+        SignalPoll poll;
+        return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
+      }, "ids"_a, "Log probability of every token after the first. Replaces the timeline.")
+      .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(), "taps"_a = std::vector<int>{},
+           "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
+      .def("commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
+      .def("rewind", &Session::rewind, "n_tokens"_a)
+      .def("reset", &Session::reset)
+      .def("save", &save, "The timeline and its state as bytes.")
+      .def("load", [](Session& s, nb::bytes data, const std::string& where) {
+        s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
+      }, "data"_a, "where"_a = "snapshot");
+}
+
+}  // namespace lb

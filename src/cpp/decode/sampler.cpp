@@ -1,0 +1,223 @@
+// Sampling filters over one candidate list; see the header for the order.
+#include "decode/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace lb {
+namespace {
+
+uint64_t splitmix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+void check_range(const char* name, double value, double low, double high) {
+  LB_CHECK(value >= low && value <= high, kInvalid, name, " must be between ", low, " and ", high, ", got ", value);
+}
+
+// Total order: likelier first, then the lower id, so that equal logits never depend on the sort.
+template <class Candidate>
+bool likelier(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+}  // namespace
+
+void validate(const SamplingParams& p, int vocab) {
+  check_range("temperature", p.temperature, 0, 100);
+  check_range("top_k", p.top_k, 0, std::numeric_limits<int32_t>::max());
+  LB_CHECK(p.top_p > 0 && p.top_p <= 1, kInvalid, "top_p must be above 0 and at most 1, got ", p.top_p);
+  check_range("min_p", p.min_p, 0, 1);
+  LB_CHECK(p.typical_p > 0 && p.typical_p <= 1, kInvalid, "typical_p must be above 0 and at most 1, got ", p.typical_p);
+  LB_CHECK(p.repetition_penalty > 0 && p.repetition_penalty <= 100, kInvalid,
+           "repetition_penalty must be above 0 and at most 100, got ", p.repetition_penalty);
+  check_range("frequency_penalty", p.frequency_penalty, -100, 100);
+  check_range("presence_penalty", p.presence_penalty, -100, 100);
+  check_range("penalty_window", p.penalty_window, -1, std::numeric_limits<int32_t>::max());
+  for (const auto& [id, bias] : p.logit_bias) {
+    LB_CHECK(id >= 0 && id < vocab, kInvalid, "logit_bias names token ", id, "; the vocabulary has ", vocab);
+    check_range("logit_bias", bias, -100, 100);
+  }
+}
+
+double uniform_draw(uint64_t seed, uint64_t draw) {
+  return static_cast<double>(splitmix(splitmix(seed) + draw) >> 11) * 0x1.0p-53;
+}
+
+Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), vocab_(vocab) {
+  validate(params, vocab);
+  if (!plain()) {
+    candidates_.reserve(vocab);
+    seen_.assign(vocab, 0);
+  }
+}
+
+bool Sampler::plain() const {
+  return params_.temperature == 0 && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
+         params_.frequency_penalty == 0 && params_.presence_penalty == 0;
+}
+
+void Sampler::set_prompt(std::span<const int32_t> prompt) {
+  history_.assign(prompt.begin(), prompt.end());
+  generated_.clear();
+  draws_ = 0;
+}
+
+int32_t Sampler::sample(std::span<const float> logits) {
+  LB_ASSERT(logits.size() == static_cast<size_t>(vocab_));
+  int32_t token;
+  if (plain()) {
+    token = argmax(logits);
+  } else {
+    load(logits);
+    penalise();
+    if (params_.temperature == 0) {
+      token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
+    } else {
+      for (Candidate& c : candidates_) c.logit /= params_.temperature;
+      filter_top_k();
+      filter_typical();
+      filter_top_p();
+      filter_min_p();
+      token = draw();
+    }
+  }
+  history_.push_back(token);
+  ++generated_[token];
+  return token;
+}
+
+void Sampler::load(std::span<const float> logits) {
+  candidates_.clear();
+  for (int32_t id = 0; id < vocab_; ++id) candidates_.push_back({id, logits[id], 0});
+  for (const auto& [id, bias] : params_.logit_bias)
+    candidates_[id].logit = bias <= -100 ? -std::numeric_limits<float>::infinity() : candidates_[id].logit + bias;
+}
+
+void Sampler::penalise() {
+  if (params_.repetition_penalty != 1) {
+    const size_t window = params_.penalty_window < 0 ? history_.size() : static_cast<size_t>(params_.penalty_window);
+    const size_t first = history_.size() - std::min(window, history_.size());
+    for (size_t i = first; i < history_.size(); ++i) {
+      const int32_t id = history_[i];
+      if (seen_[id]) continue;
+      seen_[id] = 1;
+      float& logit = candidates_[id].logit;
+      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+    }
+    for (size_t i = first; i < history_.size(); ++i) seen_[history_[i]] = 0;
+  }
+  if (params_.frequency_penalty != 0 || params_.presence_penalty != 0)
+    for (const auto& [id, count] : generated_)
+      candidates_[id].logit -= params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty;
+}
+
+// Brings the k likeliest candidates to the front, in order.
+void Sampler::keep_top(size_t k) {
+  k = std::min(k, candidates_.size());
+  if (k < candidates_.size())
+    std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(), likelier<Candidate>);
+  std::sort(candidates_.begin(), candidates_.begin() + k, likelier<Candidate>);
+}
+
+void Sampler::filter_top_k() {
+  if (params_.top_k == 0 || static_cast<size_t>(params_.top_k) >= candidates_.size()) return;
+  keep_top(params_.top_k);
+  candidates_.resize(params_.top_k);
+}
+
+void Sampler::normalise() {
+  float top = -std::numeric_limits<float>::infinity();
+  for (const Candidate& c : candidates_) top = std::max(top, c.logit);
+  double total = 0;
+  for (Candidate& c : candidates_) total += c.p = std::exp(static_cast<double>(c.logit) - top);
+  for (Candidate& c : candidates_) c.p /= total;
+}
+
+void Sampler::filter_typical() {
+  if (params_.typical_p >= 1) return;
+  normalise();
+  double entropy = 0;
+  for (const Candidate& c : candidates_)
+    if (c.p > 0) entropy -= c.p * std::log(c.p);
+  const auto distance = [&](const Candidate& c) {
+    return c.p > 0 ? std::abs(-std::log(c.p) - entropy) : std::numeric_limits<double>::infinity();
+  };
+  std::sort(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
+    const double da = distance(a), db = distance(b);
+    return da != db ? da < db : likelier(a, b);
+  });
+  double sum = 0;
+  size_t keep = 0;
+  while (keep < candidates_.size() && sum < params_.typical_p) sum += candidates_[keep++].p;
+  candidates_.resize(keep);
+}
+
+void Sampler::filter_top_p() {
+  if (params_.top_p >= 1) return;
+  normalise();
+  // The set is usually small: order ever larger fronts instead of the whole vocabulary.
+  for (size_t front = 64;; front *= 8) {
+    keep_top(front);
+    const size_t end = std::min(front, candidates_.size());
+    double sum = 0;
+    for (size_t i = 0; i < end; ++i) {
+      sum += candidates_[i].p;
+      if (sum >= params_.top_p) return candidates_.resize(i + 1);
+    }
+    if (end == candidates_.size()) return;
+  }
+}
+
+void Sampler::filter_min_p() {
+  if (params_.min_p <= 0) return;
+  normalise();
+  double top = 0;
+  for (const Candidate& c : candidates_) top = std::max(top, c.p);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.p < params_.min_p * top; });
+}
+
+int32_t Sampler::draw() {
+  normalise();
+  // Inverse of the distribution in a fixed order of ids or ranks: the filters above leave a deterministic one.
+  const double u = uniform_draw(params_.seed, draws_++);
+  double sum = 0;
+  int32_t last = candidates_.front().id;
+  for (const Candidate& c : candidates_) {
+    if (c.p <= 0) continue;
+    sum += c.p;
+    last = c.id;
+    if (u < sum) break;
+  }
+  return last;
+}
+
+int32_t argmax(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+Logprobs logprobs(std::span<const float> logits, int32_t token, int n_top) {
+  const double top = logits[argmax(logits)];
+  double total = 0;
+  for (float logit : logits) total += std::exp(static_cast<double>(logit) - top);
+  const double log_total = top + std::log(total);
+  Logprobs result{logits[token] - log_total, {}};
+  if (n_top <= 0) return result;
+  std::vector<int32_t> ids;  // a bounded insertion keeps this a single pass over the vocabulary
+  const auto better = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
+    if (ids.size() == static_cast<size_t>(n_top) && !better(id, ids.back())) continue;
+    ids.insert(std::lower_bound(ids.begin(), ids.end(), id, better), id);
+    if (ids.size() > static_cast<size_t>(n_top)) ids.pop_back();
+  }
+  for (int32_t id : ids) result.top.emplace_back(id, logits[id] - log_total);
+  return result;
+}
+
+}  // namespace lb

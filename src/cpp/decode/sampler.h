@@ -1,0 +1,72 @@
+// Turns logits into a token. Order: logit bias, penalties, temperature, top-k, typical, top-p, min-p, one draw.
+// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace lb {
+
+struct SamplingParams {
+  float temperature = 0;  // 0: greedy
+  int top_k = 0;          // 0: all
+  float top_p = 1, min_p = 0, typical_p = 1;
+  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  int penalty_window = 64;  // tokens the repetition penalty sees; -1: all
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  uint64_t seed = 0;
+};
+
+// Throws kInvalid naming the field.
+void validate(const SamplingParams& params, int vocab);
+
+// Uniform in [0, 1) from (seed, draw): SplitMix64 of both.
+double uniform_draw(uint64_t seed, uint64_t draw);
+
+class Sampler {
+ public:
+  Sampler(const SamplingParams& params, int vocab);
+
+  // The tokens before the first sampled one (the repetition penalty sees them; the others count generated text only).
+  void set_prompt(std::span<const int32_t> prompt);
+  // Chooses, records the choice, and takes exactly one draw when temperature > 0. logits are left untouched.
+  int32_t sample(std::span<const float> logits);
+
+ private:
+  struct Candidate {
+    int32_t id;
+    float logit;
+    double p;
+  };
+  bool plain() const;  // greedy without anything that changes logits
+  void load(std::span<const float> logits);
+  void penalise();
+  void keep_top(size_t k);
+  void filter_top_k();
+  void filter_typical();
+  void filter_top_p();
+  void filter_min_p();
+  void normalise();
+  int32_t draw();
+
+  SamplingParams params_;
+  int vocab_;
+  uint64_t draws_ = 0;
+  std::vector<int32_t> history_;
+  std::unordered_map<int32_t, int> generated_;
+  std::vector<Candidate> candidates_;
+  std::vector<uint8_t> seen_;
+};
+
+// Natural log probabilities of the raw logits: of `token`, and of the n most likely.
+struct Logprobs {
+  double token;
+  std::vector<std::pair<int32_t, double>> top;
+};
+Logprobs logprobs(std::span<const float> logits, int32_t token, int n_top);
+int32_t argmax(std::span<const float> logits);
+
+}  // namespace lb

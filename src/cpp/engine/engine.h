@@ -1,0 +1,83 @@
+// Engine: one model's weights on one target, immutable once open, with the plan of all memory it will use.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/arena.h"
+#include "device/stream.h"
+#include "format/model_file.h"
+#include "models/model.h"
+#include "state/sequence_state.h"
+
+namespace lb {
+
+struct EngineOptions {
+  int context = 0;  // tokens a session holds; 0: the model's maximum, or what fits
+  int n_threads = 0;  // 0: one per usable core
+  Isa isa = Isa::kPortable;
+  Activations activations = Activations::kInt8;
+  DType kv = DType::kF16;
+  int prefill_chunk = 512;
+};
+
+struct PlanEntry {
+  std::string name;
+  size_t bytes;
+  std::string detail;
+};
+
+struct MemoryPlan {
+  std::vector<PlanEntry> entries;  // private memory, reserved at load
+  size_t mapped_bytes = 0;         // weights, shared with the page cache
+  size_t available_bytes = 0;      // when the plan was made
+  int context = 0, max_context = 0;
+  size_t total_bytes() const;
+};
+
+// The buffers of a forward pass. Sessions of one engine take turns on it.
+struct Executor {
+  static constexpr int kLogitRows = 16;
+  Executor(const Model& model, const EngineOptions& options, const StreamOptions& stream_options);
+  static size_t planned_bytes(const Model& model, int max_rows);
+
+  std::mutex mutex;
+  Stream stream;
+  int max_rows;
+  Arena arena;
+  Workspace workspace;
+  int32_t* tokens;     // [max_rows]
+  int32_t* positions;  // [3, max_rows]
+  float* logits;       // [kLogitRows, vocab]
+ private:
+  static void carve_io(Executor* self, Carver& carver, const Model& model, int max_rows);
+};
+
+class Engine {
+ public:
+  // Opens, checks, plans and reserves. Throws before reserving anything when the plan does not fit.
+  static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options);
+
+  const Model& model() const { return *model_; }
+  const ModelFile& file() const { return file_; }
+  const EngineOptions& options() const { return options_; }  // with every default resolved
+  const MemoryPlan& plan() const { return plan_; }
+  StateOptions state_options() const { return {options_.context, options_.kv, options_.kv}; }
+  // Identifies weights and settings that a saved session depends on.
+  const std::string& fingerprint() const { return fingerprint_; }
+  Executor& executor() const { return *executor_; }
+
+ private:
+  Engine(ModelFile file, std::unique_ptr<Model> model, EngineOptions options, MemoryPlan plan);
+
+  ModelFile file_;
+  std::unique_ptr<Model> model_;
+  EngineOptions options_;
+  MemoryPlan plan_;
+  std::string fingerprint_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace lb

@@ -1,0 +1,221 @@
+// The timeline: prefix reuse, chunked prefill, scoring, snapshots.
+#include "engine/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "state/snapshot.h"
+
+namespace lb {
+namespace {
+
+// Parents and ancestor sets of a tree append; empty for a chain.
+struct TreeRows {
+  std::vector<int32_t> parent;
+  std::vector<uint64_t> ancestors;
+  std::vector<int> depth;
+
+  explicit TreeRows(std::span<const int32_t> parents) : parent(parents.begin(), parents.end()) {
+    LB_CHECK(parent.size() <= kMaxTree, kInvalid, "a tree has at most ", kMaxTree, " rows, got ", parent.size());
+    for (int i = 0; i < static_cast<int>(parent.size()); ++i) {
+      LB_CHECK(parent[i] >= -1 && parent[i] < i, kInvalid, "row ", i, " has parent ", parent[i],
+               "; a parent comes before its children, -1 is the committed sequence");
+      const bool root = parent[i] < 0;
+      ancestors.push_back((root ? 0 : ancestors[parent[i]]) | uint64_t{1} << i);
+      depth.push_back(root ? 0 : depth[parent[i]] + 1);
+    }
+  }
+  Tree view() const { return parent.empty() ? Tree{} : Tree{parent.data(), ancestors.data()}; }
+};
+
+}  // namespace
+
+Session::Session(std::shared_ptr<const Engine> engine)
+    : engine_(std::move(engine)),
+      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options()),
+      logits_(engine_->model().info().vocab) {
+  tokens_.reserve(state_.capacity());
+}
+
+void Session::check_ids(std::span<const int32_t> ids) const {
+  const int vocab = engine_->model().info().vocab;
+  for (size_t i = 0; i < ids.size(); ++i)
+    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab, " tokens");
+  LB_CHECK(ids.size() <= static_cast<size_t>(context()), kInvalid, ids.size(), " tokens do not fit the context of ",
+           context(), "; load the model with a larger context");
+}
+
+void Session::forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree,
+                      const Interrupted& interrupted, const Taps* taps) {
+  Executor& executor = engine_->executor();
+  const int rows = static_cast<int>(ids.size());
+  std::copy(ids.begin(), ids.end(), executor.tokens);
+  if (!options.positions.empty()) std::copy(options.positions.begin(), options.positions.end(), executor.positions);
+  state_.begin_append(rows, tree);
+  try {
+    engine_->model().forward({.tokens = {executor.tokens, ids.size()},
+                              .positions = {executor.positions, 3 * ids.size()},
+                              .tree = tree,
+                              .interrupted = interrupted ? &interrupted : nullptr},
+                             state_, executor.workspace, engine_->options().activations, executor.stream, taps);
+  } catch (...) {
+    state_.abort_append();
+    tokens_.resize(state_.n_tokens());
+    has_logits_ = false;
+    throw;
+  }
+  state_.end_append();
+}
+
+void Session::extend(std::span<const int32_t> ids, const Interrupted& interrupted,
+                     const std::function<void(int, int)>& after_chunk) {
+  Executor& executor = engine_->executor();
+  while (tokens_.size() < ids.size()) {
+    const std::lock_guard lock(executor.mutex);
+    // Chunks end at multiples of the chunk size, so a prefix is cut the same way whatever was already there.
+    const int first = static_cast<int>(tokens_.size()), chunk = executor.max_rows;
+    const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
+    for (int axis = 0; axis < 3; ++axis)
+      for (int r = 0; r < rows; ++r) executor.positions[axis * rows + r] = first + r;
+    const auto part = ids.subspan(first, rows);
+    forward(part, {}, {}, interrupted, nullptr);
+    state_.commit_chain(rows);
+    tokens_.insert(tokens_.end(), part.begin(), part.end());
+    after_chunk(first, rows);
+  }
+}
+
+void Session::shorten_to(int n) {
+  if (n == static_cast<int>(tokens_.size())) return;
+  has_logits_ = false;
+  if (n >= state_.rewind_floor()) {
+    state_.rewind(n);
+  } else {
+    state_.reset();  // recurrent layers cannot step back further than their pending rows
+  }
+  tokens_.resize(state_.n_tokens());
+}
+
+int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
+  LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
+  check_ids(ids);
+  const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
+  const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
+  if (common == total && tokens_.size() == ids.size() && has_logits_) return total;
+  shorten_to(std::min(common, total - 1));  // the last token is computed again when its logits are not at hand
+  const int cached = static_cast<int>(tokens_.size());
+  has_logits_ = false;
+  extend(ids, interrupted, [&](int first, int rows) {
+    if (first + rows == total) {
+      Executor& executor = engine_->executor();
+      const ModelInfo& info = engine_->model().info();
+      engine_->model().head(executor.workspace.y + static_cast<size_t>(rows - 1) * info.hidden, 1, logits_.data(),
+                            engine_->options().activations, executor.stream);
+      has_logits_ = true;
+    }
+    if (progress) progress(first + rows - cached, total - cached);
+  });
+  return cached;
+}
+
+int32_t Session::sample(Sampler& sampler) {
+  LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
+  const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
+  LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
+           " tokens are not finite; the weights are damaged or overflow");
+  return sampler.sample(logits_);
+}
+
+std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {
+  LB_CHECK(ids.size() >= 2, kInvalid, "scoring needs at least two tokens, got ", ids.size());
+  check_ids(ids);
+  reset();
+  Executor& executor = engine_->executor();
+  const Model& model = engine_->model();
+  const size_t vocab = model.info().vocab;
+  std::vector<double> scores;
+  scores.reserve(ids.size() - 1);
+  extend(ids, interrupted, [&](int first, int rows) {
+    for (int r = 0; r < rows; r += Executor::kLogitRows) {
+      const int n = std::min(Executor::kLogitRows, rows - r);
+      model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden, n, executor.logits,
+                 engine_->options().activations, executor.stream);
+      for (int i = 0; i < n; ++i) {
+        const size_t next = static_cast<size_t>(first) + r + i + 1;
+        if (next < ids.size()) scores.push_back(logprobs({executor.logits + i * vocab, vocab}, ids[next], 0).token);
+      }
+    }
+  });
+  return scores;
+}
+
+std::vector<std::byte> Session::save() {
+  const std::lock_guard lock(engine_->executor().mutex);
+  return save_snapshot(state_, tokens_, engine_->fingerprint(), engine_->executor().stream);
+}
+
+void Session::load(std::span<const std::byte> bytes, const std::string& where) {
+  tokens_ = load_snapshot(bytes, state_, engine_->fingerprint(), where);
+  has_logits_ = false;
+}
+
+void Session::reset() {
+  state_.reset();
+  tokens_.clear();
+  has_logits_ = false;
+}
+
+Session::AppendResult Session::append(std::span<const int32_t> ids, const AppendOptions& options,
+                                      const Interrupted& interrupted) {
+  Executor& executor = engine_->executor();
+  const Model& model = engine_->model();
+  const int rows = static_cast<int>(ids.size());
+  check_ids(ids);
+  LB_CHECK(rows >= 1 && rows <= executor.max_rows, kInvalid, "an append has 1 to ", executor.max_rows, " rows, got ", rows);
+  LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid, "parents must name one row each: ",
+           rows, " rows, ", options.parents.size(), " parents");
+  LB_CHECK(options.positions.empty() || options.positions.size() == 3 * ids.size(), kInvalid, "positions must be [3, ", rows, "]");
+  for (size_t i = 0; i < options.taps.size(); ++i)
+    LB_CHECK(options.taps[i] >= (i == 0 ? 0 : options.taps[i - 1] + 1) && options.taps[i] <= model.info().n_layers, kInvalid,
+             "taps must ascend within 0 to ", model.info().n_layers);
+
+  const std::lock_guard lock(executor.mutex);
+  const TreeRows tree(options.parents);
+  const int n_past = state_.n_tokens();
+  for (int axis = 0; axis < 3; ++axis)
+    for (int r = 0; r < rows; ++r) executor.positions[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
+  AppendResult result;
+  result.taps.resize(options.taps.size() * rows * model.info().hidden);
+  const Taps taps{options.taps, result.taps.data()};
+  forward(ids, options, tree.view(), interrupted, &taps);
+  has_logits_ = false;
+  appended_.assign(ids.begin(), ids.end());
+  const size_t vocab = model.info().vocab;
+  result.logits.resize(rows * vocab);
+  for (int r = 0; r < rows; r += Executor::kLogitRows)
+    model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden, std::min(Executor::kLogitRows, rows - r),
+               result.logits.data() + r * vocab, engine_->options().activations, executor.stream);
+  return result;
+}
+
+void Session::commit(std::span<const int32_t> path) {
+  LB_CHECK(!appended_.empty() || path.empty(), kInvalid, "there is no append to commit");
+  for (int32_t row : path)
+    LB_CHECK(row >= 0 && row < static_cast<int32_t>(appended_.size()), kInvalid, "row ", row, " is not in the append of ",
+             appended_.size());
+  const std::lock_guard lock(engine_->executor().mutex);
+  state_.commit(path, engine_->executor().stream);
+  for (int32_t row : path) tokens_.push_back(appended_[row]);
+  appended_.clear();
+}
+
+void Session::rewind(int n_tokens) {
+  state_.rewind(n_tokens);
+  tokens_.resize(n_tokens);
+  appended_.clear();
+  has_logits_ = false;
+}
+
+}  // namespace lb

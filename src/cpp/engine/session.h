@@ -1,0 +1,77 @@
+// Session: one mutable token timeline on an engine. Callers hand over the whole prefix; the session keeps what it
+// already holds, computes the rest, and leaves the logits of the last token.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decode/sampler.h"
+#include "engine/engine.h"
+
+namespace lb {
+
+// Asked between layers and between chunks; true stops the work with kCancelled and leaves the session usable.
+using Interrupted = std::function<bool()>;
+// Called after every prefill chunk with tokens done and tokens to do.
+using Progress = std::function<void(int done, int total)>;
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<const Engine> engine);
+
+  const Engine& engine() const { return *engine_; }
+  std::span<const int32_t> tokens() const { return tokens_; }
+  int context() const { return state_.capacity(); }
+
+  // Makes the timeline equal to ids (not empty). Returns how many of them it already held.
+  int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {});
+  // [vocab] after sync(); of the last token.
+  std::span<const float> logits() const { return logits_; }
+  int32_t sample(Sampler& sampler);  // from logits(); refuses logits that are not finite
+
+  // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
+  std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
+
+  std::vector<std::byte> save();
+  void load(std::span<const std::byte> bytes, const std::string& where);
+  void reset();
+
+  // --- one append by hand: speculation, tests
+  struct AppendOptions {
+    std::span<const int32_t> parents{};    // tree; empty: chain
+    std::span<const int32_t> positions{};  // [3, rows]; empty: text positions
+    std::span<const int> taps{};           // see Taps
+  };
+  struct AppendResult {
+    std::vector<float> logits;  // [rows, vocab]
+    std::vector<float> taps;    // [taps, rows, hidden]
+  };
+  // Computes rows after the timeline without keeping them; follow with commit() or nothing.
+  AppendResult append(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted = {});
+  void commit(std::span<const int32_t> path);  // rows of the last append to keep
+  void rewind(int n_tokens);
+  int rewind_floor() const { return state_.rewind_floor(); }
+
+ private:
+  void forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree, const Interrupted& interrupted,
+               const Taps* taps);
+  // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
+  void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
+              const std::function<void(int first, int rows)>& after_chunk);
+  void shorten_to(int n);
+  void check_ids(std::span<const int32_t> ids) const;
+
+  std::shared_ptr<const Engine> engine_;
+  SequenceState state_;
+  std::vector<int32_t> tokens_;   // committed
+  std::vector<int32_t> appended_; // of the last append()
+  std::vector<float> logits_;     // [vocab]
+  bool has_logits_ = false;       // logits_ are those of tokens_.back()
+};
+
+}  // namespace lb

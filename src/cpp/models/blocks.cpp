@@ -1,0 +1,134 @@
+// Shared blocks as sequences of ops. Shapes in comments: T rows, H query heads, D head_dim, C conv channels.
+#include "models/blocks.h"
+
+#include <cmath>
+
+#include "ops/attention.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+
+namespace lb {
+namespace {
+
+Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
+  return {.w = w.data, .type = w.type, .x = x, .add = add, .y = y, .rows = step.rows, .n_in = w.n_in, .n_out = w.n_out,
+          .activations = step.activations};
+}
+
+struct MlpBuffers {
+  float *gate, *up;  // [T, ffn]
+  MlpBuffers(Carver& scratch, int rows, int ffn)
+      : gate(scratch.take<float>(size_t(rows) * ffn)), up(scratch.take<float>(size_t(rows) * ffn)) {}
+};
+
+struct AttentionBuffers {
+  float* u;           // [T, H, D] or [T, H, 2D] with gates
+  float *q, *k, *v;   // [T, H, D], [T, Hkv, D], [T, Hkv, D]
+  float* o;           // [T, H, D]
+  AttentionBuffers(Carver& scratch, const AttentionBlock& b, int rows) {
+    const size_t heads = size_t(rows) * b.n_heads * b.head_dim, kv = size_t(rows) * b.n_kv_heads * b.head_dim;
+    u = scratch.take<float>(heads * (b.gated ? 2 : 1));
+    q = b.q_norm != nullptr || b.gated ? scratch.take<float>(heads) : u;
+    k = scratch.take<float>(kv);
+    v = scratch.take<float>(kv);
+    o = scratch.take<float>(heads);
+  }
+};
+
+struct DeltaBuffers {
+  float *p, *c;      // [T, C] projection, convolved
+  float *z, *o;      // [T, VH*dv]
+  float *beta, *g;   // [T, VH]
+  DeltaBuffers(Carver& scratch, const RecurrentShape& r, int rows) {
+    const size_t channels = size_t(rows) * r.channels(), values = size_t(rows) * r.n_v_heads * r.dv;
+    p = scratch.take<float>(channels);
+    c = scratch.take<float>(channels);
+    z = scratch.take<float>(values);
+    o = scratch.take<float>(values);
+    beta = scratch.take<float>(size_t(rows) * r.n_v_heads);
+    g = scratch.take<float>(size_t(rows) * r.n_v_heads);
+  }
+};
+
+Tree rows_from(const Tree& tree, int first) {
+  // Only chains are longer than one run, so a tree is never cut.
+  LB_ASSERT(first == 0 || tree.parent == nullptr);
+  return tree;
+}
+
+}  // namespace
+
+void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, rows, gate.n_out); }
+
+void SwiGluMlp::forward(const float* y, float* x, const Step& step) const {
+  Carver scratch = step.scratch;
+  const MlpBuffers b(scratch, step.rows, gate.n_out);
+  const Linear in[] = {product(gate, y, b.gate, step), product(up, y, b.up, step)};
+  run(in, step.stream);
+  run(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, step.stream);
+  run(product(down, b.gate, x, step, x), step.stream);
+}
+
+void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }
+
+void AttentionBlock::forward(int layer, const float* y, float* x, const Step& step) const {
+  Carver scratch = step.scratch;
+  const AttentionBuffers b(scratch, *this, step.rows);
+  const int rows = step.rows;
+  const Linear in[] = {product(q, y, b.u, step), product(k, y, b.k, step), product(v, y, b.v, step)};
+  run(in, step.stream);
+
+  const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
+  if (q_norm != nullptr) {
+    run(RmsNorm{b.u, q_norm, b.q, rows, n_heads, head_dim, u_row, u_head, eps}, step.stream);
+    run(RmsNorm{b.k, k_norm, b.k, rows, n_kv_heads, head_dim, long(n_kv_heads) * head_dim, head_dim, eps}, step.stream);
+  }
+  run(Rope{b.q, step.cos, step.sin, rows, n_heads, head_dim, n_rot / 2, pairs}, step.stream);
+  run(Rope{b.k, step.cos, step.sin, rows, n_kv_heads, head_dim, n_rot / 2, pairs}, step.stream);
+
+  const KvLayer cache = step.state.kv(layer);
+  const int n_past = step.state.n_tokens();
+  run(KvAppend{b.k, b.v, cache, rows, n_past}, step.stream);
+  run(Attention{.q = b.q, .gate = gated ? b.u + head_dim : nullptr, .o = b.o, .cache = cache, .tree = step.tree,
+                .rows = rows, .n_heads = n_heads, .n_past = n_past, .gate_row_stride = u_row, .gate_head_stride = u_head,
+                .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
+      step.stream);
+  run(product(o, b.o, x, step, x), step.stream);
+}
+
+void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
+
+void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& step) const {
+  Carver scratch = step.scratch;
+  const DeltaBuffers b(scratch, dims, step.rows);
+  const Linear in[] = {product(qkv, y, b.p, step), product(z, y, b.z, step), product(beta, y, b.beta, step),
+                       product(alpha, y, b.g, step)};
+  run(in, step.stream);
+
+  const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;
+  for (int i = 0; i < step.state.n_runs(); ++i) {
+    const SequenceState::Run r = step.state.recurrent(layer, i);
+    const Tree tree = rows_from(step.tree, r.first_row);
+    const size_t row = r.first_row;
+    float* c = b.c + row * channels;
+    float* g = b.g + row * dims.n_v_heads;
+    float* beta_rows = b.beta + row * dims.n_v_heads;
+    run(CausalConv{.x = b.p + row * channels, .w = conv, .history = r.layer.history, .pending = r.layer.conv_pending, .y = c,
+                   .accepted = r.accepted, .tree = tree, .rows = r.rows, .channels = channels, .n_taps = dims.n_taps},
+        step.stream);
+    run(DeltaPrepare{.q = c, .k = c + keys, .g = g, .beta = beta_rows, .a_neg = a_neg, .dt_bias = dt_bias, .rows = r.rows,
+                     .n_k_heads = dims.n_k_heads, .n_v_heads = dims.n_v_heads, .dk = dims.dk, .row_stride = channels,
+                     .eps = kDeltaL2Eps},
+        step.stream);
+    run(GatedDelta{.q = c, .k = c + keys, .v = c + 2 * keys, .g = g, .beta = beta_rows,
+                   .o = b.o + row * dims.n_v_heads * dims.dv, .S = r.layer.S, .k_in = r.k_in, .k_out = r.k_out,
+                   .delta = r.layer.delta_pending, .cs = r.layer.cs_pending, .accepted = r.accepted, .tree = tree,
+                   .rows = r.rows, .n_k_heads = dims.n_k_heads, .n_v_heads = dims.n_v_heads, .dk = dims.dk, .dv = dims.dv,
+                   .row_stride = channels, .order = dims.order},
+        step.stream);
+  }
+  run(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}, step.stream);
+  run(product(out, b.o, x, step, x), step.stream);
+}
+
+}  // namespace lb

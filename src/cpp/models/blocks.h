@@ -1,0 +1,70 @@
+// The mixers and the MLP that several families share. A block holds pointers to its weights, runs ops, and owns no
+// memory: buffers come from the workspace of the forward pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "device/arena.h"
+#include "ops/delta_net.h"
+#include "ops/rope.h"
+#include "state/sequence_state.h"
+#include "weights/binder.h"
+
+namespace lb {
+
+// What a mixer sees of the append in progress.
+struct Step {
+  int rows;
+  Tree tree;
+  const float* cos;  // [rows, n_rot / 2]
+  const float* sin;
+  SequenceState& state;
+  Activations activations;
+  Carver scratch;  // passed by value: each block carves the same region anew
+  Stream& stream;
+};
+
+// down(silu(gate y) * up y)
+struct SwiGluMlp {
+  Matrix gate, up, down;
+  void forward(const float* y, float* x, const Step& step) const;  // x += mlp(y)
+  void carve(Carver& scratch, int rows) const;
+  std::array<const Matrix*, 3> matrices() const { return {&gate, &up, &down}; }
+};
+
+// Grouped-query attention with optional per-head norms of q and k, and an optional output gate that the query
+// projection carries per head: [head][query head_dim, gate head_dim].
+struct AttentionBlock {
+  Matrix q, k, v, o;
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  bool gated = false;
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
+  float eps = 0;
+  RopePairs pairs = RopePairs::kHalves;
+  void forward(int layer, const float* y, float* x, const Step& step) const;  // x += attention(y)
+  void carve(Carver& scratch, int rows) const;
+  std::array<const Matrix*, 4> matrices() const { return {&q, &k, &v, &o}; }
+  KvShape shape() const { return {n_kv_heads, head_dim}; }
+};
+
+// Added to the sum of squares when q and k are normalised (fixed in the reference implementation, not the model's norm eps).
+inline constexpr float kDeltaL2Eps = 1e-6f;
+
+// Gated DeltaNet: projections, causal convolution, delta rule, gated norm, output projection.
+struct DeltaNetBlock {
+  Matrix qkv, z, beta, alpha, out;
+  const float* conv = nullptr;     // [channels, n_taps]
+  const float* a_neg = nullptr;    // [n_v_heads] -exp(A_log)
+  const float* dt_bias = nullptr;  // [n_v_heads]
+  const float* norm = nullptr;     // [dv]
+  RecurrentShape dims{};
+  float eps = 0;
+  void forward(int layer, const float* y, float* x, const Step& step) const;  // x += delta_net(y)
+  void carve(Carver& scratch, int rows) const;
+  std::array<const Matrix*, 5> matrices() const { return {&qkv, &z, &beta, &alpha, &out}; }
+  RecurrentShape shape() const { return dims; }
+};
+
+}  // namespace lb

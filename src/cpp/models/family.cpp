@@ -1,0 +1,141 @@
+// The registry of families, and the configuration they share.
+#include "models/family.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace lb {
+namespace {
+
+struct Family {
+  const char* gguf;  // general.architecture
+  std::vector<const char*> hf;  // model_type, of the text model
+  std::unique_ptr<Model> (*make)(const ModelFile&);
+};
+
+const Family kFamilies[] = {
+    {"llama", {"llama"}, make_llama},
+    {"qwen3", {"qwen3"}, make_qwen3},
+    {"qwen35", {"qwen3_5_text", "qwen3_5"}, make_qwen35},
+};
+
+std::string architecture(const ModelFile& file) {
+  if (file.gguf() != nullptr) return std::string(file.gguf()->metadata.string("general.architecture"));
+  const Json& config = file.safetensors()->config;
+  const Json* text = config.find("text_config");
+  return (text != nullptr && text->is_object() ? *text : config).at("model_type").string();
+}
+
+// Some GGUF files list the KV heads per layer, with 0 for layers that have no attention.
+int kv_heads(const Fields& fields, int n_heads) {
+  const FieldName name{"attention.head_count_kv", {"num_key_value_heads"}};
+  const GgufEntry* entry = fields.is_gguf() ? fields.gguf()->find(fields.gguf_key(name.gguf)) : nullptr;
+  if (entry == nullptr || entry->value.type() != GgufType::kArray) return fields.count(name, n_heads);
+  uint64_t heads = 0;
+  for (uint64_t value : fields.gguf()->uint_array(entry->key)) {
+    if (value != 0 && heads != 0 && value != heads) fields.refuse(name, "differs between layers; that is not supported");
+    heads = std::max(heads, value);
+  }
+  if (heads < 1 || heads > static_cast<uint64_t>(n_heads)) fields.refuse(name, cat("gives ", heads, " KV heads"));
+  return static_cast<int>(heads);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const ModelFile& file) {
+  const std::string found = architecture(file);
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (file.gguf() != nullptr && found == family.gguf) return family.make(file);
+    if (file.gguf() == nullptr)
+      for (const char* type : family.hf)
+        if (found == type) return family.make(file);
+    known += cat(known.empty() ? "" : ", ", family.gguf);
+  }
+  fail(ErrorCode::kUnsupported, file.path, ": architecture \"", found, "\" is not supported; supported: ", known);
+}
+
+void read_common(const Fields& fields, ModelInfo& info) {
+  info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
+  info.hidden = fields.count({"embedding_length", {"hidden_size"}});
+  info.ffn = fields.count({"feed_forward_length", {"intermediate_size"}});
+  info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
+  info.n_kv_heads = kv_heads(fields, info.n_heads);
+  info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
+  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
+  info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
+  if (info.n_layers > 1024) fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
+  if (info.n_heads % info.n_kv_heads != 0)
+    fields.refuse({"attention.head_count_kv", {"num_key_value_heads"}},
+                  cat("is ", info.n_kv_heads, ", which does not divide the ", info.n_heads, " query heads"));
+  if (info.head_dim % 8 != 0 || info.head_dim > 512)
+    fields.refuse({"attention.key_length", {"head_dim"}}, cat("is ", info.head_dim, "; supported: multiples of 8 up to 512"));
+  const FieldName value_length{"attention.value_length", {"v_head_dim"}};
+  if (fields.count(value_length, info.head_dim) != info.head_dim)
+    fields.refuse(value_length, "differs from the key length; that is not supported");
+  const Json* act = fields.hf("hidden_act");
+  LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
+           "\" is not supported; supported: silu");
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    if (const Json* bias = fields.hf(key))
+      LB_CHECK(!bias->boolean(), kUnsupported, bias->where(), ": ", key, " = true is not supported");
+}
+
+Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm) {
+  Weights weights;
+  const int h = info.hidden, f = info.ffn;
+  const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
+  info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
+  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files leave it to the table
+  weights.embedding = binder.matrix(table, info.vocab, h);
+  weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
+  // GGUF says "tied" by leaving the head out; a tied safetensors checkpoint may still carry a copy.
+  info.tied = fields.is_gguf() ? !binder.has(output) : fields.flag({"", {"tie_word_embeddings"}}, false);
+  weights.head = info.tied ? weights.embedding : binder.matrix(output, info.vocab, h);
+  if (info.tied) binder.skip([](std::string_view name) { return name == "lm_head.weight"; });
+  for (int i = 0; i < info.n_layers; ++i) {
+    Layer layer;
+    layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
+    layer.mlp_norm = binder.vector(layer_tensor(i, mlp_norm, "post_attention_layernorm.weight"), h, norms);
+    layer.mlp.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h);
+    layer.mlp.up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h);
+    layer.mlp.down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f);
+    weights.layers.push_back(std::move(layer));
+  }
+  return weights;
+}
+
+AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, int i, const AttentionKind& kind) {
+  const int h = info.hidden, d = info.head_dim, q = info.n_heads * d, kv = info.n_kv_heads * d;
+  AttentionBlock block;
+  block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * (kind.gated ? 2 : 1), h);
+  block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h);
+  block.v = binder.matrix(layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight"), kv, h);
+  block.o = binder.matrix(layer_tensor(i, "attn_output.weight", "self_attn.o_proj.weight"), h, q);
+  if (kind.qk_norms) {
+    block.q_norm = binder.vector(layer_tensor(i, "attn_q_norm.weight", "self_attn.q_norm.weight"), d, kind.norms);
+    block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
+  }
+  block.gated = kind.gated;
+  block.n_heads = info.n_heads;
+  block.n_kv_heads = info.n_kv_heads;
+  block.head_dim = d;
+  block.n_rot = info.n_rot;
+  block.eps = info.eps;
+  block.pairs = kind.pairs;
+  return block;
+}
+
+std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
+  binder.finish();
+  weights.vectors = binder.take_vectors();
+  weights.vector_bytes = binder.vector_bytes();
+  return std::make_unique<Model>(std::move(info), std::move(weights));
+}
+
+TensorName layer_tensor(int layer, const char* gguf, const char* hf) {
+  return {cat("blk.", layer, ".", gguf), cat("layers.", layer, ".", hf)};
+}
+
+}  // namespace lb

@@ -1,0 +1,26 @@
+// Llama (and SmolLM2): grouped-query attention without norms of q and k. The GGUF converter permutes the rows of q and k
+// so that rope pairs are adjacent; safetensors keeps them half a head apart.
+#include "models/family.h"
+#include "models/rope_angles.h"
+
+namespace lb {
+
+std::unique_ptr<Model> make_llama(const ModelFile& file) {
+  const Fields fields(file, "llama");
+  ModelInfo info{.architecture = "llama"};
+  read_common(fields, info);
+  info.n_rot = fields.count({"rope.dimension_count", {}}, info.head_dim);
+  if (info.n_rot % 2 != 0 || info.n_rot > info.head_dim)
+    fields.refuse({"rope.dimension_count", {}}, cat("is ", info.n_rot, "; must be even and at most the head size ", info.head_dim));
+
+  Binder binder(file);
+  Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");
+  weights.rope = rope_angles(fields, binder, info.n_rot);
+  const RopePairs pairs = fields.is_gguf() ? RopePairs::kAdjacent : RopePairs::kHalves;
+  for (int i = 0; i < info.n_layers; ++i) weights.layers[i].mixer = bind_attention(binder, info, i, {.pairs = pairs});
+  // Old checkpoints store the frequencies too; they follow from the configuration.
+  binder.skip([](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
+  return finish(binder, std::move(info), std::move(weights));
+}
+
+}  // namespace lb

@@ -1,0 +1,21 @@
+// Qwen3 (dense): grouped-query attention, plain norms of q and k over each head, rope over the whole head in halves.
+#include "models/family.h"
+#include "models/rope_angles.h"
+
+namespace lb {
+
+std::unique_ptr<Model> make_qwen3(const ModelFile& file) {
+  const Fields fields(file, "qwen3");
+  ModelInfo info{.architecture = "qwen3"};
+  read_common(fields, info);
+  info.n_rot = info.head_dim;
+
+  Binder binder(file);
+  Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");
+  weights.rope = rope_angles(fields, binder, info.n_rot);
+  for (int i = 0; i < info.n_layers; ++i)
+    weights.layers[i].mixer = bind_attention(binder, info, i, {.qk_norms = true});
+  return finish(binder, std::move(info), std::move(weights));
+}
+
+}  // namespace lb

@@ -1,0 +1,159 @@
+// Qwen3.5 (dense text): three Gated DeltaNet layers to one gated full-attention layer, rope over a quarter of the head,
+// zero-centred norms. Multi-token-prediction blocks and the vision tower are recognised and skipped.
+#include <charconv>
+
+#include "base/error.h"
+#include "models/family.h"
+#include "models/rope_angles.h"
+
+namespace lb {
+namespace {
+
+struct Qwen35Config {
+  ModelInfo info{.architecture = "qwen35"};
+  std::vector<bool> recurrent;  // [n_layers]
+  RecurrentShape delta{};
+  std::vector<int> mrope_sections;
+};
+
+constexpr const char* kGgufRecurrent = "attention.recurrent_layers";
+
+std::vector<bool> recurrent_layers(const Fields& fields, int n_layers) {
+  std::vector<bool> recurrent;
+  if (const Json* types = fields.hf("layer_types")) {
+    for (const Json& type : types->array()) {
+      const bool linear = type.string() == "linear_attention";
+      LB_CHECK(linear || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"", type.string(),
+               "\" is not supported; supported: linear_attention, full_attention");
+      recurrent.push_back(linear);
+    }
+  } else if (fields.is_gguf()) {
+    if (const auto flags = fields.gguf()->find_uint_array(fields.gguf_key(kGgufRecurrent)))
+      recurrent.assign(flags->begin(), flags->end());
+  }
+  const FieldName list{kGgufRecurrent, {"layer_types"}};
+  if (recurrent.empty()) {
+    const int every = fields.count({"full_attention_interval", {"full_attention_interval"}}, 4);
+    for (int i = 0; i < n_layers; ++i) recurrent.push_back((i + 1) % every != 0);
+  }
+  if (static_cast<int>(recurrent.size()) < n_layers)
+    fields.refuse(list, cat("lists ", recurrent.size(), " layers; the model has ", n_layers));
+  recurrent.resize(n_layers);  // entries of prediction blocks follow the main layers
+  return recurrent;
+}
+
+std::vector<int> mrope_sections(const Fields& fields) {
+  std::vector<int> sections;
+  if (fields.is_gguf()) {
+    if (const auto values = fields.gguf()->find_uint_array(fields.gguf_key("rope.dimension_sections")))
+      for (uint64_t value : *values) sections.push_back(static_cast<int>(std::min<uint64_t>(value, 1 << 16)));
+  } else {
+    for (const char* path : {"rope_parameters.mrope_section", "rope_scaling.mrope_section"})
+      if (const Json* values = fields.hf(path); values != nullptr && sections.empty())
+        for (const Json& value : values->array()) sections.push_back(static_cast<int>(std::clamp<int64_t>(value.integer(), 0, 1 << 16)));
+  }
+  if (sections.empty()) sections = {11, 11, 10};
+  if (sections.size() < 3)
+    fields.refuse({"rope.dimension_sections", {"rope_parameters.mrope_section"}}, "must list three sections");
+  sections.resize(3);
+  return sections;
+}
+
+int rotary_dims(const Fields& fields, int head_dim) {
+  const FieldName name{"rope.dimension_count", {"rope_parameters.partial_rotary_factor", "partial_rotary_factor"}};
+  const int n_rot = fields.is_gguf() ? fields.count(name, head_dim / 4)
+                                     : static_cast<int>(head_dim * fields.positive(name, 0.25f));
+  if (n_rot < 2 || n_rot % 2 != 0 || n_rot > head_dim)
+    fields.refuse(name, cat("gives ", n_rot, " rotated values; must be even and at most the head size ", head_dim));
+  return n_rot;
+}
+
+RecurrentShape delta_shape(const Fields& fields) {
+  const FieldName value_heads{"ssm.time_step_rank", {"linear_num_value_heads"}};
+  RecurrentShape r;
+  r.n_k_heads = fields.count({"ssm.group_count", {"linear_num_key_heads"}});
+  r.n_v_heads = fields.count(value_heads);
+  r.dk = fields.count({"ssm.state_size", {"linear_key_head_dim"}});
+  r.dv = r.dk;
+  if (fields.is_gguf()) {
+    const FieldName inner{"ssm.inner_size", {}};
+    if (fields.count(inner) != static_cast<int64_t>(r.n_v_heads) * r.dv)
+      fields.refuse(inner, cat("must be ", r.n_v_heads, " value heads of ", r.dv, ", found ", fields.count(inner)));
+  } else {
+    r.dv = fields.count({"", {"linear_value_head_dim"}});
+  }
+  r.n_taps = fields.count({"ssm.conv_kernel", {"linear_conv_kernel_dim"}});
+  r.order = fields.is_gguf() ? HeadOrder::kTiled : HeadOrder::kGrouped;
+  if (r.n_v_heads % r.n_k_heads != 0)
+    fields.refuse(value_heads, cat("is ", r.n_v_heads, ", not a multiple of the ", r.n_k_heads, " key heads"));
+  if (r.dk % 8 != 0 || r.dv % 8 != 0 || r.dk > 512 || r.dv > 512)
+    fields.refuse({"ssm.state_size", {"linear_key_head_dim"}}, cat("is ", r.dk, "; supported: multiples of 8 up to 512"));
+  if (r.n_taps < 2 || r.n_taps > 8)
+    fields.refuse({"ssm.conv_kernel", {"linear_conv_kernel_dim"}}, cat("is ", r.n_taps, "; supported: 2 to 8"));
+  return r;
+}
+
+Qwen35Config read_config(const Fields& fields) {
+  Qwen35Config config;
+  read_common(fields, config.info);
+  const FieldName mtp{"nextn_predict_layers", {}};
+  if (fields.is_gguf()) {
+    // Counted inside block_count and stored last. Zero is a valid value, so not find_count().
+    const uint64_t extra = fields.gguf()->find_uint(fields.gguf_key(mtp.gguf)).value_or(0);
+    if (extra >= static_cast<uint64_t>(config.info.n_layers)) fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
+    config.info.n_layers -= static_cast<int>(extra);
+  }
+  config.recurrent = recurrent_layers(fields, config.info.n_layers);
+  config.mrope_sections = mrope_sections(fields);
+  config.info.n_rot = rotary_dims(fields, config.info.head_dim);
+  config.delta = delta_shape(fields);
+  return config;
+}
+
+DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) {
+  const RecurrentShape& r = config.delta;
+  const int h = config.info.hidden, values = r.n_v_heads * r.dv;
+  DeltaNetBlock block;
+  block.qkv = binder.matrix(layer_tensor(i, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"), r.channels(), h);
+  block.z = binder.matrix(layer_tensor(i, "attn_gate.weight", "linear_attn.in_proj_z.weight"), values, h);
+  block.beta = binder.matrix(layer_tensor(i, "ssm_beta.weight", "linear_attn.in_proj_b.weight"), r.n_v_heads, h);
+  block.alpha = binder.matrix(layer_tensor(i, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"), r.n_v_heads, h);
+  block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values);
+  block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
+  block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
+  block.dt_bias = binder.vector(layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias"), r.n_v_heads);
+  block.norm = binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
+  block.dims = r;
+  block.eps = config.info.eps;
+  return block;
+}
+
+// Tensors of the prediction blocks (GGUF: layers past the main ones) and of the vision tower.
+bool is_skipped(std::string_view name, int n_layers) {
+  if (name.starts_with("mtp.") || name.starts_with("model.visual.") || name.starts_with("visual.")) return true;
+  if (!name.starts_with("blk.")) return false;
+  int layer = -1;
+  std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  return layer >= n_layers;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
+  const Fields fields(file, "qwen35");
+  Qwen35Config config = read_config(fields);
+  Binder binder(file);
+  Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");
+  weights.rope = rope_angles(fields, binder, config.info.n_rot, config.mrope_sections);
+  for (int i = 0; i < config.info.n_layers; ++i) {
+    if (config.recurrent[i]) {
+      weights.layers[i].mixer = bind_delta_net(binder, config, i);
+    } else {
+      weights.layers[i].mixer = bind_attention(binder, config.info, i, {.qk_norms = true, .gated = true, .norms = HfFix::kAddOne});
+    }
+  }
+  binder.skip([&](std::string_view name) { return is_skipped(name, config.info.n_layers); });
+  return finish(binder, std::move(config.info), std::move(weights));
+}
+
+}  // namespace lb

@@ -1,0 +1,103 @@
+// The forward pass every family shares.
+#include "models/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+
+namespace lb {
+namespace {
+
+RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo& info) {
+  return {x, w, y, rows, 1, info.hidden, info.hidden, info.hidden, info.eps};
+}
+
+}  // namespace
+
+Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_(std::move(weights)) {
+  for (const Layer& layer : weights_.layers)
+    std::visit([&](const auto& mixer) { layer_shapes_.emplace_back(mixer.shape()); }, layer.mixer);
+}
+
+size_t Model::bytes_per_token() const {
+  size_t bytes = weights_.head.bytes() + weights_.vector_bytes;
+  for (const Layer& layer : weights_.layers) {
+    for (const Matrix* m : layer.mlp.matrices()) bytes += m->bytes();
+    std::visit([&](const auto& mixer) { for (const Matrix* m : mixer.matrices()) bytes += m->bytes(); }, layer.mixer);
+  }
+  return bytes;
+}
+
+int Model::widest_input() const {
+  int widest = info_.hidden;
+  for (const Layer& layer : weights_.layers) {
+    for (const Matrix* m : layer.mlp.matrices()) widest = std::max(widest, m->n_in);
+    std::visit([&](const auto& mixer) { for (const Matrix* m : mixer.matrices()) widest = std::max(widest, m->n_in); },
+               layer.mixer);
+  }
+  return widest;
+}
+
+Workspace Model::carve(Carver& carver, int rows) const {
+  Workspace ws;
+  const size_t n = rows;
+  ws.x = carver.take<float>(n * info_.hidden);
+  ws.y = carver.take<float>(n * info_.hidden);
+  ws.cos = carver.take<float>(n * info_.n_rot / 2);
+  ws.sin = carver.take<float>(n * info_.n_rot / 2);
+  ws.scratch = carver;
+  return ws;
+}
+
+size_t Model::workspace_bytes(int rows) const {
+  Carver fixed;
+  carve(fixed, rows);
+  size_t blocks = 0;
+  for (const Layer& layer : weights_.layers) {
+    Carver mixer_scratch, mlp_scratch;
+    std::visit([&](const auto& mixer) { mixer.carve(mixer_scratch, rows); }, layer.mixer);
+    layer.mlp.carve(mlp_scratch, rows);
+    blocks = std::max({blocks, mixer_scratch.used(), mlp_scratch.used()});
+  }
+  return fixed.used() + blocks;
+}
+
+Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
+
+void Model::forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations,
+                    Stream& stream, const Taps* taps) const {
+  const int rows = static_cast<int>(append.tokens.size());
+  const size_t row_values = static_cast<size_t>(rows) * info_.hidden;
+  size_t n_tapped = 0;
+  const auto tap = [&](int i, const float* from) {
+    if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
+    std::memcpy(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
+  };
+
+  run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden}, stream);
+  run(RopeTable{append.positions.data(), weights_.rope.axis.data(), weights_.rope.inv_freq.data(), ws.cos, ws.sin, rows, info_.n_rot / 2},
+      stream);
+  const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
+  for (int i = 0; i < info_.n_layers; ++i) {
+    if (append.interrupted != nullptr && (*append.interrupted)()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    tap(i, ws.x);
+    const Layer& layer = weights_.layers[i];
+    run(norm(ws.x, layer.mixer_norm, ws.y, rows, info_), stream);
+    std::visit([&](const auto& mixer) { mixer.forward(i, ws.y, ws.x, step); }, layer.mixer);
+    run(norm(ws.x, layer.mlp_norm, ws.y, rows, info_), stream);
+    layer.mlp.forward(ws.y, ws.x, step);
+  }
+  run(norm(ws.x, weights_.final_norm, ws.y, rows, info_), stream);
+  tap(info_.n_layers, ws.y);
+}
+
+void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
+  run(Linear{.w = weights_.head.data, .type = weights_.head.type, .x = hidden, .add = nullptr, .y = logits, .rows = rows,
+             .n_in = info_.hidden, .n_out = info_.vocab, .activations = activations},
+      stream);
+}
+
+}  // namespace lb

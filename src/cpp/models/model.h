@@ -1,0 +1,99 @@
+// A decoder-only language model: embedding, pre-norm layers of a mixer and a SwiGLU MLP, final norm, head.
+// A family (models/family_*.cpp) reads its configuration and binds its manifest; the forward pass is here for all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "models/blocks.h"
+
+namespace lb {
+
+struct ModelInfo {
+  std::string architecture;  // "qwen35", "qwen3", "llama"
+  int n_layers = 0, hidden = 0, ffn = 0, vocab = 0;
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
+  int max_context = 0;  // tokens the model was made for
+  float eps = 0;
+  bool tied = false;    // the head is the embedding table
+};
+
+// What both formats call the angles of one pair, after any scaling rule of the checkpoint.
+struct RopeAngles {
+  std::vector<float> inv_freq;  // [n_rot / 2]
+  std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
+};
+
+// One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
+struct Layer {
+  const float* mixer_norm = nullptr;  // [hidden]
+  std::variant<AttentionBlock, DeltaNetBlock> mixer;
+  const float* mlp_norm = nullptr;  // [hidden]
+  SwiGluMlp mlp;
+};
+
+// Everything a family's manifest binds.
+struct Weights {
+  Matrix embedding, head;  // [vocab, hidden]; the same matrix when tied
+  const float* final_norm = nullptr;
+  std::vector<Layer> layers;
+  RopeAngles rope;
+  std::vector<std::unique_ptr<float[]>> vectors;  // what the pointers to fp32 vectors point into
+  size_t vector_bytes = 0;
+};
+
+struct Append {
+  std::span<const int32_t> tokens;     // [rows]
+  std::span<const int32_t> positions;  // [3, rows]
+  Tree tree{};
+  const std::function<bool()>* interrupted = nullptr;  // asked between layers
+};
+
+// Copies of the residual stream: entering layer i for i < n_layers, after the final norm for i == n_layers.
+struct Taps {
+  std::span<const int> layers;  // ascending
+  float* out;                   // [layers.size(), rows, hidden]
+};
+
+// Buffers of one forward pass, carved once for the widest append.
+struct Workspace {
+  float *x, *y;          // [rows, hidden] residual stream, normed input of a block; y ends as the final hidden rows
+  float *cos, *sin;      // [rows, n_rot / 2]
+  Carver scratch;        // of the blocks
+};
+
+class Model {
+ public:
+  Model(ModelInfo info, Weights weights);
+  const ModelInfo& info() const { return info_; }
+  std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }
+  size_t vector_bytes() const { return weights_.vector_bytes; }
+  size_t bytes_per_token() const;  // weights that one decoded token reads
+  int widest_input() const;        // the largest n_in of any product
+
+  size_t workspace_bytes(int rows) const;
+  Workspace workspace(Carver carver, int rows) const;
+
+  // Runs every layer over the append and leaves the final normed rows in ws.y. The state is between begin_append
+  // and end_append. Throws kCancelled when append.interrupted says so.
+  void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
+               const Taps* taps = nullptr) const;
+  // logits[r,:] = head(hidden[r,:])
+  void head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const;
+
+ private:
+
+  ModelInfo info_;
+  Weights weights_;
+  std::vector<LayerShape> layer_shapes_;  // what each layer keeps between steps
+};
+
+// Recognises the family of a file and binds its weights. The file must outlive the model.
+std::unique_ptr<Model> make_model(const ModelFile& file);
+
+}  // namespace lb

@@ -1,0 +1,225 @@
+// The append / commit / rewind protocol. See the header for the contract and docs/numerics.md for why folding late is exact.
+#include "state/sequence_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace lb {
+namespace {
+
+constexpr std::array<int32_t, kMaxTree> kIdentity = [] {
+  std::array<int32_t, kMaxTree> path{};
+  for (int i = 0; i < kMaxTree; ++i) path[i] = i;
+  return path;
+}();
+
+int n_pages(int capacity) { return (capacity + kPageTokens - 1) / kPageTokens; }
+
+size_t page_bytes(const KvShape& shape, DType type) {
+  return row_bytes(type, static_cast<size_t>(shape.n_kv_heads) * kPageTokens * shape.head_dim);
+}
+
+bool any_recurrent(std::span<const LayerShape> shapes) {
+  return std::ranges::any_of(shapes, [](const LayerShape& s) { return std::holds_alternative<RecurrentShape>(s); });
+}
+
+}  // namespace
+
+SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, const StateOptions& options,
+                                           Carver& carver) {
+  const size_t pages = n_pages(options.capacity);
+  Layout layout;
+  layout.page_table = carver.take<int32_t>(pages);
+  for (const LayerShape& shape : shapes) {
+    if (const auto* kv = std::get_if<KvShape>(&shape)) {
+      std::byte* k = carver.take<std::byte>(pages * page_bytes(*kv, options.k_type));
+      std::byte* v = carver.take<std::byte>(pages * page_bytes(*kv, options.v_type));
+      layout.layers.emplace_back(KvPages{k, v});
+      continue;
+    }
+    const auto& r = std::get<RecurrentShape>(shape);
+    const size_t keys = static_cast<size_t>(kMaxTree) * r.n_k_heads * r.dk;
+    RecurrentLayer layer;
+    layer.S = carver.take<float>(static_cast<size_t>(r.n_v_heads) * r.dk * r.dv);
+    layer.history = carver.take<float>(static_cast<size_t>(r.n_taps - 1) * r.channels());
+    layer.conv_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.channels());
+    layer.k_pending[0] = carver.take<float>(keys);
+    layer.k_pending[1] = carver.take<float>(keys);
+    layer.delta_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads * r.dv);
+    layer.cs_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
+    layout.layers.emplace_back(layer);
+  }
+  return layout;
+}
+
+size_t SequenceState::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
+  Carver counter;
+  carve(layers, options, counter);
+  return counter.used();
+}
+
+SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options)
+    : shapes_(std::move(layers)),
+      options_(options),
+      has_recurrent_(any_recurrent(shapes_)),
+      arena_(planned_bytes(shapes_, options)) {
+  Carver carver(arena_);
+  layout_ = carve(shapes_, options_, carver);
+  std::iota(layout_.page_table, layout_.page_table + n_pages(options_.capacity), 0);
+}
+
+int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
+
+void SequenceState::begin_append(int rows, const Tree& tree) {
+  LB_ASSERT(!appending_ && rows > 0);
+  is_tree_ = tree.parent != nullptr;
+  LB_ASSERT(!is_tree_ || rows <= kMaxTree);
+  LB_CHECK(rows <= options_.capacity - n_tokens_, kInvalid, "the context holds ", options_.capacity, " tokens; ",
+           n_tokens_, " are used and ", rows, " more do not fit. Load the model with a larger context");
+  appending_ = true;
+  appended_ = false;
+  n_rows_ = rows;
+  n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
+}
+
+KvLayer SequenceState::kv(int layer) const {
+  const auto& shape = std::get<KvShape>(shapes_[layer]);
+  const auto& pages = std::get<KvPages>(layout_.layers[layer]);
+  return {pages.k, pages.v, layout_.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
+}
+
+SequenceState::Run SequenceState::recurrent(int layer, int run) const {
+  LB_ASSERT(appending_ && run < n_runs_);
+  const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
+  const int first = run * kMaxTree;
+  const Accepted accepted = run == 0 ? Accepted{accepted_.data(), n_accepted_} : Accepted{kIdentity.data(), kMaxTree};
+  const int in = (key_buffer_ + run) % 2;
+  return {first, std::min(kMaxTree, n_rows_ - first), accepted, memory.k_pending[in], memory.k_pending[1 - in], memory};
+}
+
+void SequenceState::end_append() {
+  LB_ASSERT(appending_);
+  appending_ = false;
+  appended_ = true;
+  key_buffer_ = (key_buffer_ + n_runs_) % 2;
+  // S now holds what had been accepted before and every run but the last of this append.
+  n_folded_ = n_tokens_ + (n_runs_ - 1) * kMaxTree;
+  n_accepted_ = 0;
+}
+
+void SequenceState::commit_chain(int keep) {
+  LB_ASSERT(appended_ && !is_tree_ && keep >= 0 && keep <= n_rows_);
+  const int in_last_run = n_tokens_ + keep - n_folded_;
+  LB_CHECK(!has_recurrent_ || in_last_run >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
+           " rows is not possible: recurrent layers have folded all but the last ", n_tokens_ + n_rows_ - n_folded_);
+  appended_ = false;
+  n_tokens_ += keep;
+  if (has_recurrent_) {
+    n_accepted_ = in_last_run;
+    std::copy_n(kIdentity.begin(), in_last_run, accepted_.begin());
+  } else {
+    n_folded_ = n_tokens_;
+  }
+}
+
+void SequenceState::commit(std::span<const int32_t> path, Stream& stream) {
+  LB_ASSERT(appended_ && path.size() <= static_cast<size_t>(n_rows_));
+  const int n = static_cast<int>(path.size());
+  if (!is_tree_) {
+    for (int i = 0; i < n; ++i)
+      LB_CHECK(path[i] == i, kInvalid, "of a chain only a prefix can be kept; entry ", i, " of the path is ", path[i]);
+    return commit_chain(n);
+  }
+  for (int i = 0; i < n; ++i)
+    LB_CHECK(path[i] >= i && path[i] < n_rows_ && (i == 0 || path[i] > path[i - 1]), kInvalid,
+             "an accepted path must ascend from the root; entry ", i, " is ", path[i]);
+  if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
+    for (size_t layer = 0; layer < shapes_.size(); ++layer)
+      if (std::holds_alternative<KvShape>(shapes_[layer]))
+        run(KvMove{kv(static_cast<int>(layer)), path.data(), n, n_tokens_}, stream);
+  }
+  std::copy(path.begin(), path.end(), accepted_.begin());
+  n_accepted_ = n;
+  n_tokens_ += n;
+  appended_ = false;
+  if (!has_recurrent_) n_folded_ = n_tokens_;
+}
+
+void SequenceState::rewind(int n_tokens) {
+  LB_ASSERT(!appending_);
+  LB_CHECK(n_tokens >= rewind_floor() && n_tokens <= n_tokens_, kInvalid, "rewind to ", n_tokens,
+           " tokens: possible from ", rewind_floor(), " to ", n_tokens_);
+  appended_ = false;
+  n_tokens_ = n_tokens;
+  if (has_recurrent_) {
+    n_accepted_ = n_tokens - n_folded_;  // a shorter part of the accepted path; the rest was never folded
+  } else {
+    n_folded_ = n_tokens;
+  }
+}
+
+void SequenceState::abort_append() {
+  appending_ = appended_ = false;
+  if (has_recurrent_) reset();  // some layers have folded, some have not
+}
+
+void SequenceState::reset() {
+  appending_ = appended_ = false;
+  n_tokens_ = n_folded_ = n_accepted_ = 0;
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
+    if (shape == nullptr) continue;
+    const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
+    std::memset(layer.S, 0, sizeof(float) * shape->n_v_heads * shape->dk * shape->dv);
+    std::memset(layer.history, 0, sizeof(float) * (shape->n_taps - 1) * shape->channels());
+  }
+}
+
+void SequenceState::fold(Stream& stream) {
+  LB_ASSERT(!appending_);
+  if (!has_recurrent_ || n_accepted_ == 0) return;
+  const Accepted accepted{accepted_.data(), n_accepted_};
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
+    if (shape == nullptr) continue;
+    const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
+    run(CausalConv{.x = nullptr, .w = nullptr, .history = layer.history, .pending = layer.conv_pending, .y = nullptr,
+                   .accepted = accepted, .tree = {}, .rows = 0, .channels = shape->channels(), .n_taps = shape->n_taps},
+        stream);
+    run(GatedDelta{.q = nullptr, .k = nullptr, .v = nullptr, .g = nullptr, .beta = nullptr, .o = nullptr, .S = layer.S,
+                   .k_in = layer.k_pending[key_buffer_], .k_out = nullptr, .delta = layer.delta_pending,
+                   .cs = layer.cs_pending, .accepted = accepted, .tree = {}, .rows = 0,
+                   .n_k_heads = shape->n_k_heads, .n_v_heads = shape->n_v_heads, .dk = shape->dk, .dv = shape->dv,
+                   .row_stride = 0, .order = shape->order},
+        stream);
+  }
+  n_folded_ = n_tokens_;
+  n_accepted_ = 0;
+}
+
+std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n_tokens) const {
+  std::vector<std::span<std::byte>> parts;
+  const auto bytes = [](auto* p, size_t count) { return std::as_writable_bytes(std::span(p, count)); };
+  if (const auto* shape = std::get_if<KvShape>(&shapes_[layer])) {
+    const auto& pages = std::get<KvPages>(layout_.layers[layer]);
+    const size_t n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
+    parts.push_back(bytes(pages.k, n * page_bytes(*shape, options_.k_type)));
+    parts.push_back(bytes(pages.v, n * page_bytes(*shape, options_.v_type)));
+  } else {
+    const auto& r = std::get<RecurrentShape>(shapes_[layer]);
+    const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
+    parts.push_back(bytes(memory.S, static_cast<size_t>(r.n_v_heads) * r.dk * r.dv));
+    parts.push_back(bytes(memory.history, static_cast<size_t>(r.n_taps - 1) * r.channels()));
+  }
+  return parts;
+}
+
+void SequenceState::restore_length(int n_tokens) {
+  LB_ASSERT(n_tokens >= 0 && n_tokens <= options_.capacity);
+  appending_ = appended_ = false;
+  n_tokens_ = n_folded_ = n_tokens;
+  n_accepted_ = 0;
+}
+
+}  // namespace lb

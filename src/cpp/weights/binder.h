@@ -1,0 +1,67 @@
+// Binds a family's weights to a file's tensors, strictly both ways: what the family names must be there with the
+// right shape, and what the file holds must have been named (or declared as skipped). Matrices stay in the mapping;
+// the few vectors are copied as fp32 in the form the ops want.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "format/model_file.h"
+
+namespace lb {
+
+// A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), except lm_head.
+struct TensorName {
+  std::string gguf, hf;
+};
+
+struct Matrix {
+  const void* data = nullptr;  // [n_out, n_in] of type
+  DType type = DType::kF32;
+  int n_out = 0, n_in = 0;
+  size_t bytes() const { return n_out * row_bytes(type, n_in); }
+};
+
+// What the GGUF converter did to a vector, done here for a safetensors value.
+enum class HfFix { kNone, kAddOne, kNegExp };
+
+class Binder {
+ public:
+  explicit Binder(const ModelFile& file);
+
+  bool is_gguf() const { return is_gguf_; }
+  bool has(const TensorName& name) const { return find(name) != nullptr; }
+  int height(const TensorName& name) const;  // rows of a matrix that must be there
+  Matrix matrix(const TensorName& name, int n_out, int n_in);
+  const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
+  // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.
+  const float* filter(const TensorName& name, int channels, int taps);
+  // Tensors this engine knows and does not use. The predicate sees the name as the file has it.
+  void skip(const std::function<bool(std::string_view)>& known);
+  // Every tensor must be bound or skipped by now.
+  void finish() const;
+
+  // The vectors; they must live as long as the pointers handed out.
+  std::vector<std::unique_ptr<float[]>> take_vectors() { return std::move(vectors_); }
+  size_t vector_bytes() const { return vector_bytes_; }
+
+ private:
+  std::string file_name(const TensorName& name) const;
+  const TensorView* find(const TensorName& name) const;
+  const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);
+  const float* copy(const TensorView& tensor, size_t count, HfFix fix);
+
+  const ModelFile& file_;
+  const TensorTable& tensors_;
+  bool is_gguf_;
+  std::string prefix_;        // of text-model tensors in safetensors
+  std::vector<bool> used_;    // by position in the table
+  std::vector<std::unique_ptr<float[]>> vectors_;
+  size_t vector_bytes_ = 0;
+};
+
+}  // namespace lb
