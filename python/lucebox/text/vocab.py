@@ -121,9 +121,9 @@ class _Reader:
         first: dict[str, int] = {}
         for i, token in enumerate(tokens):
             if not token:
-                self.fail("tokens", f"[{i}] is empty")
+                self.fail(f"tokens[{i}]", "is empty")
             if first.setdefault(token, i) != i:
-                self.fail("tokens", f"[{i}] is {_shown(token)}, which is already token {first[token]}")
+                self.fail(f"tokens[{i}]", f"is {_shown(token)}, which is already token {first[token]}")
         return tokens
 
     def types(self, tokens: list[str]) -> list[TokenType]:
@@ -134,11 +134,11 @@ class _Reader:
             self.fail("token_type", f"has {len(items)} entries for {len(tokens)} tokens")
         types = []
         for i, item in enumerate(items):
-            value = self.integer("token_type", f"[{i}]", item)
+            value = self.integer(f"token_type[{i}]", item)
             if not 1 <= value <= 6:
-                self.fail("token_type", f"[{i}] is {value}, expected 1 to 6")
+                self.fail(f"token_type[{i}]", f"is {value}, expected 1 to 6")
             if value == TokenType.BYTE and not _BYTE_TOKEN.fullmatch(tokens[i]):
-                self.fail("token_type", f"[{i}] marks {_shown(tokens[i])} as a byte, whose form is <0x00> to <0xFF>")
+                self.fail(f"token_type[{i}]", f"marks {_shown(tokens[i])} as a byte, whose form is <0x00> to <0xFF>")
             types.append(TokenType(value))
         return types
 
@@ -148,12 +148,12 @@ class _Reader:
             rule = self.text("merges", i, item)
             left, _, right = rule.partition(" ")
             if not left or not right or " " in right:
-                self.fail("merges", f"[{i}] is {_shown(rule)}, expected two pieces with one space between")
+                self.fail(f"merges[{i}]", f"is {_shown(rule)}, expected two pieces with one space between")
             for piece in (left, right, left + right):
                 if piece not in ids:
-                    self.fail("merges", f"[{i}] is {_shown(rule)}, but {_shown(piece)} is not a token")
+                    self.fail(f"merges[{i}]", f"is {_shown(rule)}, but {_shown(piece)} is not a token")
             if (left, right) in merges:
-                self.fail("merges", f"[{i}] repeats {_shown(rule)}")
+                self.fail(f"merges[{i}]", f"repeats {_shown(rule)}")
             merges[left, right] = None
         return list(merges)
 
@@ -182,29 +182,29 @@ class _Reader:
 
     def text(self, key: str, i: int, item: object) -> str:
         if not isinstance(item, str):
-            self.fail(key, f"[{i}] is {type(item).__name__}, expected a string")
+            self.fail(f"{key}[{i}]", f"is {type(item).__name__}, expected a string")
         try:
             item.encode()
         except UnicodeEncodeError:
-            self.fail(key, f"[{i}] is not valid UTF-8: {_shown(item)}")
+            self.fail(f"{key}[{i}]", f"is not valid UTF-8: {_shown(item)}")
         return item
 
-    def integer(self, key: str, suffix: str, item: object) -> int:
+    def integer(self, key: str, item: object) -> int:
         try:
             return operator.index(item)  # type: ignore[arg-type]
         except TypeError:
-            self.fail(key, f"{suffix} is {type(item).__name__}, expected an integer".lstrip())
+            self.fail(key, f"is {type(item).__name__}, expected an integer")
 
     def token_id(self, key: str, n_tokens: int) -> int | None:
         if _KEY + key not in self.metadata:
             return None
-        value = self.integer(key, "", self.value(key))
+        value = self.integer(key, self.value(key))
         if not 0 <= value < n_tokens:
             self.fail(key, f"is {value}, but the vocabulary has {n_tokens} tokens")
         return value
 
     def fail(self, key: str, problem: str) -> NoReturn:
-        raise FormatError(f"{self.where}: {_KEY}{key} {problem}".replace(f"{key} [", f"{key}[", 1))
+        raise FormatError(f"{self.where}: {_KEY}{key} {problem}")
 
 
 def _shown(token: str) -> str:
