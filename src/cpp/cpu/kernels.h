@@ -37,15 +37,21 @@ struct Kernels {
 
   // Channels [begin, end).
   void (*causal_conv)(const CausalConv&, int begin, int end);
-  // One value head, value columns [begin, end).
+  // One value head, value columns [begin, end): folds into S, writes delta and o. run() then writes cs and k_out, which
+  // the columns of a head and the value heads of a key head share.
   void (*gated_delta)(const GatedDelta&, int v_head, int begin, int end, std::byte* scratch);
 
   // Rows [begin, end) of the append into the cache.
   void (*kv_append)(const KvAppend&, int begin, int end);
   // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end): writes for each row and each query head of
-  // the group the running maximum m, the sum of weights l, and the unnormalised output o.
+  // the group ([rows][group], o also [head_dim]) the maximum m, the sum of weights l, and the unnormalised output o.
+  // A row that sees none of the slots gets m = -inf, l = 0, o = 0. slot_end <= n_past + row_end.
   void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end,
                     float* m, float* l, float* o, std::byte* scratch);
+  // Joins such partial results and applies the gate: split s of query head h, row r is entry
+  // s * split_stride + (r - row_begin) * (head_end - head_begin) + (h - head_begin).
+  void (*attention_merge)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
+                          long split_stride, const float* m, const float* l, const float* o);
 
   // Weight rows [begin, end), all activation rows.
   void (*quantize_q8)(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum);  // one row

@@ -1,0 +1,7 @@
+"""Text in and out of token ids: tokenizers, streaming detokenization, stop strings."""
+
+from lucebox.text.stop import StopMatcher
+from lucebox.text.stream import StreamDecoder
+from lucebox.text.tokenizer import Tokenizer
+
+__all__ = ["StopMatcher", "StreamDecoder", "Tokenizer"]

@@ -1,0 +1,63 @@
+"""How text is cut into words before BPE, by the name GGUF stores in tokenizer.ggml.pre.
+
+Each entry is a list of patterns applied in order: every match, and every stretch between matches, is a word.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Regex, pre_tokenizers
+
+from lucebox.errors import UnsupportedError
+
+__all__ = ["SPLITS", "byte_level_splitter", "ignores_merges"]
+
+_CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def _modern(letters: str, digits: str, not_symbols: str) -> str:
+    """The family that began with GPT-4: one optional leading mark on a word, newlines kept apart from spaces."""
+    return (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}"
+        rf"| ?[^\s{not_symbols}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
+_QWEN2 = [_modern(r"\p{L}", r"\p{N}", r"\p{L}\p{N}")]
+_LLAMA3 = [_modern(r"\p{L}", r"\p{N}{1,3}", r"\p{L}\p{N}")]
+_DIGITS_THEN_GPT2 = [r"\p{N}", _GPT2]
+
+SPLITS: dict[str, list[str]] = {
+    "gpt-2": [_GPT2],
+    "smollm": _DIGITS_THEN_GPT2,
+    "starcoder": _DIGITS_THEN_GPT2,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "qwen35": [_modern(r"[\p{L}\p{M}]", r"\p{N}", r"\p{L}\p{M}\p{N}")],
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+}
+
+
+def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
+    """The splitter of that name, followed by the byte-level alphabet.
+
+    Raises:
+        UnsupportedError: no such splitter; guessing one would give the model tokens it never saw.
+    """
+    if pre not in SPLITS:
+        raise UnsupportedError(
+            f"{where}: tokenizer.ggml.pre is {ascii(pre[:60])}; supported are {', '.join(SPLITS)}. "
+            "If the file is old, convert the model again with a current converter"
+        )
+    steps: list[pre_tokenizers.PreTokenizer] = [
+        pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in SPLITS[pre]
+    ]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(steps)
+
+
+def ignores_merges(pre: str) -> bool:
+    """Whether a word that is a token itself is taken whole, without merging (Llama 3)."""
+    return SPLITS.get(pre) is _LLAMA3

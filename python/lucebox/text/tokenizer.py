@@ -1,0 +1,195 @@
+"""Text to token ids and back, from tokenizer.json or from the vocabulary inside a GGUF file.
+
+Encoding is done by the `tokenizers` library. Decoding is done here, from a table of the bytes of every token, so
+that one-shot and streamed decoding cannot differ. Only byte-level BPE is supported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tokenizers import AddedToken, models
+from tokenizers import Tokenizer as Encoder
+
+from lucebox.errors import InvalidRequestError
+from lucebox.text.byte_level import to_bytes
+from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges
+from lucebox.text.tokenizer_json import TokenizerFile
+from lucebox.text.vocab import TokenType, Vocabulary, missing_bytes
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """The tokenizer of one model. Safe to share between threads."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        token_bytes: Mapping[int, bytes],
+        *,
+        special_ids: Iterable[int],
+        unwritable: frozenset[int] = frozenset(),
+        bos_id: int | None = None,
+        pad_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+        add_bos: bool = False,
+    ) -> None:
+        self._encoder = encoder
+        self._plain_encoder: Encoder | None = None
+        self._plain_lock = threading.Lock()
+        self._bytes = token_bytes
+        self._special = frozenset(special_ids)
+        # Bytes of valid UTF-8 only: 0xC0, 0xC1 and 0xF5.. never occur in text.
+        self._unwritable = unwritable - {0xC0, 0xC1, *range(0xF5, 0x100)}
+        self.n_vocab = max(token_bytes) + 1
+        """One more than the largest token id."""
+        self.bos_id = bos_id
+        self.pad_id = pad_id
+        self.eos_ids = tuple(eos_ids)
+        """Tokens that end a text, the model's main one first."""
+        self.add_bos = add_bos
+        """Whether the model expects its begin-of-text token before every text."""
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
+        """Build from the metadata of a GGUF file; `where` names the file in errors.
+
+        Text is not Unicode-normalised: GGUF has no key for it. Qwen's own tokenizer.json applies NFC first, so the
+        ids of text in decomposed form (e + combining accent) differ between the two.
+
+        Raises:
+            FormatError: the vocabulary is inconsistent.
+            UnsupportedError: it is of a kind this engine does not have.
+        """
+        vocab = Vocabulary.from_gguf(metadata, where)
+        ids = {token: i for i, token in enumerate(vocab.tokens)}
+        model = models.BPE(ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre))
+        encoder = Encoder(model)
+        encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
+        by_type = {kind: [t for t, k in zip(vocab.tokens, vocab.types, strict=True) if k is kind] for kind in TokenType}
+        encoder.add_special_tokens(
+            [AddedToken(text, normalized=False, special=True) for text in by_type[TokenType.CONTROL]]
+        )
+        encoder.add_tokens([AddedToken(text, normalized=False) for text in by_type[TokenType.USER_DEFINED]])
+        return cls(
+            encoder,
+            {
+                i: _gguf_token_bytes(token, kind)
+                for i, (token, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True))
+            },
+            special_ids=(ids[text] for text in by_type[TokenType.CONTROL]),
+            unwritable=missing_bytes(ids, where),
+            bos_id=vocab.bos_id,
+            pad_id=vocab.pad_id,
+            eos_ids=vocab.end_ids,
+            add_bos=vocab.add_bos,
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Tokenizer:
+        """Read a tokenizer.json, and the special tokens named by the JSON files beside it.
+
+        Raises:
+            FormatError: the file is malformed or inconsistent.
+            UnsupportedError: it is not byte-level BPE.
+        """
+        file = TokenizerFile.read(Path(path))
+        added = {token.id: token for token in file.added}
+        table = {i: to_bytes(piece) or piece.encode() for piece, i in file.pieces.items()}
+        table.update((token.id, token.content.encode()) for token in file.added)
+        return cls(
+            file.encoder,
+            table,
+            special_ids=(i for i, token in added.items() if token.special),
+            unwritable=missing_bytes(file.pieces, str(path)),
+            bos_id=file.bos_id,
+            pad_id=file.pad_id,
+            eos_ids=file.end_ids,
+            add_bos=file.add_bos,
+        )
+
+    def encode(self, text: str, *, special: bool = True, add_bos: bool | None = None) -> list[int]:
+        """Token ids of a text.
+
+        special: control tokens written in the text (`<|im_end|>`) become those tokens; False takes them as plain text.
+        add_bos: put the begin-of-text token in front; None asks the model's files. A rendered chat template already
+        has it where the model wants it, so pass False there.
+
+        Raises:
+            InvalidRequestError: the text holds a lone surrogate, or a character the vocabulary cannot write.
+        """
+        ids: list[int] = self._encoder_for(special).encode(self._checked(text), add_special_tokens=False).ids
+        if self.add_bos if add_bos is None else add_bos:
+            if self.bos_id is None:
+                raise InvalidRequestError("add_bos=True, but the model's files name no begin-of-text token")
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of token ids; bytes that are not UTF-8 become U+FFFD. Control tokens are left out by default."""
+        return b"".join(self.token_bytes(i, skip_special=skip_special) for i in ids).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
+        """The bytes a token stands for; part of a character where the token is.
+
+        Ids below n_vocab that have no token (the padding of a model's embedding) stand for nothing.
+        """
+        if not 0 <= token_id < self.n_vocab:
+            raise InvalidRequestError(f"token id {token_id} is out of range: the vocabulary has {self.n_vocab} ids")
+        if skip_special and token_id in self._special:
+            return b""
+        return self._bytes.get(token_id, b"")
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its text in the vocabulary (byte-level form), or None."""
+        found: int | None = self._encoder.token_to_id(token)
+        return found
+
+    def token(self, token_id: int) -> str:
+        """The token's text in the vocabulary (byte-level form); empty where the id has no token."""
+        return self._encoder.id_to_token(token_id) or ""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the id is a control token."""
+        return token_id in self._special
+
+    def _encoder_for(self, special: bool) -> Encoder:
+        if special:
+            return self._encoder
+        with self._plain_lock:
+            if self._plain_encoder is None:
+                # Whether special tokens are matched is a setting of the encoder, so a second one keeps both
+                # thread-safe. It is built on first use: few callers need it and large vocabularies take a second.
+                plain = Encoder.from_str(self._encoder.to_str())
+                plain.encode_special_tokens = True
+                self._plain_encoder = plain
+        return self._plain_encoder
+
+    def _checked(self, text: str) -> str:
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}"
+            ) from None
+        if self._unwritable and not self._unwritable.isdisjoint(data):
+            # BPE would leave the byte out without a word.
+            for i, char in enumerate(text):
+                if not self._unwritable.isdisjoint(char.encode()):
+                    raise InvalidRequestError(
+                        f"the text has U+{ord(char):04X} at character {i}, which this model's vocabulary cannot write"
+                    )
+        return text
+
+
+def _gguf_token_bytes(token: str, kind: TokenType) -> bytes:
+    if kind is TokenType.NORMAL:
+        return to_bytes(token) or token.encode()
+    if kind is TokenType.BYTE:
+        return bytes([int(token[3:5], 16)])
+    if kind is TokenType.UNUSED:
+        return b""
+    return token.encode()

@@ -1,0 +1,213 @@
+"""tokenizer.json and the JSON files beside it, checked. Owns what the keys mean; knows nothing of encoding.
+
+The `tokenizers` library trusts its input: what would make it panic or drop text without a word is refused first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tokenizers import Tokenizer as Encoder
+
+from lucebox.errors import FormatError, UnsupportedError
+from lucebox.text.vocab import MAX_TOKENS
+
+__all__ = ["AddedPiece", "TokenizerFile", "read_json"]
+
+_MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class AddedPiece:
+    """An entry of added_tokens: matched in the text before it is split."""
+
+    id: int
+    content: str
+    special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """What a tokenizer.json says, and the special tokens its neighbours name."""
+
+    encoder: Encoder
+    pieces: dict[str, int]
+    added: list[AddedPiece]
+    bos_id: int | None
+    pad_id: int | None
+    end_ids: tuple[int, ...]
+    add_bos: bool
+
+    @staticmethod
+    def read(path: Path) -> TokenizerFile:
+        where = str(path)
+        root = read_json(path)
+        model = _mapping(root.get("model"), where, "model")
+        if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
+            raise UnsupportedError(
+                f"{where}: the model is {_kind(model)}; supported is byte-level BPE (Llama 3, Qwen, SmolLM2)"
+            )
+        if not _mentions_byte_level(root.get("pre_tokenizer")):
+            raise UnsupportedError(f"{where}: pre_tokenizer has no ByteLevel step; supported is byte-level BPE")
+        pieces = _pieces(model, where)
+        added = _added(root.get("added_tokens"), pieces, where)
+        ids = pieces | {token.content: token.id for token in added}
+        encoder = _encoder(path, where)
+        settings = _neighbour(path, "tokenizer_config.json")
+        bos_id = _named_id(settings.get("bos_token"), ids)
+        prefix = encoder.encode("", add_special_tokens=True).ids
+        return TokenizerFile(
+            encoder=encoder,
+            pieces=pieces,
+            added=added,
+            bos_id=bos_id,
+            pad_id=_named_id(settings.get("pad_token"), ids),
+            end_ids=_end_ids(path, settings, ids),
+            add_bos=bos_id is not None and (settings.get("add_bos_token") is True or prefix[:1] == [bos_id]),
+        )
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file; a key given twice is an error.
+
+    Raises:
+        FormatError: not readable as such.
+    """
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            seen: set[str] = set()
+            repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise FormatError(f"{path}: key {ascii(repeated[:60])} occurs twice in one object")
+        return result
+
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise FormatError(f"{path}: {size} bytes, expected at most {_MAX_BYTES}")
+        root = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not valid JSON: {error}") from error
+    return _mapping(root, str(path), "the file")
+
+
+def _pieces(model: Mapping[str, object], where: str) -> dict[str, int]:
+    pieces = _mapping(model.get("vocab"), where, "model.vocab")
+    if not 0 < len(pieces) <= MAX_TOKENS:
+        raise FormatError(f"{where}: model.vocab has {len(pieces)} entries, expected 1 to {MAX_TOKENS}")
+    owner: dict[int, str] = {}
+    for piece, i in pieces.items():
+        _check_id(i, where, f"model.vocab[{ascii(piece[:60])}]")
+        _check_text(piece, where, f"model.vocab key of id {i}")
+        if owner.setdefault(cast(int, i), piece) != piece:
+            raise FormatError(
+                f"{where}: model.vocab gives id {i} to {ascii(owner[cast(int, i)][:60])} and {ascii(piece[:60])}"
+            )
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        raise FormatError(f"{where}: model.merges is {_kind(merges)}, expected a list")
+    for i, rule in enumerate(merges):
+        pair = rule.split(" ") if isinstance(rule, str) else rule
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(piece, str) for piece in pair):
+            raise FormatError(f"{where}: model.merges[{i}] is {ascii(rule)[:80]}, expected two pieces")
+        for piece in (pair[0], pair[1], pair[0] + pair[1]):
+            if piece not in pieces:
+                raise FormatError(f"{where}: model.merges[{i}] needs {ascii(piece[:60])}, which is not in model.vocab")
+    return cast("dict[str, int]", pieces)
+
+
+def _added(value: object, pieces: Mapping[str, int], where: str) -> list[AddedPiece]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise FormatError(f"{where}: added_tokens is {_kind(value)}, expected a list")
+    owner = {i: piece for piece, i in pieces.items()}
+    added = []
+    for i, item in enumerate(value):
+        name = f"added_tokens[{i}]"
+        entry = _mapping(item, where, name)
+        content, token_id = entry.get("content"), entry.get("id")
+        if not isinstance(content, str) or not content:
+            raise FormatError(f"{where}: {name}.content is {_kind(content)}, expected a non-empty string")
+        _check_text(content, where, f"{name}.content")
+        _check_id(token_id, where, f"{name}.id")
+        if owner.setdefault(cast(int, token_id), content) != content:
+            taken = owner[cast(int, token_id)]
+            raise FormatError(
+                f"{where}: {name} gives id {token_id} to {ascii(content[:60])}, but it is {ascii(taken[:60])}"
+            )
+        added.append(AddedPiece(cast(int, token_id), content, entry.get("special") is True))
+    return added
+
+
+def _encoder(path: Path, where: str) -> Encoder:
+    try:
+        encoder = Encoder.from_file(str(path))
+        encoder.no_truncation()
+        encoder.no_padding()
+    except BaseException as error:
+        # The library raises plain Exception for a bad file, and a panic of its Rust code is not even that.
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise FormatError(f"{where}: not a tokenizer file: {error}") from None
+    return encoder
+
+
+def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int]) -> tuple[int, ...]:
+    found = [_named_id(settings.get("eos_token"), ids)]
+    for name in ("generation_config.json", "config.json"):
+        value = _neighbour(path, name).get("eos_token_id")
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None:
+                _check_id(item, str(path.with_name(name)), "eos_token_id")
+                found.append(cast(int, item))
+    return tuple(dict.fromkeys(i for i in found if i is not None))
+
+
+def _neighbour(path: Path, name: str) -> dict[str, object]:
+    beside = path.with_name(name)
+    return read_json(beside) if beside.is_file() else {}
+
+
+def _named_id(token: object, ids: Mapping[str, int]) -> int | None:
+    """tokenizer_config.json names a special token by its text, or by an object that holds the text."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return ids.get(text) if isinstance(text, str) else None
+
+
+def _mentions_byte_level(step: object) -> bool:
+    if not isinstance(step, Mapping):
+        return False
+    inner = step.get("pretokenizers")
+    return step.get("type") == "ByteLevel" or (isinstance(inner, list) and any(map(_mentions_byte_level, inner)))
+
+
+def _mapping(value: object, where: str, name: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise FormatError(f"{where}: {name} is {_kind(value)}, expected an object")
+    return value
+
+
+def _check_id(value: object, where: str, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_TOKENS:
+        raise FormatError(f"{where}: {name} is {ascii(value)[:40]}, expected an id below {MAX_TOKENS}")
+
+
+def _check_text(value: str, where: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise FormatError(f"{where}: {name} has a lone surrogate: {ascii(value[:60])}") from None
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{value.get('type', 'an object')}" + (" with byte_fallback" if value.get("byte_fallback") else "")
+    return "missing" if value is None else type(value).__name__

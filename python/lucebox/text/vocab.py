@@ -1,0 +1,211 @@
+"""The vocabulary of a GGUF file, checked. Owns what the metadata keys mean; knows nothing of encoding.
+
+Every list comes from an untrusted file: a Vocabulary that exists has unique tokens, known token types and merges
+that name tokens, so the code that builds a tokenizer from it need not look again.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NoReturn
+
+from lucebox.errors import FormatError, UnsupportedError
+from lucebox.text.byte_level import BYTE_TO_CHAR
+
+__all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "missing_bytes"]
+
+# The largest published vocabularies have about 2^18 entries.
+MAX_TOKENS = 1 << 22
+
+_KEY = "tokenizer.ggml."
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+# Bytes without which ordinary text cannot be written. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
+_ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
+# A file names one end token, yet its model may have learned to end in several ways (generation_config.json lists
+# them, GGUF cannot): control tokens with these texts end a text in every model that has them.
+_END_TEXTS = frozenset({"<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>"})
+
+
+class TokenType(IntEnum):
+    """GGUF's tokenizer.ggml.token_type."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """tokens[i] and types[i] belong to id i; merges are in rank order."""
+
+    tokens: list[str]
+    types: list[TokenType]
+    merges: list[tuple[str, str]]
+    pre: str
+    bos_id: int | None
+    pad_id: int | None
+    end_ids: tuple[int, ...]
+    add_bos: bool
+
+    @staticmethod
+    def from_gguf(metadata: Mapping[str, object], where: str) -> Vocabulary:
+        """Read and check the `tokenizer.ggml.*` keys.
+
+        Raises:
+            FormatError: a key is missing, of the wrong kind, or inconsistent.
+            UnsupportedError: the vocabulary is not byte-level BPE.
+        """
+        return _Reader(metadata, where).read()
+
+
+def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
+    """Bytes that no token of the byte-level alphabet stands for; text that has them cannot be encoded.
+
+    Raises:
+        FormatError: a byte of ordinary text is among them.
+    """
+    missing = frozenset(byte for byte in range(256) if BYTE_TO_CHAR[byte] not in pieces)
+    for byte in _ESSENTIAL_BYTES:
+        if byte in missing:
+            raise FormatError(
+                f"{where}: the vocabulary has no token for byte 0x{byte:02X}, {BYTE_TO_CHAR[byte]!r} in byte-level form"
+            )
+    return missing
+
+
+class _Reader:
+    """Reads typed values of one file's metadata; every error names file and key."""
+
+    def __init__(self, metadata: Mapping[str, object], where: str) -> None:
+        self.metadata = metadata
+        self.where = where
+
+    def read(self) -> Vocabulary:
+        model = self.string("model")
+        if model != "gpt2":
+            raise UnsupportedError(
+                f"{self.where}: {_KEY}model is {model!r}; supported is 'gpt2' (byte-level BPE), found in Llama 3, "
+                "Qwen, SmolLM2 and similar models"
+            )
+        tokens = self.tokens()
+        ids = {token: i for i, token in enumerate(tokens)}
+        types = self.types(tokens)
+        pre = self.string("pre")
+        bos_id = self.token_id("bos_token_id", len(tokens))
+        # Llama 3 files leave the key out, and their models expect the token; every other absent key means no.
+        add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
+        ends = [self.token_id(key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
+        ends += [ids[text] for text in sorted(_END_TEXTS) if text in ids and types[ids[text]] is TokenType.CONTROL]
+        return Vocabulary(
+            tokens=tokens,
+            types=types,
+            merges=self.merges(ids),
+            pre=pre,
+            bos_id=bos_id,
+            pad_id=self.token_id("padding_token_id", len(tokens)),
+            end_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
+            add_bos=add_bos,
+        )
+
+    def tokens(self) -> list[str]:
+        tokens = [self.text("tokens", i, item) for i, item in enumerate(self.array("tokens"))]
+        if not 0 < len(tokens) <= MAX_TOKENS:
+            self.fail("tokens", f"has {len(tokens)} entries, expected 1 to {MAX_TOKENS}")
+        first: dict[str, int] = {}
+        for i, token in enumerate(tokens):
+            if not token:
+                self.fail(f"tokens[{i}]", "is empty")
+            if first.setdefault(token, i) != i:
+                self.fail(f"tokens[{i}]", f"is {_shown(token)}, which is already token {first[token]}")
+        return tokens
+
+    def types(self, tokens: list[str]) -> list[TokenType]:
+        if _KEY + "token_type" not in self.metadata:
+            return [TokenType.NORMAL] * len(tokens)
+        items = self.array("token_type")
+        if len(items) != len(tokens):
+            self.fail("token_type", f"has {len(items)} entries for {len(tokens)} tokens")
+        types = []
+        for i, item in enumerate(items):
+            value = self.integer(f"token_type[{i}]", item)
+            if not 1 <= value <= 6:
+                self.fail(f"token_type[{i}]", f"is {value}, expected 1 to 6")
+            if value == TokenType.BYTE and not _BYTE_TOKEN.fullmatch(tokens[i]):
+                self.fail(f"token_type[{i}]", f"marks {_shown(tokens[i])} as a byte, whose form is <0x00> to <0xFF>")
+            types.append(TokenType(value))
+        return types
+
+    def merges(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+        merges: dict[tuple[str, str], None] = {}
+        for i, item in enumerate(self.array("merges")):
+            rule = self.text("merges", i, item)
+            left, _, right = rule.partition(" ")
+            if not left or not right or " " in right:
+                self.fail(f"merges[{i}]", f"is {_shown(rule)}, expected two pieces with one space between")
+            for piece in (left, right, left + right):
+                if piece not in ids:
+                    self.fail(f"merges[{i}]", f"is {_shown(rule)}, but {_shown(piece)} is not a token")
+            if (left, right) in merges:
+                self.fail(f"merges[{i}]", f"repeats {_shown(rule)}")
+            merges[left, right] = None
+        return list(merges)
+
+    def value(self, key: str) -> object:
+        if _KEY + key not in self.metadata:
+            self.fail(key, "is missing")
+        return self.metadata[_KEY + key]
+
+    def string(self, key: str) -> str:
+        value = self.value(key)
+        if not isinstance(value, str):
+            self.fail(key, f"is {type(value).__name__}, expected a string")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self.metadata.get(_KEY + key, default)
+        if not isinstance(value, bool):
+            self.fail(key, f"is {type(value).__name__}, expected a bool")
+        return value
+
+    def array(self, key: str) -> list[object]:
+        value = self.value(key)
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            self.fail(key, f"is {type(value).__name__}, expected an array")
+        return list(value)
+
+    def text(self, key: str, i: int, item: object) -> str:
+        if not isinstance(item, str):
+            self.fail(f"{key}[{i}]", f"is {type(item).__name__}, expected a string")
+        try:
+            item.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{key}[{i}]", f"is not valid UTF-8: {_shown(item)}")
+        return item
+
+    def integer(self, key: str, item: object) -> int:
+        try:
+            return operator.index(item)  # type: ignore[arg-type]
+        except TypeError:
+            self.fail(key, f"is {type(item).__name__}, expected an integer")
+
+    def token_id(self, key: str, n_tokens: int) -> int | None:
+        if _KEY + key not in self.metadata:
+            return None
+        value = self.integer(key, self.value(key))
+        if not 0 <= value < n_tokens:
+            self.fail(key, f"is {value}, but the vocabulary has {n_tokens} tokens")
+        return value
+
+    def fail(self, key: str, problem: str) -> NoReturn:
+        raise FormatError(f"{self.where}: {_KEY}{key} {problem}")
+
+
+def _shown(token: str) -> str:
+    return ascii(token if len(token) <= 60 else token[:60] + "...")

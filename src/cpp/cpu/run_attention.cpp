@@ -1,0 +1,130 @@
+// Cache appends and moves, and attention cut over (row tile, KV head, run of slots).
+#include <cstring>
+
+#include "base/error.h"
+#include "cpu/kernels.h"
+#include "cpu/tasks.h"
+
+namespace lb {
+namespace {
+
+// A tile is up to 64 queries (rows x the heads that share a KV head): a converted page of keys is used 64 times.
+constexpr int kTileQueries = 64;
+// Appends of up to 64 rows also split the context, so that one token has work for every core. Longer ones have enough
+// row tiles, and their partial results would not fit.
+constexpr int kSplitRows = 64;
+constexpr int kSplitSlots = 1024;
+constexpr int kMaxSplits = 16;
+
+int tile_rows(int group) { return std::max(1, kTileQueries / group); }
+
+int slots_per_split(int rows, int n_slots) {
+  if (rows > kSplitRows) return n_slots;
+  const int even = (n_slots + kMaxSplits - 1) / kMaxSplits;
+  return std::max(kSplitSlots, (even + kPageTokens - 1) / kPageTokens * kPageTokens);
+}
+
+// Partial results: m and l, then o.
+struct Partials {
+  float *m, *l, *o;
+  Partials(std::byte* at, long n) : m(reinterpret_cast<float*>(at)), l(m + n), o(l + n) {}
+  static size_t bytes(long n, int head_dim) { return sizeof(float) * n * (head_dim + 2); }
+};
+
+size_t body_scratch(int head_dim, int group) {
+  const long queries = (std::max(kTileQueries, group) + 15) / 16 * 16;
+  const long dim = (head_dim + 15) / 16 * 16;
+  return sizeof(float) * (2 * kPageTokens * dim + queries * (dim + kPageTokens));
+}
+
+}  // namespace
+
+size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context) {
+  const int n_splits = std::min(kMaxSplits, (max_context + kSplitSlots - 1) / kSplitSlots);
+  return Partials::bytes(long(std::min(max_rows, kSplitRows)) * n_heads * std::max(n_splits, 1), head_dim);
+}
+
+size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads) {
+  const int group = n_heads / n_kv_heads;
+  return body_scratch(head_dim, group) + Partials::bytes(std::max(kTileQueries, group), head_dim);
+}
+
+void run(const KvAppend& op, Stream& stream) {
+  cpu::for_ranges(stream.pool(), op.rows, 2L * op.cache.n_kv_heads * op.cache.head_dim,
+                  [&](int begin, int end) { stream.kernels().kv_append(op, begin, end); });
+}
+
+void run(const KvMove& op, Stream&) {
+  const KvLayer& cache = op.cache;
+  auto move = [&](void* data, DType type, int from, int to) {
+    const size_t bytes = row_bytes(type, cache.head_dim);
+    for (int h = 0; h < cache.n_kv_heads; ++h) {
+      auto at = [&](int slot) {
+        const size_t page = cache.page_table[slot / kPageTokens];
+        return static_cast<std::byte*>(data) +
+               ((page * cache.n_kv_heads + h) * kPageTokens + slot % kPageTokens) * bytes;
+      };
+      std::memcpy(at(to), at(from), bytes);
+    }
+  };
+  for (int j = 0; j < op.n_path; ++j) {
+    LB_ASSERT(op.path[j] >= j);
+    if (op.path[j] == j) continue;
+    move(cache.k, cache.k_type, op.n_past + op.path[j], op.n_past + j);
+    move(cache.v, cache.v_type, op.n_past + op.path[j], op.n_past + j);
+  }
+}
+
+void run(const Attention& op, Stream& stream) {
+  const cpu::Kernels& kernels = stream.kernels();
+  const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
+  const int group = op.n_heads / n_kv;
+  const int tile = tile_rows(group);
+  const int n_tiles = (op.rows + tile - 1) / tile;
+  const int n_slots = op.n_past + op.rows;
+  const int run_slots = slots_per_split(op.rows, n_slots);
+  const int n_splits = (n_slots + run_slots - 1) / run_slots;
+  const long values = long(op.rows) * op.n_heads * dim * n_slots / 4;
+
+  // A tile of rows against one run of slots; slots beyond the tile's last row are no row's business.
+  auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
+    const int row_end = std::min(op.rows, (row_tile + 1) * tile);
+    const int slot_end = std::min((split + 1) * run_slots, op.n_past + row_end);
+    const int slot_begin = std::min(split * run_slots, slot_end);
+    kernels.attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
+                      stream.thread_scratch(thread, body_scratch(dim, group)));
+  };
+  auto merge = [&](int row_tile, int kv_head, const Partials& from, long split_stride) {
+    kernels.attention_merge(op, kv_head * group, (kv_head + 1) * group, row_tile * tile,
+                            std::min(op.rows, (row_tile + 1) * tile), n_splits, split_stride, from.m, from.l, from.o);
+  };
+
+  if (n_splits == 1) {
+    cpu::for_tasks(stream.pool(), n_tiles * n_kv, values, [&](int task, int thread) {
+      const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see most: start them first
+      std::byte* scratch = stream.thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv));
+      const Partials partials(scratch + body_scratch(dim, group), long(tile) * group);
+      partial(row_tile, task % n_kv, 0, partials, thread);
+      merge(row_tile, task % n_kv, partials, 0);
+    });
+    return;
+  }
+
+  const long split_stride = long(op.rows) * op.n_heads;
+  const Partials all(stream.shared_scratch(Partials::bytes(split_stride * n_splits, dim)), split_stride * n_splits);
+  auto at = [&](int row_tile, int kv_head, int split) {
+    const long entry = split * split_stride + (long(kv_head) * op.rows + row_tile * tile) * group;
+    Partials partials = all;
+    partials.m += entry, partials.l += entry, partials.o += entry * dim;
+    return partials;
+  };
+  cpu::for_tasks(stream.pool(), n_tiles * n_kv * n_splits, values, [&](int task, int thread) {
+    const int split = task % n_splits, kv_head = task / n_splits % n_kv, row_tile = task / n_splits / n_kv;
+    partial(row_tile, kv_head, split, at(row_tile, kv_head, split), thread);
+  });
+  cpu::for_tasks(stream.pool(), n_tiles * n_kv, split_stride * n_splits * dim, [&](int task, int) {
+    merge(task / n_kv, task % n_kv, at(task / n_kv, task % n_kv, 0), split_stride);
+  });
+}
+
+}  // namespace lb

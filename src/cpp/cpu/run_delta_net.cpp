@@ -1,0 +1,68 @@
+// Gated DeltaNet: the convolution cut over channels, the recurrence over value heads and value columns.
+#include <cstring>
+
+#include "base/error.h"
+#include "cpu/kernels.h"
+#include "cpu/tasks.h"
+#include "cpu/tree.h"
+
+namespace lb {
+namespace {
+
+constexpr int kColumns = 64;  // a slice of S no narrower than this: 128 keys x 64 columns x 4 bytes is an L1 cache
+
+bool is_first_of_key_head(const GatedDelta& op, int v_head) {
+  return op.order == HeadOrder::kGrouped ? v_head % (op.n_v_heads / op.n_k_heads) == 0 : v_head < op.n_k_heads;
+}
+
+}  // namespace
+
+size_t delta_thread_scratch(int dk, int dv) {
+  // Widths rounded to 16 values. Packed keys, their transpose, scaled and new deltas, two 64 x 64 products, vectors.
+  const size_t keys = (dk + 15) / 16 * 16, columns = (dv + 15) / 16 * 16;
+  return sizeof(float) * (2 * kMaxTree * keys + 2 * kMaxTree * columns + 2 * kMaxTree * kMaxTree + 4 * kMaxTree);
+}
+
+void run(const CausalConv& op, Stream& stream) {
+  LB_ASSERT(op.rows <= kMaxTree && op.accepted.n <= kMaxTree && op.n_taps >= 2 && op.n_taps <= 8);
+  const long values = long(op.channels) * (op.rows + 1) * op.n_taps;
+  const int run_channels = 256;
+  cpu::for_tasks(stream.pool(), (op.channels + run_channels - 1) / run_channels, values / 2, [&](int task, int) {
+    stream.kernels().causal_conv(op, task * run_channels, std::min(op.channels, (task + 1) * run_channels));
+  });
+}
+
+void run(const DeltaPrepare& op, Stream& stream) {
+  cpu::for_ranges(stream.pool(), op.rows, 2L * op.n_k_heads * op.dk + 16L * op.n_v_heads,
+                  [&](int begin, int end) { stream.kernels().delta_prepare(op, begin, end); });
+}
+
+void run(const GatedDelta& op, Stream& stream) {
+  LB_ASSERT(op.rows <= kMaxTree && op.accepted.n <= kMaxTree && op.dk % 8 == 0 && op.dv % 8 == 0);
+  LB_ASSERT(op.k_in != op.k_out);
+  // Columns are independent, so how many slices a head is cut into changes no bit of the result.
+  const int wanted = (2 * stream.pool().size() + op.n_v_heads - 1) / op.n_v_heads;
+  const int n_slices = std::clamp(wanted, 1, (op.dv + kColumns - 1) / kColumns);
+  const int slice = ((op.dv + n_slices - 1) / n_slices + 15) / 16 * 16;
+  const long values = long(op.n_v_heads) * op.dk * op.dv * (op.rows + 1) / 2;
+  cpu::for_tasks(stream.pool(), op.n_v_heads * n_slices, values, [&](int task, int thread) {
+    const int v_head = task / n_slices, begin = task % n_slices * slice;
+    if (begin < op.dv)
+      stream.kernels().gated_delta(op, v_head, begin, std::min(op.dv, begin + slice),
+                                   stream.thread_scratch(thread, delta_thread_scratch(op.dk, op.dv)));
+    if (begin != 0 || !is_first_of_key_head(op, v_head)) return;
+    const int k_head = cpu::key_head(op, v_head);
+    for (int r = 0; r < op.rows; ++r)
+      std::memcpy(op.k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
+                  sizeof(float) * op.dk);
+  });
+  // Only now is the previous cs of every head read.
+  for (int r = 0; r < op.rows; ++r) {
+    const int parent = cpu::parent_of(op.tree, r);
+    for (int h = 0; h < op.n_v_heads; ++h)
+      op.cs[long(r) * op.n_v_heads + h] =
+          op.g[long(r) * op.n_v_heads + h] + (parent < 0 ? 0.0f : op.cs[long(parent) * op.n_v_heads + h]);
+  }
+}
+
+}  // namespace lb

@@ -1,0 +1,42 @@
+// Norms, rotary embedding and the gated activation: independent rows.
+#include <cmath>
+
+#include "cpu/kernels.h"
+#include "cpu/tasks.h"
+
+namespace lb {
+
+using cpu::for_ranges;
+
+void run(const RmsNorm& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, long(op.heads) * op.dim,
+             [&](int begin, int end) { stream.kernels().rms_norm(op, begin, end); });
+}
+
+void run(const GatedRmsNorm& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, 4L * op.heads * op.dim,  // the silu weighs as much as three more values
+             [&](int begin, int end) { stream.kernels().gated_rms_norm(op, begin, end); });
+}
+
+void run(const SwiGlu& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, 4L * op.dim,
+             [&](int begin, int end) { stream.kernels().swiglu(op, begin, end); });
+}
+
+void run(const Rope& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, long(op.heads) * op.n_pairs * 2,
+             [&](int begin, int end) { stream.kernels().rope(op, begin, end); });
+}
+
+void run(const RopeTable& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, op.n_pairs * 32L, [&](int begin, int end) {
+    for (int r = begin; r < end; ++r)
+      for (int i = 0; i < op.n_pairs; ++i) {
+        const double angle = double(op.pos[long(op.axis[i]) * op.rows + r]) * op.inv_freq[i];
+        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(std::cos(angle));
+        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(std::sin(angle));
+      }
+  });
+}
+
+}  // namespace lb

@@ -1,0 +1,95 @@
+// Attention over the paged cache: one query against one slot at a time, with a running maximum and sum.
+#include <cmath>
+
+#include "cpu/half.h"
+#include "cpu/scalar/scalar.h"
+#include "cpu/tree.h"
+
+namespace lb::cpu::scalar {
+namespace {
+
+float load(const void* data, DType type, long i) {
+  switch (type) {
+    case DType::kF16: return f32_from_f16(static_cast<const uint16_t*>(data)[i]);
+    case DType::kBF16: return f32_from_bf16(static_cast<const uint16_t*>(data)[i]);
+    default: return static_cast<const float*>(data)[i];
+  }
+}
+
+void store(void* data, DType type, long i, float x) {
+  switch (type) {
+    case DType::kF16: static_cast<uint16_t*>(data)[i] = f16_from_f32(x); break;
+    case DType::kBF16: static_cast<uint16_t*>(data)[i] = bf16_from_f32(x); break;
+    default: static_cast<float*>(data)[i] = x;
+  }
+}
+
+// Index of the first value of a token slot, in K and in V alike.
+long slot_at(const KvLayer& cache, int kv_head, int slot) {
+  const long page = cache.page_table[slot / kPageTokens];
+  return ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
+}
+
+}  // namespace
+
+void kv_append(const KvAppend& op, int begin, int end) {
+  const KvLayer& cache = op.cache;
+  for (int r = begin; r < end; ++r)
+    for (int h = 0; h < cache.n_kv_heads; ++h) {
+      const long from = (long(r) * cache.n_kv_heads + h) * cache.head_dim;
+      const long to = slot_at(cache, h, op.n_past + r);
+      for (int i = 0; i < cache.head_dim; ++i) {
+        store(cache.k, cache.k_type, to + i, op.k[from + i]);
+        store(cache.v, cache.v_type, to + i, op.v[from + i]);
+      }
+    }
+}
+
+void attention(const Attention& op, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
+               float* l, float* o, std::byte*) {
+  const KvLayer& cache = op.cache;
+  const int dim = cache.head_dim;
+  const int group = op.n_heads / cache.n_kv_heads;
+  for (int r = row_begin; r < row_end; ++r)
+    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++m, ++l, o += dim) {
+      const float* q = op.q + (long(r) * op.n_heads + h) * dim;
+      *m = -INFINITY;
+      *l = 0;
+      for (int i = 0; i < dim; ++i) o[i] = 0;
+      for (int slot = slot_begin; slot < slot_end; ++slot) {
+        if (slot >= op.n_past && !sees(op.tree, r, slot - op.n_past)) continue;
+        const long at = slot_at(cache, kv_head, slot);
+        float score = 0;
+        for (int i = 0; i < dim; ++i) score += q[i] * load(cache.k, cache.k_type, at + i);
+        score *= op.scale;
+        const float maximum = std::max(*m, score);
+        const float shrink = std::exp(*m - maximum);
+        const float weight = std::exp(score - maximum);
+        *m = maximum;
+        *l = *l * shrink + weight;
+        for (int i = 0; i < dim; ++i) o[i] = o[i] * shrink + weight * load(cache.v, cache.v_type, at + i);
+      }
+    }
+}
+
+void attention_merge(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
+                     long split_stride, const float* m, const float* l, const float* o) {
+  const int dim = op.cache.head_dim;
+  for (int r = row_begin; r < row_end; ++r)
+    for (int h = head_begin; h < head_end; ++h, ++m, ++l, o += dim) {
+      float* y = op.o + (long(r) * op.n_heads + h) * dim;
+      float maximum = -INFINITY;
+      for (int s = 0; s < n_splits; ++s) maximum = std::max(maximum, m[s * split_stride]);
+      float sum = 0;
+      for (int i = 0; i < dim; ++i) y[i] = 0;
+      for (int s = 0; s < n_splits; ++s) {
+        const float weight = std::exp(m[s * split_stride] - maximum);
+        sum += weight * l[s * split_stride];
+        for (int i = 0; i < dim; ++i) y[i] += weight * o[s * split_stride * dim + i];
+      }
+      const float* gate = op.gate ? op.gate + r * op.gate_row_stride + h * op.gate_head_stride : nullptr;
+      for (int i = 0; i < dim; ++i) y[i] *= (gate ? sigmoid(gate[i]) : 1.0f) / sum;
+    }
+}
+
+}  // namespace lb::cpu::scalar
