@@ -87,6 +87,8 @@ class Model {
   void head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const;
 
  private:
+  Workspace carve(Carver& carver, int rows) const;
+
 
   ModelInfo info_;
   Weights weights_;

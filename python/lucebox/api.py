@@ -1,0 +1,437 @@
+"""`LLM`: a model loaded on a target, with text in and text out. The engine sees tokens only; text, chat and sampling
+options meet here."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from lucebox import _engine
+from lucebox.assets import TensorInfo, TextAssets
+from lucebox.chat.template import ChatTemplate
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.hub import resolve
+from lucebox.memory import MemoryPlan
+from lucebox.options import EngineOptions, Sampling
+from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
+from lucebox.text import StopMatcher, StreamDecoder
+
+__all__ = ["LLM", "ModelInfo"]
+
+MAX_LOGPROBS = 20  # as in the OpenAI API
+ENGINE_FIELDS = (
+    "architecture n_layers n_recurrent_layers hidden ffn vocab n_heads n_kv_heads head_dim tied bytes_per_token".split()
+)
+Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What was loaded."""
+
+    name: str
+    path: str
+    architecture: str
+    n_layers: int
+    n_recurrent_layers: int
+    hidden: int
+    ffn: int
+    vocab: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    tied: bool
+    """The output head is the embedding table."""
+    context_length: int
+    """Tokens the model was made for."""
+    n_params: int
+    file_bytes: int
+    """Bytes of tensors."""
+    bytes_per_token: int
+    """Bytes of weights one decoded token reads."""
+    quant_mix: Mapping[str, int]
+    """Values stored in each tensor type."""
+
+
+class LLM:
+    """A model and one session on it.
+
+    `model` is a path (a GGUF file or a folder of safetensors), a hub id ("org/name" or "org/name:quant") or a catalog
+    name; the other arguments are the fields of `EngineOptions`. Calls from several threads take turns token by token.
+
+    Raises:
+        ModelNotFoundError, HubError: the model cannot be found or fetched.
+        FormatError, UnsupportedError: the file is damaged, or not for this engine.
+        OutOfMemoryError: the plan does not fit; the message has the numbers.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        target: str = "auto",
+        context: int | None = None,
+        threads: int | None = None,
+        activations: str = "int8",
+        kv: str = "f16",
+        seed: int = 0,
+        prefill_chunk: int = 512,
+        isa: str = "auto",
+        offline: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        if target not in ("auto", "cpu"):
+            raise UnsupportedError(f'target must be "auto" or "cpu", got {target!r}; no GPU pack is installed')
+        for name, value in (("context", context), ("threads", threads)):
+            if value is not None and value < 1:
+                raise InvalidRequestError(f"{name} must be positive, got {value}")
+        resolved = resolve(os.fspath(model), offline=offline, progress=progress)
+        self._engine = _engine.Engine.open(
+            str(resolved.path),
+            context=context or 0,
+            threads=threads or 0,
+            isa=isa,
+            activations=activations,
+            kv=kv,
+            prefill_chunk=prefill_chunk,
+        )
+        self._session = _engine.Session(self._engine)
+        self._assets = TextAssets.load(resolved.path)
+        self._lock = threading.Lock()
+        self._closed = False
+        self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
+        self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
+        self.options = EngineOptions(
+            target="cpu",
+            context=self.memory_plan.context,
+            threads=self._engine.info["threads"],
+            activations=activations,
+            kv=kv,
+            seed=seed,
+            prefill_chunk=prefill_chunk,
+            isa=self._engine.info["isa"],
+        )
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives all memory back. Further calls raise InvalidRequestError."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                del self._session, self._engine
+
+    # --- text
+
+    @property
+    def generation_defaults(self) -> Mapping[str, Any]:
+        """What the checkpoint's generation_config.json recommends; empty when it has none."""
+        return self._assets.generation_defaults
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's own chat template."""
+        return self._assets.template
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of text; control tokens written out in it are recognised."""
+        return self._assets.tokenizer.encode(text)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Text of token ids, control tokens included."""
+        return self._assets.tokenizer.decode(ids, skip_special=False)
+
+    # --- generation
+
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: Literal[False] = False
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: Literal[True]
+    ) -> Iterator[Chunk]: ...
+    def generate(
+        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: bool = False
+    ) -> Generation | Iterator[Chunk]:
+        """Continues a prompt (text or token ids).
+
+        With `stream` the result is an iterator of chunks that may be closed early; its last chunk carries the whole
+        result. Ctrl-C raises KeyboardInterrupt and leaves the session usable.
+        """
+        chunks = self._generate(self._ids(prompt), sampling or Sampling())
+        return chunks if stream else _last(chunks)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[False] = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+        template: ChatTemplate | None = None,
+    ) -> Generation: ...
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[True],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+        template: ChatTemplate | None = None,
+    ) -> Iterator[Chunk]: ...
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        stream: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+        template: ChatTemplate | None = None,
+    ) -> Generation | Iterator[Chunk]:
+        """Answers a conversation through the model's chat template (or `template`).
+
+        `enable_thinking` reaches the template only when given. The rest is as in `generate`.
+        """
+        text = self.render(messages, tools=tools, enable_thinking=enable_thinking, template=template)
+        ids = np.asarray(self._assets.tokenizer.encode(text, add_bos=False), np.int32)
+        chunks = self._generate(ids, sampling or Sampling())
+        return chunks if stream else _last(chunks)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+        template: ChatTemplate | None = None,
+    ) -> str:
+        """The prompt text of a conversation."""
+        template = template or self._assets.template
+        if template is None:
+            raise UnsupportedError(f"{self.info.name} has no chat template; give one, or use generate()")
+        return template.render(messages, tools=tools, enable_thinking=enable_thinking)
+
+    def score(self, text_or_ids: str | Sequence[int]) -> list[float]:
+        """Natural log probability of every token after the first, given the ones before it."""
+        ids = self._ids(text_or_ids)
+        with self._turn():
+            return list(self._session.score(ids))
+
+    def _ids(self, prompt: str | Sequence[int]) -> Ids:
+        ids = np.asarray(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InvalidRequestError("a prompt must be text or a flat sequence of token ids")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.info.vocab):
+            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
+        return ids.astype(np.int32)
+
+    def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
+        _check(sampling)
+        sampler = self._sampler(sampling)  # before the first chunk is asked for: bad options raise at once
+        return self._stream(prompt, sampling, sampler)
+
+    def _sampler(self, sampling: Sampling) -> _engine.Sampler:
+        return _engine.Sampler(
+            self.info.vocab,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            typical_p=sampling.typical_p,
+            repetition_penalty=sampling.repetition_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+            penalty_window=sampling.penalty_window,
+            logit_bias=list(sampling.logit_bias.items()),
+            seed=(self.options.seed if sampling.seed is None else sampling.seed) & 0xFFFFFFFFFFFFFFFF,
+        )
+
+    def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler) -> Iterator[Chunk]:
+        context = self.options.context
+        assert context is not None
+        if len(prompt) > context:
+            raise InvalidRequestError(
+                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load the model with a larger context"
+            )
+        ids = np.empty(context + 1, np.int32)  # the last sampled token may stand just outside the context
+        ids[: len(prompt)] = prompt
+        n = len(prompt)
+        ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(self._assets.end_ids))
+        decoder, stopper = StreamDecoder(self._assets.tokenizer), StopMatcher(sampling.stop)
+        text: list[str] = []
+        logprobs: list[TokenLogprob] = []
+        decode_s = 0.0
+
+        start = time.perf_counter()
+        with self._turn():
+            cached = self._session.sync(ids[:n])
+        prefill_s = time.perf_counter() - start
+        sampler.set_prompt(prompt)
+
+        piece, new = "", 0
+        while True:
+            finish: FinishReason = "length"
+            if n - len(prompt) == sampling.max_tokens or n > context:
+                piece, new = _flush(decoder, stopper), 0
+                break
+            start = time.perf_counter()
+            with self._turn():
+                self._session.sync(ids[:n])  # one new row; more only if another caller used the session meanwhile
+                token = self._session.sample(sampler)
+                if sampling.logprobs is not None:
+                    value, top = self._session.logprobs(token, sampling.logprobs)
+                    logprobs.append(TokenLogprob(token, value, tuple(top)))
+            decode_s += time.perf_counter() - start
+            ids[n] = token
+            n, new = n + 1, 1
+            if token in ends:
+                piece, finish = _flush(decoder, stopper), "stop"
+                break
+            piece, hit = stopper.push(decoder.push(token))
+            if hit is not None:
+                finish = "stop"
+                break
+            text.append(piece)
+            yield Chunk(piece, (token,), tuple(logprobs[-1:]) or None)
+
+        text.append(piece)
+        generated = tuple(int(i) for i in ids[len(prompt) : n])
+        result = Generation(
+            text="".join(text),
+            ids=generated,
+            finish_reason=finish,
+            usage=Usage(len(prompt), len(generated), cached),
+            timings=Timings(prefill_s, decode_s, len(prompt) - cached, len(generated)),
+            logprobs=tuple(logprobs) if sampling.logprobs is not None else None,
+        )
+        yield Chunk(piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result)
+
+    # --- session
+
+    def reset(self) -> None:
+        """Forgets what the session holds."""
+        with self._turn():
+            self._session.reset()
+
+    def snapshot(self) -> bytes:
+        """The session (tokens, KV cache, recurrent state) as bytes, for `restore` on the same model and settings."""
+        with self._turn():
+            return self._session.save()
+
+    def restore(self, snapshot: bytes, *, where: str = "snapshot") -> None:
+        """Replaces the session by a snapshot.
+
+        Raises:
+            FormatError: the bytes are damaged.
+            UnsupportedError: they belong to another model, other settings, or a longer context.
+        """
+        with self._turn():
+            self._session.load(snapshot, where)
+
+    def save_session(self, path: str | os.PathLike[str]) -> None:
+        """Writes `snapshot()` to a file, atomically."""
+        data = self.snapshot()
+        target = Path(path)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+    def load_session(self, path: str | os.PathLike[str]) -> None:
+        """Restores a file that `save_session` wrote."""
+        self.restore(Path(path).read_bytes(), where=os.fspath(path))
+
+    # --- measurement
+
+    def bench_prefill(self, n_tokens: int) -> float:
+        """Seconds to compute a prompt of n_tokens from an empty session."""
+        ids = np.arange(n_tokens, dtype=np.int32) % self.info.vocab
+        with self._turn():
+            self._session.reset()
+            start = time.perf_counter()
+            self._session.sync(ids)
+            return time.perf_counter() - start
+
+    def bench_decode(self, n_tokens: int, depth: int) -> list[float]:
+        """Seconds of each of n_tokens decode steps after `depth` tokens."""
+        ids = np.arange(depth + n_tokens, dtype=np.int32) % self.info.vocab
+        seconds = []
+        with self._turn():
+            self._session.reset()
+            self._session.sync(ids[:depth])
+            for n in range(depth + 1, depth + n_tokens + 1):
+                start = time.perf_counter()
+                self._session.sync(ids[:n])
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _turn(self) -> threading.Lock:
+        if self._closed:
+            raise InvalidRequestError("this LLM was closed")
+        return self._lock
+
+
+def _check(sampling: Sampling) -> None:
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {sampling.logprobs}")
+    if sampling.max_tokens is not None and sampling.max_tokens < 0:
+        raise InvalidRequestError(f"max_tokens must not be negative, got {sampling.max_tokens}")
+    if isinstance(sampling.stop, str) or not all(isinstance(s, str) and s for s in sampling.stop):
+        raise InvalidRequestError("stop must be a tuple of strings that are not empty")
+
+
+def _flush(decoder: StreamDecoder, stopper: StopMatcher) -> str:
+    """What both still hold back at the end of a text."""
+    piece, hit = stopper.push(decoder.finish())
+    return piece if hit is not None else piece + stopper.finish()
+
+
+def _last(chunks: Iterator[Chunk]) -> Generation:
+    result = None
+    for chunk in chunks:
+        result = chunk.result
+    assert result is not None  # the last chunk always carries it
+    return result
+
+
+def _model_info(name: str, path: Path, engine: Mapping[str, Any], tensors: Iterable[TensorInfo]) -> ModelInfo:
+    mix: dict[str, int] = {}
+    file_bytes = 0
+    for tensor in tensors:
+        mix[tensor.dtype] = mix.get(tensor.dtype, 0) + tensor.n_values
+        file_bytes += tensor.bytes
+    return ModelInfo(
+        name=name,
+        path=str(path),
+        context_length=engine["max_context"],
+        n_params=sum(mix.values()),
+        file_bytes=file_bytes,
+        quant_mix=mix,
+        **{field: engine[field] for field in ENGINE_FIELDS},
+    )

@@ -1,0 +1,48 @@
+"""The memory plan of a loaded model, as numbers and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["MemoryPlan", "PlanEntry"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One reservation made at load."""
+
+    name: str
+    bytes: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """All memory the engine and its session use. Nothing is reserved later."""
+
+    entries: tuple[PlanEntry, ...]
+    total_bytes: int
+    """Private memory: the sum of the entries."""
+    mapped_bytes: int
+    """Weights, mapped from the file and shared with the system's page cache."""
+    available_bytes: int
+    """Memory that was free when the plan was made."""
+    context: int
+    max_context: int
+
+    @classmethod
+    def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:
+        entries = tuple(PlanEntry(*entry) for entry in plan["entries"])
+        return cls(entries=entries, **{name: value for name, value in plan.items() if name != "entries"})
+
+    def __str__(self) -> str:
+        rows = [("weights (mapped)", self.mapped_bytes, "read from the file as needed")]
+        rows += [(entry.name, entry.bytes, entry.detail) for entry in self.entries]
+        rows.append(("total", self.mapped_bytes + self.total_bytes, f"of {_mib(self.available_bytes)} available"))
+        return "\n".join(f"{name:<18}{_mib(size):>14}  {detail}" for name, size, detail in rows)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
