@@ -28,7 +28,7 @@ nb::object to_python(const GgufValue& value, const GgufMetadata& metadata, const
     case GgufType::kArray: {
       nb::list items;
       value.for_each([&](const GgufValue& element) { items.append(to_python(element, metadata, entry)); });
-      return std::move(items);
+      return items;
     }
     case GgufType::kBool:
       return nb::bool_(value.boolean());
@@ -58,11 +58,11 @@ nb::object to_python(const Json& json) {
   if (json.is_array()) {
     nb::list items;
     for (const Json& item : json.array()) items.append(to_python(item));
-    return std::move(items);
+    return items;
   }
   nb::dict members;
   for (const auto& [key, value] : json.members()) members[nb::str(key.data(), key.size())] = to_python(value);
-  return std::move(members);
+  return members;
 }
 
 // (name, dtype, shape, file, offset, bytes) of each tensor, in file order.
