@@ -7,7 +7,7 @@ import sys
 import venv
 from pathlib import Path
 
-if sys.version_info < (3, 10):
+if sys.version_info < (3, 10):  # noqa: UP036 (this runs before pip has looked at requires-python)
     sys.exit(f"lucebox needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")
 missing = [tool for tool in ("g++", "git") if shutil.which(tool) is None]
 if missing:

@@ -1,8 +1,8 @@
 """Runs every gate and prints a table: gate, seconds, result. Fails when one fails.
 
-    run_gates.py            all gates
-    run_gates.py --fix      first let clang-format and ruff rewrite what they can
-    run_gates.py --json     the table as JSON
+run_gates.py            all gates
+run_gates.py --fix      first let clang-format and ruff rewrite what they can
+run_gates.py --json     the table as JSON
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 import check_generated
 import gates
 from project import BUILD, ROOT, tools_environment, tracked_files
 
 Gate = Callable[[], list[str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    gate: str
+    seconds: float
+    problems: list[str]
 
 
 def tool(*command: str) -> Gate:
@@ -29,6 +37,13 @@ def tool(*command: str) -> Gate:
         return (done.stdout + done.stderr).strip().splitlines() if done.returncode else []
 
     return gate
+
+
+def unformatted(cpp: list[str]) -> list[str]:
+    command = ["clang-format", "--dry-run", "--Werror", *cpp]
+    done = subprocess.run(command, cwd=ROOT, env=tools_environment(), capture_output=True, text=True)
+    files = {line.split(":")[0] for line in done.stderr.splitlines() if ": error:" in line}
+    return [f"{file}: not as clang-format writes it; run `make format`" for file in sorted(files)]
 
 
 def isa_objects() -> list[str]:
@@ -45,14 +60,14 @@ def main() -> int:
     arguments = parser.parse_args()
 
     files = tracked_files()
-    cpp = [str(file) for file in files if file.suffix in {".h", ".cpp"}]
+    cpp = [file.relative_to(ROOT).as_posix() for file in files if file.suffix in {".h", ".cpp"}]
     if arguments.fix:
         for command in (["clang-format", "-i", *cpp], ["ruff", "check", "--fix", "-q"], ["ruff", "format", "-q"]):
             subprocess.run(command, cwd=ROOT, env=tools_environment(), check=False)
 
     table: dict[str, Gate] = {
-        "clang-format": tool("clang-format", "--dry-run", "--Werror", *cpp),
-        "ruff format": tool("ruff", "format", "--check", "-q"),
+        "clang-format": lambda: unformatted(cpp),
+        "ruff format": tool("ruff", "format", "--check", "--output-format=concise"),
         "ruff check": tool("ruff", "check", "-q", "--output-format=concise"),
         "mypy --strict": tool("mypy", "--no-error-summary"),
         "include direction": lambda: gates.include_direction(ROOT, files),
@@ -67,15 +82,15 @@ def main() -> int:
     for name, gate in table.items():
         start = time.perf_counter()
         problems = gate()
-        rows.append({"gate": name, "seconds": round(time.perf_counter() - start, 2), "problems": problems})
-    failed = sum(bool(row["problems"]) for row in rows)
+        rows.append(Row(name, round(time.perf_counter() - start, 2), problems))
+    failed = sum(bool(row.problems) for row in rows)
 
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         for row in rows:
-            print(f"{row['gate']:<24}{row['seconds']:>7.2f} s  {'FAILED' if row['problems'] else 'ok'}")
-            for problem in row["problems"][:40]:
+            print(f"{row.gate:<24}{row.seconds:>7.2f} s  {'FAILED' if row.problems else 'ok'}")
+            for problem in row.problems[:40]:
                 print(f"    {problem}")
         print(f"{len(rows) - failed} of {len(rows)} gates ok")
     return 1 if failed else 0

@@ -1,7 +1,7 @@
 """Everything CI runs, in stages; `make test` calls it.
 
-    test.py                     all stages
-    test.py wheel gates tests   only these
+test.py                     all stages
+test.py wheel gates tests   only these
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
     chosen = sys.argv[1:] or list(STAGES)
     if unknown := set(chosen) - STAGES.keys():
         sys.exit(f"no stage {', '.join(sorted(unknown))}; there are: {', '.join(STAGES)}")
-    report = []
+    report: list[str] = []
     for name in (name for name in STAGES if name in chosen):
         if name == "tests" and report:
             print("", *report, sep="\n")

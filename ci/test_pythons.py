@@ -4,7 +4,6 @@ A version that is not here is skipped, and said so."""
 from __future__ import annotations
 
 import sys
-import venv
 from pathlib import Path
 
 import pythons

@@ -9,7 +9,9 @@ from hypothesis import settings
 
 from lucebox import _engine
 
-settings.register_profile("lucebox", deadline=None, derandomize=True)  # the same inputs in every run and on every machine
+settings.register_profile(
+    "lucebox", deadline=None, derandomize=True
+)  # the same inputs in every run and on every machine
 settings.load_profile("lucebox")
 
 

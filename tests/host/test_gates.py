@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import gates
 import pytest
+
+import gates
 
 pytestmark = pytest.mark.packaging
 
