@@ -20,7 +20,9 @@ def main() -> None:
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",  # linking would first build zig's own C++ library: minutes
+        # Linking, even of CMake's own probes, would first build zig's C++ library: minutes.
+        "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
+        "-DCMAKE_CXX_COMPILER_ID_TEST_FLAGS_FIRST=-c",
         f"-DCMAKE_CXX_COMPILER={zig};c++;-target;{TARGET}",
     )
     if not (folder / "build.ninja").exists():

@@ -19,9 +19,12 @@ def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
-    """Shows and runs a command; raises CalledProcessError when it fails."""
-    print("+", *(str(part) for part in command), flush=True)
-    subprocess.run([str(part) for part in command], check=True, cwd=cwd, env=env or tools_environment())
+    """Shows and runs a command; leaves the script when it fails."""
+    words = [str(part) for part in command]
+    print("+", *(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
+    code = subprocess.run(words, cwd=cwd, env=env or tools_environment()).returncode
+    if code:
+        raise SystemExit(f"exit code {code}: {' '.join(words)}")
 
 
 def tracked_files(*patterns: str) -> list[Path]:
@@ -46,7 +49,7 @@ def build_wheel(python: Path = Path(sys.executable), *, source: Path = ROOT, iso
     for old in out.glob("*.whl"):
         old.unlink()
     isolation = [] if isolated else ["--no-build-isolation"]
-    pip = (python, "-m", "pip", "wheel", "--quiet", "--no-deps")
+    pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps")
     run(*pip, *isolation, "--wheel-dir", out, source, env=tools_environment(python))
     (wheel,) = out.glob("*.whl")
     return wheel
@@ -58,7 +61,7 @@ def install(python: Path, wheel: Path, *extras: str) -> None:
     fact = f"{sha256(wheel)} {' '.join(extras)}"
     if stamp.exists() and stamp.read_text() == fact:
         return
-    pip = (python, "-m", "pip", "install", "--quiet")
+    pip = (python, "-m", "pip", "install", "-qq")
     run(*pip, f"{wheel}[{','.join(extras)}]" if extras else wheel)
     run(*pip, "--force-reinstall", "--no-deps", wheel)  # the version did not change, the content may have
     stamp.write_text(fact)

@@ -10,6 +10,7 @@ import sys
 from project import BUILD, ROOT, run, tools_environment
 
 FOLDER = BUILD / "cpu-asan"
+FUZZ_INPUTS = 20_000
 
 
 def build() -> None:
@@ -22,7 +23,7 @@ def fuzz() -> None:
     if not drivers:
         sys.exit("the cpu-asan preset built no fuzz driver (tests/fuzz)")
     for driver in drivers:
-        run(driver)
+        run(driver, str(FUZZ_INPUTS))
 
 
 def tests() -> None:

@@ -6,7 +6,6 @@ test.py wheel gates tests   only these
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -49,8 +48,8 @@ def main() -> int:
         try:
             STAGES[name]()
             result = "ok"
-        except subprocess.CalledProcessError as error:
-            result = f"FAILED, exit code {error.returncode}"
+        except SystemExit as error:
+            result = f"FAILED, {error}"
         report.append(f"{name:<14}{time.perf_counter() - start:>7.1f} s  {result}")
         if name == "wheel" and result != "ok":
             break  # nothing after it could mean anything

@@ -19,7 +19,7 @@ def environment(version: str, interpreter: Path) -> Path:
     stamp = BUILD / f"python{version}" / "requirements.txt"
     if not stamp.exists() or stamp.read_text() != requirements.read_text():
         run(interpreter, "-m", "venv", "--clear", python.parent.parent)
-        run(python, "-m", "pip", "install", "--quiet", "-r", requirements)
+        run(python, "-m", "pip", "install", "-qq", "-r", requirements)
         stamp.write_text(requirements.read_text())
     return python
 
