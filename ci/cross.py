@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import ziglang
-
 from project import BUILD, ROOT, run, tools_environment
 
 TARGET = "aarch64-linux-gnu"

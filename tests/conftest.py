@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
 from lucebox import _engine
 
 settings.register_profile(

@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import gates
+import pytest
 
 pytestmark = pytest.mark.packaging
 

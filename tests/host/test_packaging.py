@@ -8,9 +8,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import pytest
-
 import lucebox
+import pytest
 from lucebox import _engine
 
 pytestmark = pytest.mark.packaging
