@@ -107,13 +107,17 @@ def main() -> int:
         if run > 0:
             prefill.append(times[0])
             decode.append(times[1])
-    print(json.dumps({
-        "engine": "llama.cpp",
-        "version": lc.__version__,
-        "settings": peer.settings,
-        "prefill_tok_s": [args.prefill / s for s in prefill],
-        "decode_tok_s": [args.decode / s for s in decode],
-    }))
+    print(
+        json.dumps(
+            {
+                "engine": "llama.cpp",
+                "version": lc.__version__,
+                "settings": peer.settings,
+                "prefill_tok_s": [args.prefill / s for s in prefill],
+                "decode_tok_s": [args.decode / s for s in decode],
+            }
+        )
+    )
     return 0
 
 

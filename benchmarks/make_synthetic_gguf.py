@@ -51,16 +51,51 @@ class Shape:
         return (layer + 1) % self.attention_interval == 0
 
 
-def qwen35(n_layers: int, hidden: int, ffn: int, n_heads: int, n_kv_heads: int, n_value_heads: int, is_tied: bool,
-           vocab: int = 248320) -> Shape:
-    return Shape("qwen35", n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim=256, vocab=vocab, context=262144,
-                 rope_base=1e7, is_tied=is_tied, rope_dim=64, attention_interval=4, n_key_heads=16,
-                 n_value_heads=n_value_heads, state_dim=128, conv_width=4)
+def qwen35(
+    n_layers: int,
+    hidden: int,
+    ffn: int,
+    n_heads: int,
+    n_kv_heads: int,
+    n_value_heads: int,
+    is_tied: bool,
+    vocab: int = 248320,
+) -> Shape:
+    return Shape(
+        "qwen35",
+        n_layers,
+        hidden,
+        ffn,
+        n_heads,
+        n_kv_heads,
+        head_dim=256,
+        vocab=vocab,
+        context=262144,
+        rope_base=1e7,
+        is_tied=is_tied,
+        rope_dim=64,
+        attention_interval=4,
+        n_key_heads=16,
+        n_value_heads=n_value_heads,
+        state_dim=128,
+        conv_width=4,
+    )
 
 
 def qwen3(n_layers: int, hidden: int, ffn: int, n_heads: int, n_kv_heads: int, vocab: int = 151936) -> Shape:
-    return Shape("qwen3", n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim=128, vocab=vocab, context=40960,
-                 rope_base=1e6, is_tied=True)
+    return Shape(
+        "qwen3",
+        n_layers,
+        hidden,
+        ffn,
+        n_heads,
+        n_kv_heads,
+        head_dim=128,
+        vocab=vocab,
+        context=40960,
+        rope_base=1e6,
+        is_tied=True,
+    )
 
 
 SHAPES = {
@@ -129,8 +164,10 @@ class Tensor(NamedTuple):
 
 def tensors_of(shape: Shape, preset: str) -> list[Tensor]:
     """Every tensor of the model with the type the preset gives it, in file order."""
-    return [tensor._replace(type=weight_type(tensor, shape, preset)) if tensor.fill == "weight" else tensor
-            for tensor in untyped_tensors(shape)]
+    return [
+        tensor._replace(type=weight_type(tensor, shape, preset)) if tensor.fill == "weight" else tensor
+        for tensor in untyped_tensors(shape)
+    ]
 
 
 def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
@@ -143,11 +180,14 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
     for layer in range(shape.n_layers):
         prefix = f"blk.{layer}."
         mixer = attention_tensors(shape) if shape.is_attention(layer) else delta_net_tensors(shape)
-        block = [Tensor("attn_norm.weight", (hidden,), "near one"), *mixer,
-                 Tensor(f"{second_norm}.weight", (hidden,), "near one"),
-                 Tensor("ffn_gate.weight", (hidden, shape.ffn), "weight"),
-                 Tensor("ffn_up.weight", (hidden, shape.ffn), "weight"),
-                 Tensor("ffn_down.weight", (shape.ffn, hidden), "weight")]
+        block = [
+            Tensor("attn_norm.weight", (hidden,), "near one"),
+            *mixer,
+            Tensor(f"{second_norm}.weight", (hidden,), "near one"),
+            Tensor("ffn_gate.weight", (hidden, shape.ffn), "weight"),
+            Tensor("ffn_up.weight", (hidden, shape.ffn), "weight"),
+            Tensor("ffn_down.weight", (shape.ffn, hidden), "weight"),
+        ]
         for tensor in block:
             yield tensor._replace(name=prefix + tensor.name)
 
@@ -155,27 +195,31 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
 def attention_tensors(shape: Shape) -> list[Tensor]:
     hidden, queries, keys = shape.hidden, shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
     q_rows = 2 * queries if shape.architecture == "qwen35" else queries  # qwen35: query and output gate
-    return [Tensor("attn_q.weight", (hidden, q_rows), "weight"),
-            Tensor("attn_k.weight", (hidden, keys), "weight"),
-            Tensor("attn_v.weight", (hidden, keys), "weight"),
-            Tensor("attn_output.weight", (queries, hidden), "weight"),
-            Tensor("attn_q_norm.weight", (shape.head_dim,), "near one"),
-            Tensor("attn_k_norm.weight", (shape.head_dim,), "near one")]
+    return [
+        Tensor("attn_q.weight", (hidden, q_rows), "weight"),
+        Tensor("attn_k.weight", (hidden, keys), "weight"),
+        Tensor("attn_v.weight", (hidden, keys), "weight"),
+        Tensor("attn_output.weight", (queries, hidden), "weight"),
+        Tensor("attn_q_norm.weight", (shape.head_dim,), "near one"),
+        Tensor("attn_k_norm.weight", (shape.head_dim,), "near one"),
+    ]
 
 
 def delta_net_tensors(shape: Shape) -> list[Tensor]:
     hidden, n_value_heads = shape.hidden, shape.n_value_heads
     values = n_value_heads * shape.state_dim
     channels = 2 * shape.n_key_heads * shape.state_dim + values  # query, key, value
-    return [Tensor("attn_qkv.weight", (hidden, channels), "weight"),
-            Tensor("attn_gate.weight", (hidden, values), "weight"),
-            Tensor("ssm_conv1d.weight", (shape.conv_width, channels), "convolution"),
-            Tensor("ssm_dt.bias", (n_value_heads,), "normal"),
-            Tensor("ssm_a", (n_value_heads,), "decay rate"),
-            Tensor("ssm_beta.weight", (hidden, n_value_heads), "weight"),
-            Tensor("ssm_alpha.weight", (hidden, n_value_heads), "weight"),
-            Tensor("ssm_norm.weight", (shape.state_dim,), "near one"),
-            Tensor("ssm_out.weight", (values, hidden), "weight")]
+    return [
+        Tensor("attn_qkv.weight", (hidden, channels), "weight"),
+        Tensor("attn_gate.weight", (hidden, values), "weight"),
+        Tensor("ssm_conv1d.weight", (shape.conv_width, channels), "convolution"),
+        Tensor("ssm_dt.bias", (n_value_heads,), "normal"),
+        Tensor("ssm_a", (n_value_heads,), "decay rate"),
+        Tensor("ssm_beta.weight", (hidden, n_value_heads), "weight"),
+        Tensor("ssm_alpha.weight", (hidden, n_value_heads), "weight"),
+        Tensor("ssm_norm.weight", (shape.state_dim,), "near one"),
+        Tensor("ssm_out.weight", (values, hidden), "weight"),
+    ]
 
 
 def weight_type(tensor: Tensor, shape: Shape, preset: str) -> str:
@@ -326,9 +370,11 @@ def header(shape: Shape, name: str, preset: str, tensors: list[Tensor]) -> bytes
         parts += [encode(STRING, key), struct.pack("<I", type_id), encode(type_id, value)]
     offset = 0
     for tensor in tensors:
-        parts += [encode(STRING, tensor.name),
-                  struct.pack(f"<I{len(tensor.dims)}Q", len(tensor.dims), *tensor.dims),
-                  struct.pack("<IQ", TYPES[tensor.type].id, offset)]
+        parts += [
+            encode(STRING, tensor.name),
+            struct.pack(f"<I{len(tensor.dims)}Q", len(tensor.dims), *tensor.dims),
+            struct.pack("<IQ", TYPES[tensor.type].id, offset),
+        ]
         offset += tensor.n_bytes + len(padding(tensor.n_bytes))
     head = b"".join(parts)
     return head + padding(len(head))
@@ -365,10 +411,17 @@ def summary(shape: Shape, preset: str) -> str:
         tensors[tensor.type] += 1
         values[tensor.type] += prod(tensor.dims)
         sizes[tensor.type] += tensor.n_bytes
-    lines = [f"{name:5} {tensors[name]:4} tensors {values[name] / 1e6:9.1f} M values {sizes[name] / 2**20:9.1f} MiB"
-             for name in sorted(tensors)]
-    return "\n".join([*lines, f"all   {sum(tensors.values()):4} tensors {sum(values.values()) / 1e6:9.1f} M values "
-                              f"{sum(sizes.values()) / 2**20:9.1f} MiB"])
+    lines = [
+        f"{name:5} {tensors[name]:4} tensors {values[name] / 1e6:9.1f} M values {sizes[name] / 2**20:9.1f} MiB"
+        for name in sorted(tensors)
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"all   {sum(tensors.values()):4} tensors {sum(values.values()) / 1e6:9.1f} M values "
+            f"{sum(sizes.values()) / 2**20:9.1f} MiB",
+        ]
+    )
 
 
 def main() -> int:

@@ -41,8 +41,15 @@ def save_bench_plot(report: Report, path: str | Path) -> None:
             [m.label for m in bars], medians, xerr=spread, height=0.6, color=BAR_COLOR, ecolor=SPREAD_COLOR, capsize=3
         )
         for y, measurement in enumerate(bars):
-            axes.text(0.01, y, _caption(report, measurement), va="center", color="white", fontsize=8,
-                      transform=axes.get_yaxis_transform())
+            axes.text(
+                0.01,
+                y,
+                _caption(report, measurement),
+                va="center",
+                color="white",
+                fontsize=8,
+                transform=axes.get_yaxis_transform(),
+            )
         axes.set_xlabel(f"{test} tokens/s (median, whiskers min to max of {len(bars[0].seconds)} runs)")
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()

@@ -217,7 +217,9 @@ def test_broken_tokenizer_json(tmp_path: Path, message: str) -> None:
     assert "tokenizer.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"model": {"vocab": {"a": 1, "a": 2}}}', '{"model": 1e999}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "[" * 100_000, '{"model": {"vocab": {"a": 1, "a": 2}}}', '{"model": 1e999}']
+)
 def test_malformed_tokenizer_json(tmp_path: Path, text: str) -> None:
     with pytest.raises(FormatError, match=r"tokenizer\.json"):
         Tokenizer.from_file(write(tmp_path, text))

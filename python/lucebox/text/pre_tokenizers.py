@@ -48,7 +48,7 @@ def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
     """
     if pre not in SPLITS:
         raise UnsupportedError(
-            f"{where}: tokenizer.ggml.pre is {ascii(pre[:60])}; supported are {', '.join(SPLITS)}. "
+            f"{where}: tokenizer.ggml.pre is {pre[:60]!a}; supported are {', '.join(SPLITS)}. "
             "If the file is old, convert the model again with a current converter"
         )
     steps: list[pre_tokenizers.PreTokenizer] = [

@@ -83,7 +83,7 @@ def read_json(path: Path) -> dict[str, object]:
         if len(result) != len(pairs):
             seen: set[str] = set()
             repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FormatError(f"{path}: key {ascii(repeated[:60])} occurs twice in one object")
+            raise FormatError(f"{path}: key {repeated[:60]!a} occurs twice in one object")
         return result
 
     try:
@@ -104,12 +104,10 @@ def _pieces(model: Mapping[str, object], where: str) -> dict[str, int]:
         raise FormatError(f"{where}: model.vocab has {len(pieces)} entries, expected 1 to {MAX_TOKENS}")
     owner: dict[int, str] = {}
     for piece, i in pieces.items():
-        _check_id(i, where, f"model.vocab[{ascii(piece[:60])}]")
+        _check_id(i, where, f"model.vocab[{piece[:60]!a}]")
         _check_text(piece, where, f"model.vocab key of id {i}")
         if owner.setdefault(cast(int, i), piece) != piece:
-            raise FormatError(
-                f"{where}: model.vocab gives id {i} to {ascii(owner[cast(int, i)][:60])} and {ascii(piece[:60])}"
-            )
+            raise FormatError(f"{where}: model.vocab gives id {i} to {owner[cast(int, i)][:60]!a} and {piece[:60]!a}")
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise FormatError(f"{where}: model.merges is {_kind(merges)}, expected a list")
@@ -119,7 +117,7 @@ def _pieces(model: Mapping[str, object], where: str) -> dict[str, int]:
             raise FormatError(f"{where}: model.merges[{i}] is {ascii(rule)[:80]}, expected two pieces")
         for piece in (pair[0], pair[1], pair[0] + pair[1]):
             if piece not in pieces:
-                raise FormatError(f"{where}: model.merges[{i}] needs {ascii(piece[:60])}, which is not in model.vocab")
+                raise FormatError(f"{where}: model.merges[{i}] needs {piece[:60]!a}, which is not in model.vocab")
     return cast("dict[str, int]", pieces)
 
 
@@ -140,9 +138,7 @@ def _added(value: object, pieces: Mapping[str, int], where: str) -> list[AddedPi
         _check_id(token_id, where, f"{name}.id")
         if owner.setdefault(cast(int, token_id), content) != content:
             taken = owner[cast(int, token_id)]
-            raise FormatError(
-                f"{where}: {name} gives id {token_id} to {ascii(content[:60])}, but it is {ascii(taken[:60])}"
-            )
+            raise FormatError(f"{where}: {name} gives id {token_id} to {content[:60]!a}, but it is {taken[:60]!a}")
         added.append(AddedPiece(cast(int, token_id), content, entry.get("special") is True))
     return added
 
@@ -204,7 +200,7 @@ def _check_text(value: str, where: str, name: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise FormatError(f"{where}: {name} has a lone surrogate: {ascii(value[:60])}") from None
+        raise FormatError(f"{where}: {name} has a lone surrogate: {value[:60]!a}") from None
 
 
 def _kind(value: object) -> str:

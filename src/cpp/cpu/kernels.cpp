@@ -5,6 +5,12 @@
 
 namespace lb::cpu {
 
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
 namespace {
 
 constexpr Kernels kScalarKernels = {
@@ -24,12 +30,29 @@ constexpr Kernels kScalarKernels = {
     .linear_f32 = scalar::linear_f32,
 };
 
+#if defined(__x86_64__)
+// The compiler's check covers the processor and that the operating system saves the wide registers.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
 }  // namespace
 
 const Kernels* kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kScalar:
-    case Isa::kPortable: return &kScalarKernels;  // until the vector bodies are here
+    case Isa::kScalar: return &kScalarKernels;
+    case Isa::kPortable: return &kPortableKernels;
+#if defined(__x86_64__)
+    case Isa::kAvx2: return has_avx2() ? &kAvx2Kernels : nullptr;
+    case Isa::kAvx512: return has_avx512() ? &kAvx512Kernels : nullptr;
+#endif
     default: return nullptr;
   }
 }

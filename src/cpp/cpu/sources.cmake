@@ -1,6 +1,13 @@
-# The CPU bodies of the ops.
+# The CPU bodies of the ops. isa_*.cpp hold the same bodies for one instruction set each and are the only files with
+# instruction set flags; everything else runs on any machine of the architecture.
 target_sources(lucebox_engine PRIVATE
-  cpu/kernels.cpp
+  cpu/kernels.cpp cpu/isa_portable.cpp
   cpu/run_attention.cpp cpu/run_delta_net.cpp cpu/run_elementwise.cpp cpu/run_linear.cpp
   cpu/scalar/attention.cpp cpu/scalar/delta_net.cpp cpu/scalar/linear.cpp cpu/scalar/norm.cpp cpu/scalar/rope.cpp
   cpu/scalar/swiglu.cpp)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  target_sources(lucebox_engine PRIVATE cpu/isa_avx2.cpp cpu/isa_avx512.cpp)
+  set_source_files_properties(cpu/isa_avx2.cpp PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c")
+  set_source_files_properties(cpu/isa_avx512.cpp PROPERTIES COMPILE_OPTIONS
+    "-O3;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mfma;-mf16c;-mprefer-vector-width=512")
+endif()

@@ -5,9 +5,12 @@
 #include <new>
 
 #include "base/error.h"
-#include "cpu/kernels.h"
 
 namespace lb {
+
+namespace cpu {
+const Kernels* kernels_for(Isa isa);  // src/cpp/cpu, a layer above this one: the Stream only carries the table
+}
 
 std::string_view name(Isa isa) {
   switch (isa) {

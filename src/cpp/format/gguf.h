@@ -16,7 +16,19 @@
 namespace lb {
 
 enum class GgufType : uint32_t {
-  kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64,
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64,
 };
 std::string_view name(GgufType type);
 
@@ -44,7 +56,7 @@ class GgufValue {
   std::string type_text() const;
 
  private:
-  friend class GgufParser;
+  friend class GgufReader;
   GgufValue element(size_t& at) const;
 
   GgufType type_ = GgufType::kU8;
@@ -59,7 +71,8 @@ struct GgufEntry {
   uint64_t offset;  // of the key's length field in the file
 };
 
-// The find_ getters give nullopt when the key is absent and throw when its type is another; the plain ones throw for both.
+// The find_ getters give nullopt when the key is absent and throw when its type is another; the plain ones throw for
+// both.
 class GgufMetadata {
  public:
   GgufMetadata() = default;
@@ -92,8 +105,15 @@ class GgufMetadata {
 
  private:
   [[noreturn]] void missing(std::string_view key, const char* expected) const;
-  [[noreturn]] void mismatch(const GgufEntry& entry, const char* expected) const;
-  const GgufEntry* find_array(std::string_view key, const char* expected) const;
+  [[noreturn]] void mismatch(const GgufEntry& entry, const std::string& found, const char* expected) const;
+  template <class T>
+  std::optional<T> scalar(std::string_view key, const char* expected, bool (*fits)(const GgufValue&),
+                          T (GgufValue::*decode)() const) const;
+  template <class T>
+  std::optional<std::vector<T>> array(std::string_view key, const char* expected, bool (*fits)(const GgufValue&),
+                                      T (GgufValue::*decode)() const) const;
+  template <class T>
+  T required(std::optional<T> value, std::string_view key, const char* expected) const;
 
   std::string file_;
   std::vector<GgufEntry> entries_;

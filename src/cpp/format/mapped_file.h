@@ -12,7 +12,8 @@ namespace lb {
 class MappedFile {
  public:
   // Throws kIo when the file cannot be opened or mapped, or is not a regular file. An empty file maps to size 0.
-  // Somebody who shortens the file while it is mapped ends the process (SIGBUS); no reader of mappings can prevent that.
+  // Somebody who shortens the file while it is mapped ends the process (SIGBUS); no reader of mappings can prevent
+  // that.
   static std::shared_ptr<const MappedFile> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

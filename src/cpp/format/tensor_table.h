@@ -19,7 +19,7 @@ struct TensorView {
   const std::byte* data;       // aligned for its type
   size_t bytes;
   std::string file;
-  uint64_t offset;             // of data in file
+  uint64_t offset;  // of data in file
 };
 
 class TensorTable {
@@ -28,7 +28,7 @@ class TensorTable {
   // `owners` are the mappings the views point into. Throws kFormat when two tensors share a name.
   TensorTable(std::vector<TensorView> tensors, std::vector<std::shared_ptr<const void>> owners);
 
-  const TensorView* find(std::string_view name) const;  // nullptr when absent
+  const TensorView* find(std::string_view name) const;             // nullptr when absent
   const std::vector<TensorView>& all() const { return tensors_; }  // in file order
   size_t total_bytes() const { return total_bytes_; }
   const std::vector<std::shared_ptr<const void>>& owners() const { return owners_; }

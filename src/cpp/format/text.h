@@ -9,9 +9,9 @@ namespace lb {
 // Strict: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// `text` as one short line of valid UTF-8: control bytes and broken sequences become \xNN, long text is cut.
+// `text` as one line of valid UTF-8: control bytes and broken sequences become \xNN.
 std::string printable(std::string_view text);
-// The same in double quotes.
+// The same in double quotes, cut where it is longer than a message should be.
 std::string quoted(std::string_view text);
 
 }  // namespace lb

@@ -1,0 +1,76 @@
+"""Generated files that are checked in: the type stubs of lucebox._engine and docs/reference.
+
+    check_generated.py            fails where a file differs from what would be generated now
+    check_generated.py --write    writes them
+
+Works on the installed lucebox: build and install the wheel first (make check does).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import generate_reference
+from project import ROOT
+
+STUBS = "python/lucebox/_engine"
+REFERENCE = "docs/reference"
+
+
+def stubs() -> dict[str, str]:
+    """The stub files by name, made by nanobind's own generator in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "lucebox._engine", "-O", folder]
+        subprocess.run(command, check=True, cwd=folder)
+        made = Path(folder) / "_engine"
+        return {file.relative_to(made).as_posix(): _tidy(file.read_text()) for file in made.rglob("*.pyi")}
+
+
+def _tidy(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines()) + "\n"
+
+
+def expected() -> dict[str, str]:
+    """Every generated file: path from the root, and content."""
+    files = {f"{STUBS}/{name}": text for name, text in stubs().items()}
+    files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
+    return files
+
+
+def present() -> set[str]:
+    files = [*(ROOT / STUBS).rglob("*.pyi"), *(ROOT / REFERENCE).rglob("*.md")]
+    return {file.relative_to(ROOT).as_posix() for file in files}
+
+
+def drift() -> list[str]:
+    """One line per file that is missing, differs, or is no longer generated."""
+    wanted = expected()
+    problems = [
+        f"{name} is not what the sources say; run `make generate`"
+        for name, text in wanted.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text() != text
+    ]
+    return problems + [f"{name} is generated no more; delete it" for name in sorted(present() - wanted.keys())]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Check or write the generated files.")
+    parser.add_argument("--write", action="store_true", help="write them instead of comparing")
+    if parser.parse_args().write:
+        wanted = expected()
+        for name in present() - wanted.keys():
+            (ROOT / name).unlink()
+        for name, text in wanted.items():
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_text(text)
+    problems = drift()
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What the scripts in ci/ share: where things are, running commands, building and installing the wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+
+
+def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:
+    """The environment with the tools beside this interpreter (cmake, ninja, clang-format, ...) first on PATH."""
+    return {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
+    """Shows and runs a command; leaves the script when it fails."""
+    words = [str(part) for part in command]
+    print("+", *(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
+    code = subprocess.run(words, cwd=cwd, env=env or tools_environment()).returncode
+    if code:
+        raise SystemExit(f"exit code {code}: {' '.join(words)}")
+
+
+def tracked_files(*patterns: str) -> list[Path]:
+    """The files of the working tree that git tracks or would track."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    return [path for name in sorted(set(listing.stdout.split("\0"))) if name and (path := ROOT / name).is_file()]
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def build_wheel(python: Path = Path(sys.executable), *, source: Path = ROOT, isolated: bool = False) -> Path:
+    """The lucebox wheel for this interpreter. In place and without isolation only what changed is compiled again."""
+    out = source / "build" / "wheels" / python.parent.parent.name.lstrip(".")
+    for old in out.glob("*.whl"):
+        old.unlink()
+    isolation = [] if isolated else ["--no-build-isolation"]
+    pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps")
+    run(*pip, *isolation, "--wheel-dir", out, source, env=tools_environment(python))
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def install(python: Path, wheel: Path, *extras: str) -> None:
+    """Installs a wheel with these extras, unless exactly this wheel is there already."""
+    stamp = python.parent.parent / f"{wheel.name.split('-')[0]}.sha256"
+    fact = f"{sha256(wheel)} {' '.join(extras)}"
+    if stamp.exists() and stamp.read_text() == fact:
+        return
+    pip = (python, "-m", "pip", "install", "-qq")
+    run(*pip, f"{wheel}[{','.join(extras)}]" if extras else wheel)
+    run(*pip, "--force-reinstall", "--no-deps", wheel)  # the version did not change, the content may have
+    stamp.write_text(fact)

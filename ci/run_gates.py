@@ -1,0 +1,100 @@
+"""Runs every gate and prints a table: gate, seconds, result. Fails when one fails.
+
+run_gates.py            all gates
+run_gates.py --fix      first let clang-format and ruff rewrite what they can
+run_gates.py --json     the table as JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import check_generated
+import gates
+from project import BUILD, ROOT, tools_environment, tracked_files
+
+Gate = Callable[[], list[str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    gate: str
+    seconds: float
+    problems: list[str]
+
+
+def tool(*command: str) -> Gate:
+    """A gate that is a program: its output is the list of problems when it fails."""
+
+    def gate() -> list[str]:
+        done = subprocess.run(command, cwd=ROOT, env=tools_environment(), capture_output=True, text=True)
+        return (done.stdout + done.stderr).strip().splitlines() if done.returncode else []
+
+    return gate
+
+
+def unformatted(cpp: list[str]) -> list[str]:
+    command = ["clang-format", "--dry-run", "--Werror", *cpp]
+    done = subprocess.run(command, cwd=ROOT, env=tools_environment(), capture_output=True, text=True)
+    files = {line.split(":")[0] for line in done.stderr.splitlines() if ": error:" in line}
+    return [f"{file}: not as clang-format writes it; run `make format`" for file in sorted(files)]
+
+
+def isa_objects() -> list[str]:
+    """Looks at the objects of every optimised build there is; the wheel's comes first in ci/test.py."""
+    builds = [folder.parent for folder in BUILD.glob("*/build.ninja") if folder.parent.name != "cpu-asan"]
+    objects = [file for folder in builds for file in folder.glob("**/cpu/isa_*.o")]
+    return gates.isa_objects(objects) if objects else ["no object files to look at: build the wheel first (make check)"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run every gate.")
+    parser.add_argument("--fix", action="store_true", help="rewrite what clang-format and ruff can")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    arguments = parser.parse_args()
+
+    files = tracked_files()
+    cpp = [file.relative_to(ROOT).as_posix() for file in files if file.suffix in {".h", ".cpp"}]
+    if arguments.fix:
+        for command in (["clang-format", "-i", *cpp], ["ruff", "check", "--fix", "-q"], ["ruff", "format", "-q"]):
+            subprocess.run(command, cwd=ROOT, env=tools_environment(), check=False)
+
+    table: dict[str, Gate] = {
+        "clang-format": lambda: unformatted(cpp),
+        "ruff format": tool("ruff", "format", "--check", "--output-format=concise"),
+        "ruff check": tool("ruff", "check", "-q", "--output-format=concise"),
+        "mypy --strict": tool("mypy", "--no-error-summary"),
+        "include direction": lambda: gates.include_direction(ROOT, files),
+        "vendor headers": lambda: gates.vendor_headers(ROOT, files),
+        "environment reads": lambda: gates.environment_reads(ROOT, files),
+        "host flags": lambda: gates.host_flags(ROOT, files),
+        "machine paths": lambda: gates.machine_paths(ROOT, files),
+        "instruction set objects": isa_objects,
+        "generated files": check_generated.drift,
+    }
+    rows = []
+    for name, gate in table.items():
+        start = time.perf_counter()
+        problems = gate()
+        rows.append(Row(name, round(time.perf_counter() - start, 2), problems))
+    failed = sum(bool(row.problems) for row in rows)
+
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        for row in rows:
+            print(f"{row.gate:<24}{row.seconds:>7.2f} s  {'FAILED' if row.problems else 'ok'}")
+            for problem in row.problems[:40]:
+                print(f"    {problem}")
+        print(f"{len(rows) - failed} of {len(rows)} gates ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

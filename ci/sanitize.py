@@ -1,0 +1,52 @@
+"""Builds the cpu-asan preset, runs every fuzz driver for its fixed number of inputs, then the native host tests
+against a Python module with address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+from project import BUILD, ROOT, run, tools_environment
+
+FOLDER = BUILD / "cpu-asan"
+FUZZ_INPUTS = 20_000
+
+
+def build() -> None:
+    run("cmake", "--preset", "cpu-asan", "-DLUCEBOX_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}")
+    run("cmake", "--build", "--preset", "cpu-asan")
+
+
+def fuzz() -> None:
+    drivers = [file for file in sorted((FOLDER / "tests/fuzz").glob("fuzz_*")) if file.is_file()]
+    if not drivers:
+        sys.exit("the cpu-asan preset built no fuzz driver (tests/fuzz)")
+    for driver in drivers:
+        run(driver, str(FUZZ_INPUTS))
+
+
+def tests() -> None:
+    """The package as it would be installed, in a folder of its own that PYTHONPATH puts before .venv's."""
+    site = FOLDER / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(ROOT / "python", site, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    run("cmake", "--install", FOLDER, "--component", "host", "--prefix", site)
+    libraries = [
+        subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")  # libstdc++ too: asan must find __cxa_throw before Python loads it
+    ]
+    env = tools_environment(
+        PYTHONPATH=str(site),
+        LD_PRELOAD=" ".join(libraries),
+        PYTHONMALLOC="malloc",
+        ASAN_OPTIONS="detect_leaks=0",  # CPython frees little at exit
+        UBSAN_OPTIONS="print_stacktrace=1",
+    )
+    run(sys.executable, "-m", "pytest", "-q", "-m", "not packaging", "tests/host", env=env)
+
+
+if __name__ == "__main__":
+    build()
+    fuzz()
+    tests()

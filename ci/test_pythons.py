@@ -1,0 +1,42 @@
+"""Builds and tests the wheel on other Python versions this machine has: test_pythons.py [3.10 3.12 3.13 ...].
+A version that is not here is skipped, and said so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pythons
+from project import BUILD, ROOT, build_wheel, install, run, tools_environment
+
+VERSIONS = ("3.12",)  # what every change is tested on besides .venv's own Python: the oldest with abi3
+
+
+def environment(version: str, interpreter: Path) -> Path:
+    """The Python of build/pythonX.Y, a virtual environment with the build tools."""
+    python = BUILD / f"python{version}" / "bin" / "python"
+    requirements = ROOT / "ci" / "requirements-build.txt"
+    stamp = BUILD / f"python{version}" / "requirements.txt"
+    if not stamp.exists() or stamp.read_text() != requirements.read_text():
+        run(interpreter, "-m", "venv", "--clear", python.parent.parent)
+        run(python, "-m", "pip", "install", "-qq", "-r", requirements)
+        stamp.write_text(requirements.read_text())
+    return python
+
+
+def main() -> None:
+    for version in sys.argv[1:] or VERSIONS:
+        interpreter = pythons.find(version)
+        if interpreter is None:
+            print(f"Python {version}: skipped, no such interpreter on PATH, in pyenv or in uv")
+            continue
+        python = environment(version, interpreter)
+        wheel = build_wheel(python)
+        print(f"Python {version}: {wheel.name}")
+        install(python, wheel, "test")
+        env = tools_environment(python)
+        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/host", env=env)
+
+
+if __name__ == "__main__":
+    main()

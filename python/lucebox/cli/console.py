@@ -1,0 +1,119 @@
+"""What commands write: results to stdout, notes and progress to stderr, errors as one line, JSON without markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+__all__ = ["error", "loading", "note", "print_json", "print_table", "quantity", "size", "status", "write"]
+
+PLAIN_WIDTH = 1000  # no wrapping where the output is not a terminal
+
+
+def write(text: str) -> None:
+    """A piece of the result, at once and without markup."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line about the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def error(text: str) -> None:
+    note("lucebox: error: " + " ".join(text.split()))
+
+
+def print_json(value: Any) -> None:
+    """One line, so that a reader of several answers can tell them apart."""
+    write(json.dumps(_plain(value), ensure_ascii=False) + "\n")
+
+
+def print_table(
+    columns: Sequence[str | tuple[str, Literal["left", "right"]]],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+) -> None:
+    """A table on stdout; a column is its heading, or (heading, "right") for numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        heading, justify = (column, "left") if isinstance(column, str) else column
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=justify == "right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=PLAIN_WIDTH)
+    with console.capture() as capture:
+        console.print(table)
+    write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+@contextmanager
+def loading() -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """A callback (what, bytes done, bytes in all or None) that draws bars on a terminal; None where there is none."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    tasks: dict[str, Any] = {}
+
+    def show(what: str, done: int, total: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = progress.add_task(what, total=total)
+        progress.update(tasks[what], completed=done, total=total)
+
+    with progress:
+        yield show
+
+
+@contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """A function that shows one line of current work on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Console(stderr=True).status("") as spinner:
+        yield lambda text: spinner.update(text)
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in the unit that keeps three digits: 12.1 MB."""
+    return quantity(n_bytes) + "B" if n_bytes >= 1000 else f"{n_bytes} B"
+
+
+def quantity(n: int) -> str:
+    """A count in the unit that keeps three digits: 752 M."""
+    value = float(n)
+    for unit in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}" if unit else f"{n}"
+        value /= 1000
+    return f"{value:.3g} T"
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types: dataclasses become objects, mappings and sequences are copied, other values are kept."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,193 @@
+"""`lucebox inspect`: what a model file says and what running it would take. Weights are mapped, never read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from lucebox import _engine, hub
+from lucebox.api import MemoryPlan
+from lucebox.cli import console, options
+from lucebox.cli.session import open_model
+from lucebox.errors import LuceboxError
+
+DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
+
+Long values are cut, and their true length is stated; --full shows them whole. The memory plan is that of `run` with
+the same engine flags."""
+JSON_HELP = "print one JSON object"
+
+MAX_CHARACTERS = 80
+MAX_ITEMS = 8
+
+
+def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        "inspect",
+        usage="lucebox inspect MODEL [flags]",
+        help="show what a model file holds and the memory it needs",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_model(parser)
+    parser.add_argument("--tensors", action="store_true", help="list every tensor")
+    parser.add_argument("--full", action="store_true", help="do not cut long values")
+    options.add_engine(parser)
+    return parser
+
+
+def execute(args: argparse.Namespace) -> int:
+    with console.loading() as progress:
+        path = hub.resolve(args.model, offline=args.offline, progress=progress)
+    model = _engine.open_model_file(path)
+    metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(model.config)
+    tensors = [Tensor(*row) for row in model.tensors]
+    plan, obstacle = memory_plan(args)
+    if args.json:
+        print_json(path, metadata, tensors, plan, obstacle, args)
+    else:
+        print_tables(path, metadata, tensors, plan, obstacle, args)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One row of a file's tensor table."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """What the tensors of one type add up to."""
+
+    dtype: str
+    tensors: int
+    values: int
+    bytes: int
+
+
+def quant_mix(tensors: Sequence[Tensor]) -> list[TypeShare]:
+    """The types a file uses, largest first."""
+    by_type: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.dtype, []).append(tensor)
+    shares = [
+        TypeShare(dtype, len(group), sum(prod(t.shape) for t in group), sum(t.bytes for t in group))
+        for dtype, group in by_type.items()
+    ]
+    return sorted(shares, key=lambda share: -share.bytes)
+
+
+def memory_plan(args: argparse.Namespace) -> tuple[MemoryPlan | None, str]:
+    """The plan, or why this engine cannot run the model as asked."""
+    try:
+        with open_model(args) as llm:
+            return llm.memory_plan, ""
+    except LuceboxError as error:
+        return None, str(error)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested objects as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def print_json(
+    path: Path,
+    metadata: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    plan: MemoryPlan | None,
+    obstacle: str,
+    args: argparse.Namespace,
+) -> None:
+    shown = metadata if args.full else {key: shorten(value) for key, value in metadata.items()}
+    report = {"path": str(path), "metadata": shown, "quant_mix": quant_mix(tensors), "memory_plan": plan}
+    if plan is None:
+        report["memory_plan_error"] = obstacle
+    if args.tensors:
+        report["tensors"] = tensors
+    console.print_json(report)
+
+
+def shorten(value: Any) -> Any:
+    """A JSON value; long lists and strings become their length and beginning."""
+    limit = {list: MAX_ITEMS, str: MAX_CHARACTERS}.get(type(value))
+    if limit is None or len(value) <= limit:
+        return value
+    return {"length": len(value), "beginning": value[:limit]}
+
+
+def print_tables(
+    path: Path,
+    metadata: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    plan: MemoryPlan | None,
+    obstacle: str,
+    args: argparse.Namespace,
+) -> None:
+    console.write(f"{path}\n\n")
+    rows = [[key, str(value) if args.full else cut(value)] for key, value in metadata.items()]
+    console.print_table(["key", "value"], rows)
+
+    mix = quant_mix(tensors)
+    console.write("\n")
+    total = TypeShare("all", len(tensors), sum(s.values for s in mix), sum(s.bytes for s in mix))
+    console.print_table(
+        ["type", ("tensors", "right"), ("values", "right"), ("size", "right"), ("bits per value", "right")],
+        [
+            [
+                s.dtype,
+                str(s.tensors),
+                console.quantity(s.values),
+                console.size(s.bytes),
+                f"{8 * s.bytes / s.values:.2f}",
+            ]
+            for s in [*mix, total]
+            if s.values
+        ],
+    )
+    if args.tensors:
+        console.write("\n")
+        console.print_table(
+            ["tensor", "type", "shape", ("bytes", "right"), ("offset", "right"), "file"],
+            [
+                [t.name, t.dtype, shape_text(t.shape), f"{t.bytes:,}", f"{t.offset:,}", Path(t.file).name]
+                for t in tensors
+            ],
+        )
+    console.write(f"\n{plan}\n" if plan else f"\nthis engine cannot run it: {obstacle}\n")
+
+
+def cut(value: Any) -> str:
+    """One line of at most MAX_CHARACTERS and a note on what is left out."""
+    if isinstance(value, list):
+        if len(value) <= MAX_ITEMS:
+            return str(value)
+        beginning = ", ".join(repr(item) for item in value[:MAX_ITEMS])
+        return f"[{clip(beginning)}, ...] ({len(value):,} items)"
+    if isinstance(value, str):
+        text = value.replace("\n", "\\n")
+        return clip(text) + (f"... ({len(value):,} characters)" if len(text) > MAX_CHARACTERS else "")
+    return str(value)
+
+
+def clip(text: str) -> str:
+    return text[:MAX_CHARACTERS]
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return " x ".join(str(dim) for dim in shape) or "scalar"

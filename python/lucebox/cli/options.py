@@ -1,0 +1,167 @@
+"""Command-line flags from the fields and field docstrings of the option dataclasses.
+
+A flag that was not given leaves no attribute behind, so a command can tell "not given" from "given the default".
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from lucebox.errors import InvalidRequestError
+from lucebox.options import EngineOptions, Sampling
+
+__all__ = ["Subparsers", "add_chat", "add_engine", "add_model", "add_sampling", "field_docs", "given", "parse_field"]
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c"}
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+NOT_ENGINE_FLAGS = frozenset({"seed"})  # a command makes one kind of request, whose own --seed says it all
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a GGUF file, a folder of safetensors, a hub id (org/name or org/name:quant) or a catalog name",
+    )
+    parser.add_argument("--offline", action="store_true", help="use what is on this machine; download nothing")
+
+
+def add_chat(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("chat")
+    group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument("--template", metavar="FILE", help="a Jinja chat template to use instead of the model's own")
+    group.add_argument(
+        "--thinking",
+        action=argparse.BooleanOptionalAction,
+        help="ask for or against reasoning before the answer, where the template has that switch",
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    _add_fields(parser.add_argument_group("engine"), EngineOptions, NOT_ENGINE_FLAGS)
+
+
+def add_sampling(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:
+    _add_fields(parser.add_argument_group("sampling"), Sampling, hidden)
+
+
+def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
+    """The fields of cls that flags set, by name."""
+    collected = {f.name: getattr(args, f.name) for f in fields(cls) if hasattr(args, f.name)}
+    for name, kind in _hints(cls).items():
+        if name not in collected:
+            continue
+        if get_origin(kind) is tuple:
+            collected[name] = tuple(collected[name])
+        elif get_origin(kind) is Mapping:
+            collected[name] = dict(collected[name])
+    return collected
+
+
+def parse_field(cls: type, name: str, text: str) -> Any:
+    """The value of field `name` written as on the command line.
+
+    Raises:
+        InvalidRequestError: no such field, or not a value of its type.
+    """
+    kind = _hints(cls).get(name)
+    if kind is None:
+        raise InvalidRequestError(f"no option {name!r}; there are {', '.join(f.name for f in fields(cls))}")
+    try:
+        if kind is bool:
+            return _parse_bool(text)
+        value = _parser_of(kind)(text)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise InvalidRequestError(f"{name} cannot be {text!r}: {error}") from error
+    if get_origin(kind) is tuple:
+        return (value,)
+    return dict([value]) if get_origin(kind) is Mapping else value
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """The string under each field of a dataclass, on one line."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            docs[statement.target.id] = " ".join(str(following.value.value).split())
+    return docs
+
+
+def _add_fields(group: argparse._ArgumentGroup, cls: type, skipped: Collection[str]) -> None:
+    docs, hints = field_docs(cls), _hints(cls)
+    for field in fields(cls):
+        if field.name in skipped:
+            continue
+        flags = [flag for flag in (SHORT.get(field.name), "--" + field.name.replace("_", "-")) if flag]
+        keywords: dict[str, Any] = {
+            "dest": field.name,
+            "default": argparse.SUPPRESS,
+            "help": _help(field, docs[field.name]),
+        }
+        kind = hints[field.name]
+        if kind is bool:
+            keywords["action"] = "store_true"
+        else:
+            keywords["type"] = _parser_of(kind)
+            keywords["metavar"] = "ID=BIAS" if get_origin(kind) is Mapping else METAVARS[_inner(kind)]
+        if get_origin(kind) in (tuple, Mapping):
+            keywords["action"] = "append"
+            keywords["help"] += " May be given more than once."
+        group.add_argument(*flags, **keywords)
+
+
+def _help(field: Field[Any], doc: str) -> str:
+    """A field's docstring as help: None is a flag that is not given, defaults are stated, % is argparse's own."""
+    text = doc.replace("None:", "Not given:")
+    if field.default not in (MISSING, None, ()) and not isinstance(field.default, bool):
+        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        text += f" (default {default})"
+    return text.replace("%", "%%")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _inner(kind: Any) -> type:
+    """int of `int | None` and of `tuple[int, ...]`."""
+    if get_origin(kind) in (UnionType, tuple):
+        kind = get_args(kind)[0]
+    assert isinstance(kind, type)
+    return kind
+
+
+def _parser_of(kind: Any) -> Callable[[str], Any]:
+    return _parse_bias if get_origin(kind) is Mapping else _inner(kind)
+
+
+def _parse_bias(text: str) -> tuple[int, float]:
+    token, separator, bias = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"expected ID=BIAS, got {text!r}")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a token id and a number, got {text!r}") from None
+
+
+def _parse_bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text == "true"

@@ -1,0 +1,58 @@
+"""How a chat with a model is sampled where no flag says otherwise: as the model's makers recommend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lucebox import _engine
+from lucebox.errors import FormatError
+from lucebox.options import Sampling
+
+__all__ = ["recommended_sampling"]
+
+# Where the model recommends nothing.
+CHAT_SAMPLING = Sampling(temperature=0.7, top_p=0.9)
+
+# Sampling fields that generation_config.json and GGUF metadata may recommend, under the names they use there.
+CONFIG_NAMES = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "repetition_penalty": "repetition_penalty",
+}
+GGUF_NAMES = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+
+
+def recommended_sampling(path: Path) -> tuple[Sampling, str]:
+    """How a chat with this model is sampled unless flags say otherwise, and where that comes from."""
+    if path.is_dir():
+        config_path = path / "generation_config.json"
+        config = _read(config_path) if config_path.is_file() else {}
+        if config.get("do_sample") is False:
+            return Sampling(), "greedy, from generation_config.json"
+        found, source = _pick(config, CONFIG_NAMES), "from generation_config.json"
+    else:
+        found, source = _pick(_engine.GgufFile(path).metadata, GGUF_NAMES), "from the GGUF file"
+    return (Sampling(**found), source) if found else (CHAT_SAMPLING, "lucebox's default")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path} must hold one JSON object: {error}") from error
+
+
+def _pick(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: config[name] for field, name in names.items() if config.get(name) is not None}

@@ -1,0 +1,46 @@
+"""What commands that load a model share: opening it, and the lines that say what was loaded and what was done."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lucebox import LLM
+from lucebox.cli import console, options
+from lucebox.errors import CancelledError
+from lucebox.options import EngineOptions
+from lucebox.results import Generation
+
+__all__ = ["interrupted", "open_model", "opening_line", "summary"]
+
+interrupted = (KeyboardInterrupt, CancelledError)  # what Ctrl-C raises out of a generation
+
+
+@contextmanager
+def open_model(args: argparse.Namespace) -> Iterator[LLM]:
+    """The model of a command with the engine flags it was given; bars are shown while it loads."""
+    with console.loading() as progress:
+        llm = LLM(args.model, **options.given(args, EngineOptions), offline=args.offline, progress=progress)
+    with llm:
+        yield llm
+
+
+def opening_line(llm: LLM) -> str:
+    """What was loaded and what it takes, once at the start of a command."""
+    info, plan = llm.info, llm.memory_plan
+    return (
+        f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters, "
+        f"{console.size(info.file_bytes)} | memory {console.size(plan.total_bytes)} of "
+        f"{console.size(plan.available_bytes)} | context {plan.context} | {llm.options.threads} threads"
+    )
+
+
+def summary(result: Generation) -> str:
+    """One line: `prompt 12 tokens (8 reused), 340.1 tok/s | answer 64 tokens, 160.2 tok/s | stop`."""
+    usage, timings = result.usage, result.timings
+    reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
+    return (
+        f"prompt {usage.prompt_tokens} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
+        f" | answer {usage.completion_tokens} tokens, {timings.decode_tok_s:,.1f} tok/s | {result.finish_reason}"
+    )

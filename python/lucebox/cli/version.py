@@ -1,0 +1,36 @@
+"""`lucebox version`: what is installed and what it runs on."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib import metadata
+
+from lucebox import _engine
+from lucebox.bench import device_name
+from lucebox.cli import console
+from lucebox.cli.options import Subparsers
+
+JSON_HELP = "print one JSON object"
+
+
+def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+    return commands.add_parser("version", help="what is installed", description=__doc__, allow_abbrev=False)
+
+
+def execute(args: argparse.Namespace) -> int:
+    facts = {
+        "lucebox": metadata.version("lucebox"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device_name(),
+        "isa": _engine.best_isa(),
+        "isas": _engine.available_isas(),
+    }
+    if args.json:
+        console.print_json(facts)
+        return 0
+    console.write(f"lucebox {facts['lucebox']}\n")
+    console.write(f"python {facts['python']} on {facts['platform']}\n")
+    console.write(f"cpu {facts['device']}, kernels {facts['isa']} of {', '.join(_engine.available_isas())}\n")
+    return 0

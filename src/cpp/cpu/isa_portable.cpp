@@ -1,0 +1,16 @@
+// The vector bodies compiled for no instruction set flags: whatever every machine of the architecture has.
+#include "cpu/body_attention.h"
+#include "cpu/body_delta_net.h"
+#include "cpu/body_norm.h"
+#include "cpu/body_rope.h"
+#include "cpu/body_swiglu.h"
+#include "cpu/linear_body.h"
+
+namespace lb::cpu {
+
+extern const Kernels kPortableKernels;
+constexpr Kernels kPortableKernels = {
+#include "cpu/kernel_table.inc"
+};
+
+}  // namespace lb::cpu

@@ -1,0 +1,104 @@
+// Cuts embedding rows and matrix products into tasks. An output is computed whole inside one task, in an order that
+// depends on the shape alone, so the number of threads does not show in the result.
+#include <algorithm>
+
+#include "base/error.h"
+#include "cpu/kernels.h"
+
+namespace lb {
+namespace {
+
+using cpu::Q8Rows;
+
+constexpr int kTaskRows = 32;             // a task is a multiple of this: two panels of 16 weight rows
+constexpr long kInlineWork = 48 << 10;    // multiply-adds below which waking the pool costs more than it saves
+constexpr int kTasksPerThread = 4;        // enough to even out a late worker
+
+int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+bool is_block_type(DType type) { return info(type).block_values > 1; }
+
+// x rounded to 8 bits, in shared scratch: [q | scales | sums].
+struct Q8Layout {
+  int stride, n_blocks;
+  size_t scale_at, sum_at, bytes;
+};
+
+Q8Layout q8_layout(int rows, int n_in) {
+  const int stride = round_up(n_in, 64);
+  const int n_blocks = stride / 32;
+  const size_t q_bytes = size_t(rows) * stride;
+  const size_t block_bytes = round_up(rows * n_blocks, 16) * size_t(4);
+  return {stride, n_blocks, q_bytes, q_bytes + block_bytes, q_bytes + 2 * block_bytes};
+}
+
+Q8Rows quantize(const Linear& op, Stream& stream) {
+  const Q8Layout layout = q8_layout(op.rows, op.n_in);
+  std::byte* base = stream.shared_scratch(layout.bytes);
+  auto* q = reinterpret_cast<int8_t*>(base);
+  auto* scale = reinterpret_cast<float*>(base + layout.scale_at);
+  auto* sum = reinterpret_cast<int32_t*>(base + layout.sum_at);
+  const long work = long(op.rows) * op.n_in;
+  const int n_tasks = work < kInlineWork ? 1 : std::min(op.rows, kTasksPerThread * stream.pool().size());
+  stream.pool().parallel_for(n_tasks, [&](int task, int) {
+    for (long r = long(op.rows) * task / n_tasks; r < long(op.rows) * (task + 1) / n_tasks; ++r)
+      stream.kernels().quantize_q8(op.x + r * op.n_in, op.n_in, layout.stride, q + r * layout.stride,
+                                   scale + r * layout.n_blocks, sum + r * layout.n_blocks);
+  });
+  return {q, scale, sum, op.rows, op.n_in, layout.stride, layout.n_blocks};
+}
+
+}  // namespace
+
+void run(std::span<const Linear> group, Stream& stream) {
+  if (group.empty() || group[0].rows == 0) return;
+  const Linear& first = group[0];
+  bool needs_q8 = false;
+  long work = 0;
+  int n_units = 0;  // of kTaskRows weight rows, over the whole group
+  for (const Linear& op : group) {
+    LB_ASSERT(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations);
+    needs_q8 = needs_q8 || (is_block_type(op.type) && op.activations == Activations::kInt8);
+    work += long(op.rows) * op.n_in * op.n_out;
+    n_units += round_up(op.n_out, kTaskRows) / kTaskRows;
+  }
+  const Q8Rows x = needs_q8 ? quantize(first, stream) : Q8Rows{};
+  const size_t scratch_bytes = linear_thread_scratch(first.n_in);
+
+  // Units [begin, end) of the group, counted member after member.
+  const auto run_units = [&](int begin, int end, int thread) {
+    std::byte* scratch = stream.thread_scratch(thread, scratch_bytes);
+    for (const Linear& op : group) {
+      const int units = round_up(op.n_out, kTaskRows) / kTaskRows;
+      const int row_begin = std::max(begin, 0) * kTaskRows;
+      const int row_end = std::min(std::min(end, units) * kTaskRows, op.n_out);
+      if (row_begin < row_end) {
+        if (is_block_type(op.type) && op.activations == Activations::kInt8)
+          stream.kernels().linear_q8(op, x, row_begin, row_end, scratch);
+        else
+          stream.kernels().linear_f32(op, row_begin, row_end, scratch);
+      }
+      begin -= units;
+      end -= units;
+    }
+  };
+  const int n_tasks = work < kInlineWork ? 1 : std::min(n_units, kTasksPerThread * stream.pool().size());
+  stream.pool().parallel_for(n_tasks, [&](int task, int thread) {
+    run_units(int(long(n_units) * task / n_tasks), int(long(n_units) * (task + 1) / n_tasks), thread);
+  });
+}
+
+size_t linear_shared_scratch(int max_rows, int max_n_in) { return q8_layout(max_rows, max_n_in).bytes; }
+
+// The largest user is the AVX-512 panel: 32 weight rows of 8-bit codes with a scale and an offset for each 16 of them.
+size_t linear_thread_scratch(int max_n_in) { return size_t(round_up(max_n_in, 256)) * 48 + (16 << 10); }
+
+void run(const Embed& op, Stream& stream) {
+  const long work = long(op.rows) * op.dim;
+  const int n_tasks = work < kInlineWork ? 1 : std::min(op.rows, kTasksPerThread * stream.pool().size());
+  stream.pool().parallel_for(n_tasks, [&](int task, int) {
+    stream.kernels().embed(op, int(long(op.rows) * task / n_tasks), int(long(op.rows) * (task + 1) / n_tasks));
+  });
+}
+
+}  // namespace lb

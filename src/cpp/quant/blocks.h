@@ -1,0 +1,138 @@
+// The GGML block layouts, byte for byte. What the bytes mean: quant/decode.h.
+//
+// Every type is runs of kSub values with one scale (and one offset when kHasMin):  value = scale * q + offset.
+//   nibbles      byte j of 16 holds value j (low) and value j + 16 (high)
+//   K quants     256 values; their scales are small integers times the f16 d (and dmin)
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace lb {
+
+struct BlockQ4_0 {
+  static constexpr DType kType = DType::kQ4_0;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint16_t d;      // f16
+  uint8_t qs[16];  // nibbles, less 8
+};
+
+struct BlockQ4_1 {
+  static constexpr DType kType = DType::kQ4_1;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = true;
+  uint16_t d, m;   // f16
+  uint8_t qs[16];  // nibbles
+};
+
+struct BlockQ5_0 {
+  static constexpr DType kType = DType::kQ5_0;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint16_t d;      // f16
+  uint8_t qh[4];   // bit j: bit 4 of value j; less 16
+  uint8_t qs[16];  // nibbles
+};
+
+struct BlockQ5_1 {
+  static constexpr DType kType = DType::kQ5_1;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = true;
+  uint16_t d, m;   // f16
+  uint8_t qh[4];   // bit j: bit 4 of value j
+  uint8_t qs[16];  // nibbles
+};
+
+struct BlockQ8_0 {
+  static constexpr DType kType = DType::kQ8_0;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint16_t d;  // f16
+  int8_t q[32];
+};
+
+struct BlockQ2_K {
+  static constexpr DType kType = DType::kQ2_K;
+  static constexpr int kValues = 256, kSub = 16;
+  static constexpr bool kHasMin = true;
+  uint8_t scales[16];  // low nibble: scale, high nibble: min
+  uint8_t qs[64];      // half h, run j of 32: byte 32h + l, bits 2j
+  uint16_t d, dmin;    // f16
+};
+
+struct BlockQ3_K {
+  static constexpr DType kType = DType::kQ3_K;
+  static constexpr int kValues = 256, kSub = 16;
+  static constexpr bool kHasMin = false;
+  uint8_t hmask[32];   // byte l, bit 4h + j: bit 2 of the value; less 4
+  uint8_t qs[64];      // as Q2_K
+  uint8_t scales[12];  // 16 of 6 bits, less 32
+  uint16_t d;          // f16
+};
+
+struct BlockQ4_K {
+  static constexpr DType kType = DType::kQ4_K;
+  static constexpr int kValues = 256, kSub = 32;
+  static constexpr bool kHasMin = true;
+  uint16_t d, dmin;    // f16
+  uint8_t scales[12];  // 8 scales and 8 mins of 6 bits
+  uint8_t qs[128];     // run j of 32: bytes 32(j/2) + l, low nibble for even j
+};
+
+struct BlockQ5_K {
+  static constexpr DType kType = DType::kQ5_K;
+  static constexpr int kValues = 256, kSub = 32;
+  static constexpr bool kHasMin = true;
+  uint16_t d, dmin;    // f16
+  uint8_t scales[12];  // as Q4_K
+  uint8_t qh[32];      // byte l, bit j: bit 4 of value l of run j
+  uint8_t qs[128];     // as Q4_K
+};
+
+struct BlockQ6_K {
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr int kValues = 256, kSub = 16;
+  static constexpr bool kHasMin = false;
+  uint8_t ql[128];    // half h, run j of 32: byte 64h + 32(j%2) + l, nibble j/2
+  uint8_t qh[64];     // byte 32h + l, bits 2j: bits 4 and 5; less 32
+  int8_t scales[16];
+  uint16_t d;         // f16
+};
+
+struct BlockIQ4_NL {
+  static constexpr DType kType = DType::kIQ4_NL;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint16_t d;      // f16
+  uint8_t qs[16];  // nibbles, indices into kIq4Values
+};
+
+struct BlockIQ4_XS {
+  static constexpr DType kType = DType::kIQ4_XS;
+  static constexpr int kValues = 256, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint16_t d;           // f16
+  uint8_t scales_h[2];  // bits 2i: bits 4 and 5 of scale i; less 32
+  uint8_t scales_l[4];  // nibble i
+  uint8_t qs[128];      // run i: 16 bytes of nibbles, indices into kIq4Values
+};
+
+struct BlockMXFP4 {
+  static constexpr DType kType = DType::kMXFP4;
+  static constexpr int kValues = 32, kSub = 32;
+  static constexpr bool kHasMin = false;
+  uint8_t e;       // scale 2^(e - 128) of the doubled values
+  uint8_t qs[16];  // nibbles, indices into kMxfp4Values
+};
+
+static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
+static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17);
+static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
+static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
+
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // e2m1, doubled
+
+}  // namespace lb

@@ -1,0 +1,183 @@
+// What the bytes of a block mean, in plain C++: the definition every faster unpacking is tested against.
+// expand() gives the same bits as gguf-py's dequantize.
+#pragma once
+
+#include "quant/blocks.h"
+#include "quant/half.h"
+
+namespace lb {
+
+// Of one run of kSub values: value = scale * q + offset; offset only where the type has mins.
+struct Run {
+  float scale, offset;
+};
+
+// unpack(block, i, q): the i-th run of a block; q[kSub] gets its signed codes.
+
+LB_FN Run unpack(const BlockQ4_0& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = int8_t((b.qs[j] & 15) - 8);
+    q[j + 16] = int8_t((b.qs[j] >> 4) - 8);
+  }
+  return {f16_to_f32(b.d), 0};
+}
+
+LB_FN Run unpack(const BlockQ4_1& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = int8_t(b.qs[j] & 15);
+    q[j + 16] = int8_t(b.qs[j] >> 4);
+  }
+  return {f16_to_f32(b.d), f16_to_f32(b.m)};
+}
+
+LB_FN Run unpack(const BlockQ5_0& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = int8_t(((b.qs[j] & 15) | (b.qh[j / 8] >> (j % 8) & 1) << 4) - 16);
+    q[j + 16] = int8_t(((b.qs[j] >> 4) | (b.qh[2 + j / 8] >> (j % 8) & 1) << 4) - 16);
+  }
+  return {f16_to_f32(b.d), 0};
+}
+
+LB_FN Run unpack(const BlockQ5_1& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = int8_t((b.qs[j] & 15) | (b.qh[j / 8] >> (j % 8) & 1) << 4);
+    q[j + 16] = int8_t((b.qs[j] >> 4) | (b.qh[2 + j / 8] >> (j % 8) & 1) << 4);
+  }
+  return {f16_to_f32(b.d), f16_to_f32(b.m)};
+}
+
+LB_FN Run unpack(const BlockQ8_0& b, int, int8_t* q) {
+  for (int j = 0; j < 32; ++j) q[j] = b.q[j];
+  return {f16_to_f32(b.d), 0};
+}
+
+LB_FN Run unpack(const BlockQ2_K& b, int i, int8_t* q) {
+  const uint8_t* qs = b.qs + 32 * (i / 8) + 16 * (i % 2);
+  const int shift = 2 * (i / 2 % 4);
+  for (int l = 0; l < 16; ++l) q[l] = int8_t(qs[l] >> shift & 3);
+  return {f16_to_f32(b.d) * float(b.scales[i] & 15), -(f16_to_f32(b.dmin) * float(b.scales[i] >> 4))};
+}
+
+LB_FN Run unpack(const BlockQ3_K& b, int i, int8_t* q) {
+  const uint8_t* qs = b.qs + 32 * (i / 8) + 16 * (i % 2);
+  const uint8_t* hmask = b.hmask + 16 * (i % 2);
+  const int run = i / 2;  // of 32, in the block
+  const int shift = 2 * (run % 4);
+  for (int l = 0; l < 16; ++l) q[l] = int8_t((qs[l] >> shift & 3) + 4 * (hmask[l] >> run & 1) - 4);
+  const int scale = (b.scales[i % 8] >> 4 * (i / 8) & 15) | (b.scales[8 + i % 4] >> 2 * (i / 4) & 3) << 4;
+  return {f16_to_f32(b.d) * float(scale - 32), 0};
+}
+
+// Scale and min of run j from the 12 bytes of Q4_K and Q5_K.
+LB_FN Run k4_run(uint16_t d, uint16_t dmin, const uint8_t* s, int j) {
+  const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
+  const int min = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | (s[j] >> 6) << 4;
+  return {f16_to_f32(d) * float(scale), -(f16_to_f32(dmin) * float(min))};
+}
+
+LB_FN Run unpack(const BlockQ4_K& b, int j, int8_t* q) {
+  const uint8_t* qs = b.qs + 32 * (j / 2);
+  const int shift = 4 * (j % 2);
+  for (int l = 0; l < 32; ++l) q[l] = int8_t(qs[l] >> shift & 15);
+  return k4_run(b.d, b.dmin, b.scales, j);
+}
+
+LB_FN Run unpack(const BlockQ5_K& b, int j, int8_t* q) {
+  const uint8_t* qs = b.qs + 32 * (j / 2);
+  const int shift = 4 * (j % 2);
+  for (int l = 0; l < 32; ++l) q[l] = int8_t((qs[l] >> shift & 15) | (b.qh[l] >> j & 1) << 4);
+  return k4_run(b.d, b.dmin, b.scales, j);
+}
+
+LB_FN Run unpack(const BlockQ6_K& b, int i, int8_t* q) {
+  const int half = i / 8, run = i / 2 % 4, l0 = 16 * (i % 2);
+  const uint8_t* ql = b.ql + 64 * half + 32 * (run % 2) + l0;
+  const uint8_t* qh = b.qh + 32 * half + l0;
+  const int low_shift = 4 * (run / 2), high_shift = 2 * run;
+  for (int l = 0; l < 16; ++l) q[l] = int8_t(((ql[l] >> low_shift & 15) | (qh[l] >> high_shift & 3) << 4) - 32);
+  return {f16_to_f32(b.d) * float(b.scales[i]), 0};
+}
+
+LB_FN Run unpack(const BlockIQ4_NL& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = kIq4Values[b.qs[j] & 15];
+    q[j + 16] = kIq4Values[b.qs[j] >> 4];
+  }
+  return {f16_to_f32(b.d), 0};
+}
+
+LB_FN Run unpack(const BlockIQ4_XS& b, int i, int8_t* q) {
+  const uint8_t* qs = b.qs + 16 * i;
+  for (int j = 0; j < 16; ++j) {
+    q[j] = kIq4Values[qs[j] & 15];
+    q[j + 16] = kIq4Values[qs[j] >> 4];
+  }
+  const int scale = (b.scales_l[i / 2] >> 4 * (i % 2) & 15) | (b.scales_h[i / 4] >> 2 * (i % 4) & 3) << 4;
+  return {f16_to_f32(b.d) * float(scale - 32), 0};
+}
+
+// 2^(e - 128); the two smallest are subnormal.
+LB_FN float mxfp4_scale(uint8_t e) { return float_of(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }
+
+LB_FN Run unpack(const BlockMXFP4& b, int, int8_t* q) {
+  for (int j = 0; j < 16; ++j) {
+    q[j] = kMxfp4Values[b.qs[j] & 15];
+    q[j + 16] = kMxfp4Values[b.qs[j] >> 4];
+  }
+  return {mxfp4_scale(b.e), 0};
+}
+
+template <class Block>
+LB_FN void expand(const Block& b, float* y) {
+  for (int i = 0; i < Block::kValues / Block::kSub; ++i, y += Block::kSub) {
+    int8_t q[Block::kSub];
+    const Run run = unpack(b, i, q);
+    for (int l = 0; l < Block::kSub; ++l) {
+      y[l] = run.scale * float(q[l]);
+      if constexpr (Block::kHasMin) y[l] += run.offset;
+    }
+  }
+}
+
+// Calls f(Block{}) with the block struct of a quantised type; false for plain numbers.
+template <class F>
+LB_FN bool visit_block(DType type, F&& f) {
+  switch (type) {
+    case DType::kQ4_0: f(BlockQ4_0{}); return true;
+    case DType::kQ4_1: f(BlockQ4_1{}); return true;
+    case DType::kQ5_0: f(BlockQ5_0{}); return true;
+    case DType::kQ5_1: f(BlockQ5_1{}); return true;
+    case DType::kQ8_0: f(BlockQ8_0{}); return true;
+    case DType::kQ2_K: f(BlockQ2_K{}); return true;
+    case DType::kQ3_K: f(BlockQ3_K{}); return true;
+    case DType::kQ4_K: f(BlockQ4_K{}); return true;
+    case DType::kQ5_K: f(BlockQ5_K{}); return true;
+    case DType::kQ6_K: f(BlockQ6_K{}); return true;
+    case DType::kIQ4_NL: f(BlockIQ4_NL{}); return true;
+    case DType::kIQ4_XS: f(BlockIQ4_XS{}); return true;
+    case DType::kMXFP4: f(BlockMXFP4{}); return true;
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16: break;
+  }
+  return false;
+}
+
+// y[0, n) <- row `row` of a matrix of rows of n values, of any type.
+LB_FN void expand_row(DType type, const void* matrix, long row, long n, float* y) {
+  if (type == DType::kF32) {
+    for (long i = 0; i < n; ++i) y[i] = static_cast<const float*>(matrix)[row * n + i];
+  } else if (type == DType::kF16) {
+    for (long i = 0; i < n; ++i) y[i] = f16_to_f32(static_cast<const uint16_t*>(matrix)[row * n + i]);
+  } else if (type == DType::kBF16) {
+    for (long i = 0; i < n; ++i) y[i] = bf16_to_f32(static_cast<const uint16_t*>(matrix)[row * n + i]);
+  } else {
+    visit_block(type, [&](auto tag) {
+      using Block = decltype(tag);
+      const Block* block = static_cast<const Block*>(matrix) + row * (n / Block::kValues);
+      for (long i = 0; i < n; i += Block::kValues) expand(*block++, y + i);
+    });
+  }
+}
+
+}  // namespace lb

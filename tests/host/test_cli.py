@@ -1,0 +1,364 @@
+"""The `lucebox` command as a user meets it: subprocesses of the real program on the embedded model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from lucebox.cli.options import field_docs, parse_field
+from lucebox.errors import InvalidRequestError
+from lucebox.options import EngineOptions, Sampling
+
+MODEL = "tiny-hybrid"
+PROMPT = "def fibonacci(n):\n"
+COMMAND = [sys.executable, "-m", "lucebox"]
+
+
+def lucebox(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *args], input=stdin, capture_output=True, text=True, timeout=120)
+
+
+def stdout_of(*args: str, stdin: str = "") -> str:
+    done = lucebox(*args, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def json_of(*args: str, stdin: str = "") -> Any:
+    return json.loads(stdout_of(*args, "--json", stdin=stdin))
+
+
+# run
+
+
+@pytest.fixture(scope="module")
+def greedy() -> dict[str, Any]:
+    """The reference continuation of PROMPT."""
+    return dict(json_of("run", MODEL, PROMPT, "-n", "24"))
+
+
+def test_run_streams_the_text_and_tells_speed_on_stderr(greedy: dict[str, Any]) -> None:
+    done = lucebox("run", MODEL, PROMPT, "-n", "24")
+    assert done.stdout == greedy["text"] + "\n"
+    assert "qwen35" in done.stderr
+    assert done.stderr.count("tok/s") == 2
+    assert done.stderr.rstrip().endswith("| length")
+
+
+def test_run_json_is_consistent(greedy: dict[str, Any]) -> None:
+    assert greedy["finish_reason"] == "length"
+    assert len(greedy["ids"]) == greedy["usage"]["completion_tokens"] == 24
+    assert greedy["usage"]["prompt_tokens"] > 3
+    timings = greedy["timings"]
+    assert timings["decode_tok_s"] == pytest.approx(timings["decode_tokens"] / timings["decode_s"])
+    assert greedy["logprobs"] is None
+
+
+def test_run_quiet_says_nothing_about_the_text(greedy: dict[str, Any]) -> None:
+    done = lucebox("run", MODEL, PROMPT, "-n", "24", "--quiet")
+    assert (done.stdout, done.stderr) == (greedy["text"] + "\n", "")
+
+
+@pytest.mark.parametrize("prompt", [[], ["-"]])
+def test_run_reads_the_prompt_from_stdin_less_its_last_newline(greedy: dict[str, Any], prompt: list[str]) -> None:
+    assert stdout_of("run", MODEL, *prompt, "-n", "24", stdin=PROMPT + "\n") == greedy["text"] + "\n"
+
+
+def test_run_takes_the_prompt_after_flags(greedy: dict[str, Any]) -> None:
+    assert stdout_of("run", MODEL, "-n", "24", PROMPT) == greedy["text"] + "\n"
+
+
+def test_run_sampling_flags_reach_the_engine(greedy: dict[str, Any]) -> None:
+    sampled = [json_of("run", MODEL, PROMPT, "-n", "24", "-t", "1.5", "--seed", seed) for seed in ("3", "3", "4")]
+    assert sampled[0]["ids"] == sampled[1]["ids"]
+    assert sampled[0]["ids"] != sampled[2]["ids"]
+    first = greedy["ids"][0]
+    forbidden = json_of("run", MODEL, PROMPT, "-n", "1", "--logit-bias", f"{first}=-100", "--logprobs", "2")
+    assert forbidden["ids"] != [first]
+    assert len(forbidden["logprobs"][0]["top"]) == 2
+
+
+def test_run_stop_string_ends_the_text(greedy: dict[str, Any]) -> None:
+    word = greedy["text"].split()[1]
+    stopped = json_of("run", MODEL, PROMPT, "-n", "24", "--stop", word)
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["text"] == greedy["text"].partition(word)[0]
+
+
+def test_run_chat_uses_the_template() -> None:
+    plain, chat, system = (
+        json_of("run", MODEL, "hello", "-n", "1", *flags)["usage"]["prompt_tokens"]
+        for flags in ([], ["--chat"], ["--chat", "--system", "You write Python."])
+    )
+    assert plain < chat < system
+
+
+def test_run_interrupted_keeps_what_was_written() -> None:
+    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, notes = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + rest).endswith(b"\n")
+    assert notes.decode().rstrip().endswith(("interrupted", "| cancelled"))
+    assert b"Traceback" not in notes
+
+
+def test_run_ends_quietly_when_its_reader_goes() -> None:
+    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "2000", "--ignore-eos"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    notes = process.stderr.read().decode()
+    assert process.wait(timeout=60) == 141
+    assert "Error" not in notes and "Traceback" not in notes
+
+
+# usage and errors
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["nonsense"],
+        ["run"],
+        ["run", MODEL, PROMPT, "--no-such-flag"],
+        ["run", MODEL, PROMPT, "--temp", "1"],  # no abbreviations
+        ["run", MODEL, PROMPT, "one more"],
+        ["run", MODEL, PROMPT, "--system", "without --chat"],
+        ["run", MODEL, PROMPT, "--logit-bias", "5"],
+        ["bench", MODEL, "-p", "12,x"],
+        ["bench", MODEL, "-p", "0", "-n", "0"],
+    ],
+)
+def test_wrong_usage_exits_with_2(args: list[str]) -> None:
+    done = lucebox(*args)
+    assert done.returncode == 2
+    assert "error: " in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "inspect", "bench"])
+def test_an_error_is_one_line(command: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\3\0\0\0")
+    done = lucebox(command, str(broken), "--offline", stdin="hello\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("lucebox: error: ")
+    assert "broken.gguf" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_debug_shows_where_an_error_comes_from() -> None:
+    done = lucebox("run", "no-such-model", PROMPT, "--offline", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ModelNotFoundError" in done.stderr
+
+
+def test_a_bad_engine_option_is_named() -> None:
+    done = lucebox("run", MODEL, PROMPT, "--kv", "f8")
+    assert done.returncode == 1
+    assert done.stderr.startswith("lucebox: error: ")
+    assert "f8" in done.stderr
+
+
+@pytest.mark.parametrize("cls", [EngineOptions, Sampling])
+def test_every_option_has_a_flag_with_its_docstring(cls: type) -> None:
+    words = " ".join(stdout_of("run", "--help").split())
+    for field in fields(cls):
+        assert f"--{field.name.replace('_', '-')}" in words
+        first_words = " ".join(field_docs(cls)[field.name].split()[:2])
+        assert field.name == "seed" or first_words in words
+
+
+@pytest.mark.parametrize(
+    "name, text, value",
+    [
+        ("temperature", "0.5", 0.5),
+        ("max_tokens", "7", 7),
+        ("stop", "\n\n", ("\n\n",)),
+        ("stop_ids", "3", (3,)),
+        ("logit_bias", "12=-2.5", {12: -2.5}),
+        ("ignore_eos", "true", True),
+    ],
+)
+def test_parse_field(name: str, text: str, value: object) -> None:
+    assert parse_field(Sampling, name, text) == value
+
+
+@pytest.mark.parametrize("name, text", [("top_k", "many"), ("nonsense", "1"), ("ignore_eos", "1"), ("logit_bias", "1")])
+def test_parse_field_refuses(name: str, text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=name):
+        parse_field(Sampling, name, text)
+
+
+# chat
+
+
+def chat(*lines: str, flags: tuple[str, ...] = ()) -> tuple[list[dict[str, Any]], str]:
+    """The answers to lines of piped input, and what stderr says."""
+    done = lucebox("chat", MODEL, "-n", "8", "-t", "0", "--json", *flags, stdin="\n".join(lines) + "\n")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_chat_answers_each_line_and_remembers() -> None:
+    answers, notes = chat("hello", "hello", "/exit", "never read")
+    assert len(answers) == 2
+    first, second = (answer["usage"] for answer in answers)
+    assert second["prompt_tokens"] > first["prompt_tokens"]
+    assert second["cached_tokens"] > 0
+    assert notes == ""
+
+
+def test_chat_undo_and_reset_forget() -> None:
+    answers, _ = chat("hello", "/undo", "hello", "hello", "/reset", "hello")
+    lengths = [answer["usage"]["prompt_tokens"] for answer in answers]
+    assert lengths[0] == lengths[1] == lengths[3] < lengths[2]
+    assert answers[0]["content"] == answers[1]["content"] == answers[3]["content"]
+
+
+def test_chat_save_and_load_go_on(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    answers, _ = chat("hello", f"/save {file}", "and then?", flags=("--system", "You write Python."))
+    saved = json.loads(file.read_text())
+    assert [message["role"] for message in saved["messages"]] == ["system", "user", "assistant"]
+    resumed, _ = chat(f"/load {file}", "and then?")
+    assert resumed[0]["content"] == answers[1]["content"]
+    assert resumed[0]["usage"]["prompt_tokens"] == answers[1]["usage"]["prompt_tokens"]
+
+
+def test_chat_set_and_stats() -> None:
+    answers, notes = chat("/set max-tokens=3", "hello", "/stats", "/set", "/help")
+    assert answers[0]["usage"]["completion_tokens"] <= 3
+    assert "tok/s" in notes
+    assert "max_tokens = 3" in notes
+    assert "/undo" in notes
+
+
+@pytest.mark.parametrize(
+    "line", ["/nonsense", "/set nonsense=1", "/set top_k", "/set top_k=x", "/undo", "/save", "/load no-such-file"]
+)
+def test_chat_refuses_a_wrong_command(line: str) -> None:
+    done = lucebox("chat", MODEL, stdin=line + "\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("lucebox: error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals are POSIX")
+def test_chat_in_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d() -> None:
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        flags = ["--ignore-eos", "--isa", "scalar", "-n", "8000"]
+        os.execv(sys.executable, [*COMMAND, "chat", MODEL, *flags])
+    screen = b""
+
+    def read_until(text: bytes) -> None:
+        nonlocal screen
+        deadline = time.monotonic() + 60
+        while text not in screen:
+            assert time.monotonic() < deadline, screen.decode(errors="replace")
+            screen += os.read(terminal, 4096)
+        screen = screen.partition(text)[2]
+
+    read_until(b"> ")
+    os.write(terminal, b"hello\n")
+    read_until(b"hello\r\n")
+    while not screen:
+        screen += os.read(terminal, 4096)  # the answer has begun
+    os.write(terminal, b"\x03")
+    read_until(b"> ")
+    os.write(terminal, b"/undo\n")
+    read_until(b"> ")
+    assert b"error" not in screen
+    os.write(terminal, b"\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+# inspect, models, version
+
+
+def test_inspect_agrees_with_the_gguf_package() -> None:
+    report = json_of("inspect", MODEL, "--tensors", "--full")
+    reader = gguf.GGUFReader(report["path"])
+    expected = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    assert report["metadata"].keys() == expected.keys()
+    for key, value in expected.items():
+        assert report["metadata"][key] == value, key
+    assert [(t["name"], t["bytes"]) for t in report["tensors"]] == [(t.name, t.n_bytes) for t in reader.tensors]
+    counts = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    assert {share["dtype"]: share["tensors"] for share in report["quant_mix"]} == counts
+    assert sum(share["bytes"] for share in report["quant_mix"]) == sum(int(t.n_bytes) for t in reader.tensors)
+
+
+def test_inspect_cuts_long_values_and_says_their_length() -> None:
+    report = json_of("inspect", MODEL)
+    assert report["metadata"]["tokenizer.ggml.tokens"]["length"] == 8192
+    assert "tensors" not in report
+    text = stdout_of("inspect", MODEL)
+    assert "(8,192 items)" in text
+    assert "token_embd.weight" not in text
+    assert max(len(line) for line in text.splitlines()) < 200
+    assert "token_embd.weight" in stdout_of("inspect", MODEL, "--tensors")
+
+
+def test_inspect_plans_memory_for_the_context_asked_for() -> None:
+    small, large = (json_of("inspect", MODEL, "--context", n)["memory_plan"] for n in ("256", "4096"))
+    for plan in (small, large):
+        assert sum(entry["bytes"] for entry in plan["entries"]) == plan["total_bytes"]
+    assert large["total_bytes"] > small["total_bytes"]
+    assert (small["context"], large["context"]) == (256, 4096)
+
+
+def test_models_lists_the_embedded_one() -> None:
+    entries = {entry["name"]: entry for entry in json_of("models")["catalog"]}
+    assert MODEL in entries
+    assert MODEL in stdout_of("models")
+
+
+def test_version() -> None:
+    facts = json_of("version")
+    assert stdout_of("version").startswith(f"lucebox {facts['lucebox']}\n")
+    assert facts["isa"] in facts["isas"]
+
+
+# bench
+
+
+def test_bench_reports_every_run_and_the_share_of_bandwidth(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.png"
+    report = json_of("bench", MODEL, "-p", "16,32", "-n", "8", "-d", "4", "-r", "2", "--plot", str(picture))
+    assert [m["label"] for m in report["measurements"]] == ["pp16", "pp32", "tg8 @4"]
+    for m in report["measurements"]:
+        assert len(m["seconds"]) == 2
+        assert 0 < m["tok_s"]["min"] <= m["tok_s"]["median"] <= m["tok_s"]["max"]
+    decode = report["measurements"][2]
+    assert decode["bandwidth_share"] == pytest.approx(decode["gb_s"] / report["bandwidth_gb_s"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_table() -> None:
+    lines = stdout_of("bench", MODEL, "-p", "0", "-n", "8", "-r", "1").splitlines()
+    assert lines[0].startswith(MODEL)
+    assert lines[-1].split()[0] == "tg8"
+    assert lines[-1].rstrip().endswith("1")

@@ -1,0 +1,47 @@
+"""The installed wheel: what it needs, what it holds, and how it says so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import lucebox
+import pytest
+from lucebox import _engine
+
+pytestmark = pytest.mark.packaging
+
+
+def test_engine_needs_only_the_system_libraries() -> None:
+    listing = subprocess.run(["readelf", "-d", _engine.__file__], check=True, capture_output=True, text=True).stdout
+    needed = set(re.findall(r"\(NEEDED\).*\[([^]]+)\]", listing))
+    assert needed <= {"libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6"}
+    assert "(RUNPATH)" not in listing and "(RPATH)" not in listing
+
+
+def test_engine_names_no_build_folder() -> None:
+    assert re.search(rb"/(?:root|home|tmp|work|build)/[\w./-]+", Path(_engine.__file__).read_bytes()) is None
+
+
+def test_engine_is_abi3_from_python_3_12() -> None:
+    assert Path(_engine.__file__).name.endswith(".abi3.so") == (sys.version_info >= (3, 12))
+
+
+def test_package_is_typed() -> None:
+    folder = Path(lucebox.__file__).parent
+    assert (folder / "py.typed").exists()
+    assert (folder / "_engine" / "__init__.pyi").exists()
+
+
+def test_licence() -> None:
+    assert metadata.metadata("lucebox")["License-Expression"] == "Apache-2.0"
+    files = [file.name for file in metadata.files("lucebox") or []]
+    assert "LICENSE" in files
+
+
+def test_command_is_installed() -> None:
+    (command,) = metadata.entry_points(group="console_scripts", name="lucebox")
+    assert callable(command.load())
