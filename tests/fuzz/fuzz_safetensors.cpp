@@ -4,7 +4,8 @@
 
 namespace {
 
-std::string file(const std::string& header, size_t data_bytes) {
+std::string file(std::string header, size_t data_bytes) {
+  header.resize((header.size() + 7) / 8 * 8, ' ');
   const uint64_t length = header.size();
   std::string out(reinterpret_cast<const char*>(&length), sizeof length);
   return out + header + std::string(data_bytes, '\x3F');
@@ -14,13 +15,13 @@ std::string file(const std::string& header, size_t data_bytes) {
 
 std::vector<std::string> seed_inputs() {
   return {
-      file("{}      ", 0),
-      file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}       )", 24),
+      file("{}", 0),
+      file(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", 24),
       file(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[4],"data_offsets":[8,16]},)"
-           R"("a":{"dtype":"F16","shape":[2,2,1],"data_offsets":[0,8]}}     )",
+           R"("a":{"dtype":"F16","shape":[2,2,1],"data_offsets":[0,8]}})",
            16),
       file(
-          R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}  )",
+          R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
           8),
   };
 }
