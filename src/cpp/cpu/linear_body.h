@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear_f32.h"
 #include "quant/decode.h"
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && __has_include("cpu/linear_q8_avx512.h")
 #include "cpu/linear_q8_avx512.h"
 #else
 #include "cpu/linear_q8.h"
@@ -15,7 +15,9 @@ namespace lb::cpu {
 namespace {
 
 void embed_rows(const Embed& op, int begin, int end) {
-  for (int r = begin; r < end; ++r) expand_row(op.type, op.table, op.ids[r], op.dim, op.y + long(r) * op.dim);
+  const long stride = quant::bytes_of(op.type, op.dim);
+  for (int r = begin; r < end; ++r)
+    quant::decode_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim, op.dim);
 }
 
 // A block with an infinity or a NaN gets a NaN scale and q = 0, so every product with it is NaN.
@@ -29,10 +31,10 @@ void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, 
     }
     uint32_t largest = 0;  // compared as integers, |x| keeps its order and NaN is the largest
     for (int i = 0; i < 32; ++i) {
-      const uint32_t magnitude = bits_of(x[i]) & 0x7fffffff;
+      const uint32_t magnitude = quant::bits_of(x[i]) & 0x7fffffff;
       largest = magnitude > largest ? magnitude : largest;
     }
-    scale[b] = float_of(largest < 0x7f800000 ? largest : 0x7fc00000) / 127.0f;
+    scale[b] = quant::float_of(largest < 0x7f800000 ? largest : 0x7fc00000) / 127.0f;
     const bool is_usable = scale[b] > 0;
     const float divisor = is_usable ? scale[b] : 1.0f;
     int32_t total = 0;

@@ -5,76 +5,11 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/simd.h"
 #include "quant/decode.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace lb::cpu {
 namespace {
-
-struct F16 {
-  uint16_t bits;
-};
-struct BF16 {
-  uint16_t bits;
-};
-float to_f32(float v) { return v; }
-float to_f32(F16 v) { return f16_to_f32(v.bits); }
-float to_f32(BF16 v) { return bf16_to_f32(v.bits); }
-
-#if defined(__AVX512F__)
-constexpr int kWide = 16;
-using Wide = __m512;
-Wide wide_zero() { return _mm512_setzero_ps(); }
-Wide wide_load(const float* p) { return _mm512_loadu_ps(p); }
-Wide wide_load(const F16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-Wide wide_load(const BF16* p) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-Wide wide_fma(Wide a, Wide b, Wide c) { return _mm512_fmadd_ps(a, b, c); }
-void wide_store(float* p, Wide v) { _mm512_storeu_ps(p, v); }
-#elif defined(__AVX2__)
-constexpr int kWide = 8;
-using Wide = __m256;
-Wide wide_zero() { return _mm256_setzero_ps(); }
-Wide wide_load(const float* p) { return _mm256_loadu_ps(p); }
-Wide wide_load(const F16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-Wide wide_load(const BF16* p) {
-  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-Wide wide_fma(Wide a, Wide b, Wide c) { return _mm256_fmadd_ps(a, b, c); }
-void wide_store(float* p, Wide v) { _mm256_storeu_ps(p, v); }
-#else
-constexpr int kWide = 8;
-struct Wide {
-  float v[kWide];
-};
-Wide wide_zero() { return {}; }
-template <class W>
-Wide wide_load(const W* p) {
-  Wide out;
-  for (int l = 0; l < kWide; ++l) out.v[l] = to_f32(p[l]);
-  return out;
-}
-Wide wide_fma(Wide a, Wide b, Wide c) {
-  for (int l = 0; l < kWide; ++l) c.v[l] += a.v[l] * b.v[l];
-  return c;
-}
-void wide_store(float* p, Wide v) {
-  for (int l = 0; l < kWide; ++l) p[l] = v.v[l];
-}
-#endif
-
-float wide_sum(Wide v) {
-  float lanes[kWide];
-  wide_store(lanes, v);
-  for (int half = kWide / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
-}
 
 constexpr int kTileRows = 4;     // weight rows of a tile
 constexpr long kBlockX = 96 << 10;  // values of x a pass over the weights keeps in the second-level cache: 384 KiB
@@ -83,24 +18,22 @@ constexpr long kBlockX = 96 << 10;  // values of x a pass over the weights keeps
 template <class W, int kR>
 void tile_f32(const Linear& op, const W* const* w, int o, int n, int r0) {
   const float* x = op.x + long(r0) * op.n_in;
-  Wide acc[kTileRows][kR];
-  for (int i = 0; i < kTileRows; ++i)
-    for (int r = 0; r < kR; ++r) acc[i][r] = wide_zero();
-  int k = 0;
-  for (; k + kWide <= op.n_in; k += kWide) {
-    Wide a[kR];
-    for (int r = 0; r < kR; ++r) a[r] = wide_load(x + long(r) * op.n_in + k);
+  vf acc[kTileRows][kR] = {};
+  const auto step = [&](int k, int lanes) {
+    vf a[kR];
+    for (int r = 0; r < kR; ++r) a[r] = load(x + long(r) * op.n_in + k, lanes);
     for (int i = 0; i < kTileRows; ++i) {
-      const Wide b = wide_load(w[i] + k);
-      for (int r = 0; r < kR; ++r) acc[i][r] = wide_fma(a[r], b, acc[i][r]);
+      const vf b = load(w[i] + k, lanes);
+      for (int r = 0; r < kR; ++r) acc[i][r] = fma(a[r], b, acc[i][r]);
     }
-  }
+  };
+  int k = 0;
+  for (; k + kLanes <= op.n_in; k += kLanes) step(k, kLanes);
+  if (k < op.n_in) step(k, op.n_in - k);
   for (int i = 0; i < n; ++i) {
     for (int r = 0; r < kR; ++r) {
-      float sum = wide_sum(acc[i][r]);
-      for (int j = k; j < op.n_in; ++j) sum += to_f32(w[i][j]) * x[long(r) * op.n_in + j];
       const long at = long(r0 + r) * op.n_out + o + i;
-      op.y[at] = sum + (op.add ? op.add[at] : 0.0f);
+      op.y[at] = hsum(acc[i][r]) + (op.add ? op.add[at] : 0.0f);
     }
   }
 }
@@ -152,10 +85,10 @@ void linear_f32_blocks(const Linear& op, int begin, int end, float* expanded) {
 void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
   switch (op.type) {
     case DType::kF32: return linear_f32_plain<float>(op, begin, end);
-    case DType::kF16: return linear_f32_plain<F16>(op, begin, end);
-    case DType::kBF16: return linear_f32_plain<BF16>(op, begin, end);
+    case DType::kF16: return linear_f32_plain<Half>(op, begin, end);
+    case DType::kBF16: return linear_f32_plain<BFloat>(op, begin, end);
     default:
-      visit_block(op.type, [&](auto tag) {
+      quant::visit_block(op.type, [&](auto tag) {
         linear_f32_blocks<decltype(tag)>(op, begin, end, reinterpret_cast<float*>(scratch));
       });
   }

@@ -93,7 +93,7 @@ void unpack_row(const Block* block, int n_in, UnpackedRow row) {
   float* offset = row.offset;
   for (int i = 0; i < n_in; i += Block::kValues, ++block) {
     for (int j = 0; j < Block::kValues / Block::kSub; ++j) {
-      const Run run = unpack(*block, j, row.q + i + j * Block::kSub);
+      const quant::Run run = unpack(*block, j, row.q + i + j * Block::kSub);
       for (int l = 0; l < kLanes; ++l) *scale++ = run.scale;
       if constexpr (Block::kHasMin)
         for (int l = 0; l < kLanes; ++l) *offset++ = run.offset;
@@ -132,7 +132,7 @@ void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::
 }
 
 void linear_q8(const Linear& op, const Q8Rows& x, int begin, int end, std::byte* scratch) {
-  visit_block(op.type, [&](auto tag) { linear_q8_type<decltype(tag)>(op, x, begin, end, scratch); });
+  quant::visit_block(op.type, [&](auto tag) { linear_q8_type<decltype(tag)>(op, x, begin, end, scratch); });
 }
 
 }  // namespace

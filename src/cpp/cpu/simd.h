@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/half.h"
+#include "quant/half.h"
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -141,7 +141,7 @@ inline vf load(const Half* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
   vf x;
-  for (int i = 0; i < kLanes; ++i) x[i] = f32_from_f16(p[i].bits);
+  for (int i = 0; i < kLanes; ++i) x[i] = quant::f16_to_f32(p[i].bits);
   return x;
 #endif
 }
@@ -156,21 +156,21 @@ inline vf load(const BFloat* p) {
 inline vf load(const Half* p, int n) {
   if (n >= kLanes) return load(p);
   vf x = {};
-  for (int i = 0; i < n; ++i) x[i] = f32_from_f16(p[i].bits);
+  for (int i = 0; i < n; ++i) x[i] = quant::f16_to_f32(p[i].bits);
   return x;
 }
 
 inline vf load(const BFloat* p, int n) {
   if (n >= kLanes) return load(p);
   vf x = {};
-  for (int i = 0; i < n; ++i) x[i] = f32_from_bf16(p[i].bits);
+  for (int i = 0; i < n; ++i) x[i] = quant::bf16_to_f32(p[i].bits);
   return x;
 }
 
 inline void narrow(float* to, const float* from, int n) { __builtin_memcpy(to, from, n * sizeof(float)); }
 
 inline void narrow(BFloat* to, const float* from, int n) {
-  for (int i = 0; i < n; ++i) to[i].bits = bf16_from_f32(from[i]);
+  for (int i = 0; i < n; ++i) to[i].bits = quant::f32_to_bf16(from[i]);
 }
 
 inline void narrow(Half* to, const float* from, int n) {
@@ -180,7 +180,7 @@ inline void narrow(Half* to, const float* from, int n) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
-  for (; i < n; ++i) to[i].bits = f16_from_f32(from[i]);
+  for (; i < n; ++i) to[i].bits = quant::f32_to_f16(from[i]);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 
-namespace lb {
+namespace lb::quant {
 
 struct BlockQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
@@ -135,4 +135,4 @@ static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(Blo
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // e2m1, doubled
 
-}  // namespace lb
+}  // namespace lb::quant

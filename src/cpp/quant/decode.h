@@ -5,7 +5,7 @@
 #include "quant/blocks.h"
 #include "quant/half.h"
 
-namespace lb {
+namespace lb::quant {
 
 // Of one run of kSub values: value = scale * q + offset; offset only where the type has mins.
 struct Run {
@@ -163,21 +163,29 @@ LB_FN bool visit_block(DType type, F&& f) {
   return false;
 }
 
-// y[0, n) <- row `row` of a matrix of rows of n values, of any type.
-LB_FN void expand_row(DType type, const void* matrix, long row, long n, float* y) {
+// y[0, count) <- the values at `data`; count is a multiple of the block.
+LB_FN void decode_row(DType type, const void* data, float* y, long count) {
+  const auto* half = static_cast<const uint16_t*>(data);
   if (type == DType::kF32) {
-    for (long i = 0; i < n; ++i) y[i] = static_cast<const float*>(matrix)[row * n + i];
+    for (long i = 0; i < count; ++i) y[i] = static_cast<const float*>(data)[i];
   } else if (type == DType::kF16) {
-    for (long i = 0; i < n; ++i) y[i] = f16_to_f32(static_cast<const uint16_t*>(matrix)[row * n + i]);
+    for (long i = 0; i < count; ++i) y[i] = f16_to_f32(half[i]);
   } else if (type == DType::kBF16) {
-    for (long i = 0; i < n; ++i) y[i] = bf16_to_f32(static_cast<const uint16_t*>(matrix)[row * n + i]);
+    for (long i = 0; i < count; ++i) y[i] = bf16_to_f32(half[i]);
   } else {
     visit_block(type, [&](auto tag) {
       using Block = decltype(tag);
-      const Block* block = static_cast<const Block*>(matrix) + row * (n / Block::kValues);
-      for (long i = 0; i < n; i += Block::kValues) expand(*block++, y + i);
+      const Block* block = static_cast<const Block*>(data);
+      for (long i = 0; i < count; i += Block::kValues) expand(*block++, y + i);
     });
   }
 }
 
-}  // namespace lb
+// Bytes of `count` values. As row_bytes of base/dtype.h, for files that may not call inline functions with linkage.
+LB_FN long bytes_of(DType type, long count) {
+  long bytes = count * (type == DType::kF32 ? 4 : 2);
+  visit_block(type, [&](auto tag) { bytes = count / decltype(tag)::kValues * long(sizeof(tag)); });
+  return bytes;
+}
+
+}  // namespace lb::quant

@@ -9,7 +9,7 @@
 #define LB_FN [[maybe_unused]] static inline
 #endif
 
-namespace lb {
+namespace lb::quant {
 
 LB_FN uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 LB_FN float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -41,4 +41,4 @@ LB_FN uint16_t f32_to_bf16(float x) {
   return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-}  // namespace lb
+}  // namespace lb::quant

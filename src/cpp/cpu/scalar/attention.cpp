@@ -1,25 +1,26 @@
 // Attention over the paged cache: one query against one slot at a time, with a running maximum and sum.
+#include <algorithm>
 #include <cmath>
 
-#include "cpu/half.h"
 #include "cpu/scalar/scalar.h"
 #include "cpu/tree.h"
+#include "quant/half.h"
 
 namespace lb::cpu::scalar {
 namespace {
 
 float load(const void* data, DType type, long i) {
   switch (type) {
-    case DType::kF16: return f32_from_f16(static_cast<const uint16_t*>(data)[i]);
-    case DType::kBF16: return f32_from_bf16(static_cast<const uint16_t*>(data)[i]);
+    case DType::kF16: return quant::f16_to_f32(static_cast<const uint16_t*>(data)[i]);
+    case DType::kBF16: return quant::bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
     default: return static_cast<const float*>(data)[i];
   }
 }
 
 void store(void* data, DType type, long i, float x) {
   switch (type) {
-    case DType::kF16: static_cast<uint16_t*>(data)[i] = f16_from_f32(x); break;
-    case DType::kBF16: static_cast<uint16_t*>(data)[i] = bf16_from_f32(x); break;
+    case DType::kF16: static_cast<uint16_t*>(data)[i] = quant::f32_to_f16(x); break;
+    case DType::kBF16: static_cast<uint16_t*>(data)[i] = quant::f32_to_bf16(x); break;
     default: static_cast<float*>(data)[i] = x;
   }
 }

@@ -14,7 +14,7 @@ float dot_q8(const Block* w, int n_in, const int8_t* a, const float* s) {
   float total = 0;
   for (int i = 0; i < n_in; i += Block::kSub) {
     int8_t q[Block::kSub];
-    const Run run = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
+    const quant::Run run = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
     int32_t dot = 0, sum = 0;
     for (int l = 0; l < Block::kSub; ++l) {
       dot += q[l] * a[i + l];
@@ -30,7 +30,9 @@ float added(const Linear& op, long at) { return op.add ? op.add[at] : 0.0f; }
 }  // namespace
 
 void embed_rows(const Embed& op, int begin, int end) {
-  for (int r = begin; r < end; ++r) expand_row(op.type, op.table, op.ids[r], op.dim, op.y + long(r) * op.dim);
+  const long stride = quant::bytes_of(op.type, op.dim);
+  for (int r = begin; r < end; ++r)
+    quant::decode_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim, op.dim);
 }
 
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum) {
@@ -53,7 +55,7 @@ void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, 
 }
 
 void linear_q8(const Linear& op, const Q8Rows& x, int begin, int end, std::byte*) {
-  visit_block(op.type, [&](auto tag) {
+  quant::visit_block(op.type, [&](auto tag) {
     using Block = decltype(tag);
     for (int r = 0; r < op.rows; ++r) {
       for (int o = begin; o < end; ++o) {
@@ -67,8 +69,9 @@ void linear_q8(const Linear& op, const Q8Rows& x, int begin, int end, std::byte*
 
 void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
   float* w = reinterpret_cast<float*>(scratch);
+  const long stride = quant::bytes_of(op.type, op.n_in);
   for (int o = begin; o < end; ++o) {
-    expand_row(op.type, op.w, o, op.n_in, w);
+    quant::decode_row(op.type, static_cast<const char*>(op.w) + o * stride, w, op.n_in);
     for (int r = 0; r < op.rows; ++r) {
       double total = 0;
       for (int i = 0; i < op.n_in; ++i) total += double(w[i]) * op.x[long(r) * op.n_in + i];

@@ -1,0 +1,178 @@
+// Matrix products and block decoding on numpy arrays, for tests and benchmarks.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "cpu/kernels.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "quant/decode.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// A numpy array that owns its values; a, b: the shape.
+template <class T>
+auto make_array(size_t a, size_t b) {
+  T* values = new T[a * b];
+  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<2>>(values, {a, b}, owner);
+}
+
+DType parse_dtype(const std::string& name) {
+  const auto type = dtype_from_name(name);
+  LB_CHECK(type, kInvalid, "unknown element type \"", name, "\"");
+  return *type;
+}
+
+Isa parse_isa(const std::string& text) {
+  if (text == "auto") return best_isa();
+  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+    if (text == name(isa)) return isa;
+  fail(ErrorCode::kInvalid, "unknown instruction set \"", text, "\"");
+}
+
+Activations parse_activations(const std::string& text) {
+  if (text == "int8") return Activations::kInt8;
+  LB_CHECK(text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
+  return Activations::kF32;
+}
+
+void check_bytes(const Bytes& data, DType type, size_t count) {
+  LB_CHECK(count % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ",
+           info(type).block_values, " values, got ", count);
+}
+
+nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
+  const DType type = parse_dtype(dtype);
+  check_bytes(data, type, n);
+  LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
+           " bytes, got ", data.size());
+  auto y = make_array<float>(1, n);
+  quant::decode_row(type, data.data(), y.data(), long(n));
+  return nb::cast(y).attr("reshape")(-1);
+}
+
+// A product with fixed weights that can run again and again, so that a benchmark times nothing else.
+class LinearGroup {
+ public:
+  LinearGroup(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+              int max_rows, const std::string& activations, const std::string& isa, int threads)
+      : weights_(std::move(weights)), n_in_(n_in), max_rows_(max_rows), activations_(parse_activations(activations)) {
+    LB_CHECK(weights_.size() == dtypes.size() && weights_.size() == n_out.size(), kInvalid,
+             "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ", n_out.size());
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const DType type = parse_dtype(dtypes[i]);
+      check_bytes(weights_[i], type, n_in);
+      const size_t bytes = row_bytes(type, n_in) * n_out[i];
+      LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ", weights_[i].size());
+      members_.push_back({.w = weights_[i].data(), .type = type, .n_in = n_in, .n_out = n_out[i], .activations = activations_});
+    }
+    stream_ = std::make_unique<Stream>(StreamOptions{.n_threads = threads,
+                                                     .isa = parse_isa(isa),
+                                                     .shared_scratch_bytes = linear_shared_scratch(max_rows, n_in),
+                                                     .thread_scratch_bytes = linear_thread_scratch(n_in)});
+  }
+
+  // y[i] <- x w[i]^T (+ add[i]), written in place.
+  void run(const Matrix& x, const std::vector<Output>& y, const std::optional<std::vector<Matrix>>& add) {
+    const int rows = int(x.shape(0));
+    LB_CHECK(int(x.shape(1)) == n_in_ && rows <= max_rows_, kInvalid, "x must be [up to ", max_rows_, ", ", n_in_,
+             "], got [", rows, ", ", x.shape(1), "]");
+    LB_CHECK(y.size() == members_.size() && (!add || add->size() == members_.size()), kInvalid,
+             "one y and one add for each of the ", members_.size(), " weights");
+    for (size_t i = 0; i < members_.size(); ++i) {
+      Linear& op = members_[i];
+      const auto check = [&](const char* what, size_t a, size_t b) {
+        LB_CHECK(int(a) == rows && int(b) == op.n_out, kInvalid, what, " must be [", rows, ", ", op.n_out, "], got [", a,
+                 ", ", b, "]");
+      };
+      check("y", y[i].shape(0), y[i].shape(1));
+      if (add) check("add", (*add)[i].shape(0), (*add)[i].shape(1));
+      op.x = x.data();
+      op.y = y[i].data();
+      op.add = add ? (*add)[i].data() : nullptr;
+      op.rows = rows;
+    }
+    nb::gil_scoped_release release;
+    lb::run(members_, *stream_);
+  }
+
+ private:
+  std::vector<Bytes> weights_;  // keeps the arrays alive
+  std::vector<Linear> members_;
+  std::unique_ptr<Stream> stream_;
+  int n_in_, max_rows_;
+  Activations activations_;
+};
+
+nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,
+                  const std::optional<Matrix>& add, const std::string& activations, const std::string& isa, int threads) {
+  LinearGroup group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
+  auto y = make_array<float>(x.shape(0), n_out);
+  std::optional<std::vector<Matrix>> adds;
+  if (add) adds.emplace().push_back(*add);
+  group.run(x, {Output(y)}, adds);
+  return nb::cast(y);
+}
+
+nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Ids& ids, const std::string& isa, int threads) {
+  const DType type = parse_dtype(dtype);
+  check_bytes(table, type, dim);
+  const size_t stride = row_bytes(type, dim);
+  for (size_t i = 0; i < ids.size(); ++i)
+    LB_CHECK(ids.data()[i] >= 0 && size_t(ids.data()[i] + 1) * stride <= table.size(), kInvalid, "id ", ids.data()[i],
+             " is outside a table of ", table.size() / stride, " rows");
+  auto y = make_array<float>(ids.size(), dim);
+  Stream stream({.n_threads = threads, .isa = parse_isa(isa)});
+  lb::run(Embed{.table = table.data(), .type = type, .ids = ids.data(), .y = y.data(), .rows = int(ids.size()), .dim = dim},
+          stream);
+  return nb::cast(y);
+}
+
+// (q, scale, sum) of rows rounded to 8 bits.
+nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
+  const cpu::Kernels* kernels = cpu::kernels_for(parse_isa(isa));
+  LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");
+  const size_t rows = x.shape(0), n_in = x.shape(1), stride = (n_in + 63) / 64 * 64, n_blocks = stride / 32;
+  auto q = make_array<int8_t>(rows, stride);
+  auto scale = make_array<float>(rows, n_blocks);
+  auto sum = make_array<int32_t>(rows, n_blocks);
+  for (size_t r = 0; r < rows; ++r)
+    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.data() + r * stride, scale.data() + r * n_blocks,
+                         sum.data() + r * n_blocks);
+  return nb::make_tuple(q, scale, sum);
+}
+
+}  // namespace
+
+void bind_ops_linear(nb::module_& m) {
+  m.def("dequantize", &dequantize, "data"_a, "dtype"_a, "n"_a, "n values of an element type as fp32.");
+  m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
+  m.def("linear", &linear, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(), "activations"_a = "int8",
+        "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
+  m.def("embed", &embed, "table"_a, "dtype"_a, "dim"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1, "Rows of a table as fp32.");
+  nb::class_<LinearGroup>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
+      .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
+                    const std::string&, const std::string&, int>(),
+           "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "max_rows"_a, "activations"_a = "int8", "isa"_a = "auto",
+           "threads"_a = 1)
+      .def("run", &LinearGroup::run, "x"_a, "y"_a, "add"_a = nb::none(), "Writes each product into its y.");
+}
+
+}  // namespace lb

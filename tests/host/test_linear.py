@@ -1,0 +1,169 @@
+"""Matrix products on every instruction set of this machine against fp64 from the same inputs."""
+
+from __future__ import annotations
+
+import secrets
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
+from numpy.typing import NDArray
+from reference import linear as reference
+from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
+
+TOLERANCE = tomllib.loads((Path(__file__).parents[1] / "tolerances.toml").read_text())["linear"]
+ISAS = _engine.available_isas()
+ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 33)
+SHAPES_32 = ((1, 32), (3, 160), (33, 96), (50, 576), (16, 1536))  # (n_out, n_in)
+SHAPES_256 = ((1, 256), (3, 768), (33, 512), (50, 1536))
+SHAPES_PLAIN = ((1, 1), (3, 33), (33, 100), (50, 576))
+GUARD = np.float32(-7.5e30)
+
+F32 = NDArray[np.float32]
+
+
+def shapes(dtype: str) -> tuple[tuple[int, int], ...]:
+    if dtype in PLAIN_TYPES:
+        return SHAPES_PLAIN
+    return SHAPES_32 if reference.block_size(dtype)[0] == 32 else SHAPES_256
+
+
+def guarded(rows: int, n_out: int) -> tuple[F32, F32]:
+    """A y full of NaN between guards, and the memory it lies in."""
+    memory = np.full(rows * n_out + 64, GUARD, np.float32)
+    y = memory[32 : 32 + rows * n_out].reshape(rows, n_out)
+    y[:] = np.nan
+    return y, memory
+
+
+def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str) -> None:
+    assert np.isfinite(got).all(), what
+    a = got.astype(np.float64)
+    norm = (a * a).sum() + (want * want).sum()
+    diff = 1 - 2 * (a * want).sum() / norm if norm else 0.0
+    assert diff < TOLERANCE["diff"], f"{what}: diff {diff:.2e}"
+    worst = (np.abs(a - want) / (scale + 1e-30)).max()
+    assert worst < TOLERANCE["element"], f"{what}: element {worst:.2e}"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+def test_product(dtype: str, activations: str, isa: str) -> None:
+    seed = secrets.randbits(32)
+    rng = np.random.default_rng(seed)
+    for n_out, n_in in shapes(dtype):
+        w = random_weights(dtype, n_out * n_in, rng)
+        group = _engine.ops.LinearGroup([w], [dtype], [n_out], n_in, max(ROWS), activations, isa, 1)
+        for rows in ROWS:
+            x = rng.normal(size=(rows, n_in)).astype(np.float32)
+            y, memory = guarded(rows, n_out)
+            group.run(x, [y])
+            what = f"seed {seed} n_out {n_out} n_in {n_in} rows {rows}"
+            check(y, *reference.linear(w, dtype, n_out, x, activations), what)
+            assert (memory[:32] == GUARD).all() and (memory[-32:] == GUARD).all(), what
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+def test_group_add_and_threads(activations: str, isa: str) -> None:
+    """A mixed group: each member as if alone, add fused even onto y itself, the same bits from one thread and two."""
+    rng = np.random.default_rng(1)
+    dtypes, n_out, n_in, rows = ["Q4_1", "Q6_K", "BF16"], [200, 72, 130], 512, 9
+    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    results = []
+    for threads in (1, 2):
+        group = _engine.ops.LinearGroup(weights, dtypes, n_out, n_in, rows, activations, isa, threads)
+        y = [a.copy() for a in add]
+        group.run(x, y, y)
+        results.append(y)
+    for i, (w, dtype, n) in enumerate(zip(weights, dtypes, n_out, strict=True)):
+        want, scale = reference.linear(w, dtype, n, x, activations)
+        check(results[0][i], want + add[i], scale + np.abs(add[i]), dtype)
+        assert np.array_equal(results[0][i], results[1][i])
+        assert np.array_equal(results[0][i], _engine.ops.linear(w, dtype, n, n_in, x, add[i], activations, isa))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_1", "Q6_K", "Q2_K"])
+def test_row_does_not_depend_on_its_batch(dtype: str, isa: str) -> None:
+    """Among 1 to 4 rows, and among 5 and more, a row gives the same bits whatever rides along."""
+    rng = np.random.default_rng(2)
+    n_out, n_in = 40, 768
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(33, n_in)).astype(np.float32)
+    few = _engine.ops.linear(w, dtype, n_out, n_in, x[:1], isa=isa)
+    many = _engine.ops.linear(w, dtype, n_out, n_in, x, isa=isa)
+    for rows in (2, 3, 4):
+        assert np.array_equal(_engine.ops.linear(w, dtype, n_out, n_in, x[:rows], isa=isa)[:1], few)
+    for rows in (5, 6, 7, 8, 11, 32):
+        assert np.array_equal(_engine.ops.linear(w, dtype, n_out, n_in, x[:rows], isa=isa), many[:rows])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_extreme_codes_do_not_saturate(isa: str) -> None:
+    """All codes and activations at their largest: where 16-bit partial sums would clip."""
+    n_in = 256
+    for dtype in BLOCK_TYPES:
+        values, n_bytes = reference.block_size(dtype)
+        for fill in (0x00, 0x7F, 0x80, 0xFF):
+            block = np.full((n_in // values, n_bytes), fill, np.uint8)
+            for at in reference.F16_AT[dtype]:
+                block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+            if dtype == "MXFP4":
+                block[:, 0] = 127
+            w = block.reshape(-1)
+            for rows in (1, 8):
+                x = np.full((rows, n_in), -3.0, np.float32)
+                check(_engine.ops.linear(w, dtype, 1, n_in, x, isa=isa), *reference.linear(w, dtype, 1, x, "int8"),
+                      f"{dtype} {fill:#x}")  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rounding_of_activations(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3, 160)).astype(np.float32)
+    x[1, 32:64] = 0
+    x[2, :32] = np.arange(32) * 0.5  # ties
+    x[2, 32:64] = 1e-44  # a scale that rounds to zero
+    q, scale, total = _engine.ops.quantize_q8(x, isa)
+    want_q, want_scale = reference.quantize_q8(x)
+    assert q.shape == (3, 192) and not q[:, 160:].any() and not scale[:, 5:].any()
+    assert np.array_equal(q[:, :160], want_q)
+    assert np.array_equal(scale[:, :5], want_scale)
+    assert np.array_equal(total, q.reshape(3, 6, 32).astype(np.int32).sum(axis=2))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rows", [1, 6])
+def test_not_a_number_stays_one(rows: int, poison: float, isa: str) -> None:
+    x = np.ones((rows, 64), np.float32)
+    x[0, 40] = poison
+    w = random_weights("Q4_1", 3 * 64, np.random.default_rng(4))
+    y = _engine.ops.linear(w, "Q4_1", 3, 64, x, isa=isa)
+    assert np.isnan(y[0]).all() and np.isfinite(y[1:]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q6_K", "BF16"])
+def test_embed(dtype: str, isa: str) -> None:
+    dim = 512
+    table = random_weights(dtype, 10 * dim, np.random.default_rng(5))
+    ids = np.array([9, 0, 3, 3], np.int32)
+    want = reference.decode(table, dtype).reshape(10, dim)[ids]
+    for threads in (1, 2):
+        assert np.array_equal(_engine.ops.embed(table, dtype, dim, ids, isa, threads), want)
+
+
+def test_wrong_sizes_are_refused() -> None:
+    w = np.zeros(36, np.uint8)
+    with pytest.raises(InvalidRequestError, match="weights 0 must be 18 bytes, got 36"):
+        _engine.ops.linear(w, "Q4_0", 1, 32, np.zeros((1, 32), np.float32))
+    with pytest.raises(InvalidRequestError, match="x must be"):
+        _engine.ops.linear(w, "Q4_0", 2, 32, np.zeros((1, 31), np.float32))

@@ -1,0 +1,68 @@
+"""Products with a weight matrix in fp64, from the same bytes and the same rounded activations as the engine."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+# Where the f16 scales of a block stand; random bytes there would be infinities and NaN.
+F16_AT = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+}  # fmt: skip
+BLOCK_TYPES = tuple(F16_AT)
+PLAIN_TYPES = ("F32", "F16", "BF16")
+
+
+def block_size(dtype: str) -> tuple[int, int]:
+    """(values, bytes) of a block."""
+    return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype]]
+
+
+def random_weights(dtype: str, count: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Bytes of `count` values near 1: every code and every small scale occurs, the f16 scales are finite."""
+    if dtype == "F32":
+        return rng.normal(size=count).astype(np.float32).view(np.uint8)
+    if dtype == "F16":
+        return rng.normal(size=count).astype(np.float16).view(np.uint8)
+    if dtype == "BF16":
+        return (rng.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    values, n_bytes = block_size(dtype)
+    blocks = rng.integers(0, 256, (count // values, n_bytes), dtype=np.uint8)
+    for at in F16_AT[dtype]:
+        blocks[:, at : at + 2] = rng.normal(0, 0.1, (len(blocks), 1)).astype(np.float16).view(np.uint8)
+    if dtype == "MXFP4":
+        blocks[:, 0] = rng.integers(120, 132, len(blocks))
+    return blocks.reshape(-1)
+
+
+def decode(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
+    """The values as gguf-py has them."""
+    if dtype in BLOCK_TYPES:
+        return dequantize(w.reshape(-1, block_size(dtype)[1]), gguf.GGMLQuantizationType[dtype]).reshape(-1)
+    if dtype == "BF16":
+        return (w.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return w.view({"F32": np.float32, "F16": np.float16}[dtype]).astype(np.float32)
+
+
+def quantize_q8(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Rows rounded to blocks of 32: scale = max|x| / 127 in fp32, q = round half to even of x / scale in fp32."""
+    blocks = x.reshape(len(x), -1, 32)
+    scale = np.abs(blocks).max(axis=2) / np.float32(127)
+    divisor = np.where(scale > 0, scale, np.float32(1))[:, :, None]
+    q = np.where(scale[:, :, None] > 0, np.clip(np.rint(blocks / divisor), -127, 127), 0)
+    return q.astype(np.int8).reshape(x.shape), scale
+
+
+def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32], activations: str) -> tuple[F64, F64]:
+    """x w^T, and the same with absolute values: the scale of the rounding errors."""
+    weights = decode(w, dtype).reshape(n_out, -1).astype(np.float64)
+    inputs = x.astype(np.float64)
+    if activations == "int8" and dtype in BLOCK_TYPES:
+        q, scale = quantize_q8(x)
+        inputs = (q.reshape(*scale.shape, 32) * scale[:, :, None].astype(np.float64)).reshape(x.shape)
+    return inputs @ weights.T, np.abs(inputs) @ np.abs(weights).T
