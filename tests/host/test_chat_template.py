@@ -1,4 +1,4 @@
-"""Chat templates: prompts of published templates written out by hand, message checks, sources, and runaway templates."""
+"""Chat templates: prompts of published templates written out by hand, message checks, sources, runaway templates."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_tools_qwen35() -> None:
         "<tool_call>\n<function=weather>\n"
         "<parameter=city>\nKöln\n</parameter>\n<parameter=n>\n[1, 2]\n</parameter>\n"
         "</function>\n</tool_call><|im_end|>\n"
-        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
+        "\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n<think>\n"
     )
 
@@ -89,7 +90,8 @@ def test_tools_qwen3() -> None:
         "<|im_start|>user\nWeather?<|im_end|>\n"
         '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "n": [1, 2]}}\n'
         "</tool_call><|im_end|>\n"
-        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
+        "\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n"
     )
 

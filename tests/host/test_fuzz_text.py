@@ -45,12 +45,14 @@ def mutate_vocabulary(rng: random.Random) -> dict[str, object]:
 
 PIECES = [
     "{% for m in messages %}", "{% endfor %}", "{% if m %}", "{% endif %}", "{{ m }}", "{{ messages }}", "{{ ns.x }}",
-    "{% set ns = namespace(x='ab') %}", "{% set ns.x = ns.x ~ ns.x %}", "{% set ns.x = [ns.x, ns.x] %}", "{% set ns.x = ns %}",
-    "{% for i in range(9999) %}", "{% macro f(x) %}", "{% endmacro %}", "{{ f(f) }}", "{{ 'a' * 99999999 }}", "{{ 9 ** 9 ** 9 }}",
-    "{{ ns.x | tojson }}", "{{ ns.x | join(ns.x) }}", "{{ ns.x | replace('a', ns.x) }}", "{{ '%9s' % ns.x }}", "{% break %}",
-    "{{ messages[::-1] }}", "{{ x.__class__ }}", "{% block b %}", "{% endblock %}", "{{ self.b() }}", "{{ loop(m) }}", "{%", "}}",
-    "{% set x %}", "{% endset %}", "{{ x + x }}", "{{ ns | string | length }}", "{% call f(1) %}", "{% endcall %}", "{#", "(", "'",
-    "{% filter upper %}", "{% endfilter %}", "{{ ns.x | map('string') | list }}", "{{ ns.x | batch(9) | list }}", "{{ dict(a=ns) }}",
+    "{% set ns = namespace(x='ab') %}", "{% set ns.x = ns.x ~ ns.x %}", "{% set ns.x = [ns.x, ns.x] %}",
+    "{% set ns.x = ns %}", "{% for i in range(9999) %}", "{% macro f(x) %}", "{% endmacro %}", "{{ f(f) }}",
+    "{{ 'a' * 99999999 }}", "{{ 9 ** 9 ** 9 }}", "{{ ns.x | tojson }}", "{{ ns.x | join(ns.x) }}",
+    "{{ ns.x | replace('a', ns.x) }}", "{{ '%9s' % ns.x }}", "{% break %}", "{{ messages[::-1] }}",
+    "{{ x.__class__ }}", "{% block b %}", "{% endblock %}", "{{ self.b() }}", "{{ loop(m) }}", "{%", "}}",
+    "{% set x %}", "{% endset %}", "{{ x + x }}", "{{ ns | string | length }}", "{% call f(1) %}", "{% endcall %}",
+    "{#", "(", "'", "{% filter upper %}", "{% endfilter %}", "{{ ns.x | map('string') | list }}",
+    "{{ ns.x | batch(9) | list }}", "{{ dict(a=ns) }}",
 ]  # fmt: skip
 PUBLISHED = [path.read_text() for path in sorted((DATA / "templates").glob("*.jinja"))]
 

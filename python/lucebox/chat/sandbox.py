@@ -44,19 +44,23 @@ _SECONDS = 10.0
 _MAX_RANGE = 100_000
 _MAX_INT_BITS = 4096
 
-_FILTERS = """abs attr batch capitalize count d default dictsort e escape first float forceescape format groupby indent
-int items join last length list lower map max min reject rejectattr replace reverse round safe select selectattr slice
-sort string sum title trim truncate unique upper urlencode wordcount""".split()
+_FILTERS = [
+    "abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
+    "forceescape", "format", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map",
+    "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice",
+    "sort", "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
+]  # fmt: skip
 # These make text of their arguments, so what a nested list would print as is weighed first.
-_TEXT_FILTERS = frozenset(
-    "capitalize e escape forceescape format indent join lower replace safe string title tojson trim truncate upper "
-    "urlencode wordcount".split()
-)
-_STR_METHODS = frozenset(
-    "capitalize casefold count endswith find format format_map index isalnum isalpha isascii isdecimal isdigit "
-    "isidentifier islower isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix "
-    "replace rfind rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
-)
+_TEXT_FILTERS = frozenset({
+    "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
+    "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
+})  # fmt: skip
+_STR_METHODS = frozenset({
+    "capitalize", "casefold", "count", "endswith", "find", "format", "format_map", "index", "isalnum", "isalpha",
+    "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isspace", "istitle", "isupper",
+    "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
+    "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+})  # fmt: skip
 # A width of four digits or more, or one taken from an argument or from a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
 
@@ -160,7 +164,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         meter = _METER.get()
         meter.charge(_STEP)
         method = getattr(__obj, "__wrapped__", __obj)
@@ -209,25 +213,25 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 class _Instrument(NodeTransformer):
     """Adds the calls into the meter that Jinja has no hook for."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+    def visit_For(self, node: nodes.For) -> nodes.Node:
         return self._tick(node)
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
         return self._tick(node)
 
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
         return self._tick(node)
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         return _environment_call("concat_text", self.generic_visit(node).nodes, node.lineno)  # type: ignore[attr-defined]
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+    def visit_List(self, node: nodes.List) -> nodes.Node:
         return _environment_call("admitted", [self.generic_visit(node)], node.lineno)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
         return _environment_call("admitted", [self.generic_visit(node)], node.lineno)
 
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         inner = self.generic_visit(node)
         # A tuple that is stored to, as in `for a, b in c`, names targets.
         return _environment_call("admitted", [inner], node.lineno) if node.ctx == "load" else inner
@@ -242,7 +246,7 @@ class _Instrument(NodeTransformer):
 
 
 class _MeteredCode(CodeGenerator):
-    def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:  # noqa: N802
+    def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:
         instrumented = _Instrument().visit(node)
         instrumented.set_environment(self.environment)
         super().visit_Template(instrumented, frame)
@@ -251,7 +255,7 @@ class _MeteredCode(CodeGenerator):
 class _GenerationTag(Extension):
     """`{% generation %}` marks the assistant's words for training; here its body is simply rendered."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it on the instance)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
