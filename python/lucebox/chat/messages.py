@@ -1,0 +1,108 @@
+"""The shape of a conversation: what callers may pass, and the one form templates are given."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from lucebox.errors import InvalidRequestError
+
+__all__ = ["checked_messages", "checked_tools"]
+
+_ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+def checked_messages(messages: object) -> list[dict[str, object]]:
+    """The messages with content as one string and tool-call arguments as objects; other keys as they are.
+
+    Raises:
+        InvalidRequestError: says which message is wrong, and how.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidRequestError(f"messages is {type(messages).__name__}, expected a list of objects")
+    if not messages:
+        raise InvalidRequestError("messages is empty, expected at least one message")
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def checked_tools(tools: object) -> list[dict[str, object]]:
+    """The tools, each of which must be an object.
+
+    Raises:
+        InvalidRequestError: says which tool is wrong, and how.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise InvalidRequestError(f"tools is {type(tools).__name__}, expected a list of objects")
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise InvalidRequestError(f"tools[{i}] is {type(tool).__name__}, expected an object")
+    return [dict(tool) for tool in tools]
+
+
+def _message(message: object, name: str) -> dict[str, object]:
+    if not isinstance(message, Mapping):
+        raise InvalidRequestError(f"{name} is {type(message).__name__}, expected an object with role and content")
+    role = message.get("role")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise InvalidRequestError(f"{name}.role is {role!r}, expected system, user, assistant, tool or another name")
+    result = dict(message)
+    calls = message.get("tool_calls")
+    if calls:
+        result["tool_calls"] = _tool_calls(calls, f"{name}.tool_calls")
+    if message.get("content") is None and not calls and "reasoning_content" not in message:
+        raise InvalidRequestError(f"{name}.content is missing, expected text")
+    result["content"] = _text(message.get("content"), f"{name}.content")
+    return result
+
+
+def _text(content: object, name: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise InvalidRequestError(f"{name} is {type(content).__name__}, expected text or a list of text parts")
+    parts = []
+    for i, part in enumerate(content):
+        text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") == "text" else None
+        if not isinstance(text, str):
+            kind = repr(part.get("type")) if isinstance(part, Mapping) else type(part).__name__
+            raise InvalidRequestError(f"{name}[{i}] is {kind}, expected a part of type 'text' with its text")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _tool_calls(calls: object, name: str) -> list[dict[str, object]]:
+    """OpenAI sends arguments as JSON text; templates want the object."""
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise InvalidRequestError(f"{name} is {type(calls).__name__}, expected a list of objects")
+    result = []
+    for i, call in enumerate(calls):
+        if not isinstance(call, Mapping):
+            raise InvalidRequestError(f"{name}[{i}] is {type(call).__name__}, expected an object")
+        copy = dict(call)
+        inner = copy.get("function")
+        if isinstance(inner, Mapping):
+            copy["function"] = _with_parsed_arguments(inner, f"{name}[{i}].function")
+        else:
+            copy = _with_parsed_arguments(copy, f"{name}[{i}]")
+        result.append(copy)
+    return result
+
+
+def _with_parsed_arguments(function: Mapping[str, object], name: str) -> dict[str, object]:
+    copy = dict(function)
+    if not isinstance(copy.get("name"), str):
+        raise InvalidRequestError(f"{name}.name is {copy.get('name')!r}, expected the function's name")
+    arguments = copy.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"{name}.arguments is not valid JSON: {error}") from None
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InvalidRequestError(f"{name}.arguments is {type(arguments).__name__}, expected an object")
+    if arguments is not None:
+        copy["arguments"] = arguments
+    return copy

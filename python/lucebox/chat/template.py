@@ -1,0 +1,189 @@
+"""Chat templates: where a model keeps its own, and rendering one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+
+from lucebox.chat.messages import checked_messages, checked_tools
+from lucebox.chat.sandbox import MeteredEnvironment, RaisedByTemplate, RunawayError, metered, weigh
+from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.text.tokenizer_json import read_json
+
+__all__ = ["ChatTemplate"]
+
+_MAX_SOURCE = 1 << 18  # the longest published template known here has 20,000 characters
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+
+
+class ChatTemplate:
+    """Turns messages into the prompt text a model was trained on. Safe to share between threads.
+
+    source: Jinja text, or several by name, of which "tool_use" is taken when tools are given and "default" otherwise.
+    where: names the origin in errors.
+
+    Raises:
+        FormatError: the template does not parse; the message has the line.
+    """
+
+    def __init__(
+        self,
+        source: str | Mapping[str, str],
+        *,
+        where: str,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+    ) -> None:
+        sources = {_DEFAULT: source} if isinstance(source, str) else dict(source)
+        if _DEFAULT not in sources:
+            raise FormatError(f"{where}: templates {', '.join(map(ascii, sources))}, expected one named 'default'")
+        self.where = where
+        self.sources: Mapping[str, str] = sources
+        """The Jinja text by name."""
+        self._templates = {name: _compiled(text, where) for name, text in sources.items()}
+        self._tokens = {
+            name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None
+        }
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object], where: str) -> ChatTemplate | None:
+        """The template in the metadata of a GGUF file; None when it has none."""
+        key = "tokenizer.chat_template"
+        found: dict[str, object] = {_DEFAULT: metadata[key]} if key in metadata else {}
+        found |= {name[len(key) + 1 :]: text for name, text in metadata.items() if name.startswith(key + ".")}
+        if not found:
+            return None
+        return cls(
+            {name: _string(text, f"{where}: {key} ({name})") for name, text in found.items()},
+            where=f"{where}: {key}",
+            bos_token=_gguf_token(metadata, "bos_token_id"),
+            eos_token=_gguf_token(metadata, "eos_token_id"),
+        )
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ChatTemplate | None:
+        """The template of a model folder: chat_template.jinja, else tokenizer_config.json; None when it has none."""
+        config = Path(folder, "tokenizer_config.json")
+        settings = read_json(config) if config.is_file() else {}
+        tokens = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        file = Path(folder, "chat_template.jinja")
+        if file.is_file():
+            return cls(_read_source(file), where=str(file), **tokens)
+        value = settings.get("chat_template")
+        if value is None:
+            return None
+        return cls(_named_templates(value, f"{config}: chat_template"), where=f"{config}: chat_template", **tokens)
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, bos_token: str | None = None, eos_token: str | None = None) -> ChatTemplate:
+        """A template the user wrote."""
+        return cls(_read_source(Path(path)), where=str(path), bos_token=bos_token, eos_token=eos_token)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        enable_thinking: bool | None = None,
+        **template_vars: object,
+    ) -> str:
+        """The prompt text of a conversation.
+
+        enable_thinking: passed on only when not None, for templates that tell "not set" from False.
+        template_vars: further variables of this model's template.
+
+        Raises:
+            InvalidRequestError: the messages are malformed, or the template itself refuses them.
+            FormatError: the template fails or runs away; the message has the line.
+        """
+        variables: dict[str, object] = {
+            **self._tokens,
+            "messages": checked_messages(messages),
+            "tools": checked_tools(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if enable_thinking is not None:
+            variables["enable_thinking"] = enable_thinking
+        if clash := sorted(variables.keys() & template_vars.keys()):
+            raise InvalidRequestError(f"template variable {clash[0]!r} is set by lucebox itself")
+        variables |= {"documents": None, **template_vars}
+        template = self._templates.get(_WITH_TOOLS if tools else _DEFAULT, self._templates[_DEFAULT])
+        try:
+            with metered(weigh(variables)):
+                return template.render(variables)
+        except RaisedByTemplate as error:
+            raise InvalidRequestError(f"the chat template refuses these messages: {error.message}") from None
+        except RunawayError as error:
+            raise FormatError(f"{self.where}{_line(error)}: the template was stopped: {error.message}") from None
+        except Exception as error:
+            # Template code can raise anything: whatever it is, this template cannot render these messages.
+            raise FormatError(f"{self.where}{_line(error)}: {type(error).__name__}: {_brief(error)}") from error
+
+
+def _compiled(text: str, where: str) -> jinja2.Template:
+    if len(text) > _MAX_SOURCE:
+        raise FormatError(f"{where}: a chat template of {len(text)} characters, expected at most {_MAX_SOURCE}")
+    try:
+        return MeteredEnvironment().from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise FormatError(f"{where}, line {error.lineno}: {_brief(error)}") from None
+    except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
+        # Python's own compiler has limits on nesting that Jinja does not look at.
+        raise FormatError(f"{where}: too deeply nested to compile: {type(error).__name__}") from None
+
+
+def _line(error: Exception) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _brief(error: Exception) -> str:
+    text = error.message if isinstance(error, jinja2.TemplateError) and error.message else str(error)
+    return text if len(text) <= 300 else text[:300] + "..."
+
+
+def _read_source(path: Path) -> str:
+    try:
+        if path.stat().st_size > 4 * _MAX_SOURCE:
+            raise FormatError(f"{path}: larger than a chat template may be ({_MAX_SOURCE} characters)")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not UTF-8 text at byte {error.start}") from None
+
+
+def _named_templates(value: object, where: str) -> str | dict[str, str]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise FormatError(f"{where} is {type(value).__name__}, expected text or a list of named templates")
+    named = {}
+    for i, entry in enumerate(value):
+        if not isinstance(entry, dict):
+            raise FormatError(f"{where}[{i}] is {type(entry).__name__}, expected an object with name and template")
+        name = _string(entry.get("name"), f"{where}[{i}].name")
+        named[name] = _string(entry.get("template"), f"{where}[{i}].template")
+    return named
+
+
+def _string(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise FormatError(f"{where} is {type(value).__name__}, expected text")
+    return value
+
+
+def _gguf_token(metadata: Mapping[str, object], key: str) -> str | None:
+    tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml." + key)
+    if isinstance(tokens, Sequence) and isinstance(token_id, int) and 0 <= token_id < len(tokens):
+        return str(tokens[token_id])
+    return None
+
+
+def _token_text(value: object) -> str | None:
+    text = value.get("content") if isinstance(value, Mapping) else value
+    return text if isinstance(text, str) else None

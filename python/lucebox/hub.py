@@ -1,0 +1,291 @@
+"""MODEL to a path: files and folders here, names of the catalog, models of the Hugging Face hub.
+
+The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+from lucebox import catalog
+from lucebox.catalog import Progress
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+
+__all__ = ["Progress", "ResolvedModel", "cached", "download", "resolve"]
+
+_CATALOG_PREFIX = "catalog:"
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<want>[^:]+))?")
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
+_QUANT = re.compile(r"(?<![a-z0-9])((?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?)(?![a-z0-9])", re.I)
+# Not models: the picture half of a model, and calibration data.
+_NOT_A_MODEL = re.compile(r"(^|/)(mmproj|imatrix)", re.I)
+# What is taken when no quantisation is named: the best known trade first, then upwards in size, then downwards.
+_PREFERRED = [
+    "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q8_0", "iq4_xs", "iq4_nl", "q4_1", "q4_0", "q5_1", "q5_0",
+    "q3_k_m", "q2_k", "bf16", "f16", "f32",
+]  # fmt: skip
+_SETTINGS = [
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    "model.safetensors.index.json",
+]  # fmt: skip
+_TIMEOUT_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """Where a model is on this machine."""
+
+    path: Path
+    """A GGUF file (the first of a split one), or a folder of safetensors."""
+    source: str
+    """"path", "catalog" or "hub"."""
+    name: str
+
+
+def resolve(
+    model: str, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
+) -> ResolvedModel:
+    """Find a model, and fetch it where it has to be.
+
+    model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
+    among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" say which is meant.
+    endpoint: another hub server than the client's own setting.
+
+    Raises:
+        ModelNotFoundError: it is none of these, or the hub does not have it.
+        InvalidRequestError: it could be several things; the message lists them.
+        HubError: it would have to be fetched, and could not.
+    """
+    path = Path(model).expanduser()
+    entry = catalog.find(model.removeprefix(_CATALOG_PREFIX))
+    if path.exists() and entry is not None:
+        raise InvalidRequestError(
+            f"{model!r} is a catalog name and also exists here: say {_CATALOG_PREFIX}{model} or ./{model}"
+        )
+    if path.exists():
+        return ResolvedModel(_local_model(path), "path", path.stem if path.is_file() else path.resolve().name)
+    if entry is not None:
+        return ResolvedModel(catalog.fetch(entry.name, offline=offline, progress=progress), "catalog", entry.name)
+    match = _HUB_ID.fullmatch(model)
+    if match is None or model.startswith((".", "~")) or (path.suffix == ".gguf" and match["want"] is None):
+        names = ", ".join(entry.name for entry in catalog.entries())
+        raise ModelNotFoundError(
+            f"{model!r} is not a file or folder here, not a catalog name ({names}), and not a hub id (org/name)"
+        )
+    found = _from_hub(match["repo"], match["want"], offline or constants.HF_HUB_OFFLINE, progress, endpoint)
+    return ResolvedModel(found, "hub", model)
+
+
+def cached() -> dict[str, Path]:
+    """Hub models in the client's cache that have GGUF or safetensors files, by repository id."""
+    try:
+        repos = huggingface_hub.scan_cache_dir().repos
+    except huggingface_hub.CacheNotFound:
+        return {}
+    models = {}
+    for repo in sorted(repos, key=lambda repo: repo.repo_id):
+        for revision in repo.revisions:
+            if repo.repo_type == "model" and any(
+                file.file_name.endswith((".gguf", ".safetensors")) for file in revision.files
+            ):
+                models[repo.repo_id] = Path(revision.snapshot_path)
+    return models
+
+
+def download(
+    repo: str,
+    files: list[str],
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+) -> Path:
+    """The folder of a hub snapshot that holds `files`; continues what an interrupted download left.
+
+    Raises:
+        ModelNotFoundError, HubError: as resolve.
+    """
+    bars = _bars(repo, progress)
+    with _hub_errors(repo, endpoint):
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                repo,
+                revision=revision,
+                # Names are patterns to the client.
+                allow_patterns=[re.sub(r"([*?[])", r"[\1]", name) for name in files],
+                local_files_only=offline,
+                etag_timeout=_TIMEOUT_SECONDS,
+                tqdm_class=bars,
+                endpoint=endpoint,
+            )
+        )
+    # A cached snapshot can be of other files of the same repository.
+    absent = [name for name in files if not (folder / name).is_file()]
+    if absent:
+        raise HubError(f"{repo} on the hub: {absent[0]} is not in the cache, and the hub did not give it")
+    return folder
+
+
+def _from_hub(repo: str, want: str | None, offline: bool, progress: Progress | None, endpoint: str | None) -> Path:
+    if offline:
+        with _hub_errors(repo, endpoint):
+            folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, allow_patterns=[]))
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        files = _choose(repo, names, want)
+    else:
+        with _hub_errors(repo, endpoint):
+            info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, timeout=_TIMEOUT_SECONDS)
+        files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want)
+        folder = download(repo, files, revision=info.sha, progress=progress, endpoint=endpoint)
+    return folder / files[0] if files[0].endswith(".gguf") else folder
+
+
+def _choose(repo: str, names: Iterable[str], want: str | None) -> list[str]:
+    """The files of the one model meant; for GGUF the first file of a split one comes first."""
+    names = sorted(names)
+    models = _gguf_models(names)
+    if (want.lower() == "safetensors") if want else not models:
+        return _safetensors(repo, names)
+    if want is None:
+        for quant in _PREFERRED:
+            if fitting := [files for files in models if _quant(files[0]) == quant]:
+                return _only(repo, fitting)
+        return _only(repo, models)
+    key = want.lower()
+    fitting = [files for files in models if files[0].lower() == key] or [
+        files for files in models if _quant(files[0]) == key
+    ]
+    if not fitting:
+        raise ModelNotFoundError(f"{repo} has no GGUF file for {want!r}; it has {_listing(models) or 'none'}")
+    return _only(repo, fitting)
+
+
+def _only(repo: str, models: list[list[str]]) -> list[str]:
+    if len(models) > 1:
+        raise InvalidRequestError(f"{repo} has several fitting files: {_listing(models)}; say {repo}:FILE")
+    return models[0]
+
+
+def _gguf_models(names: Iterable[str]) -> list[list[str]]:
+    """GGUF files, those of a split model together; a split one that is not whole is left out."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name):
+            split = _SPLIT.search(name)
+            groups.setdefault(f"{name[: split.start()]} of {split[2]}" if split else name, []).append(name)
+    return [
+        sorted(files)
+        for files in groups.values()
+        if (split := _SPLIT.search(files[0])) is None or int(split[2]) == len(files)
+    ]
+
+
+def _quant(name: str) -> str | None:
+    found = _QUANT.findall(_SPLIT.sub(".gguf", name).rsplit(".gguf", 1)[0])
+    return found[-1].lower() if found else None
+
+
+def _safetensors(repo: str, names: list[str]) -> list[str]:
+    weights = fnmatch.filter(names, "model*.safetensors") or [
+        name for name in fnmatch.filter(names, "*.safetensors") if "/" not in name
+    ]
+    for needed, there in (("*.safetensors", weights), ("config.json", names), ("tokenizer.json", names)):
+        if not fnmatch.filter(there, needed):
+            raise ModelNotFoundError(
+                f"{repo} has no GGUF file, and as a folder of safetensors it lacks {needed}; "
+                f"its files: {', '.join(names[:20]) or 'none'}"
+            )
+    return [name for name in _SETTINGS if name in names] + weights
+
+
+def _local_model(path: Path) -> Path:
+    if path.is_file():
+        return path
+    names = sorted(file.name for file in path.iterdir())
+    models = _gguf_models(names)
+    if (path / "config.json").is_file() and fnmatch.filter(names, "*.safetensors"):
+        if models:
+            raise InvalidRequestError(f"{path} holds safetensors and also {_listing(models)}: name the file meant")
+        return path
+    if not models:
+        raise ModelNotFoundError(f"{path} is a folder without a GGUF file, and without config.json + *.safetensors")
+    if len(models) > 1:
+        raise InvalidRequestError(f"{path} holds several models: {_listing(models)}; name the file meant")
+    return path / models[0][0]
+
+
+def _listing(models: Iterable[list[str]]) -> str:
+    return ", ".join(files[0] for files in models)
+
+
+@contextmanager
+def _hub_errors(repo: str, endpoint: str | None) -> Iterator[None]:
+    """Turns what the client raises into errors that say what was tried, for how long, and what to do."""
+    server = endpoint or constants.ENDPOINT
+    began = time.monotonic()
+    try:
+        yield
+    except GatedRepoError as error:
+        raise HubError(f"{repo} needs its terms accepted at {server}/{repo} and a login (hf auth login)") from error
+    except RepositoryNotFoundError as error:
+        raise ModelNotFoundError(f"{server} has no model {repo}, or it is private (then: hf auth login)") from error
+    except (RevisionNotFoundError, HFValidationError) as error:
+        raise ModelNotFoundError(f"{repo} on {server}: {_first_line(error)}") from error
+    except Exception as error:
+        # The client's HTTP library has changed between its versions, and with it the errors of a dead connection.
+        if isinstance(error, LocalEntryNotFoundError) or not isinstance(error, EntryNotFoundError):
+            raise HubError(
+                f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
+                f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT; use offline "
+                "mode for a model that is already in the cache; give the path of a file; or run a catalog model: "
+                f"{', '.join(entry.name for entry in catalog.entries())}"
+            ) from error
+        raise HubError(f"{repo} on {server}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else "no message"
+
+
+def _bars(repo: str, progress: Progress | None) -> type[Any]:
+    """The client reports by making tqdm bars; these draw nothing and pass the one that counts bytes on."""
+    lock = threading.Lock()
+
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            # Of its two byte bars the client names the one that counts file contents last.
+            self.counts = kwargs.get("unit") == "B" and "Downloading" not in str(kwargs.get("desc"))
+            self.done = 0
+            kwargs.pop("name", None)
+            super().__init__(*args, **{**kwargs, "disable": True})
+            self.total = kwargs.get("total")
+
+        def update(self, n: float | None = 1) -> None:
+            with lock:
+                self.done += int(n or 0)
+                if progress is not None and self.counts:
+                    progress(f"download {repo}", self.done, int(self.total or 0))
+
+    return Bar

@@ -1,0 +1,268 @@
+"""Chat templates: prompts of published templates written out by hand, message checks, sources, runaway templates."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from lucebox.chat import ChatTemplate
+from lucebox.errors import FormatError, InvalidRequestError
+from text_data import DATA, TINY_HYBRID, read_metadata
+
+USER = {"role": "user", "content": "hi"}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"city": "string"}}}
+WEATHER_JSON = '{"type": "function", "function": {"name": "weather", "parameters": {"city": "string"}}}'
+CALLED = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": None,
+     "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": '{"city":"Köln","n":[1, 2]}'}}]},
+    {"role": "tool", "content": "sunny"},
+    {"role": "tool", "content": "21 C"},
+]  # fmt: skip
+
+
+def template(name: str) -> ChatTemplate:
+    return ChatTemplate.from_file(DATA / "templates" / f"{name}.jinja")
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking", "opening"),
+    [
+        ("Qwen3.5-4B", None, "<think>\n"),
+        ("Qwen3.5-4B", True, "<think>\n"),
+        ("Qwen3.5-4B", False, "<think>\n\n</think>\n\n"),
+        ("Qwen-Qwen3-0.6B", None, ""),
+        ("Qwen-Qwen3-0.6B", True, ""),
+        ("Qwen-Qwen3-0.6B", False, "<think>\n\n</think>\n\n"),
+    ],
+)
+def test_thinking(name: str, thinking: bool | None, opening: str) -> None:
+    expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" + opening
+    assert template(name).render([USER], enable_thinking=thinking) == expected
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-4B", "Qwen-Qwen3-0.6B"])
+def test_earlier_thoughts_are_left_out(name: str) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        USER,
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nhello"},
+        {"role": "user", "content": "bye"},
+    ]
+    assert template(name).render(messages, add_generation_prompt=False) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nhi<|im_end|>\n"
+        "<|im_start|>assistant\nhello<|im_end|>\n"
+        "<|im_start|>user\nbye<|im_end|>\n"
+    )
+
+
+def test_tools_qwen35() -> None:
+    text = template("Qwen3.5-4B").render(CALLED, tools=[WEATHER])
+    head, _, tail = text.partition("</IMPORTANT>")
+    assert head.startswith("<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n")
+    assert f"<tools>\n{WEATHER_JSON}\n</tools>\n\n" in head
+    assert tail == (
+        "\n\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nWeather?<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        "<tool_call>\n<function=weather>\n"
+        "<parameter=city>\nKöln\n</parameter>\n<parameter=n>\n[1, 2]\n</parameter>\n"
+        "</function>\n</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
+        "\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n"
+    )
+
+
+def test_tools_qwen3() -> None:
+    text = template("Qwen-Qwen3-0.6B").render(CALLED, tools=[WEATHER])
+    assert text == (
+        "<|im_start|>system\nBe brief.\n\n# Tools\n\nYou may call one or more functions to assist with the user query."
+        "\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+        + WEATHER_JSON
+        + "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+        '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+        "</tool_call><|im_end|>\n"
+        "<|im_start|>user\nWeather?<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "n": [1, 2]}}\n'
+        "</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
+        "\n<tool_response>\n21 C\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_gguf_template() -> None:
+    tiny = ChatTemplate.from_gguf(read_metadata(TINY_HYBRID), "tiny.gguf")
+    assert tiny is not None
+    parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    assert tiny.render([parts]) == "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+    assert ChatTemplate.from_gguf({}, "none.gguf") is None
+
+
+# The ChatML template with a system prompt of its own that SmolLM2 and many others carry.
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_chatml_system_prompt() -> None:
+    chatml = ChatTemplate(CHATML, where="here")
+    user = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    smol = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    assert chatml.render([USER]) == smol + user
+    mine = {"role": "system", "content": "Mine."}
+    assert chatml.render([mine, USER]) == "<|im_start|>system\nMine.<|im_end|>\n" + user
+
+
+def test_named_templates_and_tokens(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "{{ bos_token }}d"}, {"name": "tool_use", "template": "t{{ eos_token }}"}]
+    settings = {"chat_template": named, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = ChatTemplate.from_folder(tmp_path)
+    assert found is not None
+    assert found.render([USER]) == "<s>d"
+    assert found.render([USER], tools=[WEATHER]) == "t</s>"
+    (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
+    found = ChatTemplate.from_folder(tmp_path)
+    assert found is not None and found.render([USER]) == "file <s>"
+
+
+def test_folder_without_template(tmp_path: Path) -> None:
+    assert ChatTemplate.from_folder(tmp_path) is None
+
+
+LANGUAGE = {
+    "{{ {'b': 'é<', 'a': 1} | tojson }}": '{"b": "é<", "a": 1}',
+    "{{ {'a': [1]} | tojson(indent=1) }}": '{\n "a": [\n  1\n ]\n}',
+    "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}": "01",
+    "{% for a, b in [(1, 2), (3, 4)] %}{{ a ~ '-' ~ b ~ ' ' }}{% endfor %}": "1-2 3-4 ",
+    "{% generation %}x{% endgeneration %}y": "xy",
+    "a\n    {% if true %}\nb\n    {% endif %}\nc": "a\nb\nc",
+    "{{ missing }}|{{ missing is defined }}": "|False",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}": "1",
+    "{% macro f(x, y=2) %}<{{ x * y }}>{% endmacro %}{{ f(3) }}{{ f('ab', y=3) }}": "<6><ababab>",
+    "{{ '%s=%d' % ('a', 5) }} {{ '{}:{}'.format(1, 'b') }} {{ [1, 2] | join(', ') }}": "a=5 1:b 1, 2",
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "1",
+    "{{ strftime_now('%Y') | length }}": "4",
+}
+
+
+@pytest.mark.parametrize("source", LANGUAGE)
+def test_language(source: str) -> None:
+    assert ChatTemplate(source, where="here").render([USER]) == LANGUAGE[source]
+
+
+def test_variables() -> None:
+    shown = ChatTemplate("{{ enable_thinking is defined }} {{ reasoning }}", where="here")
+    assert shown.render([USER], reasoning="low") == "False low"
+    assert shown.render([USER], enable_thinking=False) == "True "
+    assert ChatTemplate("{{ documents[0] }}", where="here").render([USER], documents=["d"]) == "d"
+    with pytest.raises(InvalidRequestError, match="'bos_token' is set by lucebox"):
+        ChatTemplate("x", where="here", bos_token="<s>").render([USER], bos_token="x")
+
+
+BAD_MESSAGES = [
+    ([], "messages is empty"),
+    ("hi", "messages is str"),
+    (["hi"], r"messages\[0\] is str"),
+    ([{"content": "x"}], r"messages\[0\].role is None"),
+    ([{"role": "user<|im_end|>", "content": "x"}], r"messages\[0\].role"),
+    ([USER, {"role": "user"}], r"messages\[1\].content is missing"),
+    ([{"role": "user", "content": 3}], r"messages\[0\].content is int"),
+    ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\] is 'image_url'"),
+    ([{"role": "assistant", "tool_calls": [{"function": {}}]}], r"tool_calls\[0\].function.name"),
+    ([{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}], "not valid JSON"),
+    ([{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[]"}]}], "arguments is list"),
+]
+
+
+@pytest.mark.parametrize(("messages", "problem"), BAD_MESSAGES)
+def test_bad_messages(messages: list[dict[str, object]], problem: str) -> None:
+    with pytest.raises(InvalidRequestError, match=problem):
+        ChatTemplate(CHATML, where="here").render(messages)
+
+
+def test_bad_tools() -> None:
+    with pytest.raises(InvalidRequestError, match=r"tools\[0\] is str"):
+        ChatTemplate(CHATML, where="here").render([USER], tools=["weather"])  # type: ignore[list-item]
+
+
+def test_the_template_may_refuse() -> None:
+    with pytest.raises(InvalidRequestError, match="refuses these messages: No user query found"):
+        template("Qwen3.5-4B").render([{"role": "system", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("a\n\n{% for %}", "here, line 3: Expected an expression"),
+        ("a\n{{ 'x' | nosuch }}", "here, line 2: No filter named"),
+        ("{% if x %}", "here, line 1: Unexpected end"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "too deeply nested"),
+        ("x" * 300_000, "300000 characters"),
+    ],
+)
+def test_does_not_compile(source: str, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        ChatTemplate(source, where="here")
+
+
+NS = "{% set ns = namespace(x='a', l=[1]) %}"
+FAILING = {
+    "a\nb{{ 1 / 0 }}": "ZeroDivisionError",
+    "{{ a.b.c }}": "'a' is undefined",
+    "{{ ''.__class__.__mro__ }}": "unsafe",
+    "{{ messages.append(1) }}": "unsafe",
+    "{% include 'other' %}": "TypeError",
+    "{% for i in range(10**9) %}{% endfor %}": "range of more than",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "more steps",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
+    "{% for m in messages recursive %}{{ loop([m]) }}{% endfor %}": "RecursionError",
+    "{{ 'a' * 10**9 }}": "builds a value",
+    "{{ [1] * 10**9 }}": "builds a value",
+    NS + "{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}": "builds a value",
+    NS + "{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}": "builds a value",
+    NS + "{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l == 1 }}": "builds a value",
+    NS + "{% for i in range(99) %}{% set ns.l = {'a': ns.l, 'b': ns.l} %}{% endfor %}{{ ns.l }}": "builds a value",
+    NS + "{% set ns.l = ns %}{{ ns }}": "builds a value",
+    "{% set x %}{% for i in range(99999) %}" + "y" * 9999 + "{% endfor %}{% endset %}": "more steps",
+    "{{ 2 ** (2 ** (2 ** 30)) }}": "bits",
+    "{{ '%999999999d' | format(1) }}": "width",
+    "{{ '%*d' % (999999999, 1) }}": "width",
+    "{{ '{:999999999}'.format(1) }}": "width",
+    "{{ '{:{}}'.format(1, 999999999) }}": "width",
+    "{{ 'x'.center(999999999) }}": "unsafe",
+    "{{ (1).to_bytes(999999999) }}": "unsafe",
+    "{{ 'x' | indent(999999999) }}": "indent filter",
+    "{{ messages | tojson(indent=999999999) }}": "tojson filter",
+    "{{ 3 | round(999999999, 'ceil') }}": "round filter",
+    "{{ range(99999) | join('x' * 1000000) }}": "builds a value",
+    "{{ ('x' * 1000000).join(range(99999) | map('string')) }}": "builds a value",
+    "{{ ('a' * 99999) | replace('a', 'x' * 99999) }}": "builds a value",
+    "{{ ('a' * 99999).replace('a', 'x' * 99999) }}": "builds a value",
+    "{{ [[1], [2]] | sum(start=[]) }}": "sums lists",
+    "{{ strftime_now('%999999999Y') }}": "long pattern",
+}
+
+
+@pytest.mark.parametrize("source", FAILING)
+def test_failing_template(source: str) -> None:
+    hostile = ChatTemplate(source, where="here")
+    began = time.monotonic()
+    with pytest.raises(FormatError, match=f"^here, line {2 if source[1:2] == chr(10) else 1}: .*{FAILING[source]}"):
+        hostile.render([USER])
+    # The slowest takes 1.2 s here; machines differ.
+    assert time.monotonic() - began < 15
+
+
+def test_long_conversations_are_within_the_budget() -> None:
+    turns = [{"role": ("user", "assistant")[i % 2], "content": "word " * 200} for i in range(1001)]
+    assert template("Qwen3.5-4B").render(turns).count("<|im_start|>") == 1002
