@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -55,13 +56,17 @@ def build_wheel(python: Path = Path(sys.executable), *, source: Path = ROOT, iso
     return wheel
 
 
-def install(python: Path, wheel: Path, *extras: str) -> None:
-    """Installs a wheel with these extras, unless exactly this wheel is there already."""
-    stamp = python.parent.parent / f"{wheel.name.split('-')[0]}.sha256"
-    fact = f"{sha256(wheel)} {' '.join(extras)}"
-    if stamp.exists() and stamp.read_text() == fact:
-        return
+def install(python: Path, wheel: Path, extra: str = "") -> None:
+    """Installs a lucebox wheel and what it needs; does little when exactly this wheel is there already."""
     pip = (python, "-m", "pip", "install", "-qq")
-    run(*pip, f"{wheel}[{','.join(extras)}]" if extras else wheel)
-    run(*pip, "--force-reinstall", "--no-deps", wheel)  # the version did not change, the content may have
-    stamp.write_text(fact)
+    run(*pip, f"{wheel}[{extra}]" if extra else wheel)
+    if _installed_sha256(python) != sha256(wheel):  # the same version with other content
+        run(*pip, "--force-reinstall", "--no-deps", wheel)
+
+
+def _installed_sha256(python: Path) -> str | None:
+    """The hash pip wrote down of the wheel that is installed; None for an editable install."""
+    for file in python.parent.parent.glob("lib/python*/site-packages/lucebox-*.dist-info/direct_url.json"):
+        hashes: dict[str, str] = json.loads(file.read_text()).get("archive_info", {}).get("hashes", {})
+        return hashes.get("sha256")
+    return None
