@@ -325,7 +325,9 @@ class LLM:
             timings=Timings(prefill_s, decode_s, len(prompt) - cached, len(generated)),
             logprobs=tuple(logprobs) if sampling.logprobs is not None else None,
         )
-        yield Chunk(piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result)
+        yield Chunk(
+            piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result
+        )
 
     # --- session
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import gguf
 import pytest
-
 from lucebox.cli.options import field_docs, parse_field
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions, Sampling
