@@ -35,11 +35,14 @@ def read_template(args: argparse.Namespace) -> ChatTemplate | None:
 def opening_line(llm: LLM) -> str:
     """What was loaded and what it takes, once at the start of a command."""
     info, plan = llm.info, llm.memory_plan
-    return (
-        f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters, "
-        f"{console.size(plan.mapped_bytes)} mapped"
-        f" + {console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free | context {plan.context} | {llm.options.threads} threads"
+    parts = (
+        f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
+        f"{console.size(plan.mapped_bytes)} mapped",
+        f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
+        f"context {plan.context}",
+        f"{llm.options.threads} threads",
     )
+    return " | ".join(parts)
 
 
 def summary(result: Generation) -> str:
