@@ -329,10 +329,11 @@ def test_inspect_plans_memory_for_the_context_asked_for() -> None:
     assert (small["context"], large["context"]) == (256, 4096)
 
 
-def test_models_lists_the_embedded_one() -> None:
-    entries = {entry["name"]: entry for entry in json_of("models")["catalog"]}
-    assert MODEL in entries
-    assert MODEL in stdout_of("models")
+def test_models_lists_the_embedded_one_with_its_path() -> None:
+    known = {entry["name"]: entry for entry in json_of("models")["catalog"]}
+    path = Path(known[MODEL]["path"])
+    assert path.stat().st_size == known[MODEL]["bytes"]
+    assert str(path) in stdout_of("models")
 
 
 def test_version() -> None:
