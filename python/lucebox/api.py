@@ -386,7 +386,8 @@ class LLM:
         seconds = []
         with self._turn():
             self._session.reset()
-            self._session.sync(ids[:depth])
+            if depth:
+                self._session.sync(ids[:depth])
             for n in range(depth + 1, depth + n_tokens + 1):
                 start = time.perf_counter()
                 self._session.sync(ids[:n])
