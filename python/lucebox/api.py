@@ -325,7 +325,9 @@ class LLM:
             timings=Timings(prefill_s, decode_s, len(prompt) - cached, len(generated)),
             logprobs=tuple(logprobs) if sampling.logprobs is not None else None,
         )
-        yield Chunk(piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result)
+        yield Chunk(
+            piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result
+        )
 
     # --- session
 
@@ -384,7 +386,8 @@ class LLM:
         seconds = []
         with self._turn():
             self._session.reset()
-            self._session.sync(ids[:depth])
+            if depth:
+                self._session.sync(ids[:depth])
             for n in range(depth + 1, depth + n_tokens + 1):
                 start = time.perf_counter()
                 self._session.sync(ids[:n])

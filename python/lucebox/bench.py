@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -132,11 +133,15 @@ def _tests(
         return tuple(seconds[1:])
 
     for n in prefill:
-        seconds = repeat(f"pp{n}", lambda n=n: llm.bench_prefill(n))
+        seconds = repeat(f"pp{n}", partial(llm.bench_prefill, n))
         yield Measurement("prefill", n, 0, seconds, None)
     for n in decode:
-        seconds = repeat(f"tg{n}", lambda n=n: sum(llm.bench_decode(n, depth)))
+        seconds = repeat(f"tg{n}", partial(_decode_s, llm, n, depth))
         yield Measurement("decode", n, depth, seconds, n * llm.info.bytes_per_token)
+
+
+def _decode_s(llm: LLM, n_tokens: int, depth: int) -> float:
+    return sum(llm.bench_decode(n_tokens, depth))
 
 
 def device_name() -> str:

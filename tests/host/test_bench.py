@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import gguf
-import pytest
-
 import lucebox
+import pytest
 from lucebox.bench import Measurement, Summary, device_name, measure
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.plots import save_bench_plot

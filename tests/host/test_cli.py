@@ -15,7 +15,6 @@ from typing import Any
 
 import gguf
 import pytest
-
 from lucebox.cli.options import field_docs, parse_field
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions, Sampling
@@ -330,10 +329,11 @@ def test_inspect_plans_memory_for_the_context_asked_for() -> None:
     assert (small["context"], large["context"]) == (256, 4096)
 
 
-def test_models_lists_the_embedded_one() -> None:
-    entries = {entry["name"]: entry for entry in json_of("models")["catalog"]}
-    assert MODEL in entries
-    assert MODEL in stdout_of("models")
+def test_models_lists_the_embedded_one_with_its_path() -> None:
+    known = {entry["name"]: entry for entry in json_of("models")["catalog"]}
+    path = Path(known[MODEL]["path"])
+    assert path.stat().st_size == known[MODEL]["bytes"]
+    assert str(path) in stdout_of("models")
 
 
 def test_version() -> None:
@@ -359,6 +359,6 @@ def test_bench_reports_every_run_and_the_share_of_bandwidth(tmp_path: Path) -> N
 
 def test_bench_table() -> None:
     lines = stdout_of("bench", MODEL, "-p", "0", "-n", "8", "-r", "1").splitlines()
-    assert lines[0].startswith(MODEL)
+    assert "(qwen35, " in lines[0]
     assert lines[-1].split()[0] == "tg8"
     assert lines[-1].rstrip().endswith("1")

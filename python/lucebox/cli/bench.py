@@ -107,8 +107,17 @@ def print_report(report: Report) -> None:
                 str(len(measurement.seconds)),
             ]
         )
-    columns = ["tok/s", "min..max", "GB/s", "of bandwidth", "runs"]
-    console.print_table(["test", *((name, "right") for name in columns)], rows)
+    console.print_table(
+        [
+            "test",
+            ("tok/s", "right"),
+            ("min..max", "right"),
+            ("GB/s", "right"),
+            ("of bandwidth", "right"),
+            ("runs", "right"),
+        ],
+        rows,
+    )
 
 
 def spread(speeds: Summary) -> str:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lucebox import LLM
+from lucebox.api import LLM
 from lucebox.cli import console, options
 from lucebox.cli.recommended import recommended_sampling
-from lucebox.cli.session import interrupted, open_model, opening_line, summary
+from lucebox.cli.session import interrupted, open_model, opening_line, read_template, summary
 from lucebox.errors import InvalidRequestError, LuceboxError
 from lucebox.options import Sampling
 from lucebox.results import Generation
@@ -48,7 +48,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 def execute(args: argparse.Namespace) -> int:
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     with open_model(args) as llm:
-        recommended, source = recommended_sampling(Path(llm.info.path))
+        recommended, source = recommended_sampling(llm)
         sampling = dataclasses.replace(recommended, **options.given(args, Sampling))
         chat = Chat(llm, sampling, args)
         if is_interactive:
@@ -100,6 +100,7 @@ class Chat:
         self.llm = llm
         self.sampling = sampling
         self.args = args
+        self.template = read_template(args)
         self.system: str | None = args.system
         self.turns: list[dict[str, str]] = []  # user and assistant in turn
         self.last: Generation | None = None
@@ -129,7 +130,7 @@ class Chat:
             self.sampling,
             stream=True,
             enable_thinking=self.args.thinking,
-            template=self.args.template,
+            template=self.template,
         )
         try:
             for chunk in stream:
@@ -139,8 +140,6 @@ class Chat:
                     console.write(chunk.text)
         except interrupted:
             pass
-        finally:
-            stream.close()
         content = "".join(pieces)
         self.turns += [question, {"role": "assistant", "content": content}]
         if self.args.json:

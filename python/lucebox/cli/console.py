@@ -39,15 +39,17 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str | tuple[str, Literal["left", "right"]]],
+    columns: Sequence[str | tuple[str, Literal["right"]]],
     rows: Sequence[Sequence[str]],
     title: str | None = None,
 ) -> None:
     """A table on stdout; a column is its heading, or (heading, "right") for numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
-        heading, justify = (column, "left") if isinstance(column, str) else column
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=justify == "right")
+        if isinstance(column, str):
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column[0], justify=column[1], no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
@@ -59,8 +61,8 @@ def print_table(
 
 
 @contextmanager
-def loading() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """A callback (what, bytes done, bytes in all or None) that draws bars on a terminal; None where there is none."""
+def loading() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A callback (what, bytes done, bytes in all or 0) that draws bars on a terminal; None where there is none."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -74,10 +76,10 @@ def loading() -> Iterator[Callable[[str, int, int | None], None] | None]:
     )
     tasks: dict[str, Any] = {}
 
-    def show(what: str, done: int, total: int | None) -> None:
+    def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total)
-        progress.update(tasks[what], completed=done, total=total)
+            tasks[what] = progress.add_task(what, total=total or None)
+        progress.update(tasks[what], completed=done, total=total or None)
 
     with progress:
         yield show

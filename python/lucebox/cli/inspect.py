@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from lucebox import _engine, hub
-from lucebox.api import MemoryPlan
+from lucebox.assets import TensorInfo
 from lucebox.cli import console, options
 from lucebox.cli.session import open_model
 from lucebox.errors import LuceboxError
+from lucebox.memory import MemoryPlan
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
@@ -43,28 +43,16 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 
 def execute(args: argparse.Namespace) -> int:
     with console.loading() as progress:
-        path = hub.resolve(args.model, offline=args.offline, progress=progress)
-    model = _engine.open_model_file(path)
+        path = hub.resolve(args.model, offline=args.offline, progress=progress).path
+    model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(model.config)
-    tensors = [Tensor(*row) for row in model.tensors]
+    tensors = [TensorInfo(*row) for row in model.tensors]
     plan, obstacle = memory_plan(args)
     if args.json:
         print_json(path, metadata, tensors, plan, obstacle, args)
     else:
         print_tables(path, metadata, tensors, plan, obstacle, args)
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One row of a file's tensor table."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: str
-    offset: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +65,13 @@ class TypeShare:
     bytes: int
 
 
-def quant_mix(tensors: Sequence[Tensor]) -> list[TypeShare]:
+def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
     """The types a file uses, largest first."""
-    by_type: dict[str, list[Tensor]] = {}
+    by_type: dict[str, list[TensorInfo]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor)
     shares = [
-        TypeShare(dtype, len(group), sum(prod(t.shape) for t in group), sum(t.bytes for t in group))
+        TypeShare(dtype, len(group), sum(t.n_values for t in group), sum(t.bytes for t in group))
         for dtype, group in by_type.items()
     ]
     return sorted(shares, key=lambda share: -share.bytes)
@@ -109,13 +97,18 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def print_json(
     path: Path,
     metadata: Mapping[str, Any],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[TensorInfo],
     plan: MemoryPlan | None,
     obstacle: str,
     args: argparse.Namespace,
 ) -> None:
     shown = metadata if args.full else {key: shorten(value) for key, value in metadata.items()}
-    report = {"path": str(path), "metadata": shown, "quant_mix": quant_mix(tensors), "memory_plan": plan}
+    report: dict[str, Any] = {
+        "path": str(path),
+        "metadata": shown,
+        "quant_mix": quant_mix(tensors),
+        "memory_plan": plan,
+    }
     if plan is None:
         report["memory_plan_error"] = obstacle
     if args.tensors:
@@ -125,16 +118,17 @@ def print_json(
 
 def shorten(value: Any) -> Any:
     """A JSON value; long lists and strings become their length and beginning."""
-    limit = {list: MAX_ITEMS, str: MAX_CHARACTERS}.get(type(value))
-    if limit is None or len(value) <= limit:
-        return value
-    return {"length": len(value), "beginning": value[:limit]}
+    if isinstance(value, (list, str)):
+        limit = MAX_CHARACTERS if isinstance(value, str) else MAX_ITEMS
+        if len(value) > limit:
+            return {"length": len(value), "beginning": value[:limit]}
+    return value
 
 
 def print_tables(
     path: Path,
     metadata: Mapping[str, Any],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[TensorInfo],
     plan: MemoryPlan | None,
     obstacle: str,
     args: argparse.Namespace,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
-from lucebox.errors import FormatError
+from lucebox.api import LLM
 from lucebox.options import Sampling
 
 __all__ = ["recommended_sampling"]
@@ -34,24 +32,17 @@ GGUF_NAMES = {
 }
 
 
-def recommended_sampling(path: Path) -> tuple[Sampling, str]:
+def recommended_sampling(llm: LLM) -> tuple[Sampling, str]:
     """How a chat with this model is sampled unless flags say otherwise, and where that comes from."""
-    if path.is_dir():
-        config_path = path / "generation_config.json"
-        config = _read(config_path) if config_path.is_file() else {}
-        if config.get("do_sample") is False:
-            return Sampling(), "greedy, from generation_config.json"
-        found, source = _pick(config, CONFIG_NAMES), "from generation_config.json"
-    else:
-        found, source = _pick(_engine.GgufFile(path).metadata, GGUF_NAMES), "from the GGUF file"
+    config = llm.generation_defaults
+    if config.get("do_sample") is False:
+        return Sampling(), "greedy, from generation_config.json"
+    found, source = _pick(config, CONFIG_NAMES), "from generation_config.json"
+    if not found:
+        file = _engine.open_model_file(llm.info.path)
+        if isinstance(file, _engine.GgufFile):
+            found, source = _pick(file.metadata, GGUF_NAMES), "from the GGUF file"
     return (Sampling(**found), source) if found else (CHAT_SAMPLING, "lucebox's default")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise FormatError(f"{path} must hold one JSON object: {error}") from error
 
 
 def _pick(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

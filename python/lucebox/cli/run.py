@@ -7,9 +7,9 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 
-from lucebox import LLM
+from lucebox.api import LLM
 from lucebox.cli import console, options
-from lucebox.cli.session import interrupted, open_model, opening_line, summary
+from lucebox.cli.session import interrupted, open_model, opening_line, read_template, summary
 from lucebox.options import Sampling
 from lucebox.results import Chunk, FinishReason, Generation
 
@@ -53,9 +53,8 @@ def execute(args: argparse.Namespace) -> int:
         pieces: list[str] = []
         ids: list[int] = []
         result: Generation | None = None
-        stream = start(llm, prompt, args)
         try:
-            for chunk in stream:
+            for chunk in start(llm, prompt, args):
                 pieces.append(chunk.text)
                 ids += chunk.ids
                 result = chunk.result or result
@@ -63,8 +62,6 @@ def execute(args: argparse.Namespace) -> int:
                     console.write(chunk.text)
         except interrupted:
             result = None
-        finally:
-            stream.close()  # type: ignore[attr-defined]
 
         reason: FinishReason = result.finish_reason if result else "cancelled"
         if args.json:
@@ -102,7 +99,8 @@ def start(llm: LLM, prompt: str, args: argparse.Namespace) -> Iterator[Chunk]:
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    return llm.chat(messages, Sampling(**flags), stream=True, enable_thinking=args.thinking, template=args.template)
+    template = read_template(args)
+    return llm.chat(messages, Sampling(**flags), stream=True, enable_thinking=args.thinking, template=template)
 
 
 def with_rates(result: Generation) -> dict[str, float]:

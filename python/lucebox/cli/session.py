@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lucebox import LLM
+from lucebox.api import LLM
+from lucebox.chat.template import ChatTemplate
 from lucebox.cli import console, options
 from lucebox.errors import CancelledError
 from lucebox.options import EngineOptions
 from lucebox.results import Generation
 
-__all__ = ["interrupted", "open_model", "opening_line", "summary"]
+__all__ = ["interrupted", "open_model", "opening_line", "read_template", "summary"]
 
 interrupted = (KeyboardInterrupt, CancelledError)  # what Ctrl-C raises out of a generation
 
@@ -26,14 +27,22 @@ def open_model(args: argparse.Namespace) -> Iterator[LLM]:
         yield llm
 
 
+def read_template(args: argparse.Namespace) -> ChatTemplate | None:
+    """The chat template of --template; None leaves it to the model."""
+    return None if args.template is None else ChatTemplate.from_file(args.template)
+
+
 def opening_line(llm: LLM) -> str:
     """What was loaded and what it takes, once at the start of a command."""
     info, plan = llm.info, llm.memory_plan
-    return (
-        f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters, "
-        f"{console.size(info.file_bytes)} | memory {console.size(plan.total_bytes)} of "
-        f"{console.size(plan.available_bytes)} | context {plan.context} | {llm.options.threads} threads"
+    parts = (
+        f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
+        f"{console.size(plan.mapped_bytes)} mapped",
+        f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
+        f"context {plan.context}",
+        f"{llm.options.threads} threads",
     )
+    return " | ".join(parts)
 
 
 def summary(result: Generation) -> str:

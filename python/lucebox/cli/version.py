@@ -19,8 +19,12 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
+    try:
+        installed = metadata.version("lucebox")
+    except metadata.PackageNotFoundError:
+        installed = "from a source tree, not installed"
     facts = {
-        "lucebox": metadata.version("lucebox"),
+        "lucebox": installed,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(),
