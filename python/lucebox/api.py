@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.hub import resolve
+from lucebox.hub import Progress, resolve
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
@@ -87,7 +87,7 @@ class LLM:
         prefill_chunk: int = 512,
         isa: str = "auto",
         offline: bool = False,
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         if target not in ("auto", "cpu"):
             raise UnsupportedError(f'target must be "auto" or "cpu", got {target!r}; no GPU pack is installed')
