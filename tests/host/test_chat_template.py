@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from lucebox.chat import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError
-from text_data import DATA, TINY_HYBRID, read_metadata
+from lucebox.text import Tokenizer
+from text_data import DATA, TINY_HYBRID, read_metadata, small_vocabulary, tiny_tokenizer
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"city": "string"}}}
@@ -97,11 +98,11 @@ def test_tools_qwen3() -> None:
 
 
 def test_gguf_template() -> None:
-    tiny = ChatTemplate.from_gguf(read_metadata(TINY_HYBRID), "tiny.gguf")
+    tiny = ChatTemplate.from_gguf(read_metadata(TINY_HYBRID), "tiny.gguf", tiny_tokenizer())
     assert tiny is not None
     parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     assert tiny.render([parts]) == "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
-    assert ChatTemplate.from_gguf({}, "none.gguf") is None
+    assert ChatTemplate.from_gguf({}, "none.gguf", tiny_tokenizer()) is None
 
 
 # The ChatML template with a system prompt of its own that SmolLM2 and many others carry.
@@ -124,19 +125,20 @@ def test_chatml_system_prompt() -> None:
 
 def test_named_templates_and_tokens(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "{{ bos_token }}d"}, {"name": "tool_use", "template": "t{{ eos_token }}"}]
-    settings = {"chat_template": named, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    tokenizer = Tokenizer.from_gguf(small_vocabulary() | {"tokenizer.ggml.bos_token_id": 33}, "x")
+    settings = {"chat_template": named}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = ChatTemplate.from_folder(tmp_path)
+    found = ChatTemplate.from_folder(tmp_path, tokenizer)
     assert found is not None
-    assert found.render([USER]) == "<s>d"
-    assert found.render([USER], tools=[WEATHER]) == "t</s>"
+    assert found.render([USER]) == "!d"
+    assert found.render([USER], tools=[WEATHER]) == "t<|end|>"
     (tmp_path / "chat_template.jinja").write_text("file {{ bos_token }}")
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None and found.render([USER]) == "file <s>"
+    found = ChatTemplate.from_folder(tmp_path, tokenizer)
+    assert found is not None and found.render([USER]) == "file !"
 
 
 def test_folder_without_template(tmp_path: Path) -> None:
-    assert ChatTemplate.from_folder(tmp_path) is None
+    assert ChatTemplate.from_folder(tmp_path, tiny_tokenizer()) is None
 
 
 LANGUAGE = {

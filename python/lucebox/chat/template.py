@@ -11,6 +11,7 @@ import jinja2
 from lucebox.chat.messages import checked_messages, checked_tools
 from lucebox.chat.sandbox import MeteredEnvironment, RaisedByTemplate, RunawayError, metered, weigh
 from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.text.tokenizer import Tokenizer
 from lucebox.text.tokenizer_json import read_json
 
 __all__ = ["ChatTemplate"]
@@ -49,7 +50,7 @@ class ChatTemplate:
         }
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, object], where: str) -> ChatTemplate | None:
+    def from_gguf(cls, metadata: Mapping[str, object], where: str, tokenizer: Tokenizer) -> ChatTemplate | None:
         """The template in the metadata of a GGUF file; None when it has none."""
         key = "tokenizer.chat_template"
         found: dict[str, object] = {_DEFAULT: metadata[key]} if key in metadata else {}
@@ -59,23 +60,22 @@ class ChatTemplate:
         return cls(
             {name: _string(text, f"{where}: {key} ({name})") for name, text in found.items()},
             where=f"{where}: {key}",
-            bos_token=_gguf_token(metadata, "bos_token_id"),
-            eos_token=_gguf_token(metadata, "eos_token_id"),
+            **_special_tokens(tokenizer),
         )
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> ChatTemplate | None:
+    def from_folder(cls, folder: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
         """The template of a model folder: chat_template.jinja, else tokenizer_config.json; None when it has none."""
-        config = Path(folder, "tokenizer_config.json")
-        settings = read_json(config) if config.is_file() else {}
-        tokens = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+        tokens = _special_tokens(tokenizer)
         file = Path(folder, "chat_template.jinja")
         if file.is_file():
             return cls(_read_source(file), where=str(file), **tokens)
-        value = settings.get("chat_template")
+        config = Path(folder, "tokenizer_config.json")
+        value = read_json(config).get("chat_template") if config.is_file() else None
         if value is None:
             return None
-        return cls(_named_templates(value, f"{config}: chat_template"), where=f"{config}: chat_template", **tokens)
+        where = f"{config}: chat_template"
+        return cls(_named_templates(value, where), where=where, **tokens)
 
     @classmethod
     def from_file(cls, path: str | Path, *, bos_token: str | None = None, eos_token: str | None = None) -> ChatTemplate:
@@ -177,13 +177,8 @@ def _string(value: object, where: str) -> str:
     return value
 
 
-def _gguf_token(metadata: Mapping[str, object], key: str) -> str | None:
-    tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml." + key)
-    if isinstance(tokens, Sequence) and isinstance(token_id, int) and 0 <= token_id < len(tokens):
-        return str(tokens[token_id])
-    return None
-
-
-def _token_text(value: object) -> str | None:
-    text = value.get("content") if isinstance(value, Mapping) else value
-    return text if isinstance(text, str) else None
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str | None]:
+    return {
+        "bos_token": None if tokenizer.bos_id is None else tokenizer.token(tokenizer.bos_id),
+        "eos_token": tokenizer.token(tokenizer.eos_ids[0]) if tokenizer.eos_ids else None,
+    }
