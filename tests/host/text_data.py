@@ -1,4 +1,4 @@
-"""Vocabularies the text tests share, read from the test data with the `gguf` package (not with the engine)."""
+"""Vocabularies the text tests share. The engine reads them: the `gguf` package takes seconds for a large one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gguf import GGUFReader
+from lucebox import _engine
 from lucebox.text import Tokenizer
 from lucebox.text.byte_level import BYTE_TO_CHAR
 
@@ -18,7 +18,7 @@ TINY_HYBRID = ROOT / "models" / "tiny-hybrid" / "lucebox_tiny" / "tiny-hybrid.Q8
 
 
 def read_metadata(path: Path) -> dict[str, object]:
-    return {key: field.contents() for key, field in GGUFReader(path).fields.items()}
+    return dict(_engine.open_model_file(str(path)).metadata)
 
 
 @functools.cache
