@@ -3,7 +3,7 @@
 
 Dense decoding costs the same whatever the weights hold. Every block is valid and finite, and its scale gives weights
 a deviation near 0.02. Which type a tensor gets follows llama-quantize's presets without an importance matrix, so the
-byte mix is that of a published file. The vocabulary is made up: 256 byte tokens, then "<t256>" and on.
+byte mix is that of a published file. The vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
 """
 
 from __future__ import annotations
@@ -331,12 +331,14 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
         yield f"{arch}.ssm.inner_size", U32, shape.n_value_heads * shape.state_dim
         yield f"{arch}.full_attention_interval", U32, shape.attention_interval
     end, pad = shape.vocab - 1, shape.vocab - 2
-    tokens = [*byte_tokens(), *(f"<t{i}>" for i in range(256, pad)), "<|endoftext|>", "<|im_end|>"]
+    merged = ["ab", "cd"]
+    made_up = (f"<t{i}>" for i in range(256 + len(merged), pad))
+    tokens = [*byte_tokens(), *merged, *made_up, "<|endoftext|>", "<|im_end|>"]
     yield "tokenizer.ggml.model", STRING, "gpt2"
     yield "tokenizer.ggml.pre", STRING, "qwen35" if arch == "qwen35" else "qwen2"
     yield "tokenizer.ggml.tokens", ARRAY, Array(STRING, tokens)
     yield "tokenizer.ggml.token_type", ARRAY, Array(I32, [1] * pad + [3, 3])  # 1 normal, 3 control
-    yield "tokenizer.ggml.merges", ARRAY, Array(STRING, ["a b", "c d"])
+    yield "tokenizer.ggml.merges", ARRAY, Array(STRING, [" ".join(pair) for pair in merged])
     yield "tokenizer.ggml.eos_token_id", U32, end
     yield "tokenizer.ggml.padding_token_id", U32, pad
     yield "tokenizer.ggml.add_bos_token", BOOL, False
