@@ -48,7 +48,7 @@ def _lines(root: Path, files: Iterable[Path], *suffixes: str) -> Iterator[tuple[
 def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
     """A folder of src/cpp includes nothing of the layers above its own."""
     problems = []
-    for name, number, line in _lines(root, files, ".h", ".cpp"):
+    for name, number, line in _lines(root, files, ".h", ".cpp", ".inc"):
         found = INCLUDE.match(line)
         if not name.startswith("src/cpp/") or not found or found[1] == "<":
             continue
@@ -65,7 +65,7 @@ def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
 def vendor_headers(root: Path, files: Iterable[Path]) -> list[str]:
     """Vendor headers only in src/{cuda,hip,sim}; nanobind and Python headers only in src/cpp/bindings."""
     problems = []
-    for name, number, line in _lines(root, files, ".h", ".cpp"):
+    for name, number, line in _lines(root, files, ".h", ".cpp", ".inc"):
         found = INCLUDE.match(line)
         if not found or found[1] == '"':
             continue
@@ -79,7 +79,7 @@ def vendor_headers(root: Path, files: Iterable[Path]) -> list[str]:
 def environment_reads(root: Path, files: Iterable[Path]) -> list[str]:
     """Options are arguments. The engine reads no environment; the Python package only in READS_ENVIRONMENT."""
     problems = []
-    for name, number, line in _lines(root, files, ".h", ".cpp", ".py"):
+    for name, number, line in _lines(root, files, ".h", ".cpp", ".inc", ".py"):
         pattern = PYTHON_ENVIRONMENT if name.endswith(".py") else CPP_ENVIRONMENT
         if name.startswith(("src/", "python/")) and name not in READS_ENVIRONMENT and pattern.search(line):
             problems.append(f"{name}:{number}: reads the environment; make it an option")

@@ -81,7 +81,10 @@ def main() -> int:
     rows = []
     for name, gate in table.items():
         start = time.perf_counter()
-        problems = gate()
+        try:
+            problems = gate()
+        except Exception as error:  # a gate that cannot run has failed; the others still say what they found
+            problems = [f"{type(error).__name__}: {error}"]
         rows.append(Row(name, round(time.perf_counter() - start, 2), problems))
     failed = sum(bool(row.problems) for row in rows)
 
