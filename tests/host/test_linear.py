@@ -42,9 +42,9 @@ def guarded(rows: int, n_out: int) -> tuple[F32, F32]:
 def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str) -> None:
     assert np.isfinite(got).all(), what
     a = got.astype(np.float64)
-    norm = (a * a).sum() + (want * want).sum()
-    diff = 1 - 2 * (a * want).sum() / norm if norm else 0.0
-    assert diff < TOLERANCE["diff"], f"{what}: diff {diff:.2e}"
+    if a.size >= 64:  # of a few outputs, all may be what is left of terms that cancel
+        diff = 1 - 2 * (a * want).sum() / ((a * a).sum() + (want * want).sum())
+        assert diff < TOLERANCE["diff"], f"{what}: diff {diff:.2e}"
     worst = (np.abs(a - want) / (scale + 1e-30)).max()
     assert worst < TOLERANCE["element"], f"{what}: element {worst:.2e}"
 

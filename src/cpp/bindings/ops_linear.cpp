@@ -53,14 +53,14 @@ Activations parse_activations(const std::string& text) {
   return Activations::kF32;
 }
 
-void check_bytes(const Bytes& data, DType type, size_t count) {
+void check_whole_blocks(DType type, size_t count) {
   LB_CHECK(count % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ",
            info(type).block_values, " values, got ", count);
 }
 
 nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
   const DType type = parse_dtype(dtype);
-  check_bytes(data, type, n);
+  check_whole_blocks(type, n);
   LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
            " bytes, got ", data.size());
   auto y = make_array<float>(1, n);
@@ -78,7 +78,7 @@ class LinearGroup {
              "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ", n_out.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
       const DType type = parse_dtype(dtypes[i]);
-      check_bytes(weights_[i], type, n_in);
+      check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
       LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ", weights_[i].size());
       members_.push_back({.w = weights_[i].data(), .type = type, .n_in = n_in, .n_out = n_out[i], .activations = activations_});
@@ -133,7 +133,7 @@ nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in,
 
 nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Ids& ids, const std::string& isa, int threads) {
   const DType type = parse_dtype(dtype);
-  check_bytes(table, type, dim);
+  check_whole_blocks(type, dim);
   const size_t stride = row_bytes(type, dim);
   for (size_t i = 0; i < ids.size(); ++i)
     LB_CHECK(ids.data()[i] >= 0 && size_t(ids.data()[i] + 1) * stride <= table.size(), kInvalid, "id ", ids.data()[i],

@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear_f32.h"
 #include "quant/decode.h"
-#if defined(__AVX512VNNI__) && __has_include("cpu/linear_q8_avx512.h")
+#if defined(__AVX512VNNI__)
 #include "cpu/linear_q8_avx512.h"
 #else
 #include "cpu/linear_q8.h"

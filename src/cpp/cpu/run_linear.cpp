@@ -90,8 +90,9 @@ void run(std::span<const Linear> group, Stream& stream) {
 
 size_t linear_shared_scratch(int max_rows, int max_n_in) { return q8_layout(max_rows, max_n_in).bytes; }
 
-// The largest user is the AVX-512 panel: 32 weight rows of 8-bit codes with a scale and an offset for each 16 of them.
-size_t linear_thread_scratch(int max_n_in) { return size_t(round_up(max_n_in, 256)) * 48 + (16 << 10); }
+// The largest user is the AVX-512 panel: 32 weight rows of codes, a scale and an offset for each 16 of them, and a term
+// for each 16 of six activation rows.
+size_t linear_thread_scratch(int max_n_in) { return size_t(round_up(max_n_in, 256)) * 50; }
 
 void run(const Embed& op, Stream& stream) {
   const long work = long(op.rows) * op.dim;
