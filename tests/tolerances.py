@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 TABLE: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "tolerances.toml").read_text())
+
+
+def tolerance(family: str, name: str) -> float:
+    """One value; a name that is not there is a KeyError."""
+    return float(TABLE[family][name])
 
 
 def distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
