@@ -339,7 +339,7 @@ class LLM:
     def snapshot(self) -> bytes:
         """The session (tokens, KV cache, recurrent state) as bytes, for `restore` on the same model and settings."""
         with self._turn():
-            return self._session.save()
+            return bytes(self._session.save())
 
     def restore(self, snapshot: bytes, *, where: str = "snapshot") -> None:
         """Replaces the session by a snapshot.
