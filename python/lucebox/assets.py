@@ -52,13 +52,13 @@ class TextAssets:
         if isinstance(file, _engine.GgufFile):
             metadata = file.metadata
             tokenizer = Tokenizer.from_gguf(metadata, str(path))
-            template = ChatTemplate.from_gguf(metadata, str(path))
+            template = ChatTemplate.from_gguf(metadata, str(path), tokenizer)
             return TextAssets(tokenizer, template, tokenizer.eos_ids, {}, tensors)
         tokenizer = Tokenizer.from_file(path / "tokenizer.json")
         defaults = path / "generation_config.json"
         return TextAssets(
             tokenizer,
-            ChatTemplate.from_folder(path),
+            ChatTemplate.from_folder(path, tokenizer),
             tokenizer.eos_ids,
             read_json(defaults) if defaults.is_file() else {},
             tensors,
