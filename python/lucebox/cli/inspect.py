@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lucebox import _engine, hub
 from lucebox.assets import TensorInfo
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     with console.loading() as progress:
         path = hub.resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
-    metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(model.config)
+    metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = [TensorInfo(*row) for row in model.tensors]
     plan, obstacle = memory_plan(args)
     if args.json:
