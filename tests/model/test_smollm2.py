@@ -1,0 +1,60 @@
+"""SmolLM2-135M-Instruct Q4_1, fetched by the catalog, against llama.cpp runs recorded in tests/data/golden/smollm2.json.
+
+`f32` there is the strict reference: the same weights expanded, fp32 activations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lucebox import LLM, HubError, catalog
+
+import recorded
+from tolerances import tolerance
+
+CASES = recorded.load("smollm2.json")["cases"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    try:
+        return catalog.fetch("smollm2-135m")
+    except HubError as error:
+        pytest.skip(f"the weights cannot be fetched here: {error}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_exact_mode(model: Path, case: dict) -> None:
+    session = recorded.session(model, activations="f32", kv="f32")
+    want = case["f32"]
+    logprobs = recorded.step_logprobs(session, case["prompt_ids"], want["output_ids"])
+    recorded.check_steps(logprobs, want["top5"], want["output_ids"])
+    assert logprobs.argmax(-1).tolist() == want["output_ids"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_int8_mode(model: Path, case: dict) -> None:
+    exact, fast = (recorded.session(model, activations=mode) for mode in ("f32", "int8"))
+    tokens = recorded.ids([*case["prompt_ids"], *case["f32"]["output_ids"]])
+    p, q = (recorded.log_softmax(session.append(tokens)[0]) for session in (exact, fast))
+    kl = (np.exp(p) * (p - q)).sum(-1).mean()
+    assert kl <= tolerance("int8", "mean_kl")
+    prompt = recorded.ids(case["prompt_ids"])
+    nll = [-np.mean(session.score(prompt)) for session in (exact, fast)]
+    assert abs(nll[0] - nll[1]) <= tolerance("int8", "prompt_nll")
+
+
+def test_tokenizer_and_template(model: Path) -> None:
+    """The recorded prompts were tokenized by llama.cpp; the chat prompts carry the model's own template."""
+    with LLM(model, context=256) as llm:
+        for case in CASES:
+            assert llm.tokenize(case["prompt"]) == case["prompt_ids"], case["name"]
+        assert llm.tokenize(llm.render([{"role": "user", "content": "x"}]))[0] == llm.tokenize("<|im_start|>")[0]
+
+
+def test_answers_a_question(model: Path) -> None:
+    with LLM(model, context=512) as llm:
+        answer = llm.chat([{"role": "user", "content": "What is the capital of France?"}])
+    assert "Paris" in answer.text
+    assert answer.finish_reason == "stop"
