@@ -9,8 +9,6 @@ from pathlib import Path
 import gates
 import pytest
 
-pytestmark = pytest.mark.packaging
-
 Gate = Callable[[Path, list[Path]], list[str]]
 
 

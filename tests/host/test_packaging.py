@@ -9,10 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import lucebox
-import pytest
 from lucebox import _engine
-
-pytestmark = pytest.mark.packaging
 
 
 def test_engine_needs_only_the_system_libraries() -> None:

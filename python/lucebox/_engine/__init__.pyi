@@ -1,0 +1,148 @@
+"""
+The native engine of lucebox. Use the lucebox package; names here are not a public interface.
+"""
+
+from collections.abc import Sequence
+import os
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+from lucebox._engine import ops as ops
+
+
+def best_isa() -> str:
+    """The fastest CPU kernels this machine runs."""
+
+def available_isas() -> list:
+    """Instruction sets this build has bodies for and this machine runs."""
+
+def read_bandwidth(threads: int, bytes: int) -> float:
+    """
+    Best measured GB/s of reading `bytes` of memory with `threads` threads.
+    """
+
+def uniform_draw(seed: int, draw: int) -> float:
+    """The uniform number in [0, 1) of one draw."""
+
+class Engine:
+    """
+    One model's weights, immutable, with the plan of all memory it will use.
+    """
+
+    @staticmethod
+    def open(path: str, context: int = 0, threads: int = 0, isa: str = 'auto', activations: str = 'int8', kv: str = 'f16', prefill_chunk: int = 512) -> Engine: ...
+
+    @property
+    def info(self) -> dict: ...
+
+    @property
+    def plan(self) -> dict: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+class Sampler:
+    """Turns logits into tokens, one uniform draw per sampled token."""
+
+    def __init__(self, vocab: int, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0, repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0, penalty_window: int = 64, logit_bias: Sequence[tuple[int, float]] = [], seed: int = 0) -> None: ...
+
+    def set_prompt(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
+
+class Session:
+    """One mutable token timeline on an engine."""
+
+    def __init__(self, engine: Engine) -> None: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def rewind_floor(self) -> int: ...
+
+    def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:
+        """
+        Makes the timeline equal to ids; returns how many of them it already held.
+        """
+
+    def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """Logits of the last token, after sync()."""
+
+    def sample(self, sampler: Sampler) -> int: ...
+
+    def logprobs(self, token: int, n_top: int = 0) -> tuple:
+        """
+        Natural log probability of the token and the n_top most likely (id, logprob).
+        """
+
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[float]:
+        """Log probability of every token after the first. Replaces the timeline."""
+
+    def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
+        """
+        Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).
+        """
+
+    def commit(self, path: Sequence[int]) -> None: ...
+
+    def rewind(self, n_tokens: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def save(self) -> bytes:
+        """The timeline and its state as bytes."""
+
+    def load(self, data: bytes, where: str = 'snapshot') -> None: ...
+
+class GgufFile:
+    """An open GGUF file or split set."""
+
+    def __init__(self, path: str | os.PathLike) -> None: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def alignment(self) -> int: ...
+
+    @property
+    def metadata(self) -> dict:
+        """A new dict of plain values; arrays are lists."""
+
+    @property
+    def tensors(self) -> list:
+        """A new list of (name, dtype, shape, file, offset, bytes)."""
+
+    def read_tensor(self, name: str) -> bytes:
+        """A copy of the tensor's bytes."""
+
+class Safetensors:
+    """An open checkpoint folder."""
+
+    def __init__(self, folder: str | os.PathLike) -> None: ...
+
+    @property
+    def folder(self) -> str: ...
+
+    @property
+    def config(self) -> object:
+        """A new dict of config.json."""
+
+    @property
+    def tensors(self) -> list:
+        """A new list of (name, dtype, shape, file, offset, bytes)."""
+
+    def read_tensor(self, name: str) -> bytes:
+        """A copy of the tensor's bytes."""
+
+def open_model_file(path: str | os.PathLike) -> GgufFile | Safetensors:
+    """Opens a GGUF file, a checkpoint folder, or a folder with one GGUF."""
