@@ -38,7 +38,7 @@ def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
     return feed(_engine.Session(engine), ids, chunk)
 
 
-def distance(a: ArrayLike, b: ArrayLike) -> float:
+def largest_difference(a: ArrayLike, b: ArrayLike) -> float:
     """Largest difference; infinite where either is not finite."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     assert x.shape == y.shape, (x.shape, y.shape)

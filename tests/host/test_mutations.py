@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import distance, logits_of, open_engine, random_ids
+from engines import largest_difference, logits_of, open_engine, random_ids
 from reference.decoder import INVISIBLE, MUTATIONS, Decoder
 from reference.gguf_files import Shape, metadata, tensors, write
 from tolerances import tolerance
@@ -19,7 +19,7 @@ SEEN = tolerance("logits", "seen") * EXACT
 def test_seen_on_the_golden_file(data: Path, mutation: str) -> None:
     arrays = np.load(data / "tiny" / "qwen35_a.npz")
     mistaken = Decoder(data / "tiny" / "qwen35_a.gguf", [mutation])
-    assert distance(mistaken.logits(arrays["ids"]), arrays["logits"]) > SEEN
+    assert largest_difference(mistaken.logits(arrays["ids"]), arrays["logits"]) > SEEN
 
 
 @pytest.fixture(scope="module")
@@ -39,33 +39,37 @@ def faint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
 def test_invisible_ones_are_seen_on_short_keys(data: Path, faint: tuple[Path, np.ndarray], mutation: str) -> None:
     arrays = np.load(data / "tiny" / "qwen35_a.npz")
     ordinary = Decoder(data / "tiny" / "qwen35_a.gguf", [mutation])
-    assert distance(ordinary.logits(arrays["ids"]), arrays["logits"]) < SEEN, "no longer invisible: drop it from the list"
+    assert largest_difference(ordinary.logits(arrays["ids"]), arrays["logits"]) < SEEN, (
+        "no longer invisible: drop it from the list"
+    )
     path, ids = faint
-    assert distance(Decoder(path, [mutation]).logits(ids), Decoder(path).logits(ids)) > SEEN
+    assert largest_difference(Decoder(path, [mutation]).logits(ids), Decoder(path).logits(ids)) > SEEN
 
 
 def test_short_keys(faint: tuple[Path, np.ndarray], isa: str) -> None:
     path, ids = faint
-    assert distance(logits_of(open_engine(path, isa=isa), ids), Decoder(path).logits(ids)) < EXACT
+    assert largest_difference(logits_of(open_engine(path, isa=isa), ids), Decoder(path).logits(ids)) < EXACT
 
 
 def test_sections_are_seen_with_unequal_positions(data: Path) -> None:
     """Not on text, where the three positions are equal."""
     arrays = np.load(data / "tiny" / "qwen35_a_mrope.npz")
     model = Decoder(data / "tiny" / "qwen35_a.gguf")
-    assert distance(model.logits(arrays["ids"], arrays["pos"]), arrays["logits"]) < EXACT
+    assert largest_difference(model.logits(arrays["ids"], arrays["pos"]), arrays["logits"]) < EXACT
     model.sections = []
-    assert distance(model.logits(arrays["ids"], arrays["pos"]), arrays["logits"]) > SEEN
+    assert largest_difference(model.logits(arrays["ids"], arrays["pos"]), arrays["logits"]) > SEEN
 
 
 @pytest.mark.parametrize("name", ["qwen3_a", "llama_a"])
 def test_wrong_rope_pairs_are_seen_in_every_family(data: Path, name: str) -> None:
     arrays = np.load(data / "tiny" / f"{name}.npz")
     mistaken = Decoder(data / "tiny" / f"{name}.gguf", ["rope on the other pairs"])
-    assert distance(mistaken.logits(arrays["ids"]), arrays["logits"]) > SEEN
+    assert largest_difference(mistaken.logits(arrays["ids"]), arrays["logits"]) > SEEN
 
 
 def test_reference_matches_the_golden_files(data: Path) -> None:
     for name in ("qwen35_a", "qwen3_a", "llama_a"):
         arrays = np.load(data / "tiny" / f"{name}.npz")
-        assert distance(Decoder(data / "tiny" / f"{name}.gguf").logits(arrays["ids"]), arrays["logits"]) < EXACT
+        assert (
+            largest_difference(Decoder(data / "tiny" / f"{name}.gguf").logits(arrays["ids"]), arrays["logits"]) < EXACT
+        )

@@ -120,6 +120,7 @@ def test_large_vocabulary() -> None:
 
 # --- draws
 
+
 def test_uniform_draw() -> None:
     for seed in (0, 1, 42, 2**64 - 1):
         for draw in (0, 1, 2, 1000, 2**40):
@@ -160,6 +161,7 @@ def test_a_new_prompt_starts_over() -> None:
 
 # --- greedy
 
+
 def test_greedy_takes_the_lowest_of_equals() -> None:
     logits = np.array([0, 3, 1, 3, 3], np.float32)
     assert draws(Options(temperature=0), logits, 3) == [1, 1, 1]
@@ -181,6 +183,7 @@ def test_logits_are_left_alone() -> None:
 
 
 # --- bias and penalties
+
 
 def test_bias_of_minus_100_forbids() -> None:
     logits = np.array([1000, 0, 0, 0], np.float32)
@@ -236,6 +239,7 @@ def test_penalties_change_the_distribution() -> None:
 
 
 # --- what is refused
+
 
 @pytest.mark.parametrize(
     ("name", "value"),

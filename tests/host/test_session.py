@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import distance, feed, log_softmax, logits_of, open_engine, random_ids
+from engines import largest_difference, feed, log_softmax, logits_of, open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import CancelledError, FormatError, InvalidRequestError, UnsupportedError
 from reference.gguf_files import Shape, write_model
@@ -35,6 +35,7 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 # --- sync
+
 
 def cold(engine: _engine.Engine, ids: np.ndarray) -> np.ndarray:
     session = _engine.Session(engine)
@@ -64,7 +65,7 @@ def test_sync_reuses_what_it_can(model: Path, isa: str) -> None:
     ):
         assert session.sync(prompt) == cached, what
         assert session.tokens == prompt.tolist(), what
-        assert distance(session.logits(), cold(engine, prompt)) < EXACT, what
+        assert largest_difference(session.logits(), cold(engine, prompt)) < EXACT, what
 
 
 def test_sync_after_append_drops_the_appended_rows(model: Path) -> None:
@@ -74,7 +75,7 @@ def test_sync_after_append_drops_the_appended_rows(model: Path) -> None:
     session.sync(ids[:20])
     session.append(random_ids(5, VOCAB, seed=1))
     assert session.sync(ids) == 20
-    assert distance(session.logits(), cold(engine, ids)) < EXACT
+    assert largest_difference(session.logits(), cold(engine, ids)) < EXACT
 
 
 def test_identical_sync_after_append_has_the_right_logits(model: Path) -> None:
@@ -84,7 +85,7 @@ def test_identical_sync_after_append_has_the_right_logits(model: Path) -> None:
     session.sync(ids)
     session.append(random_ids(5, VOCAB, seed=1))
     session.sync(ids)
-    assert distance(session.logits(), cold(engine, ids)) < EXACT
+    assert largest_difference(session.logits(), cold(engine, ids)) < EXACT
 
 
 def test_decode_by_sync_equals_prefill(model: Path, isa: str) -> None:
@@ -94,7 +95,7 @@ def test_decode_by_sync_equals_prefill(model: Path, isa: str) -> None:
     want = logits_of(engine, ids)
     for n in range(60, 91):
         assert session.sync(ids[:n]) == (0 if n == 60 else n - 1)
-        assert distance(session.logits(), want[n - 1]) < EXACT
+        assert largest_difference(session.logits(), want[n - 1]) < EXACT
 
 
 def test_empty_prompt(model: Path) -> None:
@@ -123,16 +124,17 @@ def test_error_in_progress_leaves_the_session_usable(model: Path) -> None:
     with pytest.raises((KeyboardInterrupt, CancelledError)):
         session.sync(ids, stop)
     session.sync(ids)
-    assert distance(session.logits(), cold(engine, ids)) < EXACT
+    assert largest_difference(session.logits(), cold(engine, ids)) < EXACT
 
 
 # --- scores
+
 
 def test_score_is_the_log_probability_of_each_next_token(model: Path, isa: str) -> None:
     engine = open_engine(model, isa=isa, prefill_chunk=16)
     ids = random_ids(50, VOCAB)
     want = log_softmax(logits_of(engine, ids, 16).astype(np.float64))[np.arange(49), ids[1:]]
-    assert distance(_engine.Session(engine).score(ids), want) < EXACT
+    assert largest_difference(_engine.Session(engine).score(ids), want) < EXACT
 
 
 def test_score_needs_two_tokens(model: Path) -> None:
@@ -148,15 +150,18 @@ def test_logprobs_of_the_last_row(model: Path) -> None:
     order = np.argsort(-want, kind="stable")[:5]
     assert abs(token - want[7]) < 1e-12
     assert [i for i, _ in top] == order.tolist()
-    assert distance([p for _, p in top], want[order]) < 1e-12
+    assert largest_difference([p for _, p in top], want[order]) < 1e-12
 
 
 # --- the same bits
 
+
 def run_everything(engine: _engine.Engine) -> list[np.ndarray]:
     session = _engine.Session(engine)
     results = [feed(session, random_ids(100, VOCAB), chunk=33)]
-    results.append(session.append(random_ids(20, VOCAB, seed=1), parents=[(i - 1) // 2 if i else -1 for i in range(20)])[0])
+    results.append(
+        session.append(random_ids(20, VOCAB, seed=1), parents=[(i - 1) // 2 if i else -1 for i in range(20)])[0]
+    )
     session.commit([0, 2, 5])
     results.append(feed(session, random_ids(5, VOCAB, seed=2), chunk=1))
     return results
@@ -183,6 +188,7 @@ def test_sessions_of_one_engine_do_not_disturb_each_other(model: Path) -> None:
 
 
 # --- snapshots
+
 
 @pytest.mark.parametrize("kv", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("n", [1, 64, 90])
@@ -215,7 +221,7 @@ def test_restored_equals_recomputed(model: Path, isa: str) -> None:
     restored.load(data)
     more = random_ids(30, VOCAB, seed=1)
     assert np.array_equal(feed(restored, more), feed(again, more))
-    assert distance(feed(_engine.Session(engine), [*ids, *more])[60:], feed_after(engine, data, more)) < EXACT
+    assert largest_difference(feed(_engine.Session(engine), [*ids, *more])[60:], feed_after(engine, data, more)) < EXACT
 
 
 def feed_after(engine: _engine.Engine, data: bytes, ids: np.ndarray) -> np.ndarray:
@@ -243,7 +249,7 @@ def test_sync_goes_on_after_load(model: Path) -> None:
     restored = _engine.Session(engine)
     restored.load(session.save())
     assert restored.sync(ids) == 40
-    assert distance(restored.logits(), cold(engine, ids)) < EXACT
+    assert largest_difference(restored.logits(), cold(engine, ids)) < EXACT
 
 
 def sealed(data: bytes, body: bytes) -> bytes:

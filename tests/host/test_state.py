@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import distance, feed, logits_of, open_engine, path_to, random_ids
+from engines import largest_difference, feed, logits_of, open_engine, path_to, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from reference.gguf_files import Shape, write_model
@@ -46,10 +46,11 @@ def check_continues(session: _engine.Session, engine: _engine.Engine, n_more: in
     past = session.tokens
     more = random_ids(n_more, VOCAB, seed=99)
     want = logits_of(engine, [*past, *more])[len(past) :]
-    assert distance(feed(session, more, chunk=1), want) < EXACT
+    assert largest_difference(feed(session, more, chunk=1), want) < EXACT
 
 
 # --- trees
+
 
 @pytest.mark.parametrize("rows", [1, 2, 9, 23, 63, 64])
 def test_tree_rows_equal_their_paths(model: Path, isa: str, rows: int) -> None:
@@ -62,7 +63,7 @@ def test_tree_rows_equal_their_paths(model: Path, isa: str, rows: int) -> None:
     for row in sorted({0, rows - 1, *rng.integers(0, rows, 6).tolist()}):
         path = path_to(row, parents)
         want, _ = session.append(ids[path])  # the rows before were never committed
-        assert distance(logits[row], want[-1]) < EXACT, f"row {row}, path {path}"
+        assert largest_difference(logits[row], want[-1]) < EXACT, f"row {row}, path {path}"
 
 
 def test_chain_equals_tree_with_one_path(model: Path, isa: str) -> None:
@@ -71,7 +72,7 @@ def test_chain_equals_tree_with_one_path(model: Path, isa: str) -> None:
     ids = random_ids(30, VOCAB, seed=1)
     chain, _ = session.append(ids)
     tree, _ = session.append(ids, parents=list(range(-1, 29)))
-    assert distance(chain, tree) < EXACT
+    assert largest_difference(chain, tree) < EXACT
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -119,7 +120,12 @@ def test_rejecting_everything_changes_nothing(model: Path, isa: str) -> None:
 
 @pytest.mark.parametrize(
     ("parents", "message"),
-    [([0], "row 0 has parent 0"), ([-1, 1], "row 1 has parent 1"), ([-1, -2], "row 1 has parent -2"), ([-1], "parents")],
+    [
+        ([0], "row 0 has parent 0"),
+        ([-1, 1], "row 1 has parent 1"),
+        ([-1, -2], "row 1 has parent -2"),
+        ([-1], "parents"),
+    ],
 )
 def test_bad_parents(hybrid: Path, parents: list[int], message: str) -> None:
     session = _engine.Session(open_engine(hybrid))
@@ -149,21 +155,34 @@ def test_bad_paths(hybrid: Path, path: list[int]) -> None:
 def test_path_must_follow_the_parents(hybrid: Path) -> None:
     session = _engine.Session(open_engine(hybrid))
     session.append(random_ids(3, VOCAB), parents=[-1, 0, 0])
-    with pytest.raises(InvalidRequestError):
-        session.commit([0, 1, 2])  # rows 1 and 2 are siblings
+    with pytest.raises(InvalidRequestError, match="row 2 has parent 0; the path to commit comes from row 1"):
+        session.commit([0, 1, 2])
+    with pytest.raises(InvalidRequestError, match="row 1 has parent 0; the path to commit comes from row -1"):
+        session.commit([1])
+    session.commit([0, 2])  # still there
 
 
 def test_commit_needs_an_append(hybrid: Path) -> None:
     session = _engine.Session(open_engine(hybrid))
     with pytest.raises(InvalidRequestError, match="no append to commit"):
         session.commit([0])
-    session.append(random_ids(3, VOCAB))
-    session.commit([0])
-    with pytest.raises(InvalidRequestError, match="no append to commit"):
-        session.commit([0])
+    data = session.save()
+    for supersede in (
+        lambda: session.commit([0]),
+        lambda: session.rewind(0),
+        lambda: session.sync(random_ids(9, VOCAB)),
+        lambda: session.load(data),
+        session.reset,
+    ):
+        session.reset()
+        session.append(random_ids(3, VOCAB))
+        supersede()
+        with pytest.raises(InvalidRequestError, match="no append to commit"):
+            session.commit([0])
 
 
 # --- chains
+
 
 @pytest.mark.parametrize("keep", [0, 1, 5, 29, 30])
 def test_any_prefix_of_a_short_chain(model: Path, isa: str, keep: int) -> None:
@@ -201,6 +220,7 @@ def test_long_chain_of_attention_keeps_any_prefix(attention: Path) -> None:
 
 # --- rewind
 
+
 def test_rewind_to_every_reachable_length(model: Path, isa: str) -> None:
     engine = open_engine(model, isa=isa)
     ids = random_ids(70 + 40, VOCAB)
@@ -217,7 +237,7 @@ def test_rewind_to_every_reachable_length(model: Path, isa: str) -> None:
         assert session.tokens == ids[:length].tolist()
         if length % 8 in (0, 7) or length == floor:  # the costly part for a sample of them
             want = logits_of(engine, [*ids[:length], *more])[length:]
-            assert distance(session.append(more)[0], want) < EXACT, length
+            assert largest_difference(session.append(more)[0], want) < EXACT, length
     assert floor == (70 if model.stem == "hybrid" else 0)
 
 
@@ -260,6 +280,7 @@ def test_rewind_below_the_floor(hybrid: Path) -> None:
 
 # --- the end of the context
 
+
 def test_overflow_is_refused_and_harmless(model: Path) -> None:
     engine = open_engine(model, context=40)
     session = _engine.Session(engine)
@@ -269,7 +290,7 @@ def test_overflow_is_refused_and_harmless(model: Path) -> None:
         session.append(random_ids(3, VOCAB))
     assert session.n_tokens == 38
     want = logits_of(open_engine(model), ids)
-    assert distance(feed(session, ids[38:], chunk=1), want[38:]) < EXACT  # up to the very end
+    assert largest_difference(feed(session, ids[38:], chunk=1), want[38:]) < EXACT  # up to the very end
     with pytest.raises(InvalidRequestError, match="1 more do not fit"):
         session.append(ids[:1])
     with pytest.raises(InvalidRequestError, match="41 tokens do not fit the context of 40"):
@@ -281,7 +302,7 @@ def test_overflow_is_refused_and_harmless(model: Path) -> None:
 def test_small_contexts_fill_up(model: Path, context: int) -> None:
     ids = random_ids(context, VOCAB)
     want = logits_of(open_engine(model), ids)
-    assert distance(logits_of(open_engine(model, context=context), ids, chunk=min(7, context)), want) < EXACT
+    assert largest_difference(logits_of(open_engine(model, context=context), ids, chunk=min(7, context)), want) < EXACT
 
 
 def test_bad_tokens_are_named(hybrid: Path) -> None:

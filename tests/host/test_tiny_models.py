@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import distance, logits_of, mean_kl, open_engine, random_ids
+from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
 from lucebox import _engine
 from numpy.typing import NDArray
 from reference import checkpoints
@@ -34,7 +34,9 @@ class Golden:
     layers: list[NDArray[np.float32]]  # the input of each, then the final normed rows
 
 
-@pytest.fixture(scope="module", params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a"])
+@pytest.fixture(
+    scope="module", params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a"]
+)
 def golden(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """Each family in both formats; a name without suffix is a folder of safetensors."""
     name = str(request.param)
@@ -52,20 +54,20 @@ def test_golden_logits_and_layers(golden: Golden, isa: str) -> None:
     session = _engine.Session(engine)
     logits, taps = session.append(golden.ids, taps=list(range(len(golden.layers))))
     for i, layer in enumerate(golden.layers):
-        assert distance(taps[i], layer) < EXACT, f"layer {i}"
-    assert distance(logits, golden.logits) < EXACT
+        assert largest_difference(taps[i], layer) < EXACT, f"layer {i}"
+    assert largest_difference(logits, golden.logits) < EXACT
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunks_agree(golden: Golden, isa: str, chunk: int) -> None:
-    assert distance(logits_of(open_engine(golden.model, isa=isa), golden.ids, chunk), golden.logits) < EXACT
+    assert largest_difference(logits_of(open_engine(golden.model, isa=isa), golden.ids, chunk), golden.logits) < EXACT
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 150])
 def test_prefill_chunk_option(golden: Golden, chunk: int) -> None:
     session = _engine.Session(open_engine(golden.model, prefill_chunk=chunk))
     session.sync(golden.ids)
-    assert distance(session.logits(), golden.logits[-1]) < EXACT
+    assert largest_difference(session.logits(), golden.logits[-1]) < EXACT
 
 
 def test_unequal_positions(data: Path, isa: str) -> None:
@@ -73,19 +75,22 @@ def test_unequal_positions(data: Path, isa: str) -> None:
     arrays = np.load(data / "tiny" / "qwen35_a_mrope.npz")
     engine = open_engine(data / "tiny" / "qwen35_a.gguf", isa=isa, prefill_chunk=256)
     logits, _ = _engine.Session(engine).append(arrays["ids"].astype(np.int32), positions=arrays["pos"].astype(np.int32))
-    assert distance(logits, arrays["logits"]) < EXACT
+    assert largest_difference(logits, arrays["logits"]) < EXACT
 
 
 def test_multimodal_wrapper(data: Path, tmp_path: Path) -> None:
     """The text model one level deeper, beside a vision tower and prediction blocks that are skipped."""
     source = data / "tiny" / "qwen35_a"
     config = json.loads((source / "config.json").read_text())
-    tensors = {name.replace("model.", "model.language_model.", 1): t for name, t in load_file(source / "model.safetensors").items()}
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): t
+        for name, t in load_file(source / "model.safetensors").items()
+    }
     extra = np.zeros((3, 5), np.float32)
     tensors |= {"model.visual.blocks.0.attn.qkv.weight": extra, "mtp.fc.weight": extra}
     checkpoints.write(tmp_path, {"model_type": "qwen3_5", "text_config": config}, tensors)
     arrays = np.load(data / "tiny" / "qwen35_a.npz")
-    assert distance(logits_of(open_engine(tmp_path), arrays["ids"]), arrays["logits"]) < EXACT
+    assert largest_difference(logits_of(open_engine(tmp_path), arrays["ids"]), arrays["logits"]) < EXACT
 
 
 # --- random files against the reference
@@ -112,11 +117,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 def check(path: Path, vocab: int, isa: str) -> None:
     engine = open_engine(path, isa=isa)
-    assert distance(logits_of(engine, random_ids(N_IDS, vocab)), expected(path, vocab)) < EXACT
+    assert largest_difference(logits_of(engine, random_ids(N_IDS, vocab)), expected(path, vocab)) < EXACT
 
 
 BY_TYPE = {
-    "qwen35": Shape("qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64),
+    "qwen35": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
+    ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
 }
 
@@ -158,13 +165,14 @@ def test_variants(written: Write, variant: str, isa: str) -> None:
 
 # --- the modes that round
 
+
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_1", "Q4_K"])
 @pytest.mark.parametrize("family", BY_TYPE)
 def test_int8_activations_stay_close(written: Write, family: str, dtype: str, isa: str) -> None:
     shape = replace(BY_TYPE[family], dtype=dtype)
     path, ids = written(shape), random_ids(N_IDS, shape.vocab)
     got = logits_of(open_engine(path, isa=isa, activations="int8"), ids)
-    assert distance(got, expected(path, shape.vocab)) > 0
+    assert largest_difference(got, expected(path, shape.vocab)) > 0
     assert mean_kl(expected(path, shape.vocab), got) < tolerance("kl", "int8")
 
 
@@ -174,5 +182,5 @@ def test_narrow_kv_stays_close(data: Path, name: str, kv: str, isa: str) -> None
     path = data / "tiny" / f"{name}.gguf"
     arrays = np.load(path.with_suffix(".npz"))
     got = logits_of(open_engine(path, isa=isa, kv=kv), arrays["ids"])
-    assert distance(got, arrays["logits"]) > EXACT / 10, "the cache does not seem to be narrower"
+    assert largest_difference(got, arrays["logits"]) > EXACT / 10, "the cache does not seem to be narrower"
     assert mean_kl(arrays["logits"], got) < tolerance("kl", f"{kv}_kv")
