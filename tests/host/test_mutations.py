@@ -1,4 +1,4 @@
-"""Every plausible mistake about Qwen3.5 moves the logits so far that the comparisons with the reference would see it."""
+"""Every plausible mistake about Qwen3.5 moves the logits so far that comparing with the reference would show it."""
 
 from __future__ import annotations
 

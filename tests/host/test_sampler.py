@@ -271,7 +271,7 @@ def test_prompt_tokens_outside_the_vocabulary() -> None:
 
 
 def test_logits_of_another_vocabulary() -> None:
-    with pytest.raises(InvalidRequestError, match="9 logits.*vocabulary of 10"):
+    with pytest.raises(InvalidRequestError, match=r"9 logits.*vocabulary of 10"):
         _engine.Sampler(10).sample(np.zeros(9, np.float32))
 
 

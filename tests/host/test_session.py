@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import largest_difference, feed, log_softmax, logits_of, open_engine, random_ids
+from engines import feed, largest_difference, log_softmax, logits_of, open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import CancelledError, FormatError, InvalidRequestError, UnsupportedError
 from reference.gguf_files import Shape, write_model
@@ -273,7 +273,7 @@ def refuses(model: Path):  # type: ignore[no-untyped-def]
     want = untouched.append(more)[0]
 
     def check(damaged: bytes, error: type[Exception] = FormatError) -> str:
-        with pytest.raises(error, match="saved.lbs: ") as caught:
+        with pytest.raises(error, match=r"saved\.lbs: ") as caught:
             session.load(damaged, "saved.lbs")
         assert session.tokens == random_ids(30, VOCAB, seed=1).tolist()
         assert np.array_equal(session.append(more)[0], want)

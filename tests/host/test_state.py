@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import largest_difference, feed, logits_of, open_engine, path_to, random_ids
+from engines import feed, largest_difference, logits_of, open_engine, path_to, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from reference.gguf_files import Shape, write_model

@@ -1,4 +1,4 @@
-"""Turns a GGUF model of the llama or qwen3 family back into a Hugging Face checkpoint: what the converter did, undone."""
+"""Turns a GGUF model of the llama or qwen3 family back into a Hugging Face checkpoint: the converter undone."""
 
 from __future__ import annotations
 
