@@ -12,7 +12,6 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-
 from reference.linear import BLOCK_TYPES, F16_AT, block_size, decode, random_weights
 
 F32 = NDArray[np.float32]

@@ -64,13 +64,17 @@ bool Sampler::plain() const {
 }
 
 void Sampler::set_prompt(std::span<const int32_t> prompt) {
+  for (size_t i = 0; i < prompt.size(); ++i)
+    LB_CHECK(prompt[i] >= 0 && prompt[i] < vocab_, kInvalid, "token ", i, " of the prompt is ", prompt[i],
+             "; the vocabulary has ", vocab_, " tokens");
   history_.assign(prompt.begin(), prompt.end());
   generated_.clear();
   draws_ = 0;
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
-  LB_ASSERT(logits.size() == static_cast<size_t>(vocab_));
+  LB_CHECK(logits.size() == static_cast<size_t>(vocab_), kInvalid, "got ", logits.size(),
+           " logits; the sampler was made for a vocabulary of ", vocab_);
   int32_t token;
   if (plain()) {
     token = argmax(logits);

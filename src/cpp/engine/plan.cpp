@@ -37,8 +37,9 @@ size_t private_bytes(const Model& model, const EngineOptions& options, int conte
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context)) + model.vector_bytes();
 }
 
-// The largest multiple of a page that fits, 0 when none does.
+// The model's maximum, or the largest multiple of a page that fits; 0 when none does.
 int largest_context(const Model& model, const EngineOptions& options, size_t budget) {
+  if (private_bytes(model, options, model.info().max_context) <= budget) return model.info().max_context;
   int low = 0, high = model.info().max_context / kPageTokens;
   while (low < high) {
     const int middle = (low + high + 1) / 2;

@@ -54,6 +54,7 @@ void Session::forward(std::span<const int32_t> ids, const AppendOptions& options
   std::copy(ids.begin(), ids.end(), executor.tokens);
   if (!options.positions.empty()) std::copy(options.positions.begin(), options.positions.end(), executor.positions);
   state_.begin_append(rows, tree);
+  appended_.clear();
   try {
     engine_->model().forward({.tokens = {executor.tokens, ids.size()},
                               .positions = {executor.positions, 3 * ids.size()},
@@ -157,13 +158,15 @@ std::vector<std::byte> Session::save() {
 }
 
 void Session::load(std::span<const std::byte> bytes, const std::string& where) {
-  tokens_ = load_snapshot(bytes, state_, engine_->fingerprint(), where);
+  tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
+  appended_.clear();
   has_logits_ = false;
 }
 
 void Session::reset() {
   state_.reset();
   tokens_.clear();
+  appended_.clear();
   has_logits_ = false;
 }
 
@@ -192,6 +195,7 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   forward(ids, options, tree.view(), interrupted, &taps);
   has_logits_ = false;
   appended_.assign(ids.begin(), ids.end());
+  parents_ = tree.parent;
   const size_t vocab = model.info().vocab;
   result.logits.resize(rows * vocab);
   for (int r = 0; r < rows; r += Executor::kLogitRows)
@@ -205,6 +209,9 @@ void Session::commit(std::span<const int32_t> path) {
   for (int32_t row : path)
     LB_CHECK(row >= 0 && row < static_cast<int32_t>(appended_.size()), kInvalid, "row ", row, " is not in the append of ",
              appended_.size());
+  for (size_t i = 0; i < path.size() && !parents_.empty(); ++i)
+    LB_CHECK(parents_[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ", parents_[path[i]],
+             "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(engine_->executor().mutex);
   state_.commit(path, engine_->executor().stream);
   for (int32_t row : path) tokens_.push_back(appended_[row]);

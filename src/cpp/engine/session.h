@@ -68,8 +68,9 @@ class Session {
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
-  std::vector<int32_t> tokens_;   // committed
-  std::vector<int32_t> appended_; // of the last append()
+  std::vector<int32_t> tokens_;  // committed
+  std::vector<int32_t> appended_;  // of the last append(), until it is committed or superseded
+  std::vector<int32_t> parents_;  // of appended_; empty: a chain
   std::vector<float> logits_;     // [vocab]
   bool has_logits_ = false;       // logits_ are those of tokens_.back()
 };

@@ -69,7 +69,7 @@ void read_common(const Fields& fields, ModelInfo& info) {
   if (info.n_heads % info.n_kv_heads != 0)
     fields.refuse({"attention.head_count_kv", {"num_key_value_heads"}},
                   cat("is ", info.n_kv_heads, ", which does not divide the ", info.n_heads, " query heads"));
-  if (info.head_dim % 8 != 0 || info.head_dim > 512)
+  if (info.head_dim < 8 || info.head_dim % 8 != 0 || info.head_dim > 512)
     fields.refuse({"attention.key_length", {"head_dim"}}, cat("is ", info.head_dim, "; supported: multiples of 8 up to 512"));
   const FieldName value_length{"attention.value_length", {"v_head_dim"}};
   if (fields.count(value_length, info.head_dim) != info.head_dim)
@@ -77,9 +77,9 @@ void read_common(const Fields& fields, ModelInfo& info) {
   const Json* act = fields.hf("hidden_act");
   LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
            "\" is not supported; supported: silu");
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    if (const Json* bias = fields.hf(key))
-      LB_CHECK(!bias->boolean(), kUnsupported, bias->where(), ": ", key, " = true is not supported");
+  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"})
+    if (const Json* wanted = fields.hf(key))
+      LB_CHECK(!wanted->boolean(), kUnsupported, wanted->where(), ": ", key, " = true is not supported");
 }
 
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm) {

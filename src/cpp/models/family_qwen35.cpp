@@ -1,5 +1,6 @@
 // Qwen3.5 (dense text): three Gated DeltaNet layers to one gated full-attention layer, rope over a quarter of the head,
 // zero-centred norms. Multi-token-prediction blocks and the vision tower are recognised and skipped.
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@ namespace {
 
 struct Qwen35Config {
   ModelInfo info{.architecture = "qwen35"};
+  int n_prediction_blocks = 0;  // after the main layers, GGUF only
   std::vector<bool> recurrent;  // [n_layers]
   RecurrentShape delta{};
   std::vector<int> mrope_sections;
@@ -62,7 +64,7 @@ std::vector<int> mrope_sections(const Fields& fields) {
 int rotary_dims(const Fields& fields, int head_dim) {
   const FieldName name{"rope.dimension_count", {"rope_parameters.partial_rotary_factor", "partial_rotary_factor"}};
   const int n_rot = fields.is_gguf() ? fields.count(name, head_dim / 4)
-                                     : static_cast<int>(head_dim * fields.positive(name, 0.25f));
+                                     : static_cast<int>(head_dim * std::min(fields.positive(name, 0.25f), 2.0f));
   if (n_rot < 2 || n_rot % 2 != 0 || n_rot > head_dim)
     fields.refuse(name, cat("gives ", n_rot, " rotated values; must be even and at most the head size ", head_dim));
   return n_rot;
@@ -101,7 +103,8 @@ Qwen35Config read_config(const Fields& fields) {
     // Counted inside block_count and stored last. Zero is a valid value, so not find_count().
     const uint64_t extra = fields.gguf()->find_uint(fields.gguf_key(mtp.gguf)).value_or(0);
     if (extra >= static_cast<uint64_t>(config.info.n_layers)) fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
-    config.info.n_layers -= static_cast<int>(extra);
+    config.n_prediction_blocks = static_cast<int>(extra);
+    config.info.n_layers -= config.n_prediction_blocks;
   }
   config.recurrent = recurrent_layers(fields, config.info.n_layers);
   config.mrope_sections = mrope_sections(fields);
@@ -128,13 +131,13 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   return block;
 }
 
-// Tensors of the prediction blocks (GGUF: layers past the main ones) and of the vision tower.
-bool is_skipped(std::string_view name, int n_layers) {
+// Tensors of the prediction blocks (GGUF: the declared ones past the main layers) and of the vision tower.
+bool is_skipped(std::string_view name, const Qwen35Config& config) {
   if (name.starts_with("mtp.") || name.starts_with("model.visual.") || name.starts_with("visual.")) return true;
   if (!name.starts_with("blk.")) return false;
   int layer = -1;
   std::from_chars(name.data() + 4, name.data() + name.size(), layer);
-  return layer >= n_layers;
+  return layer >= config.info.n_layers && layer < config.info.n_layers + config.n_prediction_blocks;
 }
 
 }  // namespace
@@ -152,7 +155,7 @@ std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
       weights.layers[i].mixer = bind_attention(binder, config.info, i, {.qk_norms = true, .gated = true, .norms = HfFix::kAddOne});
     }
   }
-  binder.skip([&](std::string_view name) { return is_skipped(name, config.info.n_layers); });
+  binder.skip([&](std::string_view name) { return is_skipped(name, config); });
   return finish(binder, std::move(config.info), std::move(weights));
 }
 

@@ -23,6 +23,7 @@ class Fields {
   Fields(const ModelFile& file, std::string_view architecture);
 
   bool is_gguf() const { return gguf_ != nullptr; }
+  const std::string& path() const { return file_.path; }
   // Positive integers up to 2^24 (sizes and counts); floats must be finite and above zero.
   int count(const FieldName& name) const;
   int count(const FieldName& name, int otherwise) const;

@@ -99,8 +99,8 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
   return bytes;
 }
 
-std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, const std::string& fingerprint,
-                                   const std::string& where) {
+std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, int vocab,
+                                   const std::string& fingerprint, const std::string& where) {
   LB_CHECK(bytes.size() >= sizeof(Header), kFormat, where, ": ", bytes.size(), " bytes are too few for a session snapshot");
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
@@ -124,6 +124,9 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
            " tokens; this session's context is ", state.capacity());
   std::vector<int32_t> tokens(n);
   std::memcpy(tokens.data(), in.take(n * sizeof(int32_t)).data(), n * sizeof(int32_t));
+  for (uint32_t i = 0; i < n; ++i)
+    LB_CHECK(tokens[i] >= 0 && tokens[i] < vocab, kFormat, where, ": token ", i, " is ", tokens[i],
+             "; the vocabulary has ", vocab, " tokens");
 
   std::vector<std::pair<std::span<std::byte>, std::span<const std::byte>>> copies;
   for (size_t layer = 0; layer < state.layers().size(); ++layer)

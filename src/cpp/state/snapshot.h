@@ -18,7 +18,7 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
 
 // Fills the state and returns the tokens. Throws kFormat (damaged) or kUnsupported (another model, other KV types, too
 // long) with `where` in the message, and then leaves the state as it was.
-std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, const std::string& fingerprint,
-                                   const std::string& where);
+std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, int vocab,
+                                   const std::string& fingerprint, const std::string& where);
 
 }  // namespace lb

@@ -1,0 +1,66 @@
+"""How tests open engines and run tokens through sessions. Defaults are the exact mode: fp32 everywhere, one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lucebox import _engine
+from numpy.typing import ArrayLike, NDArray
+
+F32 = NDArray[np.float32]
+Ids = NDArray[np.int32]
+
+
+def open_engine(path: Path, **options: Any) -> _engine.Engine:
+    defaults = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
+    return _engine.Engine.open(str(path), **(defaults | options))
+
+
+def random_ids(n: int, vocab: int, seed: int = 0) -> Ids:
+    return np.random.default_rng(seed).integers(0, vocab, n, dtype=np.int32)
+
+
+def feed(session: _engine.Session, ids: ArrayLike, chunk: int = 64) -> F32:
+    """Appends and commits ids in chunks; the logits after each of them."""
+    tokens = np.asarray(ids, np.int32)
+    logits = []
+    for part in (tokens[at : at + chunk] for at in range(0, len(tokens), chunk)):
+        logits.append(session.append(part)[0])
+        session.commit(list(range(len(part))))
+    return np.concatenate(logits)
+
+
+def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
+    """Of every token, from an empty session."""
+    return feed(_engine.Session(engine), ids, chunk)
+
+
+def largest_difference(a: ArrayLike, b: ArrayLike) -> float:
+    """Largest difference; infinite where either is not finite."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    assert x.shape == y.shape, (x.shape, y.shape)
+    return float(np.abs(x - y).max()) if np.isfinite(x).all() and np.isfinite(y).all() else float("inf")
+
+
+def mean_kl(p_logits: ArrayLike, q_logits: ArrayLike) -> float:
+    """Mean over rows of KL(p || q) in nat."""
+    p, q = (log_softmax(np.asarray(x, np.float64)) for x in (p_logits, q_logits))
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+
+
+def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def path_to(row: int, parents: Sequence[int]) -> list[int]:
+    """Rows from the root to row."""
+    path: list[int] = []
+    while row >= 0:
+        path.insert(0, row)
+        row = parents[row]
+    return path

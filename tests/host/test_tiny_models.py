@@ -1,0 +1,186 @@
+"""Whole models in exact mode: golden files of another implementation, and the fp64 reference on random files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
+from lucebox import _engine
+from numpy.typing import NDArray
+from reference import checkpoints
+from reference.decoder import Decoder
+from reference.gguf_files import Shape, write_model
+from reference.linear import BLOCK_TYPES, PLAIN_TYPES
+from safetensors.numpy import load_file
+from tolerances import tolerance
+
+EXACT = tolerance("logits", "f32")
+
+F64 = NDArray[np.float64]
+Write = Callable[[Shape], Path]
+
+
+@dataclass
+class Golden:
+    model: Path
+    ids: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    layers: list[NDArray[np.float32]]  # the input of each, then the final normed rows
+
+
+@pytest.fixture(
+    scope="module", params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a"]
+)
+def golden(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """Each family in both formats; a name without suffix is a folder of safetensors."""
+    name = str(request.param)
+    model = data / "tiny" / name
+    if not model.exists():
+        gguf = model.with_suffix(".gguf")
+        model = checkpoints.write(tmp_path_factory.mktemp(name), *checkpoints.from_gguf(gguf))
+    arrays = np.load(data / "tiny" / f"{name.removesuffix('.gguf')}.npz")
+    n_layers = sum(key.startswith("h") for key in arrays.files)
+    return Golden(model, arrays["ids"].astype(np.int32), arrays["logits"], [arrays[f"h{i}"] for i in range(n_layers)])
+
+
+def test_golden_logits_and_layers(golden: Golden, isa: str) -> None:
+    engine = open_engine(golden.model, isa=isa, prefill_chunk=256)
+    session = _engine.Session(engine)
+    logits, taps = session.append(golden.ids, taps=list(range(len(golden.layers))))
+    for i, layer in enumerate(golden.layers):
+        assert largest_difference(taps[i], layer) < EXACT, f"layer {i}"
+    assert largest_difference(logits, golden.logits) < EXACT
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_agree(golden: Golden, isa: str, chunk: int) -> None:
+    assert largest_difference(logits_of(open_engine(golden.model, isa=isa), golden.ids, chunk), golden.logits) < EXACT
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 150])
+def test_prefill_chunk_option(golden: Golden, chunk: int) -> None:
+    session = _engine.Session(open_engine(golden.model, prefill_chunk=chunk))
+    session.sync(golden.ids)
+    assert largest_difference(session.logits(), golden.logits[-1]) < EXACT
+
+
+def test_unequal_positions(data: Path, isa: str) -> None:
+    """Temporal, height and width positions differ, as they do for images."""
+    arrays = np.load(data / "tiny" / "qwen35_a_mrope.npz")
+    engine = open_engine(data / "tiny" / "qwen35_a.gguf", isa=isa, prefill_chunk=256)
+    logits, _ = _engine.Session(engine).append(arrays["ids"].astype(np.int32), positions=arrays["pos"].astype(np.int32))
+    assert largest_difference(logits, arrays["logits"]) < EXACT
+
+
+def test_multimodal_wrapper(data: Path, tmp_path: Path) -> None:
+    """The text model one level deeper, beside a vision tower and prediction blocks that are skipped."""
+    source = data / "tiny" / "qwen35_a"
+    config = json.loads((source / "config.json").read_text())
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): t
+        for name, t in load_file(source / "model.safetensors").items()
+    }
+    extra = np.zeros((3, 5), np.float32)
+    tensors |= {"model.visual.blocks.0.attn.qkv.weight": extra, "mtp.fc.weight": extra}
+    checkpoints.write(tmp_path, {"model_type": "qwen3_5", "text_config": config}, tensors)
+    arrays = np.load(data / "tiny" / "qwen35_a.npz")
+    assert largest_difference(logits_of(open_engine(tmp_path), arrays["ids"]), arrays["logits"]) < EXACT
+
+
+# --- random files against the reference
+
+N_IDS = 70  # crosses one run of recurrent rows and one KV page
+
+
+@functools.cache
+def expected(path: Path, vocab: int) -> F64:
+    return Decoder(path).logits(random_ids(N_IDS, vocab))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """Writes each shape once."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def write(shape: Shape) -> Path:
+        return write_model(folder / f"{abs(hash(shape))}.gguf", shape)
+
+    return write
+
+
+def check(path: Path, vocab: int, isa: str) -> None:
+    engine = open_engine(path, isa=isa)
+    assert largest_difference(logits_of(engine, random_ids(N_IDS, vocab)), expected(path, vocab)) < EXACT
+
+
+BY_TYPE = {
+    "qwen35": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
+    ),
+    "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+}
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("family", BY_TYPE)
+def test_every_tensor_type(written: Write, family: str, dtype: str, isa: str) -> None:
+    shape = replace(BY_TYPE[family], dtype=dtype)
+    check(written(shape), shape.vocab, isa)
+
+
+VARIANTS = {
+    "as many value heads as key heads": Shape(n_v_heads=2),
+    "two value heads a key head": Shape(n_v_heads=4),
+    "three value heads a key head": Shape(n_v_heads=6, n_heads=6, n_kv_heads=1),
+    "one key head": Shape(n_k_heads=1, n_v_heads=3),
+    "tied": Shape(tied=True),
+    "listed layers, attention first": Shape(n_layers=5, recurrent=(False, True, True, False, True)),
+    "all layers recurrent": Shape(n_layers=3, recurrent=(True, True, True)),
+    "no layer recurrent": Shape(n_layers=2, recurrent=(False, False)),
+    "prediction block": Shape(n_mtp=1),
+    "two prediction blocks, listed layers": Shape(n_layers=3, recurrent=(True, False, True), n_mtp=2),
+    "KV heads per layer": Shape(kv_heads_per_layer=True),
+    "two taps": Shape(n_taps=2),
+    "large state": Shape(n_layers=2, recurrent=(True, False), d_state=128),
+    "qwen3": Shape("qwen3"),
+    "qwen3 tied, one KV head": Shape("qwen3", tied=True, n_kv_heads=1),
+    "llama": Shape("llama", n_heads=3, n_kv_heads=3),
+    "llama with rope factors": Shape("llama", rope_factors=True),
+    "llama with linear rope": Shape("llama", linear_rope=4.0),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(written: Write, variant: str, isa: str) -> None:
+    shape = VARIANTS[variant]
+    check(written(shape), shape.vocab, isa)
+
+
+# --- the modes that round
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_1", "Q4_K"])
+@pytest.mark.parametrize("family", BY_TYPE)
+def test_int8_activations_stay_close(written: Write, family: str, dtype: str, isa: str) -> None:
+    shape = replace(BY_TYPE[family], dtype=dtype)
+    path, ids = written(shape), random_ids(N_IDS, shape.vocab)
+    got = logits_of(open_engine(path, isa=isa, activations="int8"), ids)
+    assert largest_difference(got, expected(path, shape.vocab)) > 0
+    assert mean_kl(expected(path, shape.vocab), got) < tolerance("kl", "int8")
+
+
+@pytest.mark.parametrize("kv", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["qwen35_a", "qwen3_a", "llama_a"])
+def test_narrow_kv_stays_close(data: Path, name: str, kv: str, isa: str) -> None:
+    path = data / "tiny" / f"{name}.gguf"
+    arrays = np.load(path.with_suffix(".npz"))
+    got = logits_of(open_engine(path, isa=isa, kv=kv), arrays["ids"])
+    assert largest_difference(got, arrays["logits"]) > EXACT / 10, "the cache does not seem to be narrower"
+    assert mean_kl(arrays["logits"], got) < tolerance("kl", f"{kv}_kv")

@@ -1,0 +1,85 @@
+"""Turns a GGUF model of the llama or qwen3 family back into a Hugging Face checkpoint: the converter undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+F32 = NDArray[np.float32]
+
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+def hf_name(name: str) -> str:
+    stem = name.removesuffix(".weight")
+    if stem in TOP_NAMES:
+        return f"{TOP_NAMES[stem]}.weight"
+    _, layer, kind = stem.split(".")
+    return f"model.layers.{layer}.{LAYER_NAMES[kind]}.weight"
+
+
+def unpermute(rows: F32, n_heads: int) -> F32:
+    """GGUF row 2i of a llama head is row i of the checkpoint, row 2i+1 is row i + half."""
+    return rows.reshape(n_heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def from_gguf(path: Path) -> tuple[dict[str, Any], dict[str, F32]]:
+    """(config.json, tensors)"""
+    reader = GGUFReader(path)
+    architecture: str = reader.fields["general.architecture"].contents()
+
+    def field(name: str) -> Any:
+        return reader.fields[f"{architecture}.{name}"].contents()
+
+    tensors: dict[str, F32] = {}
+    for tensor in reader.tensors:
+        shape = tuple(int(n) for n in reversed(tensor.shape))
+        values = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float32)
+        if architecture == "llama" and tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+            heads = field("attention.head_count" if "attn_q" in tensor.name else "attention.head_count_kv")
+            values = np.ascontiguousarray(unpermute(values, heads))
+        tensors[hf_name(tensor.name)] = values
+    config = {
+        "model_type": architecture,
+        "num_hidden_layers": field("block_count"),
+        "hidden_size": field("embedding_length"),
+        "intermediate_size": field("feed_forward_length"),
+        "num_attention_heads": field("attention.head_count"),
+        "num_key_value_heads": field("attention.head_count_kv"),
+        "head_dim": field("attention.key_length"),
+        "max_position_embeddings": field("context_length"),
+        "rms_norm_eps": field("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": field("rope.freq_base")},
+        "vocab_size": len(tensors["model.embed_tokens.weight"]),
+        "tie_word_embeddings": "lm_head.weight" not in tensors,
+        "hidden_act": "silu",
+        "attention_bias": False,
+    }
+    return config, tensors
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, F32]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
