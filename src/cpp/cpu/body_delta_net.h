@@ -186,7 +186,8 @@ inline void pair_rows(const DeltaHead& head, const Chunk& chunk, float* keys_acr
   for (int i = 0; i < rows; ++i) {
     const uint64_t seen = ancestors_of(op.tree, i);
     const float beta = head.beta(i);
-    for (int j = 0; j < i + 1; j += kLanes) {
+    const int block_end = i / kBlockRows * kBlockRows + kBlockRows;  // products run over whole blocks: clear their corner
+    for (int j = 0; j < (block_end < rows ? block_end : rows); j += kLanes) {
       const vi bits = splat(static_cast<int32_t>(seen >> j & 0xffff));
       const vi is_seen = (bits >> lane_index() & 1) == 1;
       // Masked before exp: pairs that are not on one path have exponents of any size.
@@ -233,8 +234,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   const int k_head = key_head(op, v_head);
   const DeltaHead head{op, v_head, k_head, begin, end - begin, op.S + long(v_head) * op.dk * op.dv + begin};
   const long n_keys = long(kMaxTree) * op.dk;
-  float* at = reinterpret_cast<float*>(scratch);
-  float* keys = at;
+  float* keys = reinterpret_cast<float*>(scratch);  // laid out as delta_thread_scratch counts
   float* queries = keys + n_keys;
   float* keys_across = queries + n_keys;
   float* kk = keys_across + n_keys;
