@@ -62,9 +62,12 @@ inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scor
   for (int s = 0; s < n_slots; ++s) {
     const int other = slot + s - tile.op.n_past;
     if (other < first_hidden) continue;
-    for (int i = 0; i < tile.n; ++i)
-      if (!sees(tile.op.tree, tile.row_begin + i / tile.group, other))
-        scores.at[i * scores.query_step + s * scores.slot_step] = -kInfinity;
+    float* score = scores.at + s * scores.slot_step;
+    for (int row = tile.row_begin; row < tile.row_begin + tile.n / tile.group; ++row) {
+      const bool is_hidden = !sees(tile.op.tree, row, other);
+      for (int h = 0; h < tile.group; ++h, score += scores.query_step)
+        if (is_hidden) *score = -kInfinity;
+    }
   }
 }
 
