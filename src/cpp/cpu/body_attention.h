@@ -193,9 +193,9 @@ inline void attend_many(const QueryTile& tile, int slot_begin, int slot_end, flo
   const KvLayer& cache = tile.op.cache;
   const int dim = cache.head_dim;
   const int padded = (tile.n + kLanes - 1) / kLanes * kLanes;
-  float* keys = scratch;                      // [64, dim]
-  float* values = keys + kPageTokens * dim;   // [64, dim]
-  float* queries = values + kPageTokens * dim;  // [dim, padded], scaled
+  float* keys = scratch;                                         // [64, dim]
+  float* values = keys + kPageTokens * dim;                      // [64, dim]
+  float* queries = values + kPageTokens * dim;                   // [dim, padded], scaled
   const Scores scores{queries + long(dim) * padded, 1, padded};  // [64, padded]
   for (int d = 0; d < dim; ++d)
     for (int i = tile.n; i < padded; ++i) queries[long(d) * padded + i] = 0;

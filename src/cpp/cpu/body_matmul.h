@@ -1,6 +1,6 @@
-// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet: a block of rows x a few vectors of columns
-// in registers, one chain of multiply-adds per value in the order of the steps. So a value depends on neither the
-// block it falls in nor on how many rows and columns surround it.
+// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet: a block of rows x a few vectors of
+// columns in registers, one chain of multiply-adds per value in the order of the steps. So a value depends on neither
+// the block it falls in nor on how many rows and columns surround it.
 #pragma once
 
 #include "cpu/simd.h"
