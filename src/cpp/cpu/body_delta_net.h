@@ -36,14 +36,13 @@ void causal_conv(const CausalConv& op, int begin, int end) {
     for (int j = 0; j < op.n_taps; ++j)
       for (int i = 0; i < kLanes && i < n; ++i) tap[j][i] = op.w[long(c + i) * op.n_taps + j];
     for (int r = 0; r < op.rows; ++r) {
-      vf sum = {};
-      for (int j = 0; j < op.n_taps; ++j) sum = fma(tap[j], load(input[r][j] + c, n), sum);
+      const vf own = load(input[r][n_past] + c, n);
+      vf sum = tap[n_past] * own;
+      for (int j = n_past - 1; j >= 0; --j) sum = fma(tap[j], load(input[r][j] + c, n), sum);
       store(op.y + long(r) * op.channels + c, silu(sum), n);
+      store(op.pending + long(r) * op.channels + c, own, n);
     }
   }
-  for (int r = 0; r < op.rows; ++r)
-    __builtin_memcpy(op.pending + long(r) * op.channels + begin, op.x + long(r) * op.channels + begin,
-                     sizeof(float) * (end - begin));
 }
 
 inline void normalise(float* x, int n, float eps, float factor) {
