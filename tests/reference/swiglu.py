@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numpy.typing import ArrayLike
-
 from reference.rms_norm import F64, silu, wide
 
 

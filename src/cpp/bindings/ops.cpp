@@ -93,7 +93,8 @@ Accepted accepted_of(const Indices& path) {
   if (!path) return {nullptr, 0};
   LB_CHECK(path->shape(0) <= kMaxTree, kInvalid, "at most ", kMaxTree, " rows can be accepted, got ", path->shape(0));
   for (size_t i = 0; i < path->shape(0); ++i)
-    LB_CHECK(path->data()[i] >= 0 && path->data()[i] < kMaxTree, kInvalid, "accepted row ", path->data()[i], " is not in [0, ", kMaxTree, ")");
+    LB_CHECK(path->data()[i] >= 0 && path->data()[i] < kMaxTree, kInvalid, "accepted row ", path->data()[i],
+             " is not in [0, ", kMaxTree, ")");
   return {path->data(), size(*path, 0)};
 }
 
@@ -127,8 +128,15 @@ Out<3> rms_norm(Strided<3> x, In<float, 1> w, float eps, const std::string& isa,
   check_last_axis("x", x);
   Out<3> y = fresh<3>({x.shape(0), x.shape(1), x.shape(2)});
   Stream stream = stream_of(isa, threads);
-  run(RmsNorm{.x = x.data(), .w = w.data(), .y = y.data(), .rows = size(x, 0), .heads = size(x, 1), .dim = size(x, 2),
-              .row_stride = x.stride(0), .head_stride = x.stride(1), .eps = eps},
+  run(RmsNorm{.x = x.data(),
+              .w = w.data(),
+              .y = y.data(),
+              .rows = size(x, 0),
+              .heads = size(x, 1),
+              .dim = size(x, 2),
+              .row_stride = x.stride(0),
+              .head_stride = x.stride(1),
+              .eps = eps},
       stream);
   return y;
 }
@@ -138,8 +146,14 @@ Out<3> gated_rms_norm(In<float, 3> o, In<float, 3> z, In<float, 1> w, float eps,
   check_shape("w", w, {o.shape(2)});
   Out<3> y = fresh<3>({o.shape(0), o.shape(1), o.shape(2)});
   Stream stream = stream_of(isa, threads);
-  run(GatedRmsNorm{.o = o.data(), .z = z.data(), .w = w.data(), .y = y.data(), .rows = size(o, 0), .heads = size(o, 1),
-                   .dim = size(o, 2), .eps = eps},
+  run(GatedRmsNorm{.o = o.data(),
+                   .z = z.data(),
+                   .w = w.data(),
+                   .y = y.data(),
+                   .rows = size(o, 0),
+                   .heads = size(o, 1),
+                   .dim = size(o, 2),
+                   .eps = eps},
       stream);
   return y;
 }
@@ -160,8 +174,13 @@ std::tuple<Out<2>, Out<2>> rope_table(In<int32_t, 2> pos, In<uint8_t, 1> axis, I
   Out<2> cos = fresh<2>({pos.shape(1), axis.shape(0)});
   Out<2> sin = fresh<2>({pos.shape(1), axis.shape(0)});
   Stream stream = stream_of("auto", threads);
-  run(RopeTable{.pos = pos.data(), .axis = axis.data(), .inv_freq = inv_freq.data(), .cos = cos.data(),
-                .sin = sin.data(), .rows = size(pos, 1), .n_pairs = size(axis, 0)},
+  run(RopeTable{.pos = pos.data(),
+                .axis = axis.data(),
+                .inv_freq = inv_freq.data(),
+                .cos = cos.data(),
+                .sin = sin.data(),
+                .rows = size(pos, 1),
+                .n_pairs = size(axis, 0)},
       stream);
   return {cos, sin};
 }
@@ -169,14 +188,20 @@ std::tuple<Out<2>, Out<2>> rope_table(In<int32_t, 2> pos, In<uint8_t, 1> axis, I
 Out<3> rope(In<float, 3> x, In<float, 2> cos, In<float, 2> sin, const std::string& pairs, const std::string& isa,
             int threads) {
   LB_CHECK(pairs == "halves" || pairs == "adjacent", kInvalid, "pairs must be halves or adjacent, got ", pairs);
-  LB_CHECK(2 * cos.shape(1) <= x.shape(2), kInvalid, "cannot rotate ", cos.shape(1), " pairs of a head of ", x.shape(2));
+  LB_CHECK(2 * cos.shape(1) <= x.shape(2), kInvalid, "cannot rotate ", cos.shape(1), " pairs of a head of ",
+           x.shape(2));
   check_shape("cos", cos, {x.shape(0), cos.shape(1)});
   check_shape("sin", sin, {x.shape(0), cos.shape(1)});
   Out<3> y = fresh<3>({x.shape(0), x.shape(1), x.shape(2)});
   std::copy_n(x.data(), x.size(), y.data());
   Stream stream = stream_of(isa, threads);
-  run(Rope{.x = y.data(), .cos = cos.data(), .sin = sin.data(), .rows = size(x, 0), .heads = size(x, 1),
-           .dim = size(x, 2), .n_pairs = size(cos, 1),
+  run(Rope{.x = y.data(),
+           .cos = cos.data(),
+           .sin = sin.data(),
+           .rows = size(x, 0),
+           .heads = size(x, 1),
+           .dim = size(x, 2),
+           .n_pairs = size(cos, 1),
            .pairs = pairs == "halves" ? RopePairs::kHalves : RopePairs::kAdjacent},
       stream);
   return y;
@@ -211,9 +236,16 @@ Out<3> attention(In<float, 3> q, Pages k_pages, Pages v_pages, const std::string
   Out<3> o = fresh<3>({q.shape(0), q.shape(1), q.shape(2)});
   Stream stream = stream_of(isa, threads, attention_shared_scratch(rows, n_heads, head_dim, n_past + rows),
                             attention_thread_scratch(head_dim, n_heads, cache.n_kv_heads));
-  run(Attention{.q = q.data(), .gate = gate ? gate->data() : nullptr, .o = o.data(), .cache = cache,
-                .tree = tree_of(parent, ancestors, rows), .rows = rows, .n_heads = n_heads, .n_past = n_past,
-                .gate_row_stride = gate ? gate->stride(0) : 0, .gate_head_stride = gate ? gate->stride(1) : 0,
+  run(Attention{.q = q.data(),
+                .gate = gate ? gate->data() : nullptr,
+                .o = o.data(),
+                .cache = cache,
+                .tree = tree_of(parent, ancestors, rows),
+                .rows = rows,
+                .n_heads = n_heads,
+                .n_past = n_past,
+                .gate_row_stride = gate ? gate->stride(0) : 0,
+                .gate_head_stride = gate ? gate->stride(1) : 0,
                 .scale = scale},
       stream);
   return o;
@@ -229,9 +261,16 @@ Out<2> causal_conv(In<float, 2> x, In<float, 2> w, State<2> history, State<2> pe
   check_shape("pending", pending, {size_t(kMaxTree), x.shape(1)});
   Out<2> y = fresh<2>({x.shape(0), x.shape(1)});
   Stream stream = stream_of(isa, threads);
-  run(CausalConv{.x = x.data(), .w = w.data(), .history = history.data(), .pending = pending.data(), .y = y.data(),
-                 .accepted = accepted_of(accepted), .tree = tree_of(parent, std::nullopt, rows), .rows = rows,
-                 .channels = size(x, 1), .n_taps = size(w, 1)},
+  run(CausalConv{.x = x.data(),
+                 .w = w.data(),
+                 .history = history.data(),
+                 .pending = pending.data(),
+                 .y = y.data(),
+                 .accepted = accepted_of(accepted),
+                 .tree = tree_of(parent, std::nullopt, rows),
+                 .rows = rows,
+                 .channels = size(x, 1),
+                 .n_taps = size(w, 1)},
       stream);
   return y;
 }
@@ -246,9 +285,18 @@ void delta_prepare(StridedState<3> q, StridedState<3> k, State<2> g, State<2> be
     LB_CHECK(array->stride(2) == 1 && array->stride(1) == int64_t(q.shape(2)) && array->stride(0) == q.stride(0),
              kInvalid, "the heads of q and k must be contiguous and their rows equally far apart");
   Stream stream = stream_of(isa, threads);
-  run(DeltaPrepare{.q = q.data(), .k = k.data(), .g = g.data(), .beta = beta.data(), .a_neg = a_neg.data(),
-                   .dt_bias = dt_bias.data(), .rows = size(q, 0), .n_k_heads = size(q, 1), .n_v_heads = size(g, 1),
-                   .dk = size(q, 2), .row_stride = q.stride(0), .eps = eps},
+  run(DeltaPrepare{.q = q.data(),
+                   .k = k.data(),
+                   .g = g.data(),
+                   .beta = beta.data(),
+                   .a_neg = a_neg.data(),
+                   .dt_bias = dt_bias.data(),
+                   .rows = size(q, 0),
+                   .n_k_heads = size(q, 1),
+                   .n_v_heads = size(g, 1),
+                   .dk = size(q, 2),
+                   .row_stride = q.stride(0),
+                   .eps = eps},
       stream);
 }
 
@@ -276,10 +324,25 @@ Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<
              kInvalid, "the heads of q, k and v must be contiguous and their rows equally far apart");
   Out<3> o = fresh<3>({rows, VH, dv});
   Stream stream = stream_of(isa, threads, 0, delta_thread_scratch(dk, dv));
-  run(GatedDelta{.q = q.data(), .k = k.data(), .v = v.data(), .g = g.data(), .beta = beta.data(), .o = o.data(),
-                 .S = S.data(), .k_in = k_in.data(), .k_out = k_out.data(), .delta = delta.data(), .cs = cs.data(),
-                 .accepted = accepted_of(accepted), .tree = tree_of(parent, ancestors, int(rows)), .rows = int(rows),
-                 .n_k_heads = int(KH), .n_v_heads = int(VH), .dk = int(dk), .dv = int(dv), .row_stride = q.stride(0),
+  run(GatedDelta{.q = q.data(),
+                 .k = k.data(),
+                 .v = v.data(),
+                 .g = g.data(),
+                 .beta = beta.data(),
+                 .o = o.data(),
+                 .S = S.data(),
+                 .k_in = k_in.data(),
+                 .k_out = k_out.data(),
+                 .delta = delta.data(),
+                 .cs = cs.data(),
+                 .accepted = accepted_of(accepted),
+                 .tree = tree_of(parent, ancestors, int(rows)),
+                 .rows = int(rows),
+                 .n_k_heads = int(KH),
+                 .n_v_heads = int(VH),
+                 .dk = int(dk),
+                 .dv = int(dv),
+                 .row_stride = q.stride(0),
                  .order = order == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled},
       stream);
   return o;
@@ -302,12 +365,11 @@ void bind_ops(nb::module_& m) {
         "ancestors"_a = nb::none(), "isa"_a = "auto", "threads"_a = 1);
   m.def("causal_conv", &causal_conv, "x"_a, "w"_a, "history"_a.noconvert(), "pending"_a.noconvert(),
         "accepted"_a = nb::none(), "parent"_a = nb::none(), "isa"_a = "auto", "threads"_a = 1);
-  m.def("delta_prepare", &delta_prepare, "q"_a.noconvert(), "k"_a.noconvert(), "g"_a.noconvert(),
-        "beta"_a.noconvert(), "a_neg"_a, "dt_bias"_a, "eps"_a, "isa"_a = "auto", "threads"_a = 1);
+  m.def("delta_prepare", &delta_prepare, "q"_a.noconvert(), "k"_a.noconvert(), "g"_a.noconvert(), "beta"_a.noconvert(),
+        "a_neg"_a, "dt_bias"_a, "eps"_a, "isa"_a = "auto", "threads"_a = 1);
   m.def("gated_delta", &gated_delta, "q"_a, "k"_a, "v"_a, "g"_a, "beta"_a, "S"_a.noconvert(), "k_in"_a.noconvert(),
         "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs"_a.noconvert(), "accepted"_a = nb::none(),
-        "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped", "isa"_a = "auto",
-        "threads"_a = 1);
+        "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped", "isa"_a = "auto", "threads"_a = 1);
   bind_ops_linear(m);
 }
 

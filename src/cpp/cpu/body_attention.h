@@ -62,9 +62,12 @@ inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scor
   for (int s = 0; s < n_slots; ++s) {
     const int other = slot + s - tile.op.n_past;
     if (other < first_hidden) continue;
-    for (int i = 0; i < tile.n; ++i)
-      if (!sees(tile.op.tree, tile.row_begin + i / tile.group, other))
-        scores.at[i * scores.query_step + s * scores.slot_step] = -kInfinity;
+    float* score = scores.at + s * scores.slot_step;
+    for (int row = tile.row_begin; row < tile.row_begin + tile.n / tile.group; ++row) {
+      const bool is_hidden = !sees(tile.op.tree, row, other);
+      for (int h = 0; h < tile.group; ++h, score += scores.query_step)
+        if (is_hidden) *score = -kInfinity;
+    }
   }
 }
 
@@ -190,9 +193,9 @@ inline void attend_many(const QueryTile& tile, int slot_begin, int slot_end, flo
   const KvLayer& cache = tile.op.cache;
   const int dim = cache.head_dim;
   const int padded = (tile.n + kLanes - 1) / kLanes * kLanes;
-  float* keys = scratch;                      // [64, dim]
-  float* values = keys + kPageTokens * dim;   // [64, dim]
-  float* queries = values + kPageTokens * dim;  // [dim, padded], scaled
+  float* keys = scratch;                                         // [64, dim]
+  float* values = keys + kPageTokens * dim;                      // [64, dim]
+  float* queries = values + kPageTokens * dim;                   // [dim, padded], scaled
   const Scores scores{queries + long(dim) * padded, 1, padded};  // [64, padded]
   for (int d = 0; d < dim; ++d)
     for (int i = tile.n; i < padded; ++i) queries[long(d) * padded + i] = 0;

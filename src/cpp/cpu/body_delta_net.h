@@ -1,7 +1,7 @@
 // Vector bodies of Gated DeltaNet; equations in ops/delta_net.h.
-//   One row: bandwidth bound, S (4 dk dv bytes a value head) is read and written once; a block of its rows is folded and
-//   read by the new row while it is in L1. More rows: compute bound, about 64 (3 dk dv + dk 64 + dv 64) multiply-adds
-//   per 64 rows and value head, all of them products of body_matmul.h.
+//   One row: bandwidth bound, S (4 dk dv bytes a value head) is read and written once; a block of its rows is folded
+//   and read by the new row while it is in L1. More rows: compute bound, about 64 (3 dk dv + dk 64 + dv 64)
+//   multiply-adds per 64 rows and value head, all of them products of body_matmul.h.
 #pragma once
 
 #include "cpu/body_matmul.h"
@@ -37,14 +37,13 @@ void causal_conv(const CausalConv& op, int begin, int end) {
     for (int j = 0; j < op.n_taps; ++j)
       for (int i = 0; i < kLanes && i < n; ++i) tap[j][i] = op.w[long(c + i) * op.n_taps + j];
     for (int r = 0; r < op.rows; ++r) {
-      vf sum = {};
-      for (int j = 0; j < op.n_taps; ++j) sum = fma(tap[j], load(input[r][j] + c, n), sum);
+      const vf own = load(input[r][n_past] + c, n);
+      vf sum = tap[n_past] * own;
+      for (int j = n_past - 1; j >= 0; --j) sum = fma(tap[j], load(input[r][j] + c, n), sum);
       store(op.y + long(r) * op.channels + c, silu(sum), n);
+      store(op.pending + long(r) * op.channels + c, own, n);
     }
   }
-  for (int r = 0; r < op.rows; ++r)
-    __builtin_memcpy(op.pending + long(r) * op.channels + begin, op.x + long(r) * op.channels + begin,
-                     sizeof(float) * (end - begin));
 }
 
 inline void normalise(float* x, int n, float eps, float factor) {
@@ -150,14 +149,15 @@ inline void step(const DeltaHead& head, const Fold& fold) {
   constexpr int kWide = kBlockVectors * kLanes;
   int c = 0;
   for (; c + kWide <= head.n; c += kWide) step_columns<kBlockVectors>(head, fold, k_dot_q, decay, c, kWide);
-  for (; c < head.n; c += kLanes) step_columns<1>(head, fold, k_dot_q, decay, c, head.n - c < kLanes ? head.n - c : kLanes);
+  for (; c < head.n; c += kLanes)
+    step_columns<1>(head, fold, k_dot_q, decay, c, head.n - c < kLanes ? head.n - c : kLanes);
 }
 
 // What the rows of a chunk owe each other.
 struct Chunk {
-  float* cs;    // [64]
-  float* kk;    // [64, 64] -beta_i E_ij k_i.k_j for strict ancestors j, else 0
-  float* qk;    // [64, 64] E_ij q_i.k_j for ancestors j or i itself, else 0
+  float* cs;       // [64]
+  float* kk;       // [64, 64] -beta_i E_ij k_i.k_j for strict ancestors j, else 0
+  float* qk;       // [64, 64] E_ij q_i.k_j for ancestors j or i itself, else 0
   float* keys;     // [rows, dk] -beta_i e^{cs_i} k_i
   float* queries;  // [rows, dk] e^{cs_i} q_i
 };
@@ -187,7 +187,9 @@ inline void pair_rows(const DeltaHead& head, const Chunk& chunk, float* keys_acr
   for (int i = 0; i < rows; ++i) {
     const uint64_t seen = ancestors_of(op.tree, i);
     const float beta = head.beta(i);
-    for (int j = 0; j < i + 1; j += kLanes) {
+    const int block_end =
+        i / kBlockRows * kBlockRows + kBlockRows;  // products run over whole blocks: clear their corner
+    for (int j = 0; j < (block_end < rows ? block_end : rows); j += kLanes) {
       const vi bits = splat(static_cast<int32_t>(seen >> j & 0xffff));
       const vi is_seen = (bits >> lane_index() & 1) == 1;
       // Masked before exp: pairs that are not on one path have exponents of any size.
@@ -224,8 +226,8 @@ inline void solve_columns(const DeltaHead& head, const Chunk& chunk, float* delt
     for (int r = 1; r < rows; ++r)
       multiply(Product<float>{kk + r * kMaxTree + i, kMaxTree, 1, deltas + long(i) * n, n, deltas + long(i + r) * n, n,
                               1, n, r, &one});
-    multiply(Product<float>{chunk.qk + i * kMaxTree, kMaxTree, 1, deltas, n, head.o(i) + c, o_row, rows, n, i + rows,
-                            &one});
+    multiply(
+        Product<float>{chunk.qk + i * kMaxTree, kMaxTree, 1, deltas, n, head.o(i) + c, o_row, rows, n, i + rows, &one});
   }
   for (int i = 0; i < op.rows; ++i) __builtin_memcpy(head.delta(i) + c, deltas + long(i) * n, sizeof(float) * n);
 }
@@ -234,8 +236,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   const int k_head = key_head(op, v_head);
   const DeltaHead head{op, v_head, k_head, begin, end - begin, op.S + long(v_head) * op.dk * op.dv + begin};
   const long n_keys = long(kMaxTree) * op.dk;
-  float* at = reinterpret_cast<float*>(scratch);
-  float* keys = at;
+  float* keys = reinterpret_cast<float*>(scratch);  // laid out as delta_thread_scratch counts
   float* queries = keys + n_keys;
   float* keys_across = queries + n_keys;
   float* kk = keys_across + n_keys;

@@ -1,6 +1,6 @@
-// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet: a block of rows x a few vectors of columns
-// in registers, one chain of multiply-adds per value in the order of the steps. So a value depends on neither the
-// block it falls in nor on how many rows and columns surround it.
+// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet: a block of rows x a few vectors of
+// columns in registers, one chain of multiply-adds per value in the order of the steps. So a value depends on neither
+// the block it falls in nor on how many rows and columns surround it.
 #pragma once
 
 #include "cpu/simd.h"
@@ -28,6 +28,8 @@ constexpr int kBlockVectors = 4;
 #else
 constexpr int kBlockVectors = 2;
 #endif
+// So many rows of B, a block of columns wide, are 32 KiB or less: every block of rows of A finds them in L1.
+constexpr int kPanelSteps = 128;
 
 // Rows [i, i + kRows), columns [j, j + kVectors vectors); the last vector may be short: n values in all.
 template <int kRows, int kVectors, class T>
@@ -52,12 +54,26 @@ inline void multiply_block(const Product<T>& p, int i, int j, int n) {
 }
 
 template <int kVectors, class T>
-inline void multiply_columns(const Product<T>& p, int j, int n) {
+inline void multiply_panel(const Product<T>& p, int j, int n) {
   int i = 0;
   for (; i + kBlockRows <= p.rows; i += kBlockRows) multiply_block<kBlockRows, kVectors>(p, i, j, n);
   if (i + 4 <= p.rows) multiply_block<4, kVectors>(p, i, j, n), i += 4;
   if (i + 2 <= p.rows) multiply_block<2, kVectors>(p, i, j, n), i += 2;
   if (i < p.rows) multiply_block<1, kVectors>(p, i, j, n);
+}
+
+template <int kVectors, class T>
+inline void multiply_columns(Product<T> p, int j, int n) {
+  const float one = 1;
+  for (int left = p.steps; left > kPanelSteps; left -= kPanelSteps) {
+    p.steps = kPanelSteps;
+    multiply_panel<kVectors>(p, j, n);
+    p.a += kPanelSteps * p.a_step;
+    p.b += kPanelSteps * p.b_step;
+    p.keep = &one;
+    p.steps = left - kPanelSteps;
+  }
+  multiply_panel<kVectors>(p, j, n);
 }
 
 template <class T>

@@ -20,9 +20,9 @@ namespace lb::cpu {
 
 // Rows of activations rounded to 8-bit blocks of 32 values.
 struct Q8Rows {
-  const int8_t* q;         // [rows, stride]; stride = n_in rounded up to 64, padding zero
-  const float* scale;      // [rows, n_blocks]; n_blocks = stride / 32
-  const int32_t* sum;      // [rows, n_blocks] sum of the block's q
+  const int8_t* q;     // [rows, stride]; stride = n_in rounded up to 64, padding zero
+  const float* scale;  // [rows, n_blocks]; n_blocks = stride / 32
+  const int32_t* sum;  // [rows, n_blocks] sum of the block's q
   int rows, n_in, stride, n_blocks;
 };
 
@@ -43,11 +43,11 @@ struct Kernels {
 
   // Rows [begin, end) of the append into the cache.
   void (*kv_append)(const KvAppend&, int begin, int end);
-  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end): writes for each row and each query head of
-  // the group ([rows][group], o also [head_dim]) the maximum m, the sum of weights l, and the unnormalised output o.
+  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end): writes for each row and each query head
+  // of the group ([rows][group], o also [head_dim]) the maximum m, the sum of weights l, and the unnormalised output o.
   // A row that sees none of the slots gets m = -inf, l = 0, o = 0. slot_end <= n_past + row_end.
-  void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end,
-                    float* m, float* l, float* o, std::byte* scratch);
+  void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
+                    float* l, float* o, std::byte* scratch);
   // Joins such partial results and applies the gate: split s of query head h, row r is entry
   // s * split_stride + (r - row_begin) * (head_end - head_begin) + (h - head_begin).
   void (*attention_merge)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, int n_splits,

@@ -18,9 +18,8 @@ bool is_first_of_key_head(const GatedDelta& op, int v_head) {
 }  // namespace
 
 size_t delta_thread_scratch(int dk, int dv) {
-  // Widths rounded to 16 values. Packed keys, their transpose, scaled and new deltas, two 64 x 64 products, vectors.
-  const size_t keys = (dk + 15) / 16 * 16, columns = (dv + 15) / 16 * 16;
-  return sizeof(float) * (2 * kMaxTree * keys + 2 * kMaxTree * columns + 2 * kMaxTree * kMaxTree + 4 * kMaxTree);
+  // Two packs of keys and their transpose, deltas, two 64 x 64 products, the log decays.
+  return sizeof(float) * kMaxTree * (3L * dk + dv + 2 * kMaxTree + 1);
 }
 
 void run(const CausalConv& op, Stream& stream) {

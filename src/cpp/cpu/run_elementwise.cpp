@@ -19,8 +19,7 @@ void run(const GatedRmsNorm& op, Stream& stream) {
 }
 
 void run(const SwiGlu& op, Stream& stream) {
-  for_ranges(stream.pool(), op.rows, 4L * op.dim,
-             [&](int begin, int end) { stream.kernels().swiglu(op, begin, end); });
+  for_ranges(stream.pool(), op.rows, 4L * op.dim, [&](int begin, int end) { stream.kernels().swiglu(op, begin, end); });
 }
 
 void run(const Rope& op, Stream& stream) {

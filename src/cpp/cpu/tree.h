@@ -1,4 +1,5 @@
-// Reading the shape of an append, and which key head a value head reads. Everything is static: files of every instruction set include this (see kernels.h).
+// Reading the shape of an append, and which key head a value head reads. Everything is static: files of every
+// instruction set include this (see kernels.h).
 #pragma once
 
 #include "ops/batch.h"
@@ -6,7 +7,9 @@
 
 namespace lb::cpu {
 
-[[maybe_unused]] static inline int parent_of(const Tree& tree, int row) { return tree.parent ? tree.parent[row] : row - 1; }
+[[maybe_unused]] static inline int parent_of(const Tree& tree, int row) {
+  return tree.parent ? tree.parent[row] : row - 1;
+}
 
 // Row `row` itself and its ancestors, one bit each; only for appends of at most 64 rows.
 [[maybe_unused]] static inline uint64_t ancestors_of(const Tree& tree, int row) {
