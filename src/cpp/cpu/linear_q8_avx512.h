@@ -1,7 +1,7 @@
 // Products of quantised weights with 8-bit activations on AVX-512 VNNI, which multiplies unsigned by signed bytes.
 // Weights are unsigned codes; the zero point goes back exactly, as the integer the sums start from.
 //
-// Up to 4 rows ("few"): 4 weight rows stream from memory through registers, unpacked once for all activation rows.
+// 1 or 2 rows ("few"): 4 weight rows stream from memory through registers, unpacked once for all activation rows.
 //   Bound: the bytes of the weights.
 // More rows ("many"): 32 weight rows are unpacked to scratch, 4 values of 16 rows in a vector, then meet 4 activation
 //   rows at a time. Bound: byte products, 1024 a cycle and core where two vectors issue.
@@ -18,7 +18,6 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kMostFewRows = 4;
 constexpr int kStreams = 4;      // weight rows in flight with few activation rows
 constexpr int kPanelRows = 32;   // weight rows of a panel
 constexpr int kTileX = 4;        // activation rows of a tile: 8 integer and 8 float sums, two multiplies a cycle at latency 4
@@ -338,7 +337,7 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* 
 
 template <class Block, int kHalves>
 void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, RunTerm* terms, int o, int n) {
-  // Nearly equal heights: more than kMostFewRows rows never leave a tile of fewer than 3.
+  // Nearly equal heights: three rows and more never leave a tile of fewer than 3.
   const int n_tiles = op.rows <= kTallTileX ? 1 : (op.rows + kTileX - 1) / kTileX;
   for (int r = 0, tiles_left = n_tiles; tiles_left > 0; --tiles_left) {
     const int height = (op.rows - r + tiles_left - 1) / tiles_left;
@@ -380,8 +379,6 @@ void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::
   switch (op.rows) {
     case 1: return few_rows<Block, 1>(op, x, begin, end);
     case 2: return few_rows<Block, 2>(op, x, begin, end);
-    case 3: return few_rows<Block, 3>(op, x, begin, end);
-    case 4: return few_rows<Block, 4>(op, x, begin, end);
     default: return many_rows<Block>(op, x, begin, end, scratch);
   }
 }
