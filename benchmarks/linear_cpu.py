@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from lucebox import _engine
@@ -19,10 +20,22 @@ BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24)
           "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_NL": (32, 18),
           "IQ4_XS": (256, 136), "MXFP4": (32, 17), "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2)}  # fmt: skip
 SHAPES = ((1536, 576), (576, 1536), (3584, 1024), (1024, 3584), (49152, 576))  # (n_out, n_in)
+MOST_STREAMED_ROWS = 4
 STREAM_BYTES = 192 << 20  # of weights a decode measurement runs through: several times the last-level cache
 
 
-def best_seconds(run: Callable[[], None], repeats: int) -> float:
+@dataclass(frozen=True)
+class Case:
+    dtype: str
+    n_out: int
+    n_in: int
+    rows: int
+    threads: int
+    activations: str
+    isa: str
+
+
+def best_seconds(run: Callable[[], None], repeats: int = 5) -> float:
     run()
     times = []
     for _ in range(repeats):
@@ -32,32 +45,27 @@ def best_seconds(run: Callable[[], None], repeats: int) -> float:
     return min(times)
 
 
-def weights(dtype: str, n_bytes: int) -> np.ndarray:
-    """Random codes; the scales of a block are whatever bytes make them finite."""
-    return (np.random.default_rng(0).integers(0, 256, n_bytes, dtype=np.uint8) & 0x3B).astype(np.uint8)
+def seconds(case: Case, copies: int) -> float:
+    """Time of one product, as the mean over `copies` that have their own weights."""
+    values, block_bytes = BLOCKS[case.dtype]
+    n_bytes = case.n_out * case.n_in // values * block_bytes
+    # Random codes; with these bits clear no scale of any block is an infinity or a NaN.
+    w = np.random.default_rng(0).integers(0, 256, copies * n_bytes, dtype=np.uint8) & np.uint8(0x3B)
+    x = np.random.default_rng(1).normal(size=(case.rows, case.n_in)).astype(np.float32)
+    y = [np.zeros((case.rows, case.n_out), np.float32) for _ in range(copies)]
+    group = _engine.ops.LinearGroup([w[i * n_bytes : (i + 1) * n_bytes] for i in range(copies)], [case.dtype] * copies,
+                                    [case.n_out] * copies, case.n_in, case.rows, case.activations, case.isa,
+                                    case.threads)  # fmt: skip
+    return best_seconds(lambda: group.run(x, y)) / copies
 
 
-def decode_gb_s(dtype: str, n_out: int, n_in: int, threads: int, activations: str, isa: str, rows: int) -> float:
-    values, block_bytes = BLOCKS[dtype]
-    matrix_bytes = n_out * n_in // values * block_bytes
-    copies = max(1, STREAM_BYTES // matrix_bytes)
-    w = weights(dtype, copies * matrix_bytes)
-    x = np.random.default_rng(1).normal(size=(rows, n_in)).astype(np.float32)
-    y = [np.zeros((rows, n_out), np.float32) for _ in range(copies)]
-    parts = [w[i * matrix_bytes : (i + 1) * matrix_bytes] for i in range(copies)]
-    groups = [_engine.ops.LinearGroup([p], [dtype], [n_out], n_in, rows, activations, isa, threads) for p in parts[:1]]
-    group = groups[0] if copies == 1 else _engine.ops.LinearGroup(parts, [dtype] * copies, [n_out] * copies, n_in, rows,
-                                                                  activations, isa, threads)
-    return copies * matrix_bytes / best_seconds(lambda: group.run(x, y[:copies]), 5) / 1e9
-
-
-def prefill_gmac_s(dtype: str, n_out: int, n_in: int, threads: int, activations: str, isa: str, rows: int) -> float:
-    values, block_bytes = BLOCKS[dtype]
-    w = weights(dtype, n_out * n_in // values * block_bytes)
-    x = np.random.default_rng(1).normal(size=(rows, n_in)).astype(np.float32)
-    y = [np.zeros((rows, n_out), np.float32)]
-    group = _engine.ops.LinearGroup([w], [dtype], [n_out], n_in, rows, activations, isa, threads)
-    return rows * n_out * n_in / best_seconds(lambda: group.run(x, y), 5) / 1e9
+def measure(case: Case) -> float:
+    """GB/s of weights from memory where rows are few, 10^9 multiply-adds/s where they are many."""
+    values, block_bytes = BLOCKS[case.dtype]
+    n_bytes = case.n_out * case.n_in // values * block_bytes
+    if case.rows <= MOST_STREAMED_ROWS:
+        return n_bytes / seconds(case, max(1, STREAM_BYTES // n_bytes)) / 1e9
+    return case.rows * case.n_out * case.n_in / seconds(case, 1) / 1e9
 
 
 def main() -> None:
@@ -71,12 +79,15 @@ def main() -> None:
     args = parser.parse_args()
     for threads in args.threads:
         ceiling = _engine.read_bandwidth(threads, 512 << 20)
-        print(f"threads {threads}, read bandwidth {ceiling:.1f} GB/s, activations {args.activations}, isa {args.isa}; n_out x n_in")
+        print(f"threads {threads}, read bandwidth {ceiling:.1f} GB/s, {args.activations}, isa {args.isa}; n_out x n_in")
         for rows in args.rows:
-            measure, unit = (decode_gb_s, "GB/s") if rows <= 4 else (prefill_gmac_s, "GMAC/s")
+            unit = "GB/s" if rows <= MOST_STREAMED_ROWS else "GMAC/s"
             for dtype in args.types:
-                shapes = [SHAPES[i] for i in args.shapes if SHAPES[i][1] % BLOCKS[dtype][0] == 0]
-                cells = [f"{n}x{k} {measure(dtype, n, k, threads, args.activations, args.isa, rows):7.1f}" for n, k in shapes]
+                cells = []
+                for n_out, n_in in (SHAPES[i] for i in args.shapes):
+                    if n_in % BLOCKS[dtype][0] == 0:
+                        value = measure(Case(dtype, n_out, n_in, rows, threads, args.activations, args.isa))
+                        cells.append(f"{n_out}x{n_in} {value:7.1f}")
                 print(f"  rows {rows:4d} {dtype:7s} {unit:7s} " + "   ".join(cells), flush=True)
 
 

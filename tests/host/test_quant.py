@@ -42,7 +42,9 @@ def test_edges(dtype: str) -> None:
     for fill in (0, 255, None):
         for first in F16_EDGES:
             for second in F16_EDGES:
-                block = rng.integers(0, 256, n_bytes, dtype=np.uint8) if fill is None else np.full(n_bytes, fill, np.uint8)
+                block = rng.integers(0, 256, n_bytes, dtype=np.uint8)
+                if fill is not None:
+                    block[:] = fill
                 for at, scale in zip(F16_AT[dtype], (first, second), strict=False):
                     block[at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
                 if dtype == "MXFP4":

@@ -61,7 +61,7 @@ def quantize_q8(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.fl
 def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32], activations: str) -> tuple[F64, F64]:
     """x w^T, and the same with absolute values: the scale of the rounding errors."""
     weights = decode(w, dtype).reshape(n_out, -1).astype(np.float64)
-    inputs = x.astype(np.float64)
+    inputs: F64 = x.astype(np.float64)
     if activations == "int8" and dtype in BLOCK_TYPES:
         q, scale = quantize_q8(x)
         inputs = (q.reshape(*scale.shape, 32) * scale[:, :, None].astype(np.float64)).reshape(x.shape)

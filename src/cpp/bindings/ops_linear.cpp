@@ -73,7 +73,7 @@ class LinearGroup {
  public:
   LinearGroup(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
               int max_rows, const std::string& activations, const std::string& isa, int threads)
-      : weights_(std::move(weights)), n_in_(n_in), max_rows_(max_rows), activations_(parse_activations(activations)) {
+      : weights_(std::move(weights)), n_in_(n_in), max_rows_(max_rows) {
     LB_CHECK(weights_.size() == dtypes.size() && weights_.size() == n_out.size(), kInvalid,
              "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ", n_out.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -81,7 +81,12 @@ class LinearGroup {
       check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
       LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ", weights_[i].size());
-      members_.push_back({.w = weights_[i].data(), .type = type, .n_in = n_in, .n_out = n_out[i], .activations = activations_});
+      Linear& op = members_.emplace_back();
+      op.w = weights_[i].data();
+      op.type = type;
+      op.n_in = n_in;
+      op.n_out = n_out[i];
+      op.activations = parse_activations(activations);
     }
     stream_ = std::make_unique<Stream>(StreamOptions{.n_threads = threads,
                                                      .isa = parse_isa(isa),
@@ -118,7 +123,6 @@ class LinearGroup {
   std::vector<Linear> members_;
   std::unique_ptr<Stream> stream_;
   int n_in_, max_rows_;
-  Activations activations_;
 };
 
 nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,

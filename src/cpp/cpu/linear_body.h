@@ -4,6 +4,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/linear_f32.h"
+#include "cpu/simd.h"
 #include "quant/decode.h"
 #if defined(__AVX512VNNI__)
 #include "cpu/linear_q8_avx512.h"
@@ -20,31 +21,53 @@ void embed_rows(const Embed& op, int begin, int end) {
     quant::decode_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim, op.dim);
 }
 
+#if defined(__AVX512F__)
+int32_t largest_lane(vi x) { return _mm512_reduce_max_epi32(__builtin_bit_cast(__m512i, x)); }
+int32_t lane_sum(vi x) { return _mm512_reduce_add_epi32(__builtin_bit_cast(__m512i, x)); }
+#else
+int32_t largest_lane(vi x) {
+  int32_t largest = x[0];
+  for (int l = 1; l < kLanes; ++l) largest = x[l] > largest ? x[l] : largest;
+  return largest;
+}
+int32_t lane_sum(vi x) {
+  int32_t sum = 0;
+  for (int l = 0; l < kLanes; ++l) sum += x[l];
+  return sum;
+}
+#endif
+
 // A block with an infinity or a NaN gets a NaN scale and q = 0, so every product with it is NaN.
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum) {
+  typedef int8_t vb __attribute__((vector_size(kLanes)));
+  constexpr int kVectors = 32 / kLanes;
   for (int b = 0; b < stride / 32; ++b, x += 32, q += 32) {
-    if (32 * b >= n_in) {
-      for (int i = 0; i < 32; ++i) q[i] = 0;
-      scale[b] = 0;
-      sum[b] = 0;
-      continue;
+    __builtin_memset(q, 0, 32);
+    scale[b] = 0;
+    sum[b] = 0;
+    if (32 * b >= n_in) continue;
+    vf v[kVectors];
+    vi magnitude = {};  // compared as integers, |x| keeps its order and NaN is the largest
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] = load(x + i * kLanes);
+      const vi bits = __builtin_bit_cast(vi, v[i]) & 0x7fffffff;
+      magnitude = bits > magnitude ? bits : magnitude;
     }
-    uint32_t largest = 0;  // compared as integers, |x| keeps its order and NaN is the largest
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t magnitude = quant::bits_of(x[i]) & 0x7fffffff;
-      largest = magnitude > largest ? magnitude : largest;
+    const int32_t largest = largest_lane(magnitude);
+    scale[b] = quant::float_of(largest < 0x7f800000 ? uint32_t(largest) : 0x7fc00000u) / 127.0f;
+    if (!(scale[b] > 0)) continue;
+    vi total = {};
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] /= scale[b];
+      v[i] = v[i] > 127.0f ? splat(127.0f) : v[i];  // a subnormal scale is too coarse to bound the quotient
+      v[i] = v[i] < -127.0f ? splat(-127.0f) : v[i];
+      const vf shifted = v[i] + 0x1.8p23f;  // rounds to an integer, which the low bits then hold
+      const vi rounded = __builtin_bit_cast(vi, shifted) - __builtin_bit_cast(int32_t, 0x1.8p23f);
+      total += rounded;
+      const vb narrow = __builtin_convertvector(rounded, vb);
+      __builtin_memcpy(q + i * kLanes, &narrow, sizeof narrow);
     }
-    scale[b] = quant::float_of(largest < 0x7f800000 ? largest : 0x7fc00000) / 127.0f;
-    const bool is_usable = scale[b] > 0;
-    const float divisor = is_usable ? scale[b] : 1.0f;
-    int32_t total = 0;
-    for (int i = 0; i < 32; ++i) {
-      float v = is_usable ? __builtin_rintf(x[i] / divisor) : 0.0f;
-      v = v > 127.0f ? 127.0f : v < -127.0f ? -127.0f : v;  // a subnormal scale is too coarse to bound the quotient
-      q[i] = int8_t(v);
-      total += q[i];
-    }
-    sum[b] = total;
+    sum[b] = lane_sum(total);
   }
 }
 

@@ -1,9 +1,9 @@
 // Products of quantised weights with 8-bit activations on AVX-512 VNNI, which multiplies unsigned by signed bytes.
 // Weights are unsigned codes; the zero point goes back exactly, as the integer the sums start from.
 //
-// Up to 4 rows ("few"): 4 weight rows stream from memory through registers, unpacked once for all activation rows.
+// 1 or 2 rows ("few"): 4 weight rows stream from memory through registers, unpacked once for all activation rows.
 //   Bound: the bytes of the weights.
-// More rows ("many"): 32 weight rows are unpacked to scratch, 4 values of 16 rows in a vector, then meet 6 activation
+// More rows ("many"): 32 weight rows are unpacked to scratch, 4 values of 16 rows in a vector, then meet 4 activation
 //   rows at a time. Bound: byte products, 1024 a cycle and core where two vectors issue.
 //   panel   codes [n_in / 4][32 rows][4], scales [runs][32 rows], offsets [runs][32 rows]
 // A result depends on its own inputs and on which of the two ways the number of rows selects, and on nothing else.
@@ -18,10 +18,10 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kMostFewRows = 4;
 constexpr int kStreams = 4;      // weight rows in flight with few activation rows
 constexpr int kPanelRows = 32;   // weight rows of a panel
-constexpr int kTileX = 6;        // activation rows of a tile: 12 integer and 12 float sums stay in registers
+constexpr int kTileX = 4;        // activation rows of a tile: 8 integer and 8 float sums, two multiplies a cycle at latency 4
+constexpr int kTallTileX = 6;    // up to so many rows are one tile
 
 // 128 activations of one row in the order of the codes they meet.
 struct Activations128 {
@@ -306,21 +306,22 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* 
           for (int p = 0; p < kHalves; ++p) dot[r][p] = _mm512_dpbusd_epi32(dot[r][p], w[p], _mm512_set1_epi32(four));
         }
       }
+      __m512 d[kHalves], m[kHalves];
       for (int p = 0; p < kHalves; ++p) {
-        const __m512 d = _mm512_load_ps(scale + 16 * p);
-        for (int r = 0; r < kR; ++r) {
+        d[p] = _mm512_load_ps(scale + 16 * p);
+        if constexpr (Block::kHasMin) m[p] = _mm512_load_ps(offset + 16 * p);
+      }
+      for (int r = 0; r < kR; ++r) {
+        for (int p = 0; p < kHalves; ++p) {
           const __m512 f = _mm512_cvtepi32_ps(dot[r][p]);
-          part[r][p] = i == 0 ? _mm512_mul_ps(f, d) : _mm512_fmadd_ps(f, d, part[r][p]);
-          if constexpr (Block::kHasMin)
-            acc[r][p] = _mm512_fmadd_ps(_mm512_load_ps(offset + 16 * p), _mm512_set1_ps(term[r * runs].sum), acc[r][p]);
+          part[r][p] = i == 0 ? _mm512_mul_ps(f, d[p]) : _mm512_fmadd_ps(f, d[p], part[r][p]);
+          if constexpr (Block::kHasMin) acc[r][p] = _mm512_fmadd_ps(m[p], _mm512_set1_ps(term[r * runs].sum), acc[r][p]);
+          if (i == kRuns - 1) acc[r][p] = _mm512_fmadd_ps(part[r][p], _mm512_set1_ps(s[r * long(x.n_blocks) + b]), acc[r][p]);
         }
       }
       scale += kPanelRows;
       offset += kPanelRows;
     }
-    for (int r = 0; r < kR; ++r)
-      for (int p = 0; p < kHalves; ++p)
-        acc[r][p] = _mm512_fmadd_ps(part[r][p], _mm512_set1_ps(s[r * long(x.n_blocks) + b]), acc[r][p]);
   }
   for (int p = 0; p < kHalves; ++p) {
     const int left = n - 16 * p;
@@ -336,8 +337,9 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* 
 
 template <class Block, int kHalves>
 void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, RunTerm* terms, int o, int n) {
-  // Tiles of nearly equal height: more than kMostFewRows rows never leave one of fewer than 3.
-  for (int r = 0, tiles_left = (op.rows + kTileX - 1) / kTileX; tiles_left > 0; --tiles_left) {
+  // Nearly equal heights: three rows and more never leave a tile of fewer than 3.
+  const int n_tiles = op.rows <= kTallTileX ? 1 : (op.rows + kTileX - 1) / kTileX;
+  for (int r = 0, tiles_left = n_tiles; tiles_left > 0; --tiles_left) {
     const int height = (op.rows - r + tiles_left - 1) / tiles_left;
     run_terms<Block>(x, r, height, terms);
     switch (height) {
@@ -377,8 +379,6 @@ void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::
   switch (op.rows) {
     case 1: return few_rows<Block, 1>(op, x, begin, end);
     case 2: return few_rows<Block, 2>(op, x, begin, end);
-    case 3: return few_rows<Block, 3>(op, x, begin, end);
-    case 4: return few_rows<Block, 4>(op, x, begin, end);
     default: return many_rows<Block>(op, x, begin, end, scratch);
   }
 }
