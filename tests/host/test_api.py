@@ -1,0 +1,237 @@
+"""`LLM` on tiny-hybrid, real weights: streaming, stopping, log probabilities, sessions, interruption, options."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lucebox import (
+    LLM,
+    FormatError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OutOfMemoryError,
+    Sampling,
+    UnsupportedError,
+)
+
+PROMPT = "def fibonacci(n):\n"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("tiny-hybrid", context=512) as loaded:
+        yield loaded
+
+
+def test_stream_equals_one_shot(llm: LLM) -> None:
+    sampling = Sampling(max_tokens=40)
+    whole = llm.generate(PROMPT, sampling)
+    chunks = list(llm.generate(PROMPT, sampling, stream=True))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert tuple(i for chunk in chunks for i in chunk.ids) == whole.ids
+    assert [chunk.result is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+    assert whole.usage.prompt_tokens == len(llm.tokenize(PROMPT))
+    assert whole.usage.completion_tokens == len(whole.ids) == 40
+    assert whole.finish_reason == "length"
+    assert whole.timings.decode_s > 0 and whole.timings.prefill_tokens + whole.usage.cached_tokens == whole.usage.prompt_tokens
+    assert llm.detokenize(whole.ids) == whole.text
+
+
+def test_ids_and_text_prompts_agree(llm: LLM) -> None:
+    sampling = Sampling(max_tokens=8)
+    assert llm.generate(llm.tokenize(PROMPT), sampling).ids == llm.generate(PROMPT, sampling).ids
+
+
+def test_sampling_depends_on_the_seed_alone(llm: LLM) -> None:
+    def ids(seed: int) -> tuple[int, ...]:
+        return llm.generate(PROMPT, Sampling(max_tokens=24, temperature=1.0, seed=seed)).ids
+
+    first = ids(1)
+    llm.reset()
+    assert ids(1) == first
+    assert ids(2) != first
+
+
+def test_stop_string_ends_before_it(llm: LLM) -> None:
+    free = llm.generate(PROMPT, Sampling(max_tokens=60))
+    stop = free.text[20:26]
+    ended = llm.generate(PROMPT, Sampling(max_tokens=60, stop=(stop,)))
+    assert ended.text == free.text[: free.text.index(stop)]
+    assert ended.finish_reason == "stop"
+
+
+def test_stop_id(llm: LLM) -> None:
+    free = llm.generate(PROMPT, Sampling(max_tokens=10))
+    ended = llm.generate(PROMPT, Sampling(max_tokens=10, stop_ids=(free.ids[4],)))
+    n = free.ids.index(free.ids[4]) + 1
+    assert ended.ids == free.ids[:n] and ended.finish_reason == "stop"
+    assert ended.text == llm.detokenize(free.ids[: n - 1])
+
+
+def test_logprobs_agree_with_score(llm: LLM) -> None:
+    result = llm.generate(PROMPT, Sampling(max_tokens=12, logprobs=5))
+    assert result.logprobs is not None
+    prompt = llm.tokenize(PROMPT)
+    scores = llm.score([*prompt, *result.ids])[len(prompt) - 1 :]
+    # one row or many rows at a time: the same sums in another order, then rounded to 8 bits
+    np.testing.assert_allclose([token.logprob for token in result.logprobs], scores, atol=0.2)
+    for token in result.logprobs:
+        assert len(token.top) == 5 and token.top[0] == (token.id, token.logprob)
+        assert [p for _, p in token.top] == sorted((p for _, p in token.top), reverse=True)
+
+
+def test_closing_a_stream_early_leaves_the_session_usable(llm: LLM) -> None:
+    want = llm.generate(PROMPT, Sampling(max_tokens=20)).ids
+    stream = llm.generate(PROMPT, Sampling(max_tokens=20), stream=True)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert llm.generate(PROMPT, Sampling(max_tokens=20)).ids == want
+
+
+def test_streams_may_interleave(llm: LLM) -> None:
+    prompts = (PROMPT, "import os\n")
+    alone = [llm.generate(prompt, Sampling(max_tokens=6)).ids for prompt in prompts]
+    streams = [llm.generate(prompt, Sampling(max_tokens=6), stream=True) for prompt in prompts]
+    mixed: list[list[int]] = [[], []]
+    for pair in zip(*streams, strict=True):
+        for ids, chunk in zip(mixed, pair, strict=True):
+            ids.extend(chunk.ids)
+    assert [tuple(ids) for ids in mixed] == alone
+
+
+def test_threads_take_turns(llm: LLM) -> None:
+    want = llm.generate(PROMPT, Sampling(max_tokens=6)).ids
+    got: list[tuple[int, ...]] = []
+    workers = [
+        threading.Thread(target=lambda: got.append(llm.generate(PROMPT, Sampling(max_tokens=6)).ids)) for _ in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert got == [want] * 3
+
+
+def test_chat_goes_through_the_template(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "write function add: adds two numbers"}]
+    text = llm.render(messages)
+    assert text.endswith("<|im_start|>assistant\n")
+    assert llm.chat(messages, Sampling(max_tokens=5)).ids == llm.generate(text, Sampling(max_tokens=5)).ids
+
+
+def test_session_survives_a_file(llm: LLM, tmp_path: Path) -> None:
+    first = llm.generate(PROMPT, Sampling(max_tokens=10)).ids
+    prefix = [*llm.tokenize(PROMPT), *first]
+    llm.save_session(tmp_path / "session")
+    want = llm.generate(prefix, Sampling(max_tokens=10))
+    llm.reset()
+    llm.load_session(tmp_path / "session")
+    restored = llm.generate(prefix, Sampling(max_tokens=10))
+    assert restored.ids == want.ids
+    assert restored.usage.cached_tokens == len(prefix) - 1
+    assert os.listdir(tmp_path) == ["session"]
+    (tmp_path / "session").write_bytes((tmp_path / "session").read_bytes()[:-1])
+    with pytest.raises(FormatError, match="session"):
+        llm.load_session(tmp_path / "session")
+
+
+def test_a_prompt_longer_than_the_context_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match=r"600 tokens.*512"):
+        llm.generate([5] * 600)
+
+
+def test_generation_ends_with_the_context(llm: LLM) -> None:
+    result = llm.generate([5] * 500, Sampling(ignore_eos=True))
+    assert result.finish_reason == "length"
+    assert result.usage.completion_tokens == 13  # the last one is chosen from a full context
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Sampling(temperature=-1),
+        Sampling(top_p=0),
+        Sampling(top_k=-1),
+        Sampling(logprobs=21),
+        Sampling(max_tokens=-1),
+        Sampling(stop=("",)),
+        Sampling(logit_bias={9999: 1.0}),
+    ],
+)
+def test_bad_sampling_is_refused_before_anything_runs(llm: LLM, bad: Sampling) -> None:
+    with pytest.raises(InvalidRequestError):
+        llm.generate(PROMPT, bad, stream=True)
+
+
+@pytest.mark.parametrize(("prompt", "error"), [([], "no tokens"), ([-1], "between"), ([8192], "between"), ([[1]], "flat")])
+def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
+    with pytest.raises(InvalidRequestError, match=error):
+        llm.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"target": "sm_86"}, UnsupportedError),
+        ({"context": 0}, InvalidRequestError),
+        ({"context": 10**6}, InvalidRequestError),
+        ({"threads": -1}, InvalidRequestError),
+        ({"kv": "q8_0"}, InvalidRequestError),
+        ({"activations": "int4"}, InvalidRequestError),
+        ({"isa": "neon"}, InvalidRequestError),
+        ({"prefill_chunk": 0}, InvalidRequestError),
+    ],
+)
+def test_bad_options(options: dict, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        LLM("tiny-hybrid", **options)
+
+
+def test_unknown_model_and_closed_model() -> None:
+    with pytest.raises(ModelNotFoundError, match="no-such-model"):
+        LLM("no-such-model")
+    llm = LLM("tiny-hybrid", context=64)
+    llm.close()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        llm.score([1, 2])
+
+
+def test_errors_are_also_the_builtin_kinds() -> None:
+    assert issubclass(InvalidRequestError, ValueError)
+    assert issubclass(OutOfMemoryError, MemoryError)
+
+
+def test_info_and_plan(llm: LLM) -> None:
+    assert (llm.info.architecture, llm.info.n_layers, llm.info.n_recurrent_layers) == ("qwen35", 8, 6)
+    assert llm.info.n_params == 11_053_104
+    assert llm.memory_plan.context == 512 and "KV cache" in str(llm.memory_plan)
+    assert sum(entry.bytes for entry in llm.memory_plan.entries) == llm.memory_plan.total_bytes
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from lucebox import LLM, Sampling
+llm = LLM("tiny-hybrid", isa="scalar", threads=1)
+want = llm.generate("x = 1", Sampling(max_tokens=3)).ids
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    llm.generate(list(range(8000)), Sampling(max_tokens=1))  # many seconds of prefill
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - start < 5)
+print("usable", llm.generate("x = 1", Sampling(max_tokens=3)).ids == want)
+"""
+
+
+def test_ctrl_c_stops_a_prefill_and_leaves_the_session_usable() -> None:
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.split("\n")[:2] == ["interrupted True", "usable True"], result.stderr
+
+
