@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engines import largest_difference, logits_of, open_engine, random_ids
 from reference.decoder import INVISIBLE, MUTATIONS, Decoder
-from reference.gguf_files import Shape, metadata, tensors, write
+from reference.gguf_files import Shape, metadata, tensors, write, write_model
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32")
@@ -65,6 +67,14 @@ def test_wrong_rope_pairs_are_seen_in_every_family(data: Path, name: str) -> Non
     arrays = np.load(data / "tiny" / f"{name}.npz")
     mistaken = Decoder(data / "tiny" / f"{name}.gguf", ["rope on the other pairs"])
     assert largest_difference(mistaken.logits(arrays["ids"]), arrays["logits"]) > SEEN
+
+
+@pytest.mark.parametrize("scaling", [{"rope_factors": True}, {"linear_rope": 4.0}])
+def test_rope_scaling_is_seen(tmp_path: Path, scaling: dict[str, Any]) -> None:
+    shape = Shape("llama", n_layers=2)
+    ids = random_ids(70, shape.vocab)
+    plain, scaled = (Decoder(write_model(tmp_path / "m.gguf", replace(shape, **s))).logits(ids) for s in ({}, scaling))
+    assert largest_difference(plain, scaled) > SEEN
 
 
 def test_reference_matches_the_golden_files(data: Path) -> None:

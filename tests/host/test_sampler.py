@@ -194,6 +194,13 @@ def test_bias_of_minus_100_forbids() -> None:
     check_distribution(draws(forbid, logits, 3000), reference.distribution(logits, forbid))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_forbidding_every_token_is_refused(temperature: float) -> None:
+    sampler = make(Options(temperature=temperature, logit_bias=dict.fromkeys(range(4), -100.0)), 4)
+    with pytest.raises(InvalidRequestError, match="logit_bias forbids every token"):
+        sampler.sample(random_logits(4, seed=0))
+
+
 PENALTIES = {
     "repetition, whole history": Options(temperature=0, repetition_penalty=1.7, penalty_window=-1),
     "repetition, window of 3": Options(temperature=0, repetition_penalty=1.7, penalty_window=3),

@@ -25,6 +25,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("session")
     write_model(made / "hybrid.gguf", HYBRID)
     write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
+    # wide enough for every op to be cut between threads
+    wide = {"n_layers": 2, "hidden": 256, "ffn": 768, "n_heads": 8, "n_kv_heads": 4, "head_dim": 64, "dtype": "Q8_0"}
+    write_model(made / "wide_hybrid.gguf", Shape(recurrent=(True, False), d_state=64, n_v_heads=8, **wide))
+    write_model(made / "wide_attention.gguf", Shape("qwen3", **wide))
     write_model(made / "other.gguf", Shape(n_layers=3, recurrent=(True, False, True), seed=1))
     return made
 
@@ -168,10 +172,12 @@ def run_everything(engine: _engine.Engine) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("activations", ["f32", "int8"])
-def test_two_runs_and_two_threads_give_the_same_bits(model: Path, isa: str, activations: str) -> None:
-    first = run_everything(open_engine(model, isa=isa, activations=activations))
+@pytest.mark.parametrize("name", ["wide_hybrid", "wide_attention"])
+def test_two_runs_and_two_threads_give_the_same_bits(folder: Path, name: str, isa: str, activations: str) -> None:
+    path = folder / f"{name}.gguf"
+    first = run_everything(open_engine(path, isa=isa, activations=activations))
     for threads in (1, 2, 3):
-        again = run_everything(open_engine(model, isa=isa, activations=activations, threads=threads))
+        again = run_everything(open_engine(path, isa=isa, activations=activations, threads=threads))
         for a, b in zip(first, again, strict=True):
             assert np.array_equal(a, b), threads
 

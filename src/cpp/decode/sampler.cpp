@@ -81,6 +81,9 @@ int32_t Sampler::sample(std::span<const float> logits) {
   } else {
     load(logits);
     penalise();
+    const bool any_left = std::ranges::any_of(
+        candidates_, [](const Candidate& c) { return c.logit > -std::numeric_limits<float>::infinity(); });
+    LB_CHECK(any_left, kInvalid, "logit_bias forbids every token of the vocabulary");
     if (params_.temperature == 0) {
       token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
     } else {
