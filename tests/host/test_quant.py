@@ -51,7 +51,8 @@ def test_edges(dtype: str) -> None:
                     block[0] = rng.choice([0, 1, 2, 127, 254])
                 rows.append(block)
     blocks = np.stack(rows)
-    want = dequantize(blocks, gguf.GGMLQuantizationType[dtype]).reshape(-1)
+    with np.errstate(over="ignore"):  # 2^126 times 12 is an infinity on both sides
+        want = dequantize(blocks, gguf.GGMLQuantizationType[dtype]).reshape(-1)
     assert same_bits(ours(blocks.reshape(-1), dtype), want)
 
 

@@ -54,8 +54,8 @@ def quantize_q8(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.fl
     blocks = x.reshape(len(x), -1, 32)
     scale = np.abs(blocks).max(axis=2) / np.float32(127)
     divisor = np.where(scale > 0, scale, np.float32(1))[:, :, None]
-    q = np.where(scale[:, :, None] > 0, np.clip(np.rint(blocks / divisor), -127, 127), 0)
-    return q.astype(np.int8).reshape(x.shape), scale
+    rounded = np.where(scale[:, :, None] > 0, np.clip(np.rint(blocks / divisor), -127, 127), 0)
+    return rounded.astype(np.int8).reshape(x.shape), scale
 
 
 def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32], activations: str) -> tuple[F64, F64]:
@@ -64,5 +64,5 @@ def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32],
     inputs: F64 = x.astype(np.float64)
     if activations == "int8" and dtype in BLOCK_TYPES:
         q, scale = quantize_q8(x)
-        inputs = (q.reshape(*scale.shape, 32) * scale[:, :, None].astype(np.float64)).reshape(x.shape)
+        inputs = q.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
     return inputs @ weights.T, np.abs(inputs) @ np.abs(weights).T

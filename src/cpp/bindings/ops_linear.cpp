@@ -71,16 +71,18 @@ nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
 // A product with fixed weights that can run again and again, so that a benchmark times nothing else.
 class LinearGroup {
  public:
-  LinearGroup(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
-              int max_rows, const std::string& activations, const std::string& isa, int threads)
+  LinearGroup(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out,
+              int n_in, int max_rows, const std::string& activations, const std::string& isa, int threads)
       : weights_(std::move(weights)), n_in_(n_in), max_rows_(max_rows) {
     LB_CHECK(weights_.size() == dtypes.size() && weights_.size() == n_out.size(), kInvalid,
-             "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ", n_out.size());
+             "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ",
+             n_out.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
       const DType type = parse_dtype(dtypes[i]);
       check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
-      LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ", weights_[i].size());
+      LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ",
+               weights_[i].size());
       Linear& op = members_.emplace_back();
       op.w = weights_[i].data();
       op.type = type;
@@ -104,8 +106,8 @@ class LinearGroup {
     for (size_t i = 0; i < members_.size(); ++i) {
       Linear& op = members_[i];
       const auto check = [&](const char* what, size_t a, size_t b) {
-        LB_CHECK(int(a) == rows && int(b) == op.n_out, kInvalid, what, " must be [", rows, ", ", op.n_out, "], got [", a,
-                 ", ", b, "]");
+        LB_CHECK(int(a) == rows && int(b) == op.n_out, kInvalid, what, " must be [", rows, ", ", op.n_out, "], got [",
+                 a, ", ", b, "]");
       };
       check("y", y[i].shape(0), y[i].shape(1));
       if (add) check("add", (*add)[i].shape(0), (*add)[i].shape(1));
@@ -126,7 +128,8 @@ class LinearGroup {
 };
 
 nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,
-                  const std::optional<Matrix>& add, const std::string& activations, const std::string& isa, int threads) {
+                  const std::optional<Matrix>& add, const std::string& activations, const std::string& isa,
+                  int threads) {
   LinearGroup group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
   auto y = make_array<float>(x.shape(0), n_out);
   std::optional<std::vector<Matrix>> adds;
@@ -135,7 +138,8 @@ nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in,
   return nb::cast(y);
 }
 
-nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Ids& ids, const std::string& isa, int threads) {
+nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Ids& ids, const std::string& isa,
+                 int threads) {
   const DType type = parse_dtype(dtype);
   check_whole_blocks(type, dim);
   const size_t stride = row_bytes(type, dim);
@@ -144,8 +148,9 @@ nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Id
              " is outside a table of ", table.size() / stride, " rows");
   auto y = make_array<float>(ids.size(), dim);
   Stream stream({.n_threads = threads, .isa = parse_isa(isa)});
-  lb::run(Embed{.table = table.data(), .type = type, .ids = ids.data(), .y = y.data(), .rows = int(ids.size()), .dim = dim},
-          stream);
+  lb::run(
+      Embed{.table = table.data(), .type = type, .ids = ids.data(), .y = y.data(), .rows = int(ids.size()), .dim = dim},
+      stream);
   return nb::cast(y);
 }
 
@@ -158,8 +163,8 @@ nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
   auto scale = make_array<float>(rows, n_blocks);
   auto sum = make_array<int32_t>(rows, n_blocks);
   for (size_t r = 0; r < rows; ++r)
-    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.data() + r * stride, scale.data() + r * n_blocks,
-                         sum.data() + r * n_blocks);
+    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.data() + r * stride,
+                         scale.data() + r * n_blocks, sum.data() + r * n_blocks);
   return nb::make_tuple(q, scale, sum);
 }
 
@@ -170,7 +175,8 @@ void bind_ops_linear(nb::module_& m) {
   m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
   m.def("linear", &linear, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(), "activations"_a = "int8",
         "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
-  m.def("embed", &embed, "table"_a, "dtype"_a, "dim"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1, "Rows of a table as fp32.");
+  m.def("embed", &embed, "table"_a, "dtype"_a, "dim"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1,
+        "Rows of a table as fp32.");
   nb::class_<LinearGroup>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
       .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
                     const std::string&, const std::string&, int>(),

@@ -37,39 +37,102 @@ Lanes lanes_sum4(const int8_t* a) {
   return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 #else
+typedef float vf4 __attribute__((vector_size(16)));
+typedef int32_t vi4 __attribute__((vector_size(16)));
+typedef int16_t vs8 __attribute__((vector_size(16)));
+typedef int8_t vb8 __attribute__((vector_size(8)));
+
 struct Lanes {
-  float v[8];
+  vf4 low, high;
 };
-Lanes lanes_zero() { return {}; }
+Lanes lanes_zero() { return {vf4{}, vf4{}}; }
 Lanes lanes_load(const float* p) {
   Lanes out;
-  for (int l = 0; l < 8; ++l) out.v[l] = p[l];
+  __builtin_memcpy(&out, p, sizeof out);
   return out;
 }
-Lanes lanes_fma(Lanes a, Lanes b, Lanes c) {
-  for (int l = 0; l < 8; ++l) c.v[l] += a.v[l] * b.v[l];
-  return c;
-}
-Lanes lanes_scale(Lanes a, float s) {
-  for (int l = 0; l < 8; ++l) a.v[l] *= s;
-  return a;
-}
+Lanes lanes_fma(Lanes a, Lanes b, Lanes c) { return {a.low * b.low + c.low, a.high * b.high + c.high}; }
+Lanes lanes_scale(Lanes a, float s) { return {a.low * s, a.high * s}; }
 float lanes_sum(Lanes a) {
-  return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7]));
+  const vf4 v = a.low + a.high;
+  return (v[0] + v[2]) + (v[1] + v[3]);
 }
-Lanes lanes_dot(const int8_t* q, const int8_t* a) {
-  Lanes out;
-  for (int l = 0; l < 8; ++l)
-    out.v[l] = float(q[4 * l] * a[4 * l] + q[4 * l + 1] * a[4 * l + 1] + q[4 * l + 2] * a[4 * l + 2] +
-                     q[4 * l + 3] * a[4 * l + 3]);
-  return out;
+vs8 widen(const int8_t* p) {
+  vb8 x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, vs8);
 }
+vf4 add_halves(vs8 v) {
+  typedef int16_t vs4 __attribute__((vector_size(8)));
+  vs4 half[2];
+  __builtin_memcpy(half, &v, sizeof v);
+  return __builtin_convertvector(__builtin_convertvector(half[0], vi4) + __builtin_convertvector(half[1], vi4), vf4);
+}
+// A lane of these holds every fourth of 16 products. |q| <= 128 and |a| <= 127: two of them fit 16 bits.
+vf4 dot16(const int8_t* q, const int8_t* a) { return add_halves(widen(q) * widen(a) + widen(q + 8) * widen(a + 8)); }
+Lanes lanes_dot(const int8_t* q, const int8_t* a) { return {dot16(q, a), dot16(q + 16, a + 16)}; }
 Lanes lanes_sum4(const int8_t* a) {
-  Lanes out;
-  for (int l = 0; l < 8; ++l) out.v[l] = float(a[4 * l] + a[4 * l + 1] + a[4 * l + 2] + a[4 * l + 3]);
-  return out;
+  return {add_halves(widen(a) + widen(a + 8)), add_halves(widen(a + 16) + widen(a + 24))};
 }
 #endif
+
+// quant::unpack in vectors, for the types that most files hold.
+typedef uint8_t vb16 __attribute__((vector_size(16)));
+typedef uint16_t vu8 __attribute__((vector_size(16)));
+
+inline vb16 load16(const void* p) {
+  vb16 x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store16(int8_t* p, vb16 x) { __builtin_memcpy(p, &x, sizeof x); }
+// Bits shift .. of each byte, cut to `mask`, which must leave out those that came from its neighbour.
+inline vb16 bits16(const uint8_t* p, int shift, int mask) {
+  return __builtin_bit_cast(vb16, __builtin_bit_cast(vu8, load16(p)) >> shift) & uint8_t(mask);
+}
+inline float half_to_float(uint16_t h) {
+#if defined(__F16C__)
+  return _cvtsh_ss(h);
+#else
+  return quant::f16_to_f32(h);
+#endif
+}
+
+template <class Block>
+quant::Run unpack_run(const Block& b, int i, int8_t* q) {
+  return quant::unpack(b, i, q);
+}
+quant::Run unpack_run(const quant::BlockQ4_0& b, int, int8_t* q) {
+  store16(q, bits16(b.qs, 0, 15) - 8);
+  store16(q + 16, bits16(b.qs, 4, 15) - 8);
+  return {half_to_float(b.d), 0};
+}
+quant::Run unpack_run(const quant::BlockQ4_1& b, int, int8_t* q) {
+  store16(q, bits16(b.qs, 0, 15));
+  store16(q + 16, bits16(b.qs, 4, 15));
+  return {half_to_float(b.d), half_to_float(b.m)};
+}
+quant::Run unpack_run(const quant::BlockQ8_0& b, int, int8_t* q) {
+  __builtin_memcpy(q, b.q, 32);
+  return {half_to_float(b.d), 0};
+}
+quant::Run unpack_run(const quant::BlockQ4_K& b, int j, int8_t* q) {
+  for (int l = 0; l < 32; l += 16) store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15));
+  return quant::k4_run(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
+}
+quant::Run unpack_run(const quant::BlockQ5_K& b, int j, int8_t* q) {
+  for (int l = 0; l < 32; l += 16) {
+    const vb16 high = bits16(b.qh + l, j, 1);
+    store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15) + high * 16);
+  }
+  return quant::k4_run(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
+}
+quant::Run unpack_run(const quant::BlockQ6_K& b, int i, int8_t* q) {
+  const int half = i / 8, run = i / 2 % 4, l = 16 * (i % 2);
+  const vb16 low = bits16(b.ql + 64 * half + 32 * (run % 2) + l, 4 * (run / 2), 15);
+  store16(q, low + (bits16(b.qh + 32 * half + l, 2 * run, 3) << 4) - 32);
+  return {half_to_float(b.d) * float(b.scales[i]), 0};
+}
 
 constexpr int kUnpackedRows = 4;
 
@@ -93,7 +156,7 @@ void unpack_row(const Block* block, int n_in, UnpackedRow row) {
   float* offset = row.offset;
   for (int i = 0; i < n_in; i += Block::kValues, ++block) {
     for (int j = 0; j < Block::kValues / Block::kSub; ++j) {
-      const quant::Run run = unpack(*block, j, row.q + i + j * Block::kSub);
+      const quant::Run run = unpack_run(*block, j, row.q + i + j * Block::kSub);
       for (int l = 0; l < kLanes; ++l) *scale++ = run.scale;
       if constexpr (Block::kHasMin)
         for (int l = 0; l < kLanes; ++l) *offset++ = run.offset;

@@ -10,9 +10,9 @@ namespace {
 
 using cpu::Q8Rows;
 
-constexpr int kTaskRows = 32;             // a task is a multiple of this: two panels of 16 weight rows
-constexpr long kInlineWork = 48 << 10;    // multiply-adds below which waking the pool costs more than it saves
-constexpr int kTasksPerThread = 4;        // enough to even out a late worker
+constexpr int kTaskRows = 32;           // a task is a multiple of this: two panels of 16 weight rows
+constexpr long kInlineWork = 48 << 10;  // multiply-adds below which waking the pool costs more than it saves
+constexpr int kTasksPerThread = 4;      // enough to even out a late worker
 
 int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 

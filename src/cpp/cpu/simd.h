@@ -84,22 +84,18 @@ inline vf max(vf a, vf b) { return a > b ? a : b; }
 // Halves added to halves: the same order on every call.
 inline float hsum(vf x) {
 #if defined(__AVX512F__)
-  const __m256 half = _mm512_castps512_ps256(x) + _mm512_extractf32x8_ps(x, 1);
+  return _mm512_reduce_add_ps(x);
 #elif defined(__AVX2__)
-  const __m256 half = x;
-#endif
-#if defined(__AVX2__)
-  const __m128 quarter = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 #else
-  const vf quarter = x;
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int n = kLanes / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
+  return lanes[0];
 #endif
-  return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
-}
-
-inline float hmax(vf x) {
-  float largest = x[0];
-  for (int i = 1; i < kLanes; ++i) largest = x[i] > largest ? x[i] : largest;
-  return largest;
 }
 
 // e^x to 2 ulp, subnormal results included: x = n ln2 + r, |r| <= ln2 / 2, e^r by its Taylor polynomial to r^7

@@ -120,7 +120,8 @@ struct UnpackFiveBits : UnpackNibbles<Block> {
 
   static __m512i with_bits(__m512i q, __m512i words) {
     const __m512i spread = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0101010101010101, 0));
-    const __mmask64 set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, spread), _mm512_set1_epi64(int64_t(0x8040201008040201)));
+    const __mmask64 set =
+        _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, spread), _mm512_set1_epi64(int64_t(0x8040201008040201)));
     return _mm512_or_si512(q, _mm512_maskz_mov_epi8(set, bytes(16)));
   }
   static void group(const Block*, const FourBlocks& s, int, __m512i* q, __m512* d, __m512* m) {
@@ -236,9 +237,7 @@ inline __m512 four_lanes(__m512 scales, int first) {
   return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(first)), scales);
 }
 inline __m512 float_of_bytes(__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
-inline __m512 splat_half(uint16_t h) {
-  return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
-}
+inline __m512 splat_half(uint16_t h) { return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
 // Lanes 0..7: d * scale, lanes 8..15: -dmin * min. As quant::k4_run, for all eight runs.
 inline __m512 k4_scales(const void* block) {
@@ -294,7 +293,8 @@ struct Unpack<quant::BlockQ6_K> {
   static constexpr Order kOrder = Order::kNatural;
   static constexpr int kZero = 32, kUnit = 256;
   static __m512 open(const Block* b, int) {
-    return _mm512_mul_ps(float_of_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b->scales))), splat_half(b->d));
+    return _mm512_mul_ps(float_of_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b->scales))),
+                         splat_half(b->d));
   }
   static void group(const Block* b, __m512 s, int h, __m512i* q, __m512* d, __m512*) {
     split_nibbles(load_bytes(b->ql + 64 * h), q);
@@ -346,8 +346,10 @@ struct Unpack<quant::BlockQ3_K> {
   static __m512 open(const Block* b, int) {
     uint32_t s[3];
     __builtin_memcpy(s, b->scales, sizeof s);
-    const __m128i low = _mm_and_si128(_mm_set_epi32(int(s[1] >> 4), int(s[0] >> 4), int(s[1]), int(s[0])), _mm_set1_epi8(15));
-    const __m128i high = _mm_and_si128(_mm_set_epi32(int(s[2] >> 2), int(s[2]), int(s[2] << 2), int(s[2] << 4)), _mm_set1_epi8(0x30));
+    const __m128i low =
+        _mm_and_si128(_mm_set_epi32(int(s[1] >> 4), int(s[0] >> 4), int(s[1]), int(s[0])), _mm_set1_epi8(15));
+    const __m128i high =
+        _mm_and_si128(_mm_set_epi32(int(s[2] >> 2), int(s[2]), int(s[2] << 2), int(s[2] << 4)), _mm_set1_epi8(0x30));
     const __m128i scales = _mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32));
     return _mm512_mul_ps(float_of_bytes(scales), splat_half(b->d));
   }
@@ -374,8 +376,10 @@ struct Unpack<quant::BlockIQ4_XS> {
     __builtin_memcpy(&low, b->scales_l, 4);
     __builtin_memcpy(&high, b->scales_h, 2);
     const __m256i run = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
-    const __m256i nibble = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(int(low)), _mm256_slli_epi32(run, 2)), _mm256_set1_epi32(15));
-    const __m256i top = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), _mm256_slli_epi32(run, 1)), _mm256_set1_epi32(3));
+    const __m256i nibble = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(int(low)), _mm256_slli_epi32(run, 2)),
+                                            _mm256_set1_epi32(15));
+    const __m256i top =
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), _mm256_slli_epi32(run, 1)), _mm256_set1_epi32(3));
     const __m256i scale = _mm256_sub_epi32(_mm256_or_si256(nibble, _mm256_slli_epi32(top, 4)), _mm256_set1_epi32(32));
     return _mm512_mul_ps(_mm512_castps256_ps512(_mm256_cvtepi32_ps(scale)), splat_half(b->d));
   }

@@ -95,10 +95,10 @@ struct BlockQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = false;
-  uint8_t ql[128];    // half h, run j of 32: byte 64h + 32(j%2) + l, nibble j/2
-  uint8_t qh[64];     // byte 32h + l, bits 2j: bits 4 and 5; less 32
+  uint8_t ql[128];  // half h, run j of 32: byte 64h + 32(j%2) + l, nibble j/2
+  uint8_t qh[64];   // byte 32h + l, bits 2j: bits 4 and 5; less 32
   int8_t scales[16];
-  uint16_t d;         // f16
+  uint16_t d;  // f16
 };
 
 struct BlockIQ4_NL {

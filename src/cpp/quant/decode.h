@@ -69,24 +69,24 @@ LB_FN Run unpack(const BlockQ3_K& b, int i, int8_t* q) {
 }
 
 // Scale and min of run j from the 12 bytes of Q4_K and Q5_K.
-LB_FN Run k4_run(uint16_t d, uint16_t dmin, const uint8_t* s, int j) {
+LB_FN Run k4_run(float d, float dmin, const uint8_t* s, int j) {
   const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
   const int min = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | (s[j] >> 6) << 4;
-  return {f16_to_f32(d) * float(scale), -(f16_to_f32(dmin) * float(min))};
+  return {d * float(scale), -(dmin * float(min))};
 }
 
 LB_FN Run unpack(const BlockQ4_K& b, int j, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (j / 2);
   const int shift = 4 * (j % 2);
   for (int l = 0; l < 32; ++l) q[l] = int8_t(qs[l] >> shift & 15);
-  return k4_run(b.d, b.dmin, b.scales, j);
+  return k4_run(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
 }
 
 LB_FN Run unpack(const BlockQ5_K& b, int j, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (j / 2);
   const int shift = 4 * (j % 2);
   for (int l = 0; l < 32; ++l) q[l] = int8_t((qs[l] >> shift & 15) | (b.qh[l] >> j & 1) << 4);
-  return k4_run(b.d, b.dmin, b.scales, j);
+  return k4_run(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
 }
 
 LB_FN Run unpack(const BlockQ6_K& b, int i, int8_t* q) {
