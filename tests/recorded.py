@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from lucebox import _engine
 from numpy.typing import NDArray
-
 from tolerances import tolerance
 
 FOLDER = Path(__file__).parent / "data" / "golden"
@@ -43,11 +42,15 @@ def step_logprobs(session: _engine.Session, prompt: Sequence[int], output: Seque
     return log_softmax(np.stack(rows))
 
 
-def check_steps(logprobs: NDArray[np.float64], top5: Sequence[Sequence[tuple[int, float]]], output: Sequence[int]) -> None:
+def check_steps(
+    logprobs: NDArray[np.float64], top5: Sequence[Sequence[tuple[int, float]]], output: Sequence[int]
+) -> None:
     """Top-5 log probabilities of every step, and the greedy choice wherever the recorded margin is clear."""
     for step, top in enumerate(top5):
         for token, want in top:
             got = logprobs[step, token]
-            assert abs(got - want) < tolerance("golden", "top5_logprob"), f"step {step}, token {token}: {got:.5f}, recorded {want}"
+            assert abs(got - want) < tolerance("golden", "top5_logprob"), (
+                f"step {step}, token {token}: {got:.5f}, recorded {want}"
+            )
         if top[0][1] - top[1][1] > tolerance("golden", "margin"):
             assert int(logprobs[step].argmax()) == output[step], f"step {step}: greedy choice differs"

@@ -1,9 +1,9 @@
 """LLM inference compiled ahead of time for the one chip you own.
 
-    import lucebox
+import lucebox
 
-    with lucebox.LLM("tiny-hybrid") as llm:
-        print(llm.generate("def add(a, b):", lucebox.Sampling(max_tokens=32)).text)
+with lucebox.LLM("tiny-hybrid") as llm:
+    print(llm.generate("def add(a, b):", lucebox.Sampling(max_tokens=32)).text)
 """
 
 from importlib.metadata import PackageNotFoundError, version

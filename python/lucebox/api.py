@@ -28,9 +28,19 @@ from lucebox.text import StopMatcher, StreamDecoder
 __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
-ENGINE_FIELDS = (
-    "architecture n_layers n_recurrent_layers hidden ffn vocab n_heads n_kv_heads head_dim tied bytes_per_token".split()
-)
+ENGINE_FIELDS = [
+    "architecture",
+    "n_layers",
+    "n_recurrent_layers",
+    "hidden",
+    "ffn",
+    "vocab",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "tied",
+    "bytes_per_token",
+]
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 

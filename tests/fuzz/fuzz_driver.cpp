@@ -66,24 +66,12 @@ class Mutator {
       case 0:  // one bit
         if (!input.empty()) input[at] = static_cast<char>(input[at] ^ (1 << below(8)));
         break;
-      case 1:
-        input.resize(at);
-        break;
-      case 2:
-        splice(input, at);
-        break;
-      case 3:
-        write_integer(input, at);
-        break;
-      case 4:
-        input.erase(at, length);
-        break;
-      case 5:
-        input.insert(at, input.substr(at, length));
-        break;
-      case 6:
-        write_text(input, at);
-        break;
+      case 1: input.resize(at); break;
+      case 2: splice(input, at); break;
+      case 3: write_integer(input, at); break;
+      case 4: input.erase(at, length); break;
+      case 5: input.insert(at, input.substr(at, length)); break;
+      case 6: write_text(input, at); break;
       case 7:  // one byte
         if (!input.empty()) input[at] = static_cast<char>(random_());
         break;

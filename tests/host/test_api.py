@@ -40,7 +40,10 @@ def test_stream_equals_one_shot(llm: LLM) -> None:
     assert whole.usage.prompt_tokens == len(llm.tokenize(PROMPT))
     assert whole.usage.completion_tokens == len(whole.ids) == 40
     assert whole.finish_reason == "length"
-    assert whole.timings.decode_s > 0 and whole.timings.prefill_tokens + whole.usage.cached_tokens == whole.usage.prompt_tokens
+    assert (
+        whole.timings.decode_s > 0
+        and whole.timings.prefill_tokens + whole.usage.cached_tokens == whole.usage.prompt_tokens
+    )
     assert llm.detokenize(whole.ids) == whole.text
 
 
@@ -170,7 +173,9 @@ def test_bad_sampling_is_refused_before_anything_runs(llm: LLM, bad: Sampling) -
         llm.generate(PROMPT, bad, stream=True)
 
 
-@pytest.mark.parametrize(("prompt", "error"), [([], "no tokens"), ([-1], "between"), ([8192], "between"), ([[1]], "flat")])
+@pytest.mark.parametrize(
+    ("prompt", "error"), [([], "no tokens"), ([-1], "between"), ([8192], "between"), ([[1]], "flat")]
+)
 def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
     with pytest.raises(InvalidRequestError, match=error):
         llm.generate(prompt)
@@ -231,7 +236,7 @@ print("usable", llm.generate("x = 1", Sampling(max_tokens=3)).ids == want)
 
 
 def test_ctrl_c_stops_a_prefill_and_leaves_the_session_usable() -> None:
-    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False
+    )
     assert result.stdout.split("\n")[:2] == ["interrupted True", "usable True"], result.stderr
-
-

@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
-
 from lucebox import _engine
 from lucebox.errors import FormatError
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from lucebox import _engine
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
-
 from lucebox import _engine
 from lucebox.errors import FormatError, UnsupportedError
+from safetensors.numpy import save_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 CONFIG = {"model_type": "qwen3", "hidden_size": 64, "eps": 1e-6, "tied": True, "none": None, "list": [1, 2.5, "é"]}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lucebox import LLM, HubError, Sampling, catalog
-
 import recorded
+from lucebox import LLM, HubError, Sampling, catalog
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]

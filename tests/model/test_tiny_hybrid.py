@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lucebox import catalog
-
 import recorded
+from lucebox import catalog
 from tolerances import tolerance
 
 SLOW = "the readable bodies are slow; test_tiny_models.py runs them"

@@ -9,17 +9,29 @@
 namespace lb {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-  kIQ4_NL, kIQ4_XS, kMXFP4,
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
 };
 inline constexpr int kDTypeCount = 16;
 
 struct DTypeInfo {
-  std::string_view name;   // as GGUF tools print it
-  uint32_t ggml_id;        // type field of a GGUF tensor
-  uint32_t block_values;   // values a block holds; 1 for plain numbers
+  std::string_view name;  // as GGUF tools print it
+  uint32_t ggml_id;       // type field of a GGUF tensor
+  uint32_t block_values;  // values a block holds; 1 for plain numbers
   uint32_t block_bytes;
 };
 
@@ -27,9 +39,7 @@ const DTypeInfo& info(DType type);
 inline std::string_view name(DType type) { return info(type).name; }
 
 // Bytes of `count` contiguous values; count must be a multiple of the block.
-inline size_t row_bytes(DType type, size_t count) {
-  return count / info(type).block_values * info(type).block_bytes;
-}
+inline size_t row_bytes(DType type, size_t count) { return count / info(type).block_values * info(type).block_bytes; }
 
 std::optional<DType> dtype_from_ggml(uint32_t ggml_id);
 std::optional<DType> dtype_from_name(std::string_view name);

@@ -42,20 +42,21 @@ template <class... Parts>
   throw Error(code, cat(std::forward<Parts>(parts)...));
 }
 
-[[noreturn]] inline void assertion_failed(const char* what, std::source_location where = std::source_location::current()) {
+[[noreturn]] inline void assertion_failed(const char* what,
+                                          std::source_location where = std::source_location::current()) {
   fail(ErrorCode::kInternal, where.file_name(), ":", where.line(), ": ", what);
 }
 
 }  // namespace lb
 
 // Input checks: the message says what was expected, what was found and where.
-#define LB_CHECK(condition, code, ...)                               \
-  do {                                                               \
+#define LB_CHECK(condition, code, ...)                                \
+  do {                                                                \
     if (!(condition)) ::lb::fail(::lb::ErrorCode::code, __VA_ARGS__); \
   } while (0)
 
 // Checks of our own invariants.
-#define LB_ASSERT(condition)                             \
-  do {                                                   \
+#define LB_ASSERT(condition)                              \
+  do {                                                    \
     if (!(condition)) ::lb::assertion_failed(#condition); \
   } while (0)

@@ -10,7 +10,8 @@
 namespace lb {
 namespace {
 
-// About 50 us of polling: longer than the gap between two ops of a step, shorter than anyone's patience for a busy core.
+// About 50 us of polling: longer than the gap between two ops of a step, shorter than anyone's patience for a busy
+// core.
 constexpr int kSpins = 2000;
 
 inline void relax() {

@@ -84,8 +84,12 @@ Activations activations_from(const std::string& text) {
 
 std::shared_ptr<Engine> open_engine(const std::string& path, int context, int threads, const std::string& isa,
                                     const std::string& activations, const std::string& kv, int prefill_chunk) {
-  const EngineOptions options{.context = context, .n_threads = threads, .isa = isa_from(isa),
-                              .activations = activations_from(activations), .kv = kv_from(kv), .prefill_chunk = prefill_chunk};
+  const EngineOptions options{.context = context,
+                              .n_threads = threads,
+                              .isa = isa_from(isa),
+                              .activations = activations_from(activations),
+                              .kv = kv_from(kv),
+                              .prefill_chunk = prefill_chunk};
   return without_gil([&] { return Engine::open(path, options); });
 }
 
@@ -106,7 +110,8 @@ nb::dict info_of(const Engine& engine) {
   d["threads"] = engine.options().n_threads;
   d["isa"] = std::string(name(engine.options().isa));
   int n_recurrent = 0;
-  for (const LayerShape& shape : engine.model().layer_shapes()) n_recurrent += std::holds_alternative<RecurrentShape>(shape);
+  for (const LayerShape& shape : engine.model().layer_shapes())
+    n_recurrent += std::holds_alternative<RecurrentShape>(shape);
   d["n_recurrent_layers"] = n_recurrent;
   return d;
 }
@@ -168,8 +173,10 @@ Sampler make_sampler(int vocab, float temperature, int top_k, float top_p, float
 }  // namespace
 
 void bind_engine(nb::module_& m) {
-  m.def("read_bandwidth", [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
-        "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
+  m.def(
+      "read_bandwidth",
+      [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
+      "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
@@ -180,49 +187,76 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("fingerprint", &Engine::fingerprint);
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
-      .def("__init__", [](Sampler* self, int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
-                          float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
-                          std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
-        new (self) Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
-                                        frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias), seed));
-      }, "vocab"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f,
-         "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f, "presence_penalty"_a = 0.0f,
-         "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0)
-      .def("set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
-      .def("sample", [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {
-        return s.sample({logits.data(), logits.size()});
-      }, "logits"_a);
+      .def(
+          "__init__",
+          [](Sampler* self, int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
+             float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
+             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
+            new (self)
+                Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
+                                     frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias), seed));
+          },
+          "vocab"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f,
+          "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
+          "presence_penalty"_a = 0.0f, "penalty_window"_a = 64,
+          "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0)
+      .def(
+          "set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
+      .def(
+          "sample",
+          [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {
+            return s.sample({logits.data(), logits.size()});
+          },
+          "logits"_a);
 
   nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
-      .def("__init__", [](Session* self, std::shared_ptr<Engine> engine) { new (self) Session(std::move(engine)); }, "engine"_a)
-      .def_prop_ro("tokens", [](const Session& s) { return std::vector<int32_t>(s.tokens().begin(), s.tokens().end()); })
+      .def(
+          "__init__", [](Session* self, std::shared_ptr<Engine> engine) { new (self) Session(std::move(engine)); },
+          "engine"_a)
+      .def_prop_ro("tokens",
+                   [](const Session& s) { return std::vector<int32_t>(s.tokens().begin(), s.tokens().end()); })
       .def_prop_ro("n_tokens", [](const Session& s) { return s.tokens().size(); })
       .def_prop_ro("context", &Session::context)
       .def_prop_ro("rewind_floor", &Session::rewind_floor)
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many of them it already held.")
-      .def("logits", [](const Session& s) {
-        return to_numpy<1>({s.logits().begin(), s.logits().end()}, {s.logits().size()});
-      }, "Logits of the last token, after sync().")
-      .def("sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); }, "sampler"_a)
-      .def("logprobs", [](const Session& s, int32_t token, int n_top) {
-        LB_CHECK(token >= 0 && static_cast<size_t>(token) < s.logits().size(), kInvalid, "token ", token, " is not in the vocabulary");
-        Logprobs result = logprobs(s.logits(), token, n_top);
-        return nb::make_tuple(result.token, result.top);
-      }, "token"_a, "n_top"_a = 0, "Natural log probability of the token and the n_top most likely (id, logprob).")
-      .def("score", [](Session& s, const Ids& ids) {
-        SignalPoll poll;
-        return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
-      }, "ids"_a, "Log probability of every token after the first. Replaces the timeline.")
-      .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(), "taps"_a = std::vector<int>{},
+      .def(
+          "logits",
+          [](const Session& s) { return to_numpy<1>({s.logits().begin(), s.logits().end()}, {s.logits().size()}); },
+          "Logits of the last token, after sync().")
+      .def(
+          "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
+          "sampler"_a)
+      .def(
+          "logprobs",
+          [](const Session& s, int32_t token, int n_top) {
+            LB_CHECK(token >= 0 && static_cast<size_t>(token) < s.logits().size(), kInvalid, "token ", token,
+                     " is not in the vocabulary");
+            Logprobs result = logprobs(s.logits(), token, n_top);
+            return nb::make_tuple(result.token, result.top);
+          },
+          "token"_a, "n_top"_a = 0, "Natural log probability of the token and the n_top most likely (id, logprob).")
+      .def(
+          "score",
+          [](Session& s, const Ids& ids) {
+            SignalPoll poll;
+            return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
+          },
+          "ids"_a, "Log probability of every token after the first. Replaces the timeline.")
+      .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
+           "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
-      .def("commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
+      .def(
+          "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
       .def("rewind", &Session::rewind, "n_tokens"_a)
       .def("reset", &Session::reset)
       .def("save", &save, "The timeline and its state as bytes.")
-      .def("load", [](Session& s, nb::bytes data, const std::string& where) {
-        s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
-      }, "data"_a, "where"_a = "snapshot");
+      .def(
+          "load",
+          [](Session& s, nb::bytes data, const std::string& where) {
+            s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
+          },
+          "data"_a, "where"_a = "snapshot");
 }
 
 }  // namespace lb

@@ -30,15 +30,11 @@ nb::object to_python(const GgufValue& value, const GgufMetadata& metadata, const
       value.for_each([&](const GgufValue& element) { items.append(to_python(element, metadata, entry)); });
       return items;
     }
-    case GgufType::kBool:
-      return nb::bool_(value.boolean());
+    case GgufType::kBool: return nb::bool_(value.boolean());
     case GgufType::kF32:
-    case GgufType::kF64:
-      return nb::float_(value.floating());
-    case GgufType::kU64:
-      return nb::int_(value.unsigned_integer());
-    default:
-      return nb::int_(value.signed_integer());
+    case GgufType::kF64: return nb::float_(value.floating());
+    case GgufType::kU64: return nb::int_(value.unsigned_integer());
+    default: return nb::int_(value.signed_integer());
   }
 }
 

@@ -37,12 +37,15 @@ NB_MODULE(_engine, m) {
     }
   });
   m.def("best_isa", [] { return std::string(lb::name(lb::best_isa())); }, "The fastest CPU kernels this machine runs.");
-  m.def("available_isas", [] {
-    nb::list names;
-    for (lb::Isa isa : {lb::Isa::kScalar, lb::Isa::kPortable, lb::Isa::kAvx2, lb::Isa::kAvx512})
-      if (lb::is_available(isa)) names.append(std::string(lb::name(isa)));
-    return names;
-  }, "Instruction sets this build has bodies for and this machine runs.");
+  m.def(
+      "available_isas",
+      [] {
+        nb::list names;
+        for (lb::Isa isa : {lb::Isa::kScalar, lb::Isa::kPortable, lb::Isa::kAvx2, lb::Isa::kAvx512})
+          if (lb::is_available(isa)) names.append(std::string(lb::name(isa)));
+        return names;
+      },
+      "Instruction sets this build has bodies for and this machine runs.");
   lb::bind_engine(m);
   lb::bind_format(m);
   nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");

@@ -24,7 +24,7 @@ void causal_conv(const CausalConv& op, int begin, int end) {
     float* target = op.history + long(t) * op.channels;
     if (source != target) __builtin_memcpy(target + begin, source + begin, sizeof(float) * (end - begin));
   }
-  if (op.rows == 0) return;  // a fold alone comes without weights
+  if (op.rows == 0) return;                // a fold alone comes without weights
   const float* input[kMaxTree][kMaxTaps];  // what each tap of each row reads
   for (int r = 0; r < op.rows; ++r)
     for (int j = n_past, row = r, past = n_past; j >= 0; --j) {

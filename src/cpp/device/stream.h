@@ -18,7 +18,7 @@ struct Kernels;
 // The instruction sets the CPU bodies are built for. kScalar is the readable reference.
 enum class Isa { kScalar, kPortable, kAvx2, kAvx512 };
 std::string_view name(Isa isa);
-Isa best_isa();               // the fastest this machine runs
+Isa best_isa();  // the fastest this machine runs
 bool is_available(Isa isa);
 
 // kInt8: activations are rounded to 8-bit blocks of 32 before a product with a quantised weight.

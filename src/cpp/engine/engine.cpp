@@ -11,7 +11,8 @@
 namespace lb {
 namespace {
 
-// FNV-1a over what a session's bytes depend on: every tensor's name, type and shape, a sample of its data, and the settings.
+// FNV-1a over what a session's bytes depend on: every tensor's name, type and shape, a sample of its data, and the
+// settings.
 class Fingerprint {
  public:
   void add(const void* data, size_t bytes) {
@@ -71,9 +72,7 @@ void Executor::carve_io(Executor* self, Carver& carver, const Model& model, int 
 }
 
 Executor::Executor(const Model& model, const EngineOptions& options, const StreamOptions& stream_options)
-    : stream(stream_options),
-      max_rows(std::max(options.prefill_chunk, 1)),
-      arena(planned_bytes(model, max_rows)) {
+    : stream(stream_options), max_rows(std::max(options.prefill_chunk, 1)), arena(planned_bytes(model, max_rows)) {
   Carver carver(arena);
   carve_io(this, carver, model, max_rows);
   workspace = model.workspace(carver, max_rows);

@@ -15,7 +15,7 @@
 namespace lb {
 
 struct EngineOptions {
-  int context = 0;  // tokens a session holds; 0: the model's maximum, or what fits
+  int context = 0;    // tokens a session holds; 0: the model's maximum, or what fits
   int n_threads = 0;  // 0: one per usable core
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;

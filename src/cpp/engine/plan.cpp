@@ -33,7 +33,8 @@ EngineOptions with_context(EngineOptions options, int context) {
 
 // Everything but the weights, for one context length.
 size_t private_bytes(const Model& model, const EngineOptions& options, int context) {
-  return state_bytes(model, options, context) + Stream::planned_bytes(stream_options(model, with_context(options, context))) +
+  return state_bytes(model, options, context) +
+         Stream::planned_bytes(stream_options(model, with_context(options, context))) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context)) + model.vector_bytes();
 }
 
@@ -58,11 +59,10 @@ StreamOptions stream_options(const Model& model, const EngineOptions& options) {
   const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree), widest = model.widest_input();
   StreamOptions stream{.n_threads = options.n_threads, .isa = options.isa};
-  stream.shared_scratch_bytes =
-      std::max(linear_shared_scratch(rows, widest),
-               attention_shared_scratch(rows, info.n_heads, info.head_dim, options.context));
-  stream.thread_scratch_bytes = std::max(linear_thread_scratch(widest),
-                                         attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
+  stream.shared_scratch_bytes = std::max(linear_shared_scratch(rows, widest),
+                                         attention_shared_scratch(rows, info.n_heads, info.head_dim, options.context));
+  stream.thread_scratch_bytes =
+      std::max(linear_thread_scratch(widest), attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       stream.thread_scratch_bytes = std::max(stream.thread_scratch_bytes, delta_thread_scratch(r->dk, r->dv));
@@ -82,8 +82,8 @@ MemoryPlan make_plan(const Model& model, size_t mapped_bytes, size_t available_b
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " is more than the ", max_context,
            " tokens the model was made for");
   const size_t needed = private_bytes(model, options, options.context);
-  LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " besides ", mib(mapped_bytes),
-           " of weights; ", mib(available_bytes), " of memory are available. ",
+  LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " besides ",
+           mib(mapped_bytes), " of weights; ", mib(available_bytes), " of memory are available. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
            "; a smaller prefill_chunk or a 16-bit kv type also saves memory");
   options.prefill_chunk = std::min(options.prefill_chunk, options.context);

@@ -34,7 +34,8 @@ struct TreeRows {
 
 Session::Session(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
-      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options()),
+      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()},
+             engine_->state_options()),
       logits_(engine_->model().info().vocab) {
   tokens_.reserve(state_.capacity());
 }
@@ -42,7 +43,8 @@ Session::Session(std::shared_ptr<const Engine> engine)
 void Session::check_ids(std::span<const int32_t> ids) const {
   const int vocab = engine_->model().info().vocab;
   for (size_t i = 0; i < ids.size(); ++i)
-    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab, " tokens");
+    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
+             " tokens");
   LB_CHECK(ids.size() <= static_cast<size_t>(context()), kInvalid, ids.size(), " tokens do not fit the context of ",
            context(), "; load the model with a larger context");
 }
@@ -176,19 +178,22 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   const Model& model = engine_->model();
   const int rows = static_cast<int>(ids.size());
   check_ids(ids);
-  LB_CHECK(rows >= 1 && rows <= executor.max_rows, kInvalid, "an append has 1 to ", executor.max_rows, " rows, got ", rows);
-  LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid, "parents must name one row each: ",
-           rows, " rows, ", options.parents.size(), " parents");
-  LB_CHECK(options.positions.empty() || options.positions.size() == 3 * ids.size(), kInvalid, "positions must be [3, ", rows, "]");
+  LB_CHECK(rows >= 1 && rows <= executor.max_rows, kInvalid, "an append has 1 to ", executor.max_rows, " rows, got ",
+           rows);
+  LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
+           "parents must name one row each: ", rows, " rows, ", options.parents.size(), " parents");
+  LB_CHECK(options.positions.empty() || options.positions.size() == 3 * ids.size(), kInvalid, "positions must be [3, ",
+           rows, "]");
   for (size_t i = 0; i < options.taps.size(); ++i)
-    LB_CHECK(options.taps[i] >= (i == 0 ? 0 : options.taps[i - 1] + 1) && options.taps[i] <= model.info().n_layers, kInvalid,
-             "taps must ascend within 0 to ", model.info().n_layers);
+    LB_CHECK(options.taps[i] >= (i == 0 ? 0 : options.taps[i - 1] + 1) && options.taps[i] <= model.info().n_layers,
+             kInvalid, "taps must ascend within 0 to ", model.info().n_layers);
 
   const std::lock_guard lock(executor.mutex);
   const TreeRows tree(options.parents);
   const int n_past = state_.n_tokens();
   for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r < rows; ++r) executor.positions[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
+    for (int r = 0; r < rows; ++r)
+      executor.positions[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
   AppendResult result;
   result.taps.resize(options.taps.size() * rows * model.info().hidden);
   const Taps taps{options.taps, result.taps.data()};
@@ -199,19 +204,20 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   const size_t vocab = model.info().vocab;
   result.logits.resize(rows * vocab);
   for (int r = 0; r < rows; r += Executor::kLogitRows)
-    model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden, std::min(Executor::kLogitRows, rows - r),
-               result.logits.data() + r * vocab, engine_->options().activations, executor.stream);
+    model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden,
+               std::min(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab,
+               engine_->options().activations, executor.stream);
   return result;
 }
 
 void Session::commit(std::span<const int32_t> path) {
   LB_CHECK(!appended_.empty() || path.empty(), kInvalid, "there is no append to commit");
   for (int32_t row : path)
-    LB_CHECK(row >= 0 && row < static_cast<int32_t>(appended_.size()), kInvalid, "row ", row, " is not in the append of ",
-             appended_.size());
+    LB_CHECK(row >= 0 && row < static_cast<int32_t>(appended_.size()), kInvalid, "row ", row,
+             " is not in the append of ", appended_.size());
   for (size_t i = 0; i < path.size() && !parents_.empty(); ++i)
-    LB_CHECK(parents_[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ", parents_[path[i]],
-             "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
+    LB_CHECK(parents_[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ",
+             parents_[path[i]], "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(engine_->executor().mutex);
   state_.commit(path, engine_->executor().stream);
   for (int32_t row : path) tokens_.push_back(appended_[row]);

@@ -58,8 +58,8 @@ class Session {
   int rewind_floor() const { return state_.rewind_floor(); }
 
  private:
-  void forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree, const Interrupted& interrupted,
-               const Taps* taps);
+  void forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree,
+               const Interrupted& interrupted, const Taps* taps);
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
   void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
               const std::function<void(int first, int rows)>& after_chunk);
@@ -68,11 +68,11 @@ class Session {
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
-  std::vector<int32_t> tokens_;  // committed
+  std::vector<int32_t> tokens_;    // committed
   std::vector<int32_t> appended_;  // of the last append(), until it is committed or superseded
-  std::vector<int32_t> parents_;  // of appended_; empty: a chain
-  std::vector<float> logits_;     // [vocab]
-  bool has_logits_ = false;       // logits_ are those of tokens_.back()
+  std::vector<int32_t> parents_;   // of appended_; empty: a chain
+  std::vector<float> logits_;      // [vocab]
+  bool has_logits_ = false;        // logits_ are those of tokens_.back()
 };
 
 }  // namespace lb

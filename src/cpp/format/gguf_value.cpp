@@ -109,26 +109,16 @@ bool GgufValue::is_integer() const {
 
 int64_t GgufValue::signed_integer() const {
   switch (type_) {
-    case GgufType::kU8:
-      return load<uint8_t>(bytes_);
-    case GgufType::kI8:
-      return load<int8_t>(bytes_);
-    case GgufType::kU16:
-      return load<uint16_t>(bytes_);
-    case GgufType::kI16:
-      return load<int16_t>(bytes_);
-    case GgufType::kU32:
-      return load<uint32_t>(bytes_);
-    case GgufType::kI32:
-      return load<int32_t>(bytes_);
-    case GgufType::kBool:
-      return boolean();
-    case GgufType::kU64:
-      return static_cast<int64_t>(load<uint64_t>(bytes_));
-    case GgufType::kI64:
-      return load<int64_t>(bytes_);
-    default:
-      assertion_failed("not an integer");
+    case GgufType::kU8: return load<uint8_t>(bytes_);
+    case GgufType::kI8: return load<int8_t>(bytes_);
+    case GgufType::kU16: return load<uint16_t>(bytes_);
+    case GgufType::kI16: return load<int16_t>(bytes_);
+    case GgufType::kU32: return load<uint32_t>(bytes_);
+    case GgufType::kI32: return load<int32_t>(bytes_);
+    case GgufType::kBool: return boolean();
+    case GgufType::kU64: return static_cast<int64_t>(load<uint64_t>(bytes_));
+    case GgufType::kI64: return load<int64_t>(bytes_);
+    default: assertion_failed("not an integer");
   }
 }
 

@@ -52,26 +52,13 @@ class JsonParser {
     json.source_ = source_;
     json.offset_ = first_offset_ + at_;
     switch (peek()) {
-      case '{':
-        json.value_ = object(depth);
-        break;
-      case '[':
-        json.value_ = array(depth);
-        break;
-      case '"':
-        json.value_ = string();
-        break;
-      case 't':
-        word("true"), json.value_ = true;
-        break;
-      case 'f':
-        word("false"), json.value_ = false;
-        break;
-      case 'n':
-        word("null");
-        break;
-      default:
-        number(json);
+      case '{': json.value_ = object(depth); break;
+      case '[': json.value_ = array(depth); break;
+      case '"': json.value_ = string(); break;
+      case 't': word("true"), json.value_ = true; break;
+      case 'f': word("false"), json.value_ = false; break;
+      case 'n': word("null"); break;
+      default: number(json);
     }
     return json;
   }
@@ -150,28 +137,14 @@ class JsonParser {
     switch (c) {
       case '"':
       case '\\':
-      case '/':
-        out += c;
-        return;
-      case 'b':
-        out += '\b';
-        return;
-      case 'f':
-        out += '\f';
-        return;
-      case 'n':
-        out += '\n';
-        return;
-      case 'r':
-        out += '\r';
-        return;
-      case 't':
-        out += '\t';
-        return;
-      case 'u':
-        break;
-      default:
-        fail_at(start, "unknown escape");
+      case '/': out += c; return;
+      case 'b': out += '\b'; return;
+      case 'f': out += '\f'; return;
+      case 'n': out += '\n'; return;
+      case 'r': out += '\r'; return;
+      case 't': out += '\t'; return;
+      case 'u': break;
+      default: fail_at(start, "unknown escape");
     }
     uint32_t code = hex4(start);
     if (code >= 0xDC00 && code < 0xE000) fail_at(start, "a low surrogate without a high one before it");

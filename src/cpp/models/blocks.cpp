@@ -11,7 +11,14 @@ namespace lb {
 namespace {
 
 Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
-  return {.w = w.data, .type = w.type, .x = x, .add = add, .y = y, .rows = step.rows, .n_in = w.n_in, .n_out = w.n_out,
+  return {.w = w.data,
+          .type = w.type,
+          .x = x,
+          .add = add,
+          .y = y,
+          .rows = step.rows,
+          .n_in = w.n_in,
+          .n_out = w.n_out,
           .activations = step.activations};
 }
 
@@ -22,9 +29,9 @@ struct MlpBuffers {
 };
 
 struct AttentionBuffers {
-  float* u;           // [T, H, D] or [T, H, 2D] with gates
-  float *q, *k, *v;   // [T, H, D], [T, Hkv, D], [T, Hkv, D]
-  float* o;           // [T, H, D]
+  float* u;          // [T, H, D] or [T, H, 2D] with gates
+  float *q, *k, *v;  // [T, H, D], [T, Hkv, D], [T, Hkv, D]
+  float* o;          // [T, H, D]
   AttentionBuffers(Carver& scratch, const AttentionBlock& b, int rows) {
     const size_t heads = size_t(rows) * b.n_heads * b.head_dim, kv = size_t(rows) * b.n_kv_heads * b.head_dim;
     u = scratch.take<float>(heads * (b.gated ? 2 : 1));
@@ -36,9 +43,9 @@ struct AttentionBuffers {
 };
 
 struct DeltaBuffers {
-  float *p, *c;      // [T, C] projection, convolved
-  float *z, *o;      // [T, VH*dv]
-  float *beta, *g;   // [T, VH]
+  float *p, *c;     // [T, C] projection, convolved
+  float *z, *o;     // [T, VH*dv]
+  float *beta, *g;  // [T, VH]
   DeltaBuffers(Carver& scratch, const RecurrentShape& r, int rows) {
     const size_t channels = size_t(rows) * r.channels(), values = size_t(rows) * r.n_v_heads * r.dv;
     p = scratch.take<float>(channels);
@@ -89,8 +96,16 @@ void AttentionBlock::forward(int layer, const float* y, float* x, const Step& st
   const KvLayer cache = step.state.kv(layer);
   const int n_past = step.state.n_tokens();
   run(KvAppend{b.k, b.v, cache, rows, n_past}, step.stream);
-  run(Attention{.q = b.q, .gate = gated ? b.u + head_dim : nullptr, .o = b.o, .cache = cache, .tree = step.tree,
-                .rows = rows, .n_heads = n_heads, .n_past = n_past, .gate_row_stride = u_row, .gate_head_stride = u_head,
+  run(Attention{.q = b.q,
+                .gate = gated ? b.u + head_dim : nullptr,
+                .o = b.o,
+                .cache = cache,
+                .tree = step.tree,
+                .rows = rows,
+                .n_heads = n_heads,
+                .n_past = n_past,
+                .gate_row_stride = u_row,
+                .gate_head_stride = u_head,
                 .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
       step.stream);
   run(product(o, b.o, x, step, x), step.stream);
@@ -113,18 +128,50 @@ void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& ste
     float* c = b.c + row * channels;
     float* g = b.g + row * dims.n_v_heads;
     float* beta_rows = b.beta + row * dims.n_v_heads;
-    run(CausalConv{.x = b.p + row * channels, .w = conv, .history = r.layer.history, .pending = r.layer.conv_pending, .y = c,
-                   .accepted = r.accepted, .tree = tree, .rows = r.rows, .channels = channels, .n_taps = dims.n_taps},
+    run(CausalConv{.x = b.p + row * channels,
+                   .w = conv,
+                   .history = r.layer.history,
+                   .pending = r.layer.conv_pending,
+                   .y = c,
+                   .accepted = r.accepted,
+                   .tree = tree,
+                   .rows = r.rows,
+                   .channels = channels,
+                   .n_taps = dims.n_taps},
         step.stream);
-    run(DeltaPrepare{.q = c, .k = c + keys, .g = g, .beta = beta_rows, .a_neg = a_neg, .dt_bias = dt_bias, .rows = r.rows,
-                     .n_k_heads = dims.n_k_heads, .n_v_heads = dims.n_v_heads, .dk = dims.dk, .row_stride = channels,
+    run(DeltaPrepare{.q = c,
+                     .k = c + keys,
+                     .g = g,
+                     .beta = beta_rows,
+                     .a_neg = a_neg,
+                     .dt_bias = dt_bias,
+                     .rows = r.rows,
+                     .n_k_heads = dims.n_k_heads,
+                     .n_v_heads = dims.n_v_heads,
+                     .dk = dims.dk,
+                     .row_stride = channels,
                      .eps = kDeltaL2Eps},
         step.stream);
-    run(GatedDelta{.q = c, .k = c + keys, .v = c + 2 * keys, .g = g, .beta = beta_rows,
-                   .o = b.o + row * dims.n_v_heads * dims.dv, .S = r.layer.S, .k_in = r.k_in, .k_out = r.k_out,
-                   .delta = r.layer.delta_pending, .cs = r.layer.cs_pending, .accepted = r.accepted, .tree = tree,
-                   .rows = r.rows, .n_k_heads = dims.n_k_heads, .n_v_heads = dims.n_v_heads, .dk = dims.dk, .dv = dims.dv,
-                   .row_stride = channels, .order = dims.order},
+    run(GatedDelta{.q = c,
+                   .k = c + keys,
+                   .v = c + 2 * keys,
+                   .g = g,
+                   .beta = beta_rows,
+                   .o = b.o + row * dims.n_v_heads * dims.dv,
+                   .S = r.layer.S,
+                   .k_in = r.k_in,
+                   .k_out = r.k_out,
+                   .delta = r.layer.delta_pending,
+                   .cs = r.layer.cs_pending,
+                   .accepted = r.accepted,
+                   .tree = tree,
+                   .rows = r.rows,
+                   .n_k_heads = dims.n_k_heads,
+                   .n_v_heads = dims.n_v_heads,
+                   .dk = dims.dk,
+                   .dv = dims.dv,
+                   .row_stride = channels,
+                   .order = dims.order},
         step.stream);
   }
   run(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}, step.stream);

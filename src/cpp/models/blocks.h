@@ -49,7 +49,8 @@ struct AttentionBlock {
   KvShape shape() const { return {n_kv_heads, head_dim}; }
 };
 
-// Added to the sum of squares when q and k are normalised (fixed in the reference implementation, not the model's norm eps).
+// Added to the sum of squares when q and k are normalised (fixed in the reference implementation, not the model's norm
+// eps).
 inline constexpr float kDeltaL2Eps = 1e-6f;
 
 // Gated DeltaNet: projections, causal convolution, delta rule, gated norm, output projection.

@@ -9,7 +9,7 @@ namespace lb {
 namespace {
 
 struct Family {
-  const char* gguf;  // general.architecture
+  const char* gguf;             // general.architecture
   std::vector<const char*> hf;  // model_type, of the text model
   std::unique_ptr<Model> (*make)(const ModelFile&);
 };
@@ -34,7 +34,8 @@ int kv_heads(const Fields& fields, int n_heads) {
   if (entry == nullptr || entry->value.type() != GgufType::kArray) return fields.count(name, n_heads);
   uint64_t heads = 0;
   for (uint64_t value : fields.gguf()->uint_array(entry->key)) {
-    if (value != 0 && heads != 0 && value != heads) fields.refuse(name, "differs between layers; that is not supported");
+    if (value != 0 && heads != 0 && value != heads)
+      fields.refuse(name, "differs between layers; that is not supported");
     heads = std::max(heads, value);
   }
   if (heads < 1 || heads > static_cast<uint64_t>(n_heads)) fields.refuse(name, cat("gives ", heads, " KV heads"));
@@ -65,12 +66,14 @@ void read_common(const Fields& fields, ModelInfo& info) {
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
   info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
-  if (info.n_layers > 1024) fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
+  if (info.n_layers > 1024)
+    fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
   if (info.n_heads % info.n_kv_heads != 0)
     fields.refuse({"attention.head_count_kv", {"num_key_value_heads"}},
                   cat("is ", info.n_kv_heads, ", which does not divide the ", info.n_heads, " query heads"));
   if (info.head_dim < 8 || info.head_dim % 8 != 0 || info.head_dim > 512)
-    fields.refuse({"attention.key_length", {"head_dim"}}, cat("is ", info.head_dim, "; supported: multiples of 8 up to 512"));
+    fields.refuse({"attention.key_length", {"head_dim"}},
+                  cat("is ", info.head_dim, "; supported: multiples of 8 up to 512"));
   const FieldName value_length{"attention.value_length", {"v_head_dim"}};
   if (fields.count(value_length, info.head_dim) != info.head_dim)
     fields.refuse(value_length, "differs from the key length; that is not supported");

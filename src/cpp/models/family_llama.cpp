@@ -1,5 +1,5 @@
-// Llama (and SmolLM2): grouped-query attention without norms of q and k. The GGUF converter permutes the rows of q and k
-// so that rope pairs are adjacent; safetensors keeps them half a head apart.
+// Llama (and SmolLM2): grouped-query attention without norms of q and k. The GGUF converter permutes the rows of q and
+// k so that rope pairs are adjacent; safetensors keeps them half a head apart.
 #include "models/family.h"
 #include "models/rope_angles.h"
 
@@ -11,7 +11,8 @@ std::unique_ptr<Model> make_llama(const ModelFile& file) {
   read_common(fields, info);
   info.n_rot = fields.count({"rope.dimension_count", {}}, info.head_dim);
   if (info.n_rot % 2 != 0 || info.n_rot > info.head_dim)
-    fields.refuse({"rope.dimension_count", {}}, cat("is ", info.n_rot, "; must be even and at most the head size ", info.head_dim));
+    fields.refuse({"rope.dimension_count", {}},
+                  cat("is ", info.n_rot, "; must be even and at most the head size ", info.head_dim));
 
   Binder binder(file);
   Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");

@@ -25,8 +25,8 @@ std::vector<bool> recurrent_layers(const Fields& fields, int n_layers) {
   if (const Json* types = fields.hf("layer_types")) {
     for (const Json& type : types->array()) {
       const bool linear = type.string() == "linear_attention";
-      LB_CHECK(linear || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"", type.string(),
-               "\" is not supported; supported: linear_attention, full_attention");
+      LB_CHECK(linear || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"",
+               type.string(), "\" is not supported; supported: linear_attention, full_attention");
       recurrent.push_back(linear);
     }
   } else if (fields.is_gguf()) {
@@ -52,7 +52,8 @@ std::vector<int> mrope_sections(const Fields& fields) {
   } else {
     for (const char* path : {"rope_parameters.mrope_section", "rope_scaling.mrope_section"})
       if (const Json* values = fields.hf(path); values != nullptr && sections.empty())
-        for (const Json& value : values->array()) sections.push_back(static_cast<int>(std::clamp<int64_t>(value.integer(), 0, 1 << 16)));
+        for (const Json& value : values->array())
+          sections.push_back(static_cast<int>(std::clamp<int64_t>(value.integer(), 0, 1 << 16)));
   }
   if (sections.empty()) sections = {11, 11, 10};
   if (sections.size() < 3)
@@ -89,7 +90,8 @@ RecurrentShape delta_shape(const Fields& fields) {
   if (r.n_v_heads % r.n_k_heads != 0)
     fields.refuse(value_heads, cat("is ", r.n_v_heads, ", not a multiple of the ", r.n_k_heads, " key heads"));
   if (r.dk % 8 != 0 || r.dv % 8 != 0 || r.dk > 512 || r.dv > 512)
-    fields.refuse({"ssm.state_size", {"linear_key_head_dim"}}, cat("is ", r.dk, "; supported: multiples of 8 up to 512"));
+    fields.refuse({"ssm.state_size", {"linear_key_head_dim"}},
+                  cat("is ", r.dk, "; supported: multiples of 8 up to 512"));
   if (r.n_taps < 2 || r.n_taps > 8)
     fields.refuse({"ssm.conv_kernel", {"linear_conv_kernel_dim"}}, cat("is ", r.n_taps, "; supported: 2 to 8"));
   return r;
@@ -102,7 +104,8 @@ Qwen35Config read_config(const Fields& fields) {
   if (fields.is_gguf()) {
     // Counted inside block_count and stored last. Zero is a valid value, so not find_count().
     const uint64_t extra = fields.gguf()->find_uint(fields.gguf_key(mtp.gguf)).value_or(0);
-    if (extra >= static_cast<uint64_t>(config.info.n_layers)) fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
+    if (extra >= static_cast<uint64_t>(config.info.n_layers))
+      fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
     config.n_prediction_blocks = static_cast<int>(extra);
     config.info.n_layers -= config.n_prediction_blocks;
   }
@@ -125,7 +128,8 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
   block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
   block.dt_bias = binder.vector(layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias"), r.n_v_heads);
-  block.norm = binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
+  block.norm =
+      binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
   block.dims = r;
   block.eps = config.info.eps;
   return block;
@@ -152,7 +156,8 @@ std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
     if (config.recurrent[i]) {
       weights.layers[i].mixer = bind_delta_net(binder, config, i);
     } else {
-      weights.layers[i].mixer = bind_attention(binder, config.info, i, {.qk_norms = true, .gated = true, .norms = HfFix::kAddOne});
+      weights.layers[i].mixer =
+          bind_attention(binder, config.info, i, {.qk_norms = true, .gated = true, .norms = HfFix::kAddOne});
     }
   }
   binder.skip([&](std::string_view name) { return is_skipped(name, config); });

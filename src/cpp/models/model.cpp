@@ -26,7 +26,11 @@ size_t Model::bytes_per_token() const {
   size_t bytes = weights_.head.bytes() + weights_.vector_bytes;
   for (const Layer& layer : weights_.layers) {
     for (const Matrix* m : layer.mlp.matrices()) bytes += m->bytes();
-    std::visit([&](const auto& mixer) { for (const Matrix* m : mixer.matrices()) bytes += m->bytes(); }, layer.mixer);
+    std::visit(
+        [&](const auto& mixer) {
+          for (const Matrix* m : mixer.matrices()) bytes += m->bytes();
+        },
+        layer.mixer);
   }
   return bytes;
 }
@@ -35,8 +39,11 @@ int Model::widest_input() const {
   int widest = info_.hidden;
   for (const Layer& layer : weights_.layers) {
     for (const Matrix* m : layer.mlp.matrices()) widest = std::max(widest, m->n_in);
-    std::visit([&](const auto& mixer) { for (const Matrix* m : mixer.matrices()) widest = std::max(widest, m->n_in); },
-               layer.mixer);
+    std::visit(
+        [&](const auto& mixer) {
+          for (const Matrix* m : mixer.matrices()) widest = std::max(widest, m->n_in);
+        },
+        layer.mixer);
   }
   return widest;
 }
@@ -78,11 +85,13 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
   };
 
   run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden}, stream);
-  run(RopeTable{append.positions.data(), weights_.rope.axis.data(), weights_.rope.inv_freq.data(), ws.cos, ws.sin, rows, info_.n_rot / 2},
+  run(RopeTable{append.positions.data(), weights_.rope.axis.data(), weights_.rope.inv_freq.data(), ws.cos, ws.sin, rows,
+                info_.n_rot / 2},
       stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
-    if (append.interrupted != nullptr && (*append.interrupted)()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    if (append.interrupted != nullptr && (*append.interrupted)())
+      fail(ErrorCode::kCancelled, "cancelled by the caller");
     tap(i, ws.x);
     const Layer& layer = weights_.layers[i];
     run(norm(ws.x, layer.mixer_norm, ws.y, rows, info_), stream);
@@ -95,8 +104,15 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
-  run(Linear{.w = weights_.head.data, .type = weights_.head.type, .x = hidden, .add = nullptr, .y = logits, .rows = rows,
-             .n_in = info_.hidden, .n_out = info_.vocab, .activations = activations},
+  run(Linear{.w = weights_.head.data,
+             .type = weights_.head.type,
+             .x = hidden,
+             .add = nullptr,
+             .y = logits,
+             .rows = rows,
+             .n_in = info_.hidden,
+             .n_out = info_.vocab,
+             .activations = activations},
       stream);
 }
 

@@ -20,7 +20,7 @@ struct ModelInfo {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   int max_context = 0;  // tokens the model was made for
   float eps = 0;
-  bool tied = false;    // the head is the embedding table
+  bool tied = false;  // the head is the embedding table
 };
 
 // What both formats call the angles of one pair, after any scaling rule of the checkpoint.
@@ -62,9 +62,9 @@ struct Taps {
 
 // Buffers of one forward pass, carved once for the widest append.
 struct Workspace {
-  float *x, *y;          // [rows, hidden] residual stream, normed input of a block; y ends as the final hidden rows
-  float *cos, *sin;      // [rows, n_rot / 2]
-  Carver scratch;        // of the blocks
+  float *x, *y;      // [rows, hidden] residual stream, normed input of a block; y ends as the final hidden rows
+  float *cos, *sin;  // [rows, n_rot / 2]
+  Carver scratch;    // of the blocks
 };
 
 class Model {
@@ -88,7 +88,6 @@ class Model {
 
  private:
   Workspace carve(Carver& carver, int rows) const;
-
 
   ModelInfo info_;
   Weights weights_;

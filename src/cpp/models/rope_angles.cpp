@@ -1,4 +1,5 @@
-// Rope frequency rules. "llama3": Llama 3.1 model card / transformers' rope utilities; M-RoPE: Qwen2-VL, interleaved as in Qwen3.5.
+// Rope frequency rules. "llama3": Llama 3.1 model card / transformers' rope utilities; M-RoPE: Qwen2-VL, interleaved as
+// in Qwen3.5.
 #include "models/rope_angles.h"
 
 #include <cmath>
@@ -67,7 +68,8 @@ void scale_gguf(const Fields& fields, Binder& binder, std::vector<float>& inv_fr
   if (!binder.has(factors)) return;
   const float* divide = binder.vector(factors, static_cast<int>(inv_freq.size()));
   for (size_t i = 0; i < inv_freq.size(); ++i) {
-    LB_CHECK(divide[i] > 0, kFormat, fields.path(), ": rope_freqs.weight: factor ", i, " must be positive, found ", divide[i]);
+    LB_CHECK(divide[i] > 0, kFormat, fields.path(), ": rope_freqs.weight: factor ", i, " must be positive, found ",
+             divide[i]);
     inv_freq[i] /= divide[i];
   }
 }

@@ -8,8 +8,8 @@
 
 namespace lb {
 
-// Plain theta, "linear" and "llama3" scaling (the latter is a rope_freqs tensor in GGUF); other rules are refused by name.
-// mrope_sections: pairs given to temporal, height and width positions, interleaved; empty for ordinary rope.
+// Plain theta, "linear" and "llama3" scaling (the latter is a rope_freqs tensor in GGUF); other rules are refused by
+// name. mrope_sections: pairs given to temporal, height and width positions, interleaved; empty for ordinary rope.
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections = {});
 
 }  // namespace lb

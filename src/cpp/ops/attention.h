@@ -37,9 +37,10 @@ struct KvMove {
 };
 void run(const KvMove&, Stream&);
 
-// o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]; query head h reads KV head h / (n_heads / n_kv_heads).
-// Row r sees slots [0, n_past) and, of the rows of this append (already in the cache), those up to r (chain) or its ancestors (tree).
-// Split over the context in fixed runs of pages, merged in order: the result does not depend on the number of threads.
+// o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]; query head h reads KV head h / (n_heads
+// / n_kv_heads). Row r sees slots [0, n_past) and, of the rows of this append (already in the cache), those up to r
+// (chain) or its ancestors (tree). Split over the context in fixed runs of pages, merged in order: the result does not
+// depend on the number of threads.
 struct Attention {
   const float* q;     // [rows, n_heads, head_dim]
   const float* gate;  // [rows, n_heads, head_dim] at the strides below, or null

@@ -22,11 +22,11 @@ struct Accepted {
 // y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
 // into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
 struct CausalConv {
-  const float* x;       // [rows, channels] raw inputs of this append, rows <= 64
-  const float* w;       // [channels, n_taps]; tap n_taps-1 is the row itself
-  float* history;       // [n_taps-1, channels] last committed raw inputs, oldest first; zeros at the start
-  float* pending;       // [64, channels] raw inputs of the previous append; overwritten with x
-  float* y;             // [rows, channels]
+  const float* x;  // [rows, channels] raw inputs of this append, rows <= 64
+  const float* w;  // [channels, n_taps]; tap n_taps-1 is the row itself
+  float* history;  // [n_taps-1, channels] last committed raw inputs, oldest first; zeros at the start
+  float* pending;  // [64, channels] raw inputs of the previous append; overwritten with x
+  float* y;        // [rows, channels]
   Accepted accepted;
   Tree tree;
   int rows, channels, n_taps;
@@ -43,7 +43,7 @@ struct DeltaPrepare {
   const float* a_neg;    // [n_v_heads], -exp(A_log)
   const float* dt_bias;  // [n_v_heads]
   int rows, n_k_heads, n_v_heads, dk;
-  long row_stride;       // values from row to row of q and of k
+  long row_stride;  // values from row to row of q and of k
   float eps;
 };
 void run(const DeltaPrepare&, Stream&);
@@ -58,21 +58,21 @@ enum class HeadOrder {
 //   o_i     = e^{cs_i} S^T q_i + sum_{ancestors-or-self j} E_ij (q_i.k_j) delta_j
 // First folds the accepted path p (last row l): S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
 struct GatedDelta {
-  const float* q;      // [rows, KH, dk], prepared, rows <= 64
-  const float* k;      // [rows, KH, dk], prepared
-  const float* v;      // [rows, VH, dv]
-  const float* g;      // [rows, VH] log decay
-  const float* beta;   // [rows, VH]
-  float* o;            // [rows, VH, dv] contiguous
-  float* S;            // [VH, dk, dv] committed state, zeros at the start
-  const float* k_in;   // [64, KH, dk] keys of the previous append
-  float* k_out;        // [64, KH, dk] keys of this one; not k_in (value heads share keys)
-  float* delta;        // [64, VH, dv] in: of the previous append, out: of this one
-  float* cs;           // [64, VH]     likewise
+  const float* q;     // [rows, KH, dk], prepared, rows <= 64
+  const float* k;     // [rows, KH, dk], prepared
+  const float* v;     // [rows, VH, dv]
+  const float* g;     // [rows, VH] log decay
+  const float* beta;  // [rows, VH]
+  float* o;           // [rows, VH, dv] contiguous
+  float* S;           // [VH, dk, dv] committed state, zeros at the start
+  const float* k_in;  // [64, KH, dk] keys of the previous append
+  float* k_out;       // [64, KH, dk] keys of this one; not k_in (value heads share keys)
+  float* delta;       // [64, VH, dv] in: of the previous append, out: of this one
+  float* cs;          // [64, VH]     likewise
   Accepted accepted;
   Tree tree;
   int rows, n_k_heads, n_v_heads, dk, dv;
-  long row_stride;     // values from row to row of q, k and v
+  long row_stride;  // values from row to row of q, k and v
   HeadOrder order;
 };
 void run(const GatedDelta&, Stream&);  // rows == 0: only folds

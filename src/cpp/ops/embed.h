@@ -10,7 +10,7 @@ namespace lb {
 class Stream;
 
 struct Embed {
-  const void* table;   // [vocab, dim] of type
+  const void* table;  // [vocab, dim] of type
   DType type;
   const int32_t* ids;  // [rows], each in [0, vocab)
   float* y;            // [rows, dim]

@@ -12,11 +12,11 @@ namespace lb {
 // Quantised weights follow Activations: kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the
 // 8-bit products exactly inside each block; kF32 expands the weight. F32/F16/BF16 weights always use fp32 activations.
 struct Linear {
-  const void* w;        // [n_out, n_in] of type, rows contiguous
+  const void* w;  // [n_out, n_in] of type, rows contiguous
   DType type;
-  const float* x;       // [rows, n_in]
-  const float* add;     // [rows, n_out] or null; may be y
-  float* y;             // [rows, n_out]; must not overlap x
+  const float* x;    // [rows, n_in]
+  const float* add;  // [rows, n_out] or null; may be y
+  float* y;          // [rows, n_out]; must not overlap x
   int rows, n_in, n_out;
   Activations activations;
 };

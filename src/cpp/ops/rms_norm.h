@@ -7,9 +7,9 @@ class Stream;
 
 // y[r,h,:] = x[r,h,:] / sqrt(mean(x[r,h,:]^2) + eps) * w
 struct RmsNorm {
-  const float* x;    // [rows, heads, dim], strides below
-  const float* w;    // [dim], the final scale (zero-centred checkpoints have 1 added at load)
-  float* y;          // [rows, heads, dim] contiguous; may be x when x is contiguous
+  const float* x;  // [rows, heads, dim], strides below
+  const float* w;  // [dim], the final scale (zero-centred checkpoints have 1 added at load)
+  float* y;        // [rows, heads, dim] contiguous; may be x when x is contiguous
   int rows, heads, dim;
   long row_stride;   // values from row to row of x
   long head_stride;  // values from head to head of x

@@ -1,4 +1,5 @@
-// The append / commit / rewind protocol. See the header for the contract and docs/numerics.md for why folding late is exact.
+// The append / commit / rewind protocol. See the header for the contract and docs/numerics.md for why folding late is
+// exact.
 #include "state/sequence_state.h"
 
 #include <algorithm>
@@ -184,14 +185,37 @@ void SequenceState::fold(Stream& stream) {
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
-    run(CausalConv{.x = nullptr, .w = nullptr, .history = layer.history, .pending = layer.conv_pending, .y = nullptr,
-                   .accepted = accepted, .tree = {}, .rows = 0, .channels = shape->channels(), .n_taps = shape->n_taps},
+    run(CausalConv{.x = nullptr,
+                   .w = nullptr,
+                   .history = layer.history,
+                   .pending = layer.conv_pending,
+                   .y = nullptr,
+                   .accepted = accepted,
+                   .tree = {},
+                   .rows = 0,
+                   .channels = shape->channels(),
+                   .n_taps = shape->n_taps},
         stream);
-    run(GatedDelta{.q = nullptr, .k = nullptr, .v = nullptr, .g = nullptr, .beta = nullptr, .o = nullptr, .S = layer.S,
-                   .k_in = layer.k_pending[key_buffer_], .k_out = nullptr, .delta = layer.delta_pending,
-                   .cs = layer.cs_pending, .accepted = accepted, .tree = {}, .rows = 0,
-                   .n_k_heads = shape->n_k_heads, .n_v_heads = shape->n_v_heads, .dk = shape->dk, .dv = shape->dv,
-                   .row_stride = 0, .order = shape->order},
+    run(GatedDelta{.q = nullptr,
+                   .k = nullptr,
+                   .v = nullptr,
+                   .g = nullptr,
+                   .beta = nullptr,
+                   .o = nullptr,
+                   .S = layer.S,
+                   .k_in = layer.k_pending[key_buffer_],
+                   .k_out = nullptr,
+                   .delta = layer.delta_pending,
+                   .cs = layer.cs_pending,
+                   .accepted = accepted,
+                   .tree = {},
+                   .rows = 0,
+                   .n_k_heads = shape->n_k_heads,
+                   .n_v_heads = shape->n_v_heads,
+                   .dk = shape->dk,
+                   .dv = shape->dv,
+                   .row_stride = 0,
+                   .order = shape->order},
         stream);
   }
   n_folded_ = n_tokens_;

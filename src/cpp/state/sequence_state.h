@@ -52,8 +52,8 @@ class SequenceState {
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
 
   int capacity() const { return options_.capacity; }
-  int n_tokens() const { return n_tokens_; }          // committed
-  int rewind_floor() const;                           // the shortest length rewind() can reach
+  int n_tokens() const { return n_tokens_; }  // committed
+  int rewind_floor() const;                   // the shortest length rewind() can reach
   const StateOptions& options() const { return options_; }
   std::span<const LayerShape> layers() const { return shapes_; }
 
@@ -79,7 +79,8 @@ class SequenceState {
   void commit(std::span<const int32_t> path, Stream& stream);
   void commit_chain(int keep);
   void rewind(int n_tokens);
-  void abort_append();  // the forward pass stopped half-way: attention-only sequences keep their length, others are emptied
+  void
+  abort_append();  // the forward pass stopped half-way: attention-only sequences keep their length, others are emptied
   void reset();
   void fold(Stream& stream);  // brings recurrent layers up to n_tokens, e.g. before a snapshot
 

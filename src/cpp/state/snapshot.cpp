@@ -75,8 +75,8 @@ class Reader {
 
 }  // namespace
 
-std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens, const std::string& fingerprint,
-                                     Stream& stream) {
+std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens,
+                                     const std::string& fingerprint, Stream& stream) {
   LB_ASSERT(tokens.size() == static_cast<size_t>(state.n_tokens()));
   state.fold(stream);
   Writer out;
@@ -101,12 +101,13 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
 
 std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, int vocab,
                                    const std::string& fingerprint, const std::string& where) {
-  LB_CHECK(bytes.size() >= sizeof(Header), kFormat, where, ": ", bytes.size(), " bytes are too few for a session snapshot");
+  LB_CHECK(bytes.size() >= sizeof(Header), kFormat, where, ": ", bytes.size(),
+           " bytes are too few for a session snapshot");
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   LB_CHECK(std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0, kFormat, where, ": not a lucebox session snapshot");
-  LB_CHECK(header.version == kVersion, kUnsupported, where, ": snapshot version ", header.version, "; this lucebox reads ",
-           kVersion);
+  LB_CHECK(header.version == kVersion, kUnsupported, where, ": snapshot version ", header.version,
+           "; this lucebox reads ", kVersion);
   const auto body = bytes.subspan(sizeof(Header));
   LB_CHECK(header.body_bytes == body.size(), kFormat, where, ": the header promises ", header.body_bytes,
            " bytes after it, found ", body.size());
@@ -114,8 +115,8 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
 
   Reader in(body, where);
   const auto print = in.take(in.value<uint32_t>());
-  LB_CHECK(std::string_view(reinterpret_cast<const char*>(print.data()), print.size()) == fingerprint, kUnsupported, where,
-           ": the snapshot belongs to another model or to other settings");
+  LB_CHECK(std::string_view(reinterpret_cast<const char*>(print.data()), print.size()) == fingerprint, kUnsupported,
+           where, ": the snapshot belongs to another model or to other settings");
   const DType k_type = in.value<DType>(), v_type = in.value<DType>();
   LB_CHECK(k_type == state.options().k_type && v_type == state.options().v_type, kUnsupported, where,
            ": the snapshot has other KV types than this session");
@@ -132,7 +133,8 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
   for (size_t layer = 0; layer < state.layers().size(); ++layer)
     for (const auto& part : state.snapshot_parts(static_cast<int>(layer), static_cast<int>(n))) {
       const uint64_t size = in.value<uint64_t>();
-      LB_CHECK(size == part.size(), kFormat, where, ": a part of layer ", layer, " has ", size, " bytes; expected ", part.size());
+      LB_CHECK(size == part.size(), kFormat, where, ": a part of layer ", layer, " has ", size, " bytes; expected ",
+               part.size());
       copies.emplace_back(part, in.take(size));
     }
   LB_CHECK(in.done(), kFormat, where, ": bytes left over after the last layer");

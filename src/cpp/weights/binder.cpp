@@ -82,8 +82,9 @@ void Binder::finish() const {
     ++left;
     if (first == nullptr) first = &tensors_.all()[i];
   }
-  LB_CHECK(left == 0, kFormat, describe(*first), " with shape ", shape_text(first->shape), " is not part of this architecture",
-           left > 1 ? cat(" (and ", left - 1, " more tensors)") : "", "; the file and its configuration do not belong together");
+  LB_CHECK(left == 0, kFormat, describe(*first), " with shape ", shape_text(first->shape),
+           " is not part of this architecture", left > 1 ? cat(" (and ", left - 1, " more tensors)") : "",
+           "; the file and its configuration do not belong together");
 }
 
 }  // namespace lb

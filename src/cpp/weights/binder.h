@@ -58,8 +58,8 @@ class Binder {
   const ModelFile& file_;
   const TensorTable& tensors_;
   bool is_gguf_;
-  std::string prefix_;        // of text-model tensors in safetensors
-  std::vector<bool> used_;    // by position in the table
+  std::string prefix_;      // of text-model tensors in safetensors
+  std::vector<bool> used_;  // by position in the table
   std::vector<std::unique_ptr<float[]>> vectors_;
   size_t vector_bytes_ = 0;
 };
