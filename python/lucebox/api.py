@@ -282,7 +282,7 @@ class LLM:
         assert context is not None
         if len(prompt) > context:
             raise InvalidRequestError(
-                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load the model with a larger context"
+                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load with a larger context"
             )
         ids = np.empty(context + 1, np.int32)  # the last sampled token may stand just outside the context
         ids[: len(prompt)] = prompt
@@ -370,9 +370,9 @@ class LLM:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, target)
+                Path(file.name).replace(target)
             except BaseException:
-                os.unlink(file.name)
+                Path(file.name).unlink()
                 raise
 
     def load_session(self, path: str | os.PathLike[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -139,7 +138,7 @@ def test_session_survives_a_file(llm: LLM, tmp_path: Path) -> None:
     restored = llm.generate(prefix, Sampling(max_tokens=10))
     assert restored.ids == want.ids
     assert restored.usage.cached_tokens == len(prefix) - 1
-    assert os.listdir(tmp_path) == ["session"]
+    assert [file.name for file in tmp_path.iterdir()] == ["session"]
     (tmp_path / "session").write_bytes((tmp_path / "session").read_bytes()[:-1])
     with pytest.raises(FormatError, match="session"):
         llm.load_session(tmp_path / "session")

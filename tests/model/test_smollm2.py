@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct Q4_1, fetched by the catalog, against llama.cpp runs recorded in tests/data/golden/smollm2.json.
+"""SmolLM2-135M-Instruct Q4_1, fetched by the catalog, against llama.cpp runs (tests/data/golden/smollm2.json).
 
 `f32` there is the strict reference: the same weights expanded, fp32 activations."""
 

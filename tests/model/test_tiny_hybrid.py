@@ -22,7 +22,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     folder = tmp_path_factory.mktemp("tiny-hybrid")
     for file in (data / "tiny-hybrid-hf").iterdir():
         if file.suffix == ".xz":
-            with lzma.open(file) as packed, open(folder / file.stem, "wb") as out:
+            with lzma.open(file) as packed, (folder / file.stem).open("wb") as out:
                 shutil.copyfileobj(packed, out)
         else:
             shutil.copy(file, folder)
