@@ -12,6 +12,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "cpu/kernels.h"
 #include "cpu/unpack_avx512.h"
 
@@ -51,14 +53,10 @@ Activations128 load_activations(const int8_t* q, const float* s, int values_left
     out.a[0] = _mm512_permutex2var_epi64(first, _mm512_set_epi64(13, 12, 9, 8, 5, 4, 1, 0), second);
     out.a[1] = _mm512_permutex2var_epi64(first, _mm512_set_epi64(15, 14, 11, 10, 7, 6, 3, 2), second);
     out.scale[0] = four_lanes(s4, 0);
-  } else if constexpr (U::kOrder == Order::kNatural) {
+  } else {
     out.a[0] = first;
     out.a[1] = second;
     for (int v = 0; v < 2; ++v) out.scale[v] = eight_lanes(s4, 2 * v, 2 * v + 1);
-  } else {
-    out.a[0] = _mm512_shuffle_i64x2(first, second, 0x44);
-    out.a[1] = _mm512_shuffle_i64x2(first, second, 0xee);
-    for (int v = 0; v < 2; ++v) out.scale[v] = eight_lanes(s4, v, v + 2);
   }
   const __m512i factor = bytes(Block::kHasMin ? 1 : U::kZero);
   for (int v = 0; v < (kShared ? 1 : 2); ++v) {
@@ -86,6 +84,38 @@ __m512 add_products(__m512 acc, const __m512i* q, const __m512* d, const __m512*
   return acc;
 }
 
+// 256 activations of one row for the runs of 32 of a K block in kPairs order. There one product of two vectors serves
+// eight runs: scales by scales in lanes 0..7, and in lanes 8..15 offsets by scale * sum, which need no codes.
+struct Activations256 {
+  __m512i a[4];
+  __m512 terms;  // 8 scales, 8 scale * sum
+};
+
+inline Activations256 load_pairs(const int8_t* q, const float* scale, const int32_t* sum) {
+  Activations256 out;
+  for (int h = 0; h < 2; ++h) {
+    const __m512i first = load_bytes(q + 128 * h), second = load_bytes(q + 128 * h + 64);
+    out.a[2 * h] = _mm512_shuffle_i64x2(first, second, 0x44);
+    out.a[2 * h + 1] = _mm512_shuffle_i64x2(first, second, 0xee);
+  }
+  const __m256 s = _mm256_loadu_ps(scale);
+  const __m256 sums = _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sum)));
+  out.terms = _mm512_insertf32x8(_mm512_castps256_ps512(s), _mm256_mul_ps(s, sums), 1);
+  return out;
+}
+
+// acc + what 256 weights contribute; scales: what Unpack::open gave.
+inline __m512 add_pairs(__m512 acc, const __m512i* q, __m512 scales, const Activations256& x) {
+  const __m512 terms = _mm512_mul_ps(scales, x.terms);
+  acc = _mm512_mask_add_ps(acc, 0xff00, acc, terms);
+  for (int v = 0; v < 4; ++v) {
+    const __m512i dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q[v], x.a[v]);
+    const int run = v / 2 * 4 + v % 2;
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), eight_lanes(terms, run, run + 2), acc);
+  }
+  return acc;
+}
+
 // The sums of the lanes of four vectors.
 inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -99,7 +129,8 @@ template <class Block, int kR>
 void few_rows(const Linear& op, const Q8Rows& x, int begin, int end) {
   using U = Unpack<Block>;
   constexpr int kBlocks = U::kUnit / Block::kValues;  // blocks of a step
-  constexpr int kGroups = U::kUnit / 128;
+  constexpr bool kPairs = U::kOrder == Order::kPairs;
+  constexpr int kGroups = kPairs ? 1 : U::kUnit / 128;
   const int blocks_per_row = op.n_in / Block::kValues;
   for (int o = begin; o < end; o += kStreams) {
     const int n = end - o < kStreams ? end - o : kStreams;
@@ -111,20 +142,32 @@ void few_rows(const Linear& op, const Q8Rows& x, int begin, int end) {
       for (int i = 0; i < kStreams; ++i) acc[r][i] = _mm512_setzero_ps();
     for (int b = 0; b < blocks_per_row; b += kBlocks) {
       const int k = b * Block::kValues;
-      Activations128 acts[kR][kGroups];
-      for (int r = 0; r < kR; ++r)
-        for (int h = 0; h < kGroups; ++h)
-          acts[r][h] = load_activations<Block>(x.q + long(r) * x.stride + k + 128 * h,
-                                               x.scale + long(r) * x.n_blocks + k / 32 + 4 * h, x.stride - k - 128 * h);
+      std::conditional_t<kPairs, Activations256, Activations128> acts[kR][kGroups];
+      for (int r = 0; r < kR; ++r) {
+        const int8_t* q = x.q + long(r) * x.stride + k;
+        const long block = long(r) * x.n_blocks + k / 32;
+        for (int h = 0; h < kGroups; ++h) {
+          if constexpr (kPairs)
+            acts[r][h] = load_pairs(q, x.scale + block, x.sum + block);
+          else
+            acts[r][h] = load_activations<Block>(q + 128 * h, x.scale + block + 4 * h, x.stride - k - 128 * h);
+        }
+      }
       for (int i = 0; i < kStreams; ++i) {
         const char* ahead = reinterpret_cast<const char*>(w[i] + b) + kPrefetchBytes;
         for (int line = 0; line < kBlocks * int(sizeof(Block)); line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
         const auto step = U::open(w[i] + b, blocks_per_row - b);
-        for (int h = 0; h < kGroups; ++h) {
-          __m512i q[2];
-          __m512 d[2], m[2];
-          U::group(w[i] + b, step, h, q, d, m);
-          for (int r = 0; r < kR; ++r) acc[r][i] = add_products<Block>(acc[r][i], q, d, m, acts[r][h]);
+        if constexpr (kPairs) {
+          __m512i q[4];
+          for (int h = 0; h < 2; ++h) U::codes(w[i] + b, h, q + 2 * h);
+          for (int r = 0; r < kR; ++r) acc[r][i] = add_pairs(acc[r][i], q, step, acts[r][0]);
+        } else {
+          for (int h = 0; h < kGroups; ++h) {
+            __m512i q[2];
+            __m512 d[2], m[2];
+            U::group(w[i] + b, step, h, q, d, m);
+            for (int r = 0; r < kR; ++r) acc[r][i] = add_products<Block>(acc[r][i], q, d, m, acts[r][h]);
+          }
         }
       }
     }

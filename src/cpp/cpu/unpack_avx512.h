@@ -7,6 +7,7 @@
 //   kUnit         values a step covers: 128 (four blocks of 32) or 256 (one K block)
 //   open(b, n)    what a step's groups share; n blocks are left in the row
 //   group(b, s, h, q, d, m)  the h-th 128 values: codes q[2], scales d[2], offsets m[2] (where the type has mins)
+//   codes(b, h, q)  the codes alone, where kOrder is kPairs: open() then gives 8 scales and 8 offsets in one vector
 #pragma once
 
 #include <immintrin.h>
@@ -253,18 +254,24 @@ inline __m512 k4_scales(const void* block) {
   return _mm512_mul_ps(float_of_bytes(_mm_or_si128(low, top)), factors);
 }
 
+// Of half h, for runs in kPairs order.
+inline void k4_lanes(__m512 s, int h, __m512* d, __m512* m) {
+  for (int v = 0; v < 2; ++v) {
+    d[v] = eight_lanes(s, 4 * h + v, 4 * h + v + 2);
+    m[v] = eight_lanes(s, 8 + 4 * h + v, 8 + 4 * h + v + 2);
+  }
+}
+
 template <>
 struct Unpack<quant::BlockQ4_K> {
   using Block = quant::BlockQ4_K;
   static constexpr Order kOrder = Order::kPairs;
   static constexpr int kZero = 0, kUnit = 256;
   static __m512 open(const Block* b, int) { return k4_scales(b); }
+  static void codes(const Block* b, int h, __m512i* q) { split_nibbles(load_bytes(b->qs + 64 * h), q); }
   static void group(const Block* b, __m512 s, int h, __m512i* q, __m512* d, __m512* m) {
-    split_nibbles(load_bytes(b->qs + 64 * h), q);
-    for (int v = 0; v < 2; ++v) {
-      d[v] = eight_lanes(s, 4 * h + v, 4 * h + v + 2);
-      m[v] = eight_lanes(s, 8 + 4 * h + v, 8 + 4 * h + v + 2);
-    }
+    codes(b, h, q);
+    k4_lanes(s, h, d, m);
   }
 };
 
@@ -274,16 +281,18 @@ struct Unpack<quant::BlockQ5_K> {
   static constexpr Order kOrder = Order::kPairs;
   static constexpr int kZero = 0, kUnit = 256;
   static __m512 open(const Block* b, int) { return k4_scales(b); }
-  static void group(const Block* b, __m512 s, int h, __m512i* q, __m512* d, __m512* m) {
+  static void codes(const Block* b, int h, __m512i* q) {
     split_nibbles(load_bytes(b->qs + 64 * h), q);
     const __m512i high = twice(b->qh);
     for (int v = 0; v < 2; ++v) {
       const int run = 4 * h + v;
       const __m512i bit = _mm512_inserti64x4(bytes(1 << run), _mm256_set1_epi8(char(1 << (run + 2))), 1);
       q[v] = _mm512_or_si512(q[v], _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(high, bit), bytes(16)));
-      d[v] = eight_lanes(s, run, run + 2);
-      m[v] = eight_lanes(s, 8 + run, 8 + run + 2);
     }
+  }
+  static void group(const Block* b, __m512 s, int h, __m512i* q, __m512* d, __m512* m) {
+    codes(b, h, q);
+    k4_lanes(s, h, d, m);
   }
 };
 
