@@ -19,9 +19,10 @@ from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.hub import Progress, resolve
+from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling
+from lucebox.resolve import resolve
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
 from lucebox.text import StopMatcher, StreamDecoder
 
@@ -150,13 +151,17 @@ class LLM:
 
     @property
     def generation_defaults(self) -> Mapping[str, Any]:
-        """What the checkpoint's generation_config.json recommends; empty when it has none."""
+        """Sampling the checkpoint recommends, by its names in generation_config.json; empty when there is none."""
         return self._assets.generation_defaults
 
     @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's own chat template."""
         return self._assets.template
+
+    def read_template(self, path: str | os.PathLike[str]) -> ChatTemplate:
+        """A chat template from a Jinja file, with this model's special tokens."""
+        return ChatTemplate.from_file(os.fspath(path), self._assets.tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of text; control tokens written out in it are recognised."""

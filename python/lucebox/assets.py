@@ -15,6 +15,15 @@ from lucebox.text.tokenizer_json import read_json
 
 __all__ = ["TensorInfo", "TextAssets"]
 
+# GGUF keys under the names generation_config.json uses.
+GGUF_DEFAULTS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -53,13 +62,14 @@ class TextAssets:
             metadata = file.metadata
             tokenizer = Tokenizer.from_gguf(metadata, str(path))
             template = ChatTemplate.from_gguf(metadata, str(path), tokenizer)
-            return TextAssets(tokenizer, template, tokenizer.eos_ids, {}, tensors)
+            defaults = {name: metadata[key] for key, name in GGUF_DEFAULTS.items() if key in metadata}
+            return TextAssets(tokenizer, template, tokenizer.eos_ids, defaults, tensors)
         tokenizer = Tokenizer.from_file(path / "tokenizer.json")
-        defaults = path / "generation_config.json"
+        config = path / "generation_config.json"
         return TextAssets(
             tokenizer,
             ChatTemplate.from_folder(path, tokenizer),
             tokenizer.eos_ids,
-            read_json(defaults) if defaults.is_file() else {},
+            read_json(config) if config.is_file() else {},
             tensors,
         )

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lucebox import hub
 from lucebox.errors import HubError, ModelNotFoundError
+from lucebox.hub import Progress
 
-__all__ = ["CatalogEntry", "Progress", "cache_folder", "cached", "drafter", "entries", "fetch", "find"]
+__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "find"]
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being fetched, bytes done and bytes in all (0: not known)."""
 
 _CHUNK = 1 << 20
 _STALE_SECONDS = 24 * 3600
@@ -143,7 +143,6 @@ def _from_package(entry: CatalogEntry, source: Mapping[str, Any], offline: bool,
 
 
 def _from_hub(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:
-    from lucebox import hub  # hub asks the catalog for names, so it cannot be imported above
 
     files = [entry.model.file]
     folder = hub.download(source["repo"], files, revision=source["revision"], offline=offline, progress=progress)

@@ -1,4 +1,4 @@
-"""MODEL to a path: files and folders here, names of the catalog, models of the Hugging Face hub.
+"""Models of the Hugging Face hub: which files of a repository are the model, and fetching them.
 
 The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
 """
@@ -9,9 +9,8 @@ import fnmatch
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,13 @@ from huggingface_hub.errors import (
 )
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
-from lucebox import catalog
-from lucebox.catalog import Progress
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 
-__all__ = ["Progress", "ResolvedModel", "cached", "download", "resolve"]
+__all__ = ["Progress", "cached", "download", "fetch", "model_in_folder"]
 
-_CATALOG_PREFIX = "catalog:"
-_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<want>[^:]+))?")
+Progress = Callable[[str, int, int], None]
+"""Called with what is being fetched, bytes done and bytes in all (0: not known)."""
+
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
 _QUANT = re.compile(r"(?<![a-z0-9])((?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?)(?![a-z0-9])", re.I)
 # Not models: the picture half of a model, and calibration data.
@@ -47,51 +45,6 @@ _SETTINGS = [
     "model.safetensors.index.json",
 ]  # fmt: skip
 _TIMEOUT_SECONDS = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
-    """Where a model is on this machine."""
-
-    path: Path
-    """A GGUF file (the first of a split one), or a folder of safetensors."""
-    source: str
-    """"path", "catalog" or "hub"."""
-    name: str
-
-
-def resolve(
-    model: str, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
-) -> ResolvedModel:
-    """Find a model, and fetch it where it has to be.
-
-    model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
-    among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" say which is meant.
-    endpoint: another hub server than the client's own setting.
-
-    Raises:
-        ModelNotFoundError: it is none of these, or the hub does not have it.
-        InvalidRequestError: it could be several things; the message lists them.
-        HubError: it would have to be fetched, and could not.
-    """
-    path = Path(model).expanduser()
-    entry = catalog.find(model.removeprefix(_CATALOG_PREFIX))
-    if path.exists() and entry is not None:
-        raise InvalidRequestError(
-            f"{model!r} is a catalog name and also exists here: say {_CATALOG_PREFIX}{model} or ./{model}"
-        )
-    if path.exists():
-        return ResolvedModel(_local_model(path), "path", path.stem if path.is_file() else path.resolve().name)
-    if entry is not None:
-        return ResolvedModel(catalog.fetch(entry.name, offline=offline, progress=progress), "catalog", entry.name)
-    match = _HUB_ID.fullmatch(model)
-    if match is None or model.startswith((".", "~")) or (path.suffix == ".gguf" and match["want"] is None):
-        names = ", ".join(entry.name for entry in catalog.entries())
-        raise ModelNotFoundError(
-            f"{model!r} is not a file or folder here, not a catalog name ({names}), and not a hub id (org/name)"
-        )
-    found = _from_hub(match["repo"], match["want"], offline or constants.HF_HUB_OFFLINE, progress, endpoint)
-    return ResolvedModel(found, "hub", model)
 
 
 def cached() -> dict[str, Path]:
@@ -149,7 +102,17 @@ def download(
     return folder
 
 
-def _from_hub(repo: str, want: str | None, offline: bool, progress: Progress | None, endpoint: str | None) -> Path:
+def fetch(
+    repo: str, want: str | None, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
+) -> Path:
+    """The model of a repository: a GGUF file (the first of a split one) or a folder of safetensors.
+
+    want: a quantisation, a file name or "safetensors"; None takes the best known trade.
+
+    Raises:
+        ModelNotFoundError, InvalidRequestError, HubError: it is not there, is ambiguous, or cannot be had.
+    """
+    offline = offline or constants.HF_HUB_OFFLINE
     if offline:
         with _hub_errors(repo, endpoint, offline=True):
             folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, allow_patterns=[]))
@@ -221,9 +184,8 @@ def _safetensors(repo: str, names: list[str]) -> list[str]:
     return [name for name in _SETTINGS if name in names] + weights
 
 
-def _local_model(path: Path) -> Path:
-    if path.is_file():
-        return path
+def model_in_folder(path: Path) -> Path:
+    """The model a folder holds: its one GGUF file, or the folder itself for safetensors."""
     names = sorted(file.name for file in path.iterdir())
     models = _gguf_models(names)
     if (path / "config.json").is_file() and fnmatch.filter(names, "*.safetensors"):
@@ -256,16 +218,15 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> It
         raise ModelNotFoundError(f"{repo} on {server}: {_first_line(error)}") from error
     except Exception as error:
         # The client's HTTP library has changed between its versions, and with it the errors of a dead connection.
-        names = ", ".join(entry.name for entry in catalog.entries())
         if offline:
             raise HubError(
                 f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
-                f"without it, give the path of a file, or run a catalog model: {names}"
+                f"without it, give the path of a file, or run a catalog model (`lucebox models` lists them)"
             ) from error
         raise HubError(
             f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
             f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT, use offline "
-            f"mode for a model that is in the cache, give the path of a file, or run a catalog model: {names}"
+            f"mode for a model that is in the cache, give the path of a file, or run a catalog model (`lucebox models`)"
         ) from error
 
 

@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import constants
 from lucebox import hub
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.resolve import resolve
 from text_data import TINY_HYBRID
 
 COMMIT = "a" * 40
@@ -122,7 +123,7 @@ def names_in(folder: Path) -> list[str]:
     ],
 )
 def test_gguf(server: str, model: str, file: str) -> None:
-    found = hub.resolve(model, endpoint=server)
+    found = resolve(model, endpoint=server)
     assert (found.source, found.name) == ("hub", model)
     assert found.path.as_posix().endswith(f"/{COMMIT}/{file}")
     assert found.path.read_bytes() == BIG
@@ -132,42 +133,42 @@ def test_gguf(server: str, model: str, file: str) -> None:
 
 @pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])
 def test_safetensors_take_only_what_is_needed(server: str, model: str) -> None:
-    found = hub.resolve(model, endpoint=server)
+    found = resolve(model, endpoint=server)
     assert names_in(found.path) == sorted(FOLDER[:5])
 
 
 def test_progress_and_the_second_time(server: str) -> None:
     calls: list[tuple[str, int, int]] = []
-    hub.resolve("org/gguf", endpoint=server, progress=lambda *call: calls.append(call))
+    resolve("org/gguf", endpoint=server, progress=lambda *call: calls.append(call))
     assert calls[-1] == ("download org/gguf", len(BIG), len(BIG))
     assert [done for _, done, _ in calls] == sorted(done for _, done, _ in calls)
     Hub.requests.clear()
-    hub.resolve("org/gguf", endpoint=server)
+    resolve("org/gguf", endpoint=server)
     assert not any(request.startswith("GET") and "resolve" in request for request in Hub.requests)
 
 
 def test_a_broken_download_goes_on_where_it_was(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)  # the client keeps whole chunks, of 10 MB otherwise
     Hub.cut_after = 300_000
-    assert hub.resolve("org/bare", endpoint=server).path.read_bytes() == BIG
+    assert resolve("org/bare", endpoint=server).path.read_bytes() == BIG
     assert any(request.startswith("from ") for request in Hub.requests)
 
 
 @pytest.mark.parametrize("by_setting", [False, True])
 def test_offline(server: str, by_setting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.resolve("org/gguf:q8_0", endpoint=server)
+    resolve("org/gguf:q8_0", endpoint=server)
     Hub.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", by_setting)
-    found = hub.resolve("org/gguf", offline=not by_setting, endpoint=server)
+    found = resolve("org/gguf", offline=not by_setting, endpoint=server)
     assert found.path.name == "m-Q8_0.gguf"
     with pytest.raises(HubError, match=r"org/folder.*offline mode"):
-        hub.resolve("org/folder", offline=not by_setting, endpoint=server)
+        resolve("org/folder", offline=not by_setting, endpoint=server)
     assert not Hub.requests
 
 
 def test_cached_models(server: str) -> None:
     assert hub.cached() == {}
-    hub.resolve("org/gguf", endpoint=server)
+    resolve("org/gguf", endpoint=server)
     assert list(hub.cached()) == ["org/gguf"]
 
 
@@ -183,48 +184,48 @@ def test_cached_models(server: str) -> None:
 )
 def test_hub_refusals(server: str, model: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        hub.resolve(model, endpoint=server)
+        resolve(model, endpoint=server)
 
 
 def test_unreachable_hub() -> None:
     began = time.monotonic()
-    with pytest.raises(HubError, match=r"could not get org/gguf from http://127.0.0.1:9: .* s\).*offline.*tiny-hybrid"):
-        hub.resolve("org/gguf", endpoint="http://127.0.0.1:9")
+    with pytest.raises(HubError, match=r"could not get org/gguf from http://127.0.0.1:9: .* s\).*offline.*lucebox models"):
+        resolve("org/gguf", endpoint="http://127.0.0.1:9")
     assert time.monotonic() - began < 30
 
 
 def test_paths(tmp_path: Path) -> None:
-    found = hub.resolve(str(TINY_HYBRID))
+    found = resolve(str(TINY_HYBRID))
     assert (found.path, found.source, found.name) == (TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
     folder = tmp_path / "model"
     folder.mkdir()
     with pytest.raises(ModelNotFoundError, match="without a GGUF file"):
-        hub.resolve("./model")
+        resolve("./model")
     (folder / "a-00001-of-00002.gguf").touch()
     (folder / "a-00002-of-00002.gguf").touch()
-    assert hub.resolve("model").path.name == "a-00001-of-00002.gguf"
+    assert resolve("model").path.name == "a-00001-of-00002.gguf"
     (folder / "b.gguf").touch()
     with pytest.raises(InvalidRequestError, match=r"several models: a-00001-of-00002.gguf, b.gguf"):
-        hub.resolve("model")
+        resolve("model")
     for name in ("config.json", "model.safetensors"):
         (folder / name).touch()
     with pytest.raises(InvalidRequestError, match="safetensors and also"):
-        hub.resolve("model")
+        resolve("model")
     for file in folder.glob("*.gguf"):
         file.unlink()
-    assert hub.resolve(str(folder)).path == folder
+    assert resolve(str(folder)).path == folder
 
 
 @pytest.mark.parametrize("model", ["nothing", "./nothing.gguf", "a/b.gguf", "~/nothing", "a/b/c", "", "a b/c"])
 def test_neither_path_nor_name(model: str, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="catalog name"):
-        hub.resolve(model or "/nothing/at/all")
+        resolve(model or "/nothing/at/all")
 
 
 def test_catalog_name(tmp_path: Path) -> None:
-    found = hub.resolve("tiny-hybrid", offline=True)
+    found = resolve("tiny-hybrid", offline=True)
     assert (found.source, found.name, found.path.name) == ("catalog", "tiny-hybrid", "tiny-hybrid.Q8_0.gguf")
     (tmp_path / "tiny-hybrid").mkdir()
     with pytest.raises(InvalidRequestError, match=r"catalog:tiny-hybrid or ./tiny-hybrid"):
-        hub.resolve("tiny-hybrid")
-    assert hub.resolve("catalog:tiny-hybrid").path == found.path
+        resolve("tiny-hybrid")
+    assert resolve("catalog:tiny-hybrid").path == found.path

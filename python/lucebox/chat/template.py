@@ -78,9 +78,10 @@ class ChatTemplate:
         return cls(_named_templates(value, where), where=where, **tokens)
 
     @classmethod
-    def from_file(cls, path: str | Path, *, bos_token: str | None = None, eos_token: str | None = None) -> ChatTemplate:
-        """A template the user wrote."""
-        return cls(_read_source(Path(path)), where=str(path), bos_token=bos_token, eos_token=eos_token)
+    def from_file(cls, path: str | Path, tokenizer: Tokenizer | None = None) -> ChatTemplate:
+        """A template the user wrote; the tokenizer gives it the model's bos and eos tokens."""
+        tokens = {} if tokenizer is None else _special_tokens(tokenizer)
+        return cls(_read_source(Path(path)), where=str(path), **tokens)
 
     def render(
         self,

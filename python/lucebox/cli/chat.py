@@ -100,7 +100,7 @@ class Chat:
         self.llm = llm
         self.sampling = sampling
         self.args = args
-        self.template = read_template(args)
+        self.template = read_template(args, llm)
         self.system: str | None = args.system
         self.turns: list[dict[str, str]] = []  # user and assistant in turn
         self.last: Generation | None = None

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from lucebox import _engine, hub
+from lucebox import _engine
 from lucebox.assets import TensorInfo
 from lucebox.cli import console, options
 from lucebox.cli.session import open_model
 from lucebox.errors import LuceboxError
 from lucebox.memory import MemoryPlan
+from lucebox.resolve import resolve
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
@@ -43,7 +44,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 
 def execute(args: argparse.Namespace) -> int:
     with console.loading() as progress:
-        path = hub.resolve(args.model, offline=args.offline, progress=progress).path
+        path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = [TensorInfo(*row) for row in model.tensors]

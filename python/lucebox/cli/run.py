@@ -99,7 +99,7 @@ def start(llm: LLM, prompt: str, args: argparse.Namespace) -> Iterator[Chunk]:
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    template = read_template(args)
+    template = read_template(args, llm)
     return llm.chat(messages, Sampling(**flags), stream=True, enable_thinking=args.thinking, template=template)
 
 

@@ -27,9 +27,9 @@ def open_model(args: argparse.Namespace) -> Iterator[LLM]:
         yield llm
 
 
-def read_template(args: argparse.Namespace) -> ChatTemplate | None:
+def read_template(args: argparse.Namespace, llm: LLM) -> ChatTemplate | None:
     """The chat template of --template; None leaves it to the model."""
-    return None if args.template is None else ChatTemplate.from_file(args.template)
+    return None if args.template is None else llm.read_template(args.template)
 
 
 def opening_line(llm: LLM) -> str:
