@@ -34,6 +34,7 @@ def main() -> None:
         wheel = build_wheel(python)
         print(f"Python {version}: {wheel.name}")
         install(python, wheel, "test")
+        run(python, "-m", "pip", "install", "-qq", ROOT / "models" / "tiny-hybrid")
         env = tools_environment(python)
         run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/host", env=env)
 

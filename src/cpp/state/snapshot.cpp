@@ -2,6 +2,7 @@
 // every layer with its size.
 #include "state/snapshot.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -124,7 +125,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
   LB_CHECK(n <= static_cast<uint32_t>(state.capacity()), kUnsupported, where, ": the snapshot holds ", n,
            " tokens; this session's context is ", state.capacity());
   std::vector<int32_t> tokens(n);
-  std::memcpy(tokens.data(), in.take(n * sizeof(int32_t)).data(), n * sizeof(int32_t));
+  std::ranges::copy(in.take(n * sizeof(int32_t)), std::as_writable_bytes(std::span(tokens)).begin());
   for (uint32_t i = 0; i < n; ++i)
     LB_CHECK(tokens[i] >= 0 && tokens[i] < vocab, kFormat, where, ": token ", i, " is ", tokens[i],
              "; the vocabulary has ", vocab, " tokens");
@@ -138,7 +139,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
       copies.emplace_back(part, in.take(size));
     }
   LB_CHECK(in.done(), kFormat, where, ": bytes left over after the last layer");
-  for (const auto& [to, from] : copies) std::memcpy(to.data(), from.data(), from.size());
+  for (const auto& [to, from] : copies) std::ranges::copy(from, to.begin());
   state.restore_length(static_cast<int>(n));
   return tokens;
 }
