@@ -189,7 +189,9 @@ def test_hub_refusals(server: str, model: str, error: type[Exception], message: 
 
 def test_unreachable_hub() -> None:
     began = time.monotonic()
-    with pytest.raises(HubError, match=r"could not get org/gguf from http://127.0.0.1:9: .* s\).*offline.*lucebox models"):
+    with pytest.raises(
+        HubError, match=r"could not get org/gguf from http://127.0.0.1:9: .* s\).*offline.*lucebox models"
+    ):
         resolve("org/gguf", endpoint="http://127.0.0.1:9")
     assert time.monotonic() - began < 30
 
