@@ -1,4 +1,4 @@
-// Element types of tensors: plain numbers and the GGML block formats the loader accepts.
+// What the host knows about each element type: its name, its GGUF id, its block.
 #pragma once
 
 #include <cstddef>
@@ -6,27 +6,9 @@
 #include <optional>
 #include <string_view>
 
-namespace lb {
+#include "base/dtype_id.h"
 
-enum class DType : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ8_0,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kIQ4_NL,
-  kIQ4_XS,
-  kMXFP4,
-};
-inline constexpr int kDTypeCount = 16;
+namespace lb {
 
 struct DTypeInfo {
   std::string_view name;  // as GGUF tools print it

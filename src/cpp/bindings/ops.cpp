@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "device/stream.h"

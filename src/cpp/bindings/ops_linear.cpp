@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "cpu/kernels.h"
@@ -69,21 +70,24 @@ nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
 }
 
 // A product with fixed weights that can run again and again, so that a benchmark times nothing else.
-class LinearGroup {
+class Products {
  public:
-  LinearGroup(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out,
-              int n_in, int max_rows, const std::string& activations, const std::string& isa, int threads)
+  Products(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+           int max_rows, const std::string& activations, const std::string& isa, int threads)
       : weights_(std::move(weights)), n_in_(n_in), max_rows_(max_rows) {
     LB_CHECK(weights_.size() == dtypes.size() && weights_.size() == n_out.size(), kInvalid,
              "weights, dtypes and n_out must be as many, got ", weights_.size(), ", ", dtypes.size(), ", ",
              n_out.size());
+    LB_CHECK(weights_.size() <= kMaxProducts, kInvalid, "a group has at most ", kMaxProducts, " weights, got ",
+             weights_.size());
+    group_.n = int(weights_.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
       const DType type = parse_dtype(dtypes[i]);
       check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
       LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ",
                weights_[i].size());
-      Linear& op = members_.emplace_back();
+      Linear& op = group_.products[i];
       op.w = weights_[i].data();
       op.type = type;
       op.n_in = n_in;
@@ -101,10 +105,10 @@ class LinearGroup {
     const int rows = int(x.shape(0));
     LB_CHECK(int(x.shape(1)) == n_in_ && rows <= max_rows_, kInvalid, "x must be [up to ", max_rows_, ", ", n_in_,
              "], got [", rows, ", ", x.shape(1), "]");
-    LB_CHECK(y.size() == members_.size() && (!add || add->size() == members_.size()), kInvalid,
-             "one y and one add for each of the ", members_.size(), " weights");
-    for (size_t i = 0; i < members_.size(); ++i) {
-      Linear& op = members_[i];
+    LB_CHECK(y.size() == weights_.size() && (!add || add->size() == weights_.size()), kInvalid,
+             "one y and one add for each of the ", weights_.size(), " weights");
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      Linear& op = group_.products[i];
       const auto check = [&](const char* what, size_t a, size_t b) {
         LB_CHECK(int(a) == rows && int(b) == op.n_out, kInvalid, what, " must be [", rows, ", ", op.n_out, "], got [",
                  a, ", ", b, "]");
@@ -117,12 +121,12 @@ class LinearGroup {
       op.rows = rows;
     }
     nb::gil_scoped_release release;
-    lb::run(members_, *stream_);
+    lb::run(group_, *stream_);
   }
 
  private:
   std::vector<Bytes> weights_;  // keeps the arrays alive
-  std::vector<Linear> members_;
+  LinearGroup group_{};
   std::unique_ptr<Stream> stream_;
   int n_in_, max_rows_;
 };
@@ -130,7 +134,7 @@ class LinearGroup {
 nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,
                   const std::optional<Matrix>& add, const std::string& activations, const std::string& isa,
                   int threads) {
-  LinearGroup group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
+  Products group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
   auto y = make_array<float>(x.shape(0), n_out);
   std::optional<std::vector<Matrix>> adds;
   if (add) adds.emplace().push_back(*add);
@@ -177,12 +181,12 @@ void bind_ops_linear(nb::module_& m) {
         "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
   m.def("embed", &embed, "table"_a, "dtype"_a, "dim"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1,
         "Rows of a table as fp32.");
-  nb::class_<LinearGroup>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
+  nb::class_<Products>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
       .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
                     const std::string&, const std::string&, int>(),
            "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "max_rows"_a, "activations"_a = "int8", "isa"_a = "auto",
            "threads"_a = 1)
-      .def("run", &LinearGroup::run, "x"_a, "y"_a, "add"_a = nb::none(), "Writes each product into its y.");
+      .def("run", &Products::run, "x"_a, "y"_a, "add"_a = nb::none(), "Writes each product into its y.");
 }
 
 }  // namespace lb

@@ -1,6 +1,7 @@
 // Cache appends and moves, and attention cut over (row tile, KV head, run of slots).
 #include <cstring>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"

@@ -1,9 +1,12 @@
 // Cuts embedding rows and matrix products into tasks. An output is computed whole inside one task, in an order that
 // depends on the shape alone, so the number of threads does not show in the result.
 #include <algorithm>
+#include <span>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "cpu/kernels.h"
+#include "device/stream.h"
 
 namespace lb {
 namespace {
@@ -50,13 +53,14 @@ Q8Rows quantize(const Linear& op, Stream& stream) {
 
 }  // namespace
 
-void run(std::span<const Linear> group, Stream& stream) {
-  if (group.empty() || group[0].rows == 0) return;
-  const Linear& first = group[0];
+void run(const LinearGroup& group, Stream& stream) {
+  const std::span products(group.products, group.n);
+  if (products.empty() || products[0].rows == 0) return;
+  const Linear& first = products[0];
   bool needs_q8 = false;
   long work = 0;
   int n_units = 0;  // of kTaskRows weight rows, over the whole group
-  for (const Linear& op : group) {
+  for (const Linear& op : products) {
     LB_ASSERT(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations);
     needs_q8 = needs_q8 || (is_block_type(op.type) && op.activations == Activations::kInt8);
     work += long(op.rows) * op.n_in * op.n_out;
@@ -68,7 +72,7 @@ void run(std::span<const Linear> group, Stream& stream) {
   // Units [begin, end) of the group, counted member after member.
   const auto run_units = [&](int begin, int end, int thread) {
     std::byte* scratch = stream.thread_scratch(thread, scratch_bytes);
-    for (const Linear& op : group) {
+    for (const Linear& op : products) {
       const int units = round_up(op.n_out, kTaskRows) / kTaskRows;
       const int row_begin = std::max(begin, 0) * kTaskRows;
       const int row_end = std::min(std::min(end, units) * kTaskRows, op.n_out);

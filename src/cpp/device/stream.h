@@ -21,10 +21,6 @@ std::string_view name(Isa isa);
 Isa best_isa();  // the fastest this machine runs
 bool is_available(Isa isa);
 
-// kInt8: activations are rounded to 8-bit blocks of 32 before a product with a quantised weight.
-// kF32: weights are expanded and everything is accumulated in fp32.
-enum class Activations { kInt8, kF32 };
-
 struct StreamOptions {
   int n_threads = 1;
   Isa isa = Isa::kPortable;

@@ -10,6 +10,7 @@
 #include "device/stream.h"
 #include "format/model_file.h"
 #include "models/model.h"
+#include "ops/linear.h"
 #include "state/sequence_state.h"
 
 namespace lb {

@@ -70,7 +70,7 @@ void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, row
 void SwiGluMlp::forward(const float* y, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const MlpBuffers b(scratch, step.rows, gate.n_out);
-  const Linear in[] = {product(gate, y, b.gate, step), product(up, y, b.up, step)};
+  const LinearGroup in{{product(gate, y, b.gate, step), product(up, y, b.up, step)}, 2};
   run(in, step.stream);
   run(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, step.stream);
   run(product(down, b.gate, x, step, x), step.stream);
@@ -82,7 +82,7 @@ void AttentionBlock::forward(int layer, const float* y, float* x, const Step& st
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   const int rows = step.rows;
-  const Linear in[] = {product(q, y, b.u, step), product(k, y, b.k, step), product(v, y, b.v, step)};
+  const LinearGroup in{{product(q, y, b.u, step), product(k, y, b.k, step), product(v, y, b.v, step)}, 3};
   run(in, step.stream);
 
   const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
@@ -116,8 +116,9 @@ void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratc
 void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const DeltaBuffers b(scratch, dims, step.rows);
-  const Linear in[] = {product(qkv, y, b.p, step), product(z, y, b.z, step), product(beta, y, b.beta, step),
-                       product(alpha, y, b.g, step)};
+  const LinearGroup in{{product(qkv, y, b.p, step), product(z, y, b.z, step), product(beta, y, b.beta, step),
+                        product(alpha, y, b.g, step)},
+                       4};
   run(in, step.stream);
 
   const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;

@@ -7,6 +7,7 @@
 
 #include "device/arena.h"
 #include "ops/delta_net.h"
+#include "ops/linear.h"
 #include "ops/rope.h"
 #include "state/sequence_state.h"
 #include "weights/binder.h"

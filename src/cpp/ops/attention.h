@@ -1,9 +1,10 @@
 // Attention over a paged KV cache: append, read, and the compaction that follows an accepted tree path.
 #pragma once
 
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "base/dtype.h"
+#include "base/dtype_id.h"
 #include "ops/batch.h"
 
 namespace lb {

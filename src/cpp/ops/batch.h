@@ -1,7 +1,7 @@
 // What one append is: rows computed after n_past committed tokens, as a chain or as a tree.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 namespace lb {
 

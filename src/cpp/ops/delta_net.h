@@ -5,7 +5,8 @@
 // All arithmetic fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
 #pragma once
 
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "ops/batch.h"
 

@@ -1,9 +1,9 @@
 // y[r,:] = table[ids[r],:], expanded to fp32.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
-#include "base/dtype.h"
+#include "base/dtype_id.h"
 
 namespace lb {
 

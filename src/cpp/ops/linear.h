@@ -1,12 +1,17 @@
 // Products with a weight matrix, and the gated activation between two of them.
 #pragma once
 
-#include <span>
+#include <stddef.h>
 
-#include "base/dtype.h"
-#include "device/stream.h"
+#include "base/dtype_id.h"
 
 namespace lb {
+
+class Stream;
+
+// kInt8: activations are rounded to 8-bit blocks of 32 before a product with a quantised weight.
+// kF32: weights are expanded and everything is accumulated in fp32.
+enum class Activations { kInt8, kF32 };
 
 // y[r,o] = sum_i w[o,i] x[r,i] (+ add[r,o])
 // Quantised weights follow Activations: kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the
@@ -20,9 +25,15 @@ struct Linear {
   int rows, n_in, n_out;
   Activations activations;
 };
-// All members of a group share x, rows, n_in and activations, so x is rounded once.
-void run(std::span<const Linear> group, Stream&);
-inline void run(const Linear& op, Stream& stream) { run(std::span(&op, 1), stream); }
+
+// Up to four products of one x: they share x, rows, n_in and activations, so x is rounded once and read once.
+inline constexpr int kMaxProducts = 4;
+struct LinearGroup {
+  Linear products[kMaxProducts];
+  int n;
+};
+void run(const LinearGroup&, Stream&);
+inline void run(const Linear& op, Stream& stream) { run(LinearGroup{{op}, 1}, stream); }
 
 // Scratch the largest such product needs.
 size_t linear_shared_scratch(int max_rows, int max_n_in);

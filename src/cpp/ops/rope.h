@@ -1,7 +1,7 @@
 // Rotary position embedding in two steps: the table once per append, the rotation per layer.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 namespace lb {
 

@@ -5,9 +5,9 @@
 //   K quants     256 values; their scales are small integers times the f16 d (and dmin)
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
-#include "base/dtype.h"
+#include "base/dtype_id.h"
 
 namespace lb::quant {
 

@@ -3,7 +3,7 @@
 // include them (see cpu/kernels.h). A device dialect defines it with its own qualifiers first.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 #ifndef LB_FN
 #define LB_FN [[maybe_unused]] static inline
