@@ -67,6 +67,15 @@ void check_last_axis(const char* what, const Array& array) {
   LB_CHECK(array.stride(array.ndim() - 1) == 1, kInvalid, what, " must be contiguous along its last axis");
 }
 
+// The stride of an axis of one element means nothing, and numpy leaves any number there.
+template <class Array>
+bool has_packed_heads(const Array& array, int64_t row_stride) {
+  const auto has_stride = [&](int axis, int64_t stride) {
+    return array.shape(axis) == 1 || array.stride(axis) == stride;
+  };
+  return has_stride(0, row_stride) && has_stride(1, int64_t(array.shape(2))) && has_stride(2, 1);
+}
+
 int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }
 
 Isa isa_named(const std::string& text) {
@@ -283,8 +292,8 @@ void delta_prepare(StridedState<3> q, StridedState<3> k, State<2> g, State<2> be
   check_shape("beta", beta, {q.shape(0), a_neg.shape(0)});
   check_shape("dt_bias", dt_bias, {a_neg.shape(0)});
   for (const auto* array : {&q, &k})
-    LB_CHECK(array->stride(2) == 1 && array->stride(1) == int64_t(q.shape(2)) && array->stride(0) == q.stride(0),
-             kInvalid, "the heads of q and k must be contiguous and their rows equally far apart");
+    LB_CHECK(has_packed_heads(*array, q.stride(0)), kInvalid,
+             "the heads of q and k must be contiguous and their rows equally far apart");
   Stream stream = stream_of(isa, threads);
   run(DeltaPrepare{.q = q.data(),
                    .k = k.data(),
@@ -320,9 +329,8 @@ Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<
   check_shape("delta", delta, {cap, VH, dv});
   check_shape("cs", cs, {cap, VH});
   for (const auto* array : {&q, &k, &v})
-    LB_CHECK(rows == 0 || (array->stride(2) == 1 && array->stride(1) == int64_t(array->shape(2)) &&
-                           array->stride(0) == q.stride(0)),
-             kInvalid, "the heads of q, k and v must be contiguous and their rows equally far apart");
+    LB_CHECK(rows == 0 || has_packed_heads(*array, q.stride(0)), kInvalid,
+             "the heads of q, k and v must be contiguous and their rows equally far apart");
   Out<3> o = fresh<3>({rows, VH, dv});
   Stream stream = stream_of(isa, threads, 0, delta_thread_scratch(dk, dv));
   run(GatedDelta{.q = q.data(),
