@@ -1,5 +1,5 @@
-// Warp and block reductions from shuffles, for the dialects of real chips. Every lane, and every thread, gets the result;
-// the order of additions is fixed, so the bits are too.
+// Warp and block reductions from shuffles, for the dialects of real chips. Every lane, and every thread, gets the
+// result; the order of additions is fixed, so the bits are too.
 #pragma once
 
 namespace lb::gpu {

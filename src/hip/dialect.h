@@ -7,8 +7,8 @@
 #define LB_TABLE __attribute__((device))
 #define LB_UNROLL _Pragma("unroll")
 // A work-group processor, which HIP counts as one multiprocessor, has four SIMDs of 32 lanes.
-#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                \
-  extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, kMaxThreads),        \
+#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                           \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, kMaxThreads),                   \
                             amdgpu_waves_per_eu(((kMaxThreads) * (kMinBlocks) + 127) / 128))) void \
   name(const Params p)
 #define LB_SHARED(T, name, count) static __attribute__((shared)) T name[count]

@@ -1,4 +1,5 @@
-// Barriers, atomics of device scope. Dependent launches have no hand-over here: a kernel starts when the last one ended.
+// Barriers, atomics of device scope. Dependent launches have no hand-over here: a kernel starts when the last one
+// ended.
 #pragma once
 
 #include <stdint.h>
@@ -48,8 +49,8 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
   if (thread_id() == 0) {
     const bool is_first = block_id() == 0 && block_id_y() == 0 && block_id_z() == 0;
     const uint32_t rest = uint32_t(n_blocks() * n_blocks_y() * n_blocks_z()) - 1;
-    const uint32_t before = __hip_atomic_fetch_add(counter, is_first ? 0x80000000u - rest : 1u, __ATOMIC_ACQ_REL,
-                                                   __HIP_MEMORY_SCOPE_AGENT);
+    const uint32_t before =
+        __hip_atomic_fetch_add(counter, is_first ? 0x80000000u - rest : 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
     while (((load_acquire(counter) ^ before) & 0x80000000u) == 0) __builtin_amdgcn_s_sleep(1);
   }
   block_barrier();
