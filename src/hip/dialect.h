@@ -10,7 +10,7 @@
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                           \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, kMaxThreads),                   \
                             amdgpu_waves_per_eu(((kMaxThreads) * (kMinBlocks) + 127) / 128))) void \
-  name(const Params p)
+  name([[maybe_unused]] const Params p)
 #define LB_SHARED(T, name, count) static __attribute__((shared)) T name[count]
 
 // clang-format off: each needs the ones before it
