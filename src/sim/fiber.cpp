@@ -131,10 +131,9 @@ void Fiber::start(void (*entry)()) {
   fake_stack_ = nullptr;
   auto* top = reinterpret_cast<uintptr_t*>(stack_->low() + stack_->bytes());
 #if defined(__x86_64__)
-  top -= 2;  // a function is entered with its return address 8 bytes below a multiple of 16
-  top[0] = 0;
-  top[-1] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
-  uintptr_t* saved = top - 1 - kSavedWords;
+  top[-1] = 0;  // a function finds its return address 8 bytes below a multiple of 16
+  top[-2] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
+  uintptr_t* saved = top - 2 - kSavedWords;
   for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
 #else
   uintptr_t* saved = top - kSavedWords;

@@ -16,11 +16,10 @@ constexpr size_t kStackBytes = kAddressSanitizer ? 512 * 1024 : 128 * 1024;
 // Rounds in which every thread that can run only reads the same value of the same counter again.
 constexpr int kSpinRounds = 10'000;
 
-// Fisher-Yates with splitmix64; ascending for seed 0.
+// Fisher-Yates with splitmix64.
 std::vector<int> permutation(int count, uint64_t& seed) {
   std::vector<int> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
-  if (seed == 0) return order;
   for (int i = count - 1; i > 0; --i) {
     seed += 0x9e3779b97f4a7c15;
     uint64_t x = seed;
@@ -30,6 +29,9 @@ std::vector<int> permutation(int count, uint64_t& seed) {
   }
   return order;
 }
+
+// The i-th to run; an empty order is the ascending one.
+int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : order[size_t(i)]; }
 
 bool same(const Place& a, const Place& b) {
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
@@ -64,7 +66,7 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
     run_blocks(blocks_.data(), n_blocks_);
   } else {
     for (int i = 0; i < n_blocks_ && !failed_; ++i) {
-      start_block(blocks_[0], block_order_[size_t(i)]);
+      start_block(blocks_[0], in_order(block_order_, i));
       run_blocks(blocks_.data(), 1);
     }
   }
@@ -84,10 +86,11 @@ void Machine::prepare() {
   for (size_t i = 0; i < needed; ++i) threads_.emplace_back(stacks_[i]);
   if (blocks_.size() < size_t(n_alive)) blocks_.resize(size_t(n_alive));
 
+  n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
   uint64_t seed = launch_->order_seed;
-  lane_order_ = permutation(kWarpSize, seed);
-  warp_order_ = permutation((n_threads_ + kWarpSize - 1) / kWarpSize, seed);
-  block_order_ = permutation(n_blocks_, seed);
+  lane_order_ = seed ? permutation(kWarpSize, seed) : std::vector<int>{};
+  warp_order_ = seed ? permutation(n_warps_, seed) : std::vector<int>{};
+  block_order_ = seed ? permutation(n_blocks_, seed) : std::vector<int>{};
 }
 
 void Machine::start_block(Block& block, int index) {
@@ -100,7 +103,7 @@ void Machine::start_block(Block& block, int index) {
   block.n_arrived = 0;
   block.waits_for_grid = false;
   block.shared.begin(launch_->dynamic_shared_bytes);
-  block.warps.resize(warp_order_.size());
+  block.warps.resize(size_t(n_warps_));
   for (size_t w = 0; w < block.warps.size(); ++w) {
     Warp& warp = block.warps[w];
     warp.n_lanes = warp.n_live = std::min(kWarpSize, n_threads_ - int(w) * kWarpSize);
@@ -152,7 +155,8 @@ bool Machine::run_warp(Block& block, Warp& warp) {
   bool spins = false;
   for (bool again = true; again && !failed_;) {
     again = false;
-    for (const int lane : lane_order_) {
+    for (int i = 0; i < kWarpSize; ++i) {
+      const int lane = in_order(lane_order_, i);
       if (lane >= warp.n_lanes || threads[lane].state != State::kReady) continue;
       again = true;
       current = &threads[lane];
@@ -169,10 +173,10 @@ void Machine::run_blocks(Block* blocks, int count) {
     bool spins = false, alive = false;
     progressed_ = false;
     for (int i = 0; i < count; ++i) {
-      Block& block = blocks[count == 1 ? 0 : block_order_[size_t(i)]];
+      Block& block = blocks[count == 1 ? 0 : in_order(block_order_, i)];
       if (block.n_live == 0) continue;
-      for (const int w : warp_order_) {
-        if (run_warp(block, block.warps[size_t(w)])) spins = true;
+      for (int w = 0; w < n_warps_; ++w) {
+        if (run_warp(block, block.warps[size_t(in_order(warp_order_, w))])) spins = true;
         if (failed_) return;
       }
       alive = alive || block.n_live > 0;
@@ -356,16 +360,17 @@ void note_shared(const void* p, size_t bytes, Access access, const char* word) {
   SharedMemory& shared = current->block->shared;
   const SharedMemory::Region* region = shared.find(p, bytes);
   if (!region) machine().fail("%s of %zu bytes at %p is outside of the block's shared arrays", word, bytes, p);
-  const int other = shared.note(p, bytes, access, {uint16_t(current->id), current->warp->epoch});
-  if (other < 0) return;
+  const SharedMemory::Race race = shared.note(p, bytes, access, {uint16_t(current->id), current->warp->epoch});
+  if (race.thread < 0) return;
   const size_t offset = size_t(static_cast<const std::byte*>(p) - region->begin);
   const char* does = access == Access::kRead ? "reads" : "writes";
+  const char* did = race.is_write ? "wrote" : "read";
   if (!region->site) {
-    machine().fail("race: %s byte %zu of the dynamic shared memory, which thread %d accessed with no barrier between",
-                   does, offset, other);
+    machine().fail("race: %s byte %zu of the dynamic shared memory, which thread %d %s with no barrier between", does,
+                   offset, race.thread, did);
   }
-  machine().fail("race: %s %s[%zu] (%s:%d), which thread %d accessed with no barrier between", does, region->site->name,
-                 offset / region->site->element_bytes, region->site->file, region->site->line, other);
+  machine().fail("race: %s %s[%zu] (%s:%d), which thread %d %s with no barrier between", does, region->site->name,
+                 offset / region->site->element_bytes, region->site->file, region->site->line, race.thread, did);
 }
 
 void check_access(const void* p, size_t bytes, Access access, const char* word) {

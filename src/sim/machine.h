@@ -98,13 +98,13 @@ class Machine {
   const lb_sim_launch* launch_ = nullptr;
   void (*body_)(const void*) = nullptr;
   const void* params_ = nullptr;
-  int n_threads_ = 0, n_blocks_ = 0;
+  int n_threads_ = 0, n_warps_ = 0, n_blocks_ = 0;
   size_t static_shared_bytes_ = 0;
 
   std::vector<Stack> stacks_;  // kept from launch to launch
   std::vector<Thread> threads_;
   std::vector<Block> blocks_;
-  std::vector<int> lane_order_, warp_order_, block_order_;
+  std::vector<int> lane_order_, warp_order_, block_order_;  // empty: ascending
 
   int n_at_grid_ = 0;  // blocks at grid_barrier
   bool progressed_ = false, failed_ = false;

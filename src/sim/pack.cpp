@@ -14,6 +14,8 @@
 namespace lb::gpu::sim {
 namespace {
 
+constexpr size_t kDynamicLimit = 227 * 1024;  // the most that any target grants a block
+
 struct Table {
   std::vector<Kernel> kernels;
   std::vector<lb_sim_kernel> public_kernels;  // the same, sorted, made when first asked for
@@ -57,6 +59,10 @@ struct Call {
   const Kernel* kernel;
   const void* params;
 };
+void call_kernel(const void* call) {
+  const auto [kernel, params] = *static_cast<const Call*>(call);
+  kernel->call(kernel->function, params);
+}
 
 }  // namespace
 
@@ -94,19 +100,17 @@ int lb_sim_run(const lb_sim_launch* launch, char* error, size_t error_size) {
     return refuse("[%s] grid must be 1 to 2^31 - 1 blocks, at most 65535 in y and z, got (%u, %u, %u)", kernel->name,
                   grid[0], grid[1], grid[2]);
   }
+  if (launch->dynamic_shared_bytes > kDynamicLimit) {
+    return refuse("[%s] dynamic shared memory must be at most %zu bytes, got %zu", kernel->name, kDynamicLimit,
+                  launch->dynamic_shared_bytes);
+  }
   // Exactly as large as the struct: reading beyond it shows under address sanitizer.
   const std::unique_ptr<std::byte[]> params(new (std::nothrow) std::byte[kernel->params_bytes]);
   if (!params) return refuse("[%s] out of memory", kernel->name);
   std::memcpy(params.get(), launch->params, kernel->params_bytes);
   const Call call{kernel, params.get()};
   try {
-    const char* problem = machine().run(
-        *launch,
-        [](const void* c) {
-          static_cast<const Call*>(c)->kernel->call(static_cast<const Call*>(c)->kernel->function,
-                                                    static_cast<const Call*>(c)->params);
-        },
-        &call);
+    const char* problem = machine().run(*launch, call_kernel, &call);
     note_static_shared(*kernel, machine().static_shared_bytes());
     return *problem ? refuse("%s", problem) : 0;
   } catch (const std::bad_alloc&) {

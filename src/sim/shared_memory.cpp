@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "sanitizer.h"
 
@@ -25,7 +26,7 @@ void SharedMemory::Free::operator()(std::byte* p) const { std::free(p); }
 void SharedMemory::begin(size_t dynamic_bytes) {
   const size_t needed = kAlignment + round_up(dynamic_bytes + kGap, kAlignment) + kStaticRoom;
   if (needed > capacity_) {
-    if (memory_) unpoison(memory_.get(), capacity_);
+    unpoison(memory_.get(), std::exchange(capacity_, 0));
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(needed, kAlignment))));
     if (!memory_) throw std::bad_alloc();
     capacity_ = round_up(needed, kAlignment);
@@ -70,7 +71,7 @@ const SharedMemory::Region* SharedMemory::find(const void* p, size_t bytes) cons
   return nullptr;
 }
 
-int SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who) {
+SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who) {
   const size_t begin = size_t(static_cast<const std::byte*>(p) - memory_.get());
   for (size_t at = begin; at < begin + bytes;) {
     const size_t end = std::min(begin + bytes, (at / 4 + 1) * 4);
@@ -81,7 +82,7 @@ int SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who)
     const int warp = who.thread / 32;
     if (word.write_epoch == epoch_ && (word.write_bytes & mask) && word.writer != who.thread) {
       const bool ordered = word.writer / 32 == warp && word.write_warp_epoch != who.warp_epoch;
-      if (!ordered && !(access == Access::kAtomic && word.is_atomic)) return word.writer;
+      if (!ordered && !(access == Access::kAtomic && word.is_atomic)) return {word.writer, true};
     }
     if (access == Access::kRead) {
       if (word.read_epoch != epoch_) {
@@ -103,7 +104,7 @@ int SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who)
     if (word.read_epoch == epoch_ && (word.read_bytes & mask)) {
       const bool other_reads = word.readers > 1 || word.reader != who.thread;
       const bool ordered = word.readers < 3 && word.reader / 32 == warp && word.read_warp_epoch != who.warp_epoch;
-      if (other_reads && !ordered) return word.reader;
+      if (other_reads && !ordered) return {word.reader, false};
     }
     const bool same_writer = word.write_epoch == epoch_ && word.writer == who.thread;
     word.write_bytes = same_writer ? word.write_bytes | mask : mask;
@@ -112,7 +113,7 @@ int SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who)
     word.writer = who.thread;
     word.is_atomic = access == Access::kAtomic;
   }
-  return -1;
+  return {-1, false};
 }
 
 }  // namespace lb::gpu::sim

@@ -48,8 +48,13 @@ class SharedMemory {
   };
   const Region* find(const void* p, size_t bytes) const;
 
-  // Notes an access inside an array. Gives the thread it races with, or -1.
-  int note(const void* p, size_t bytes, Access access, Accessor who);
+  // An earlier access that no barrier separates from this one.
+  struct Race {
+    int thread;  // -1: there is none
+    bool is_write;
+  };
+  // Notes an access inside an array.
+  Race note(const void* p, size_t bytes, Access access, Accessor who);
   void passed_barrier() { ++epoch_; }
 
  private:

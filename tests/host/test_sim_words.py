@@ -39,7 +39,12 @@ def test_shuffles(sim: SimPack, threads: int, n: int, width: int) -> None:
     assert sim.run(f"shuffle{4 * width}_kernel", row(threads, seed=n), given, out, n=n) == ""
     lane = np.arange(threads) % 32
     base = np.arange(threads) - lane
-    sources = lane ^ n, np.full_like(lane, n), np.where(lane + n < 32, lane + n, lane), np.where(lane < n, lane, lane - n)
+    sources = (
+        lane ^ n,
+        np.full_like(lane, n),
+        np.where(lane + n < 32, lane + n, lane),
+        np.where(lane < n, lane, lane - n),
+    )
     assert (out == np.stack([given[base + source] for source in sources])).all()
 
 

@@ -7,8 +7,8 @@ namespace lb::gpu {
 LB_KERNEL(indices_kernel, Io, 1024, 1) {
   const int block = (block_id_z() * n_blocks_y() + block_id_y()) * n_blocks() + block_id();
   int* out = static_cast<int*>(p.out) + (block * n_threads() + thread_id()) * 12;
-  const int values[12] = {thread_id(), n_threads(),  block_id(),   block_id_y(), block_id_z(), n_blocks(),
-                          n_blocks_y(), n_blocks_z(), lane(), warp(), n_warps(), p.n};
+  const int values[12] = {thread_id(),  n_threads(),  block_id(), block_id_y(), block_id_z(), n_blocks(),
+                          n_blocks_y(), n_blocks_z(), lane(),     warp(),       n_warps(),    p.n};
   LB_UNROLL
   for (int i = 0; i < 12; ++i) out[i] = values[i];
 }
