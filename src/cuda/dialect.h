@@ -5,8 +5,9 @@
 #define LB_FN static __device__ __forceinline__
 #define LB_TABLE __device__
 #define LB_UNROLL _Pragma("unroll")
-#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks) \
-  extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) name([[maybe_unused]] const __grid_constant__ Params p)
+#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) \
+      name([[maybe_unused]] const __grid_constant__ Params p)
 #define LB_SHARED(T, name, count) __shared__ T name[count]
 
 // clang-format off: each needs the ones before it
