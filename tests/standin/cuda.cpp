@@ -1,5 +1,5 @@
-// libcuda.so.1 for tests: the entry points lucebox uses, over the simulated device. Like the real one it hands functions
-// out by name and version, and refuses calls on a thread without a context.
+// libcuda.so.1 for tests: the entry points lucebox uses, over the simulated device. Like the real one it hands
+// functions out by name and version, and refuses calls on a thread without a context.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -50,14 +50,20 @@ Status device_count(int* n) {
 }
 
 Status error_name(Status status, const char** text) {
-  constexpr std::pair<Status, const char*> kNames[] = {
-      {1, "CUDA_ERROR_INVALID_VALUE"},         {2, "CUDA_ERROR_OUT_OF_MEMORY"},
-      {100, "CUDA_ERROR_NO_DEVICE"},           {200, "CUDA_ERROR_INVALID_IMAGE"},
-      {201, "CUDA_ERROR_INVALID_CONTEXT"},     {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
-      {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"}, {500, "CUDA_ERROR_NOT_FOUND"},
-      {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
-      {719, "CUDA_ERROR_LAUNCH_FAILED"},       {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
-      {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}, {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}};
+  constexpr std::pair<Status, const char*> kNames[] = {{1, "CUDA_ERROR_INVALID_VALUE"},
+                                                       {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                       {100, "CUDA_ERROR_NO_DEVICE"},
+                                                       {200, "CUDA_ERROR_INVALID_IMAGE"},
+                                                       {201, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+                                                       {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+                                                       {500, "CUDA_ERROR_NOT_FOUND"},
+                                                       {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                                       {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+                                                       {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                                       {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
+                                                       {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
+                                                       {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}};
   for (const auto& [number, name] : kNames)
     if (number == status) {
       *text = name;
@@ -85,10 +91,10 @@ Status device_uuid(char* uuid, int device) {
 Status device_attribute(int* value, int attribute, int) {
   int major = 0, minor = 0;
   std::sscanf(script.architecture.c_str(), "%d.%d", &major, &minor);
-  const std::pair<int, int> attributes[] = {{1, 1024},   {10, 32},      {13, 1755000}, {16, 132},    {18, 0},
-                                            {36, 2619000}, {37, 5120},  {38, 50 << 20}, {75, major}, {76, minor},
-                                            {81, 228 << 10}, {82, 65536}, {95, 1},      {97, 227 << 10},
-                                            {8, 48 << 10}, {120, major >= 9}};
+  const std::pair<int, int> attributes[] = {{1, 1024},   {10, 32},        {13, 1755000},   {16, 132},
+                                            {18, 0},     {36, 2619000},   {37, 5120},      {38, 50 << 20},
+                                            {75, major}, {76, minor},     {81, 228 << 10}, {82, 65536},
+                                            {95, 1},     {97, 227 << 10}, {8, 48 << 10},   {120, major >= 9}};
   if (const Status status = scripted("cuDeviceGetAttribute")) return status;
   for (const auto& [id, known] : attributes)
     if (id == attribute) {

@@ -1,5 +1,5 @@
-// libamdhip64.so.7 for tests: the entry points lucebox uses, over the simulated device. Contexts are device numbers, and
-// calls act on the calling thread's current device, as in HIP.
+// libamdhip64.so.7 for tests: the entry points lucebox uses, over the simulated device. Contexts are device numbers,
+// and calls act on the calling thread's current device, as in HIP.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -35,6 +35,7 @@ STANDIN_EXPORT int hipGetDeviceCount(int* n) {
 
 STANDIN_EXPORT const char* hipGetErrorName(int status) {
   switch (status) {
+    case 1: return "hipErrorInvalidValue";
     case 2: return "hipErrorOutOfMemory";
     case 209: return "hipErrorNoBinaryForGpu";
     case 500: return "hipErrorNotFound";
@@ -58,7 +59,9 @@ STANDIN_EXPORT int hipGetDevicePropertiesR0600(void* properties, int) {
 }
 #endif
 
-STANDIN_EXPORT int hipDeviceGet(int* device, int index) { return pass("hipDeviceGet", sim().device_get, device, index); }
+STANDIN_EXPORT int hipDeviceGet(int* device, int index) {
+  return pass("hipDeviceGet", sim().device_get, device, index);
+}
 
 STANDIN_EXPORT int hipDeviceGetName(char* text, int size, int) {
   std::snprintf(text, size, "Stand-in Radeon");

@@ -1,5 +1,5 @@
-// A sim pack of three kernels written straight against its ABI, for tests of the device layer: what they need to know is
-// whether a launch arrives as it was sent. Kernels in the dialect are tested elsewhere.
+// A sim pack of three kernels written straight against its ABI, for tests of the device layer: what they need to know
+// is whether a launch arrives as it was sent. Kernels in the dialect are tested elsewhere.
 #include <cstdio>
 #include <cstring>
 

@@ -87,4 +87,13 @@ STANDIN_EXPORT int standin_calls(const char* call) {
   return standin::script.calls[call];
 }
 
+// The names of the calls so far, with spaces between; good until the next such question.
+STANDIN_EXPORT const char* standin_all_calls() {
+  static std::string names;
+  const std::lock_guard lock(standin::script.mutex);
+  names.clear();
+  for (const auto& [name, count] : standin::script.calls) names += name + " ";
+  return names.c_str();
+}
+
 STANDIN_EXPORT const char* standin_last_launch() { return standin::script.last_launch.c_str(); }

@@ -45,7 +45,7 @@ class Context {
   Handle handle() const { return handle_; }
   std::string where() const;  // `device 0 "NVIDIA H100" (sm_90)`
 
-  // One call of the driver, in this context; throws when it fails. `detail` joins the message.
+  // One call of the driver, in this context; call() throws when it fails.
   template <class... Args>
   void call(const Call<Args...>& call, std::type_identity_t<Args>... args) const {
     check(call.name, status_of(call, args...));
@@ -53,8 +53,12 @@ class Context {
   template <class... Args>
   Status status_of(const Call<Args...>& call, std::type_identity_t<Args>... args) const {
     if (!call) missing(call.name);
-    driver_.context_use(handle_);
+    check(driver_.context_use.name, driver_.context_use(handle_));
     return call(args...);
+  }
+  // A failure is dropped: it repeats what an earlier call has said, and nothing could be done about it.
+  void release(const Call<Handle>& call, Handle object) const {
+    if (driver_.context_use(handle_) == 0) call(object);
   }
   void check(const char* call, Status status, std::string_view detail = {}) const;
 
@@ -83,9 +87,8 @@ class Resource {
     std::swap(release_, other.release_);
     return *this;
   }
-  // A failure to release is dropped: it repeats what an earlier call has said, and nothing could be done about it.
   ~Resource() {
-    if (handle_ != nullptr) context_->status_of(context_->driver().*release_, handle_);
+    if (handle_ != nullptr) context_->release(context_->driver().*release_, handle_);
   }
 
   const Context& context() const { return *context_; }
