@@ -126,6 +126,7 @@ def memory(machine: Machine) -> None:
     a, b = d.upload(x), gpu.Buffer(d.device, 4000)
     assert a.address % 256 == 0 and len(a) == 4000
     assert d.device.memory() == (free - 8000, total)
+    assert np.isnan(d.download(b)).all()  # the simulator's way to show what nobody wrote
     d.stream.fill(b, 0)
     d.stream.copy(b, a, bytes=400, to_offset=3600, from_offset=40)
     got = d.download(b)
@@ -302,6 +303,8 @@ def peers(machine: Machine) -> None:
     from_, to = b.upload(sequence(50)), gpu.Buffer(a.device, 200)
     a.stream.copy_peer(to, a.device, from_, b.device, bytes=200)
     assert (a.download(to) == sequence(50)).all()
+    with raises(errors.InvalidRequestError, "of device 0", "cannot run in a stream of device 1"):
+        a.scale(to, to, 2.0, stream=b.stream)
     if machine.vendor != "sim":
         with raises(errors.UnsupportedError, "belong to different drivers"):
             a.device.enable_peer(gpu.Device("sim"))

@@ -16,8 +16,10 @@ Resource create(const Device& device, Call<Handle*, unsigned> Driver::* how, uns
   return Resource(device.context(), handle, release);
 }
 
-void check_launch(const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
+void check_launch(const Stream& stream, const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
   const DeviceInfo& info = kernel.context().info();
+  LB_CHECK(stream.context().handle() == kernel.context().handle(), kInvalid, "kernel ", kernel.name(), " of ",
+           kernel.context().where(), " cannot run in a stream of ", stream.context().where());
   LB_CHECK(kernel.params_bytes() == 0 || kernel.params_bytes() == params_bytes, kInternal, "kernel ", kernel.name(),
            " takes ", kernel.params_bytes(), " bytes of parameters, ", params_bytes,
            " were given: host and pack were not built from the same sources");
@@ -77,7 +79,7 @@ void Stream::fill(Address to, unsigned char value, size_t bytes) const {
 }
 
 void Stream::launch(const Kernel& kernel, const LaunchShape& shape, const void* params, size_t params_bytes) const {
-  check_launch(kernel, shape, params_bytes);
+  check_launch(*this, kernel, shape, params_bytes);
   const Driver& d = resource_.driver();
   const auto &g = shape.grid, &b = shape.block;
   const unsigned shared = unsigned(shape.shared_bytes);
