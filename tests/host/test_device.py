@@ -16,7 +16,7 @@ from device_scenarios import SCENARIOS
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "src/cpp/device"
 STANDIN = ROOT / "tests/standin"
-SIMULATOR = (DEVICE / "driver_sim.cpp", DEVICE / "elf.cpp")
+SIMULATOR = tuple(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp"))
 
 
 def compile_library(out: Path, *sources: Path, defines: tuple[str, ...] = ()) -> Path:

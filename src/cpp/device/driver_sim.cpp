@@ -1,10 +1,6 @@
 // The simulated device: a driver like the others, in this process. Its memory is the host's, filled with NaN when it is
 // new so that a value nobody wrote shows; a module is the shared library of a sim pack; streams run everything at once
 // on the calling thread, and a captured stream writes down what it would have run.
-#include <dlfcn.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -22,7 +18,7 @@
 #include "device/driver.h"
 #include "device/driver_error.h"
 #include "device/elf.h"
-#include "device/sim_abi.h"
+#include "device/sim_image.h"
 
 namespace lb::gpu {
 namespace {
@@ -272,42 +268,25 @@ Status graph_launch(Handle executable, Handle stream) {
 
 // ---- modules and kernels
 
-struct Module;
-
 struct Kernel {
-  const Module* module;
+  const SimImage* image;
   const lb_sim_kernel* about;
   int max_dynamic_shared;
 };
 
 struct Module {
-  int file = -1;
-  void* library = nullptr;
-  lb_sim_run_function* run = nullptr;
   std::vector<Kernel> kernels;
-
-  ~Module() {
-    if (library != nullptr) ::dlclose(library);
-    if (file >= 0) ::close(file);
-  }
 };
 
 Status module_load(Handle* handle, const void* image) {
+  const auto* bytes = static_cast<const char*>(image);
+  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver is not told the length
+  if (n == 0) return failed(kInvalidImage, "not a shared library");
+  std::string why;
+  const SimImage* loaded = load_sim_image(std::string(bytes, n), why);
+  if (loaded == nullptr) return failed(kInvalidImage, why);
   auto module = std::make_unique<Module>();
-  module->file = ::memfd_create("lucebox-sim", MFD_CLOEXEC);
-  const size_t bytes = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver is not told the length
-  if (bytes == 0) return failed(kInvalidImage, "not a shared library");
-  if (module->file < 0 || ::write(module->file, image, bytes) != ssize_t(bytes)) return kOutOfMemory;
-  // The file stays open with the library: the loader knows it by this path, and the number must not be used again.
-  const std::string path = cat("/proc/self/fd/", module->file);
-  module->library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (module->library == nullptr) return failed(kInvalidImage, ::dlerror());
-  const auto list = reinterpret_cast<lb_sim_kernels_function*>(::dlsym(module->library, "lb_sim_kernels"));
-  module->run = reinterpret_cast<lb_sim_run_function*>(::dlsym(module->library, "lb_sim_run"));
-  if (list == nullptr || module->run == nullptr) return failed(kInvalidImage, "a library without lb_sim_kernels");
-  int count = 0;
-  const lb_sim_kernel* about = list(&count);
-  for (int i = 0; i < count; ++i) module->kernels.push_back({module.get(), &about[i], kSharedDefault});
+  for (const lb_sim_kernel& about : loaded->kernels) module->kernels.push_back({loaded, &about, kSharedDefault});
   *handle = module.release();
   return 0;
 }
@@ -373,7 +352,7 @@ Status run(Handle kernel, const lb_sim_launch& launch, Handle stream, void** par
   return submit(stream, [&k, job = launch, p = std::vector(bytes, bytes + k.about->params_bytes)]() mutable {
     char why[1024] = "";
     job.params = p.data();
-    return k.module->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
+    return k.image->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
   });
 }
 

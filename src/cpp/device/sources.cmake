@@ -11,4 +11,5 @@ target_sources(lucebox_engine PRIVATE
   device/library.cpp
   device/memory.cpp
   device/module.cpp
-  device/queue.cpp)
+  device/queue.cpp
+  device/sim_image.cpp)
