@@ -148,7 +148,7 @@ class Target:
 def names(root: Path = ROOT) -> list[str]:
     """Every target that has a folder, in the order of the tables: NVIDIA by number, AMD by number, sim."""
     found = [file.parent.name for file in (root / "targets").glob("*/target.toml")]
-    return sorted(found, key=lambda name: (("sm", "gf", "si").index(name[:2]), int(re.sub(r"\D", "", name) or 0)))
+    return sorted(found, key=lambda name: ("sm gf si".find(name[:2]), int(re.sub(r"\D", "", name) or 0)))
 
 
 def load_all(root: Path = ROOT) -> list[Target]:
@@ -181,13 +181,13 @@ def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(table.keys() - known.keys())
     if unknown:
-        raise TargetError(f"{where}unknown key {unknown[0]!r}; the keys are {', '.join(known)}")
+        raise TargetError(f"{where}{unknown[0]}: no such key; the keys are {', '.join(known)}")
     hints, values = typing.get_type_hints(kind), {}
     for name, value in table.items():
         values[name] = _value(hints[name], value, f"{where}{name}")
     for name, f in known.items():
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise TargetError(f"{where}key {name!r} is missing")
+            raise TargetError(f"{where}{name}: missing")
     return kind(**values)
 
 
