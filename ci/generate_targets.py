@@ -48,8 +48,11 @@ def host_version(pyproject: str) -> str:
     return found[1]
 
 
-def boards_line(target: Target) -> str:
-    return ", ".join(board.name for board in target.boards) or "the kernels on the CPU, every access checked"
+def about(target: Target) -> str:
+    """One sentence on the pack."""
+    if target.vendor == "sim":
+        return "The GPU kernels compiled for the CPU: every barrier and access checked, nothing fast."
+    return f"GPU kernels for {', '.join(board.name for board in target.boards)}."
 
 
 # CMakePresets.json
@@ -150,7 +153,7 @@ def pack_project(target: Target, version: str) -> str:
         f'name = "lucebox-{target.slug}"',
         f'version = "{version}"',
         f'description = "lucebox: {what}"',
-        f'readme = {{ text = "For {boards_line(target)}.", content-type = "text/plain" }}',
+        f'readme = {{ text = "{about(target)}", content-type = "text/plain" }}',
         'license = "Apache-2.0"',
         'requires-python = ">=3.10"',
         "",
