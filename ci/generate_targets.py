@@ -228,7 +228,7 @@ host code.
 
 ## Boards
 
-SM is compute units on AMD. Figures are the makers' own; one that has no source is left out.
+SM is compute units on AMD. A figure that has no source is left out.
 
 | target | board | SM | memory | bandwidth | source |
 |---|---|---|---|---|---|

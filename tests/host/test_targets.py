@@ -1,4 +1,4 @@
-"""targets/: what the schema refuses, what is generated from the folders, and which pack serves a chip."""
+"""ci/targets.py: what the schema of target.toml takes and refuses."""
 
 from __future__ import annotations
 
@@ -8,39 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import check_generated
-import generate_targets
-import lucebox.targets
 import pytest
 
 import targets
 from targets import ROOT, TargetError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-NAMES = [
-    "sm_75",
-    "sm_80",
-    "sm_86",
-    "sm_87",
-    "sm_89",
-    "sm_90",
-    "sm_100",
-    "sm_103",
-    "sm_110",
-    "sm_120",
-    "sm_121",
-    "gfx1100",
-    "gfx1151",
-    "gfx1201",
-    "sim",
-]
-KNOWN = targets.load_all()
+NVIDIA = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"]
+AMD = ["gfx1100", "gfx1151", "gfx1201"]
 
 # One whole target with every key, in a tree that has the kernels it names.
 WHOLE = """
@@ -206,7 +181,7 @@ def test_family_instructions_need_the_suffix(architecture: str) -> None:
 
 
 def test_all_targets_are_there_and_right() -> None:
-    assert [target.name for target in KNOWN] == NAMES
+    assert [target.name for target in targets.load_all()] == [*NVIDIA, *AMD, "sim"]
 
 
 def test_a_description_is_what_the_file_says() -> None:
@@ -217,151 +192,3 @@ def test_a_description_is_what_the_file_says() -> None:
     failed = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_99"], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("targets/sm_99/target.toml: no such file")
-
-
-# What is generated
-
-
-def test_generated_files_are_those_checked_in() -> None:
-    for name, text in generate_targets.files().items():
-        assert (ROOT / name).read_text() == text, f"{name}: run python ci/generate_targets.py"
-
-
-def test_the_gate_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The stubs and reference pages of the gate need the installed package's tools; here only the targets' part counts.
-    monkeypatch.setattr(check_generated, "stubs", dict)
-    monkeypatch.setattr(check_generated.generate_reference, "pages", dict)
-    made = {**generate_targets.files(), "CMakePresets.json": "{}\n"}
-    monkeypatch.setattr(generate_targets, "files", lambda: made)
-    monkeypatch.setattr(generate_targets, "present", lambda: {"targets/sm_99/pyproject.toml"})
-    found = [problem for problem in check_generated.drift() if "python/lucebox/_engine" not in problem]
-    assert "CMakePresets.json is not what the sources say; run `make generate`" in found
-    assert "targets/sm_99/pyproject.toml is generated no more; delete it" in found
-    assert not any("docs/targets.md" in problem for problem in found)
-
-
-def test_presets() -> None:
-    whole = json.loads((ROOT / "CMakePresets.json").read_text())
-    shown = {preset["name"]: preset for preset in whole["configurePresets"] if not preset.get("hidden")}
-    assert set(shown) == {"cpu", "cpu-asan", "sim-asan", *NAMES}
-    for name in NAMES:
-        assert shown[name]["cacheVariables"] == {"LUCEBOX_TARGET": name}
-    assert [preset["name"] for preset in whole["buildPresets"]] == list(shown)
-    assert [preset["name"] for preset in whole["workflowPresets"]] == list(shown)
-
-
-def test_cmake_reads_the_presets() -> None:
-    done = subprocess.run(["cmake", "--list-presets"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r'^  "(\S+)"', done.stdout, re.MULTILINE) == ["cpu", "cpu-asan", *NAMES, "sim-asan"]
-
-
-def test_extras_pin_the_packs_to_the_host() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for target in KNOWN:
-        (requirement,) = project["optional-dependencies"][target.slug]
-        assert requirement == f"lucebox-{target.slug} == {project['version']}"
-
-
-def test_extras_need_their_markers() -> None:
-    with pytest.raises(TargetError, match="expected the lines '# One extra per pack"):
-        generate_targets.with_extras("[project]\n", KNOWN, "1.0")
-
-
-@pytest.mark.parametrize("target", KNOWN, ids=lambda target: target.name)
-def test_pack_project(target: targets.Target) -> None:
-    pack: dict[str, Any] = tomllib.loads((ROOT / "targets" / target.name / "pyproject.toml").read_text())
-    host = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    project, build = pack["project"], pack["tool"]["scikit-build"]
-    assert (project["name"], project["version"]) == (f"lucebox-{target.slug}", host["version"])
-    assert project["license"] == host["license"]
-    assert project["entry-points"] == {"lucebox.packs": {target.name: f"lucebox_{target.slug}"}}
-    assert build["cmake"]["define"] == {"LUCEBOX_TARGET": target.name, "LUCEBOX_PYTHON": "OFF"}
-    assert (build["install"]["components"], build["wheel"]["packages"]) == (["pack"], [])
-    assert (build["wheel"]["py-api"], build["wheel"]["reproducible"]) == ("py3", True)
-    assert build["wheel"].get("platlib", True) == (target.vendor == "sim")  # only sim's kernels run on the host
-    compilers = [item for item in pack["build-system"]["requires"] if item.startswith(("nvidia-", "ziglang"))]
-    assert len(compilers) == {"nvidia": 5, "amd": 1, "sim": 0}[target.vendor]
-
-
-def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
-    for name in NAMES:
-        write(tmp_path, (ROOT / "targets" / name / "target.toml").read_text(), name)
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    before = generate_targets.files(tmp_path)
-    (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n)+)\n", (ROOT / "docs/adding-a-target.md").read_text())
-    write(tmp_path, re.sub("^    ", "", example, flags=re.MULTILINE), "gfx1102")
-    after = generate_targets.files(tmp_path)
-    changed = {name for name in after if after[name] != before.get(name)}
-    assert changed == {*before.keys() - {f"targets/{name}/pyproject.toml" for name in NAMES}} | {
-        "targets/gfx1102/pyproject.toml"
-    }
-    assert all("gfx1102" in after[name] for name in changed)
-
-
-# What the installed host knows
-
-
-def test_the_hosts_table_is_the_folders() -> None:
-    for target, known in zip(KNOWN, lucebox.targets.TARGETS, strict=True):
-        assert (known.name, known.slug, known.vendor) == (target.name, target.slug, target.vendor)
-        assert (known.architecture, known.min_driver) == (target.architecture, target.min_driver)
-        assert dataclasses.asdict(known.capabilities) == dataclasses.asdict(target.capabilities)
-        assert [board.name for board in known.boards] == [board.name for board in target.boards]
-    assert [*lucebox.targets.NAMES] == NAMES
-
-
-def test_find() -> None:
-    target = lucebox.targets.find("sm86")
-    assert target is lucebox.targets.find("sm_86") is not None
-    assert target.install == "pip install 'lucebox[sm86]'"
-    assert lucebox.targets.find("sm_99") is None
-
-
-@pytest.mark.parametrize(
-    ("device", "packs"),
-    [
-        ("sm_75", "sm_75"),
-        ("sm_70", ""),  # older than any code there is
-        ("sm_80", "sm_80"),
-        ("sm_86", "sm_86 sm_80"),
-        ("sm_87", "sm_87"),  # Tegra: nothing but its own
-        ("sm_88", ""),
-        ("sm_89", "sm_89 sm_86 sm_80"),  # and not sm_87
-        ("sm_90", "sm_90"),  # another major
-        ("sm_100", "sm_100"),
-        ("sm_103", "sm_103"),  # sm_100a is for that chip alone
-        ("sm_110", "sm_110"),
-        ("sm_120", "sm_120"),
-        ("sm_121", "sm_121"),
-        ("sm_107", ""),
-        ("gfx1100", "gfx1100"),
-        ("gfx1101", ""),
-        ("gfx1151", "gfx1151"),
-        ("gfx1201", "gfx1201"),
-        ("sim", "sim"),
-        ("", ""),
-    ],
-)
-def test_which_packs_serve_a_chip(device: str, packs: str) -> None:
-    serving = [target.name for target in lucebox.targets.serving(device)]
-    assert serving == packs.split()
-    kinds = [lucebox.targets.serves(name, device) for name in serving]
-    assert kinds == ["exact" if name == device else "compatible" for name in serving]
-    assert all(lucebox.targets.serves(name, device) is None for name in NAMES if name not in serving)
-
-
-def test_the_command() -> None:
-    command = [sys.executable, "-m", "lucebox", "targets"]
-    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert [line.split()[0] for line in table] == ["target", *NAMES]
-    told = json.loads(subprocess.run([*command, "--json"], check=True, capture_output=True, text=True).stdout)
-    by_name = {row["name"]: row for row in told["targets"]}
-    assert list(by_name) == NAMES
-    assert by_name["sm_80"]["runs_on"] == ["sm_80", "sm_86", "sm_89"]
-    assert by_name["sm_90"]["boards"][1] == {
-        "name": "H100 SXM",
-        "sm_count": 132,
-        "memory_gb": 80,
-        "bandwidth_gb_s": 3350,
-    }
