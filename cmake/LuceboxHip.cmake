@@ -1,4 +1,5 @@
-# AMD: one code object per kernel file. Any recent clang can; the kernels use no header and no library of ROCm.
+# AMD: one code object per kernel file. Any recent clang can; the kernels use no header but the project's own
+# and no library of ROCm.
 if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import ziglang; print(*ziglang.__path__)"
     OUTPUT_VARIABLE zig_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -12,8 +13,7 @@ if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/lld @ONLY
     CONTENT "#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec '@zig@' ld.lld \"$@\"\n")
   file(CHMOD ${PROJECT_BINARY_DIR}/bin/lld PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
-  set(clang ${CMAKE_COMMAND} -E env --modify PATH=path_list_prepend:${PROJECT_BINARY_DIR}/bin ${zig} clang
-    -isystem ${zig_folder}/lib/include)  # stdint.h and stddef.h; it does not find its own
+  set(clang ${CMAKE_COMMAND} -E env --modify PATH=path_list_prepend:${PROJECT_BINARY_DIR}/bin ${zig} clang)
   set(name "zig clang")
 else()
   find_program(clang NAMES amdclang++ clang++ HINTS ENV ROCM_PATH PATH_SUFFIXES bin llvm/bin lib/llvm/bin NO_CACHE)
@@ -29,7 +29,7 @@ set(compiler "${name} ${CMAKE_MATCH_1}")
 # No bundle, which would need one more program. Code object version 5, which every ROCm since 5.7 loads. No cuid, which
 # would be a hash of paths.
 set(kernel_flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
-  -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdlibinc -ffreestanding -O3 -std=c++20)
+  -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20)
 set(code_files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
