@@ -21,8 +21,9 @@ import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import targets
 from project import BUILD, ROOT, run, tools_environment
+
+import targets
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -17,9 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import targets
 from pack import cubin, gate, hsaco
 from pack.kernel import CodeError, Kernel
+
+import targets
 
 if sys.version_info >= (3, 11):
     import tomllib

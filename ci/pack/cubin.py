@@ -1,5 +1,5 @@
-"""Kernels of a cubin. Threads, registers and stack stand in the ELF image; spills and shared memory (in the image it has
-the kilobyte added that sm_90 and later keep for themselves) in the log of ptxas -v. The registers of both must agree."""
+"""Kernels of a cubin. Threads, registers and stack stand in the ELF image; spills and shared memory in the log of
+ptxas -v (the image counts the kilobyte that sm_90 and later keep for themselves). The registers of both must agree."""
 
 from __future__ import annotations
 
@@ -31,9 +31,16 @@ class Logged:
 
 
 def kernels(image: bytes, log: str, file: str, shared_block_bytes: int) -> list[Kernel]:
-    elf = Elf(image, file)
+    try:
+        return _kernels(Elf(image, file), log, file, shared_block_bytes)
+    except (struct.error, KeyError) as error:
+        raise CodeError(f"{file}: its .nv.info is not as expected: {error!r}") from None
+
+
+def _kernels(elf: Elf, log: str, file: str, shared_block_bytes: int) -> list[Kernel]:
     entries = {i: s.name for i, s in enumerate(elf.symbols) if s.kind == STT_FUNC and s.other & ENTRY}
-    registers, stack = {}, {}
+    registers: dict[int, int] = {}
+    stack: dict[int, int] = {}
     for attribute, payload in _attributes(elf.section(".nv.info").data):
         if attribute in (REGCOUNT, MIN_STACK_SIZE):
             symbol, value = struct.unpack("<II", payload)

@@ -69,6 +69,10 @@ class Elf:
 def _sections(image: bytes) -> list[Section]:
     (table,) = struct.unpack_from("<Q", image, 0x28)
     row_size, count, i_names = struct.unpack_from("<3H", image, 0x3A)
+    (segments,) = struct.unpack_from("<Q", image, 0x20)
+    segment_size, n_segments = struct.unpack_from("<2H", image, 0x36)
+    if segments + segment_size * n_segments > len(image):
+        raise ValueError(f"its program headers end beyond its {len(image)} bytes")
     rows = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * row_size) for i in range(count)]
     data = [b"" if kind == SHT_NOBITS else image[at : at + size] for _, kind, _, _, at, size, *_ in rows]
     for (_, kind, _, _, at, size, *_), content in zip(rows, data, strict=True):

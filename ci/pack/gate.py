@@ -31,7 +31,7 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
     if kernel.spill_bytes and not may_spill:
         yield f"{where}: spills {kernel.spill_bytes} bytes of registers per thread, expected none"
     if kernel.stack_bytes and not kernel.spill_bytes:
-        yield f"{where}: {kernel.stack_bytes} bytes of stack per thread, expected none (an array with a computed index?)"
+        yield f"{where}: {kernel.stack_bytes} bytes of stack per thread, expected none (a computed array index?)"
     fits = most_threads(kernel.registers, target.vendor)
     if kernel.max_threads > fits:
         yield f"{where}: {kernel.registers} registers allow {fits} threads a block, it declares {kernel.max_threads}"
