@@ -17,7 +17,7 @@ check: .venv/tiny  # the fast part: build, gates, tests
 format: .venv/ready
 	$(RUN) ci/run_gates.py --fix
 
-generate: .venv/ready  # stubs and docs/reference, after a change to the bindings, the options or the command line
+generate: .venv/ready  # checked-in generated files, after a change to bindings, options, command line or targets/
 	$(RUN) ci/test.py wheel
 	$(RUN) ci/check_generated.py --write
 

@@ -1,0 +1,114 @@
+"""The GPU families lucebox has packs for, and which pack's code a chip can run.
+
+The table, targets.json, is generated from targets/*/target.toml. Nothing here looks at the machine or at what is
+installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "serves", "serving"]
+
+# Every chip of these architectures is a Tegra. 8.8 is among them because nothing documents it as a desktop chip.
+TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A product with this chip; a figure is None where its maker publishes none."""
+
+    name: str
+    sm_count: int | None
+    memory_gb: float | None
+    bandwidth_gb_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the kernels of a pack may use."""
+
+    bf16: bool
+    matrix: str
+    async_copy: bool
+    fp4: bool
+    tma: bool
+    clusters: bool
+    shared_block_bytes: int
+    warp_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU family: what one pack is compiled for."""
+
+    name: str
+    slug: str
+    vendor: str
+    architecture: str
+    min_driver: str
+    hosts: tuple[str, ...]
+    boards: tuple[Board, ...]
+    capabilities: Capabilities
+
+    @property
+    def install(self) -> str:
+        """The line that installs its pack."""
+        return f"pip install 'lucebox[{self.slug}]'"
+
+
+def _load() -> tuple[Target, ...]:
+    table = json.loads(Path(__file__).with_name("targets.json").read_text(encoding="utf-8"))
+    return tuple(
+        Target(
+            **{key: item[key] for key in ("name", "slug", "vendor", "architecture", "min_driver")},
+            hosts=tuple(item["hosts"]),
+            boards=tuple(Board(**board) for board in item["boards"]),
+            capabilities=Capabilities(**item["capabilities"]),
+        )
+        for item in table["targets"]
+    )
+
+
+# NVIDIA and AMD by number, then sim.
+TARGETS = _load()
+NAMES = tuple(target.name for target in TARGETS)
+
+
+def find(name: str) -> Target | None:
+    """The target of that name or slug: sm_86 or sm86."""
+    return next((target for target in TARGETS if name in (target.name, target.slug)), None)
+
+
+def serving(device: str) -> tuple[Target, ...]:
+    """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first: its own, then the
+    nearest older one. Empty where none does."""
+    fitting = [target for target in TARGETS if serves(target.name, device)]
+    return tuple(sorted(fitting, key=lambda target: -_number(target.name)))
+
+
+def serves(name: str, device: str) -> Literal["exact", "compatible"] | None:
+    """How the pack of a target runs on a chip of this architecture, None where it does not.
+
+    CUDA programming guide, "Binary Compatibility": a cubin runs on chips of the same major and an equal or higher minor
+    capability, between desktop chips only; "Feature-Set Compiler Targets": code with the `a` suffix runs on no other.
+    AMD documents no such rule for these chips.
+    """
+    if name == device:
+        return "exact" if name in NAMES else None
+    target = find(name)
+    if target is None or not re.fullmatch(r"sm_\d+", target.architecture) or not re.fullmatch(r"sm_\d+", device):
+        return None
+    if name in TEGRA or device in TEGRA:
+        return None
+    code, chip = _number(name), _number(device)
+    return "compatible" if code // 10 == chip // 10 and code < chip else None
+
+
+def _number(name: str) -> int:
+    """sm_86 -> 86, gfx1151 -> 1151, sim -> 0."""
+    return int(re.sub(r"\D", "", name) or 0)

@@ -1,0 +1,194 @@
+"""ci/targets.py: what the schema of target.toml takes and refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import targets
+from targets import ROOT, TargetError
+
+NVIDIA = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"]
+AMD = ["gfx1100", "gfx1151", "gfx1201"]
+
+# One whole target with every key, in a tree that has the kernels it names.
+WHOLE = """
+schema = 1
+name = "sm_86"
+vendor = "nvidia"
+architecture = "sm_86"
+min_driver = "580"
+hosts = ["x86_64"]
+
+[[boards]]
+name = "GeForce RTX 3090"
+sm_count = 82
+memory_gb = 24
+bandwidth_gb_s = 936
+source = "a datasheet"
+
+[capabilities]
+bf16 = true
+matrix = "mma_bf16"
+async_copy = true
+fp4 = false
+tma = false
+clusters = false
+shared_block_bytes = 101376
+warp_size = 32
+
+[kernels]
+common = ["rope"]
+vendor = ["megakernel"]
+
+[tuning]
+matvec_threads = 256
+matvec_blocks_per_sm = 2
+speculation_budget = 22
+
+[[exceptions]]
+kernel = "rope_kernel"
+what = "spill"
+reason = "measured: it is faster so"
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for file in ("src/gpu/rope.cpp", "src/gpu/copy.cpp", "src/cuda/megakernel.cu"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    write(tmp_path, WHOLE)
+    return tmp_path
+
+
+def write(tree: Path, text: str, name: str = "sm_86") -> None:
+    folder = tree / "targets" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "target.toml").write_text(text)
+
+
+# The schema
+
+
+def test_every_key_is_read(tree: Path) -> None:
+    target = targets.load("sm_86", tree)
+    assert (target.slug, target.hosts, target.min_driver) == ("sm86", ("x86_64",), "580")
+    assert target.boards == (targets.Board("GeForce RTX 3090", "a datasheet", 82, 24, 936),)
+    assert (target.capabilities.matrix, target.tuning.speculation_budget) == ("mma_bf16", 22)
+    assert target.exceptions[0].kernel == "rope_kernel"
+    assert target.sources(tree) == ["src/gpu/rope.cpp", "src/cuda/megakernel.cu"]
+
+
+def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
+    write(tree, WHOLE.replace('common = ["rope"]\nvendor = ["megakernel"]\n', ""))
+    assert targets.load("sm_86", tree).sources(tree) == ["src/gpu/copy.cpp", "src/gpu/rope.cpp"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("schema = 1", "schema = 1\ncolour = 3", "colour: no such key; the keys are schema, name, vendor"),
+        ("fp4 = false", "fp4 = false\nfp8 = true", "capabilities.fp8: no such key; the keys are bf16, matrix"),
+        ("matvec_threads", "matvec_thread", "tuning.matvec_thread: no such key; the keys are matvec_threads"),
+        ("sm_count = 82", "sms = 82", "boards[0].sms: no such key; the keys are name, source, sm_count"),
+        ("schema = 1\n", "", "schema: missing"),
+        ("tma = false\n", "", "capabilities.tma: missing"),
+        ("speculation_budget = 22\n", "", "tuning.speculation_budget: missing"),
+        ('source = "a datasheet"\n', "", "boards[0].source: missing"),
+        ('reason = "measured: it is faster so"', "", "exceptions[0].reason: missing"),
+        ("bf16 = true", "bf16 = 1", "capabilities.bf16: expected true or false, got 1"),
+        ("sm_count = 82", "sm_count = true", "boards[0].sm_count: expected an integer, got True"),
+        ("memory_gb = 24", 'memory_gb = "24"', "boards[0].memory_gb: expected a number, got '24'"),
+        ('["x86_64"]', '"x86_64"', "hosts: expected a list, got 'x86_64'"),
+        ('["x86_64"]', "[64]", "hosts[0]: expected a string, got 64"),
+        ('"a datasheet"', '" "', "boards[0].source: expected text, got ' '"),
+        ("[[boards]]", "[boards]", "boards: expected a list, got {"),
+        ("[[boards]]", "boards = [1]\n[[boars]]", "boars: no such key"),
+        ("schema = 1", "schema = 2", "schema: expected 1, got 2"),
+        ("schema = 1", "schema = ", "not TOML"),
+        ('name = "sm_86"', 'name = "sm_89"', "name: expected 'sm_86', the name of the folder, got 'sm_89'"),
+        ('"nvidia"', '"intel"', "vendor: expected one of nvidia, amd, sim, got 'intel'"),
+        ('"nvidia"', '"amd"', "architecture: 'sm_86' is none of vendor 'amd'"),
+        ('architecture = "sm_86"', 'architecture = "sm_80"', "architecture: expected 'sm_86' or 'sm_86a', got 'sm_80'"),
+        ('"580"', '"new"', "min_driver: expected a version such as '580' or '6.0', got 'new'"),
+        ('min_driver = "580"\n', "", "min_driver: expected a version such as '580' or '6.0', got ''"),
+        ('["x86_64"]', '["riscv64"]', "hosts: expected some of x86_64, aarch64, got ['riscv64']"),
+        ('["x86_64"]', "[]", "hosts: expected some of x86_64, aarch64, got []"),
+        ('"mma_bf16"', '"magic"', "capabilities.matrix: expected one of mma_f16, mma_bf16"),
+        ('"mma_bf16"', '"wgmma"', "capabilities.matrix: sm_86 has no wgmma; it has mma_bf16"),
+        ("bf16 = true", "bf16 = false", "capabilities.bf16: false contradicts matrix = 'mma_bf16'"),
+        ("fp4 = false", "fp4 = true", "capabilities.fp4: sm_86 has none, got true"),
+        ("tma = false", "tma = true", "capabilities.tma: sm_86 has none, got true"),
+        ("clusters = false", "clusters = true", "capabilities.clusters: sm_86 has none, got true"),
+        ("101376", "99", "capabilities.shared_block_bytes: expected whole KiB from 16 to 256, got 99 bytes"),
+        ("warp_size = 32", "warp_size = 64", "capabilities.warp_size: expected 32, which every kernel is written for"),
+        ("threads = 256", "threads = 250", "tuning.matvec_threads: expected 32 to 1024, a multiple of 32, got 250"),
+        ("budget = 22", "budget = 65", "tuning.speculation_budget: expected 1 to 64, got 65"),
+        ("sm_count = 82", "sm_count = 0", "boards[0].sm_count: expected more than 0, got 0"),
+        ('["rope"]', '["rape"]', "kernels: src/gpu/rape.cpp does not exist"),
+        ('["rope"]', '["rope", "rope"]', "kernels: src/gpu/rope.cpp is there twice"),
+        ('["megakernel"]', '["mega"]', "kernels: src/cuda/mega.cu does not exist"),
+        ('"spill"', '"slow"', "exceptions[0].what: expected one of spill, got 'slow'"),
+    ],
+)
+def test_refused(tree: Path, old: str, new: str, message: str) -> None:
+    assert old in WHOLE
+    write(tree, WHOLE.replace(old, new, 1))
+    with pytest.raises(TargetError, match=re.escape(message)) as error:
+        targets.load("sm_86", tree)
+    assert str(error.value).startswith("targets/sm_86/target.toml: ")
+
+
+def test_boards_are_named_once_and_there(tree: Path) -> None:
+    board = WHOLE[WHOLE.index("[[boards]]") : WHOLE.index("[capabilities]")]
+    write(tree, WHOLE.replace(board, board + board))
+    with pytest.raises(TargetError, match=re.escape("boards[1].name: 'GeForce RTX 3090' is there twice")):
+        targets.load("sm_86", tree)
+    write(tree, WHOLE.replace(board, ""))
+    with pytest.raises(TargetError, match="boards: expected one or more, got 0"):
+        targets.load("sm_86", tree)
+
+
+def test_sim_has_no_driver(tree: Path) -> None:
+    sim = WHOLE.replace("sm_86", "sim").replace("nvidia", "sim").replace("mma_bf16", "emulated")
+    write(tree, sim, "sim")
+    with pytest.raises(TargetError, match="min_driver: sim needs no driver, got '580'"):
+        targets.load("sim", tree)
+
+
+def test_no_such_target(tree: Path) -> None:
+    with pytest.raises(TargetError, match=r"targets/sm_99/target.toml: no such file; the targets are sm_86"):
+        targets.load("sm_99", tree)
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_100", "sm_120", "sm_121"])
+def test_family_instructions_need_the_suffix(architecture: str) -> None:
+    # What ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
+    target = targets.load(architecture)
+    plain = dataclasses.replace(target, architecture=architecture)
+    assert targets._check_capabilities(target, architecture, ROOT) is None
+    assert f"{architecture} has no" in str(targets._check_capabilities(plain, architecture, ROOT))
+
+
+# The folders
+
+
+def test_all_targets_are_there_and_right() -> None:
+    assert [target.name for target in targets.load_all()] == [*NVIDIA, *AMD, "sim"]
+
+
+def test_a_description_is_what_the_file_says() -> None:
+    done = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_90"], check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert (told["slug"], told["architecture"], told["capabilities"]["matrix"]) == ("sm90", "sm_90a", "wgmma")
+    assert told["sources"] == targets.load("sm_90").sources()
+    failed = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_99"], capture_output=True, text=True)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("targets/sm_99/target.toml: no such file")
