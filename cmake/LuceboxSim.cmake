@@ -14,9 +14,10 @@ set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PR
 add_executable(list_kernels ${PROJECT_SOURCE_DIR}/ci/pack/list_kernels.cpp)
 target_include_directories(list_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/cpp)
 target_link_libraries(list_kernels PRIVATE lucebox_flags ${CMAKE_DL_LIBS})
-add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/code/kernels.json
+add_dependencies(kernels list_kernels)
+add_custom_command(TARGET kernels POST_BUILD
   COMMAND list_kernels $<TARGET_FILE:kernels> ${PROJECT_BINARY_DIR}/code/kernels.json
-  DEPENDS kernels VERBATIM)
+  BYPRODUCTS ${PROJECT_BINARY_DIR}/code/kernels.json VERBATIM)
 
 set(code_files $<TARGET_FILE:kernels>)
 set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")

@@ -53,4 +53,6 @@ NB_MODULE(_engine, m) {
   lb::bind_ops(ops);
   nb::module_ gpu = m.def_submodule("gpu", "Devices through their vendors' drivers.");
   lb::bind_gpu(gpu);
+  nb::module_ gpu_ops = m.def_submodule("gpu_ops", "Single ops on a device, as in ops, with a gpu.Pack first.");
+  lb::bind_gpu_ops(gpu, gpu_ops);
 }

@@ -380,6 +380,7 @@ void bind_ops(nb::module_& m) {
         "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs"_a.noconvert(), "accepted"_a = nb::none(),
         "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped", "isa"_a = "auto", "threads"_a = 1);
   bind_ops_linear(m);
+  bind_ops_rows(m);
 }
 
 }  // namespace lb

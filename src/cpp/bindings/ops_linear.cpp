@@ -152,9 +152,14 @@ nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Id
              " is outside a table of ", table.size() / stride, " rows");
   auto y = make_array<float>(ids.size(), dim);
   Stream stream({.n_threads = threads, .isa = parse_isa(isa)});
-  lb::run(
-      Embed{.table = table.data(), .type = type, .ids = ids.data(), .y = y.data(), .rows = int(ids.size()), .dim = dim},
-      stream);
+  lb::run(Embed{.table = table.data(),
+                .type = type,
+                .ids = ids.data(),
+                .y = y.data(),
+                .rows = int(ids.size()),
+                .dim = dim,
+                .vocab = int(table.size() / stride)},
+          stream);
   return nb::cast(y);
 }
 

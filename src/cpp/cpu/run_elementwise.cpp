@@ -1,7 +1,10 @@
-// Norms, rotary embedding and the gated activation: independent rows.
+// Norms, rotary embedding, the gated activation, softmax and conversions: independent rows or values.
 #include <cmath>
 
+#include "base/dtype.h"
+#include "base/error.h"
 #include "cpu/kernels.h"
+#include "cpu/scalar/scalar.h"
 #include "cpu/tasks.h"
 
 namespace lb {
@@ -35,6 +38,27 @@ void run(const RopeTable& op, Stream& stream) {
         op.cos[long(r) * op.n_pairs + i] = static_cast<float>(std::cos(angle));
         op.sin[long(r) * op.n_pairs + i] = static_cast<float>(std::sin(angle));
       }
+  });
+}
+
+// The engine's hot paths use none of these three yet: one readable body serves every instruction set.
+void run(const Softmax& op, Stream& stream) {
+  for_ranges(stream.pool(), op.rows, 16L * op.dim, [&](int begin, int end) { cpu::scalar::softmax(op, begin, end); });
+}
+
+void run(const ArgMax& op, Stream& stream) {
+  LB_CHECK(op.dim >= 1, kInvalid, "[arg_max] dim must be at least 1, got ", op.dim);
+  for_ranges(stream.pool(), op.rows, op.dim, [&](int begin, int end) { cpu::scalar::arg_max(op, begin, end); });
+}
+
+void run(const Convert& op, Stream& stream) {
+  for (DType type : {op.from, op.to})
+    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported,
+             "[convert] from ", name(op.from), " to ", name(op.to), ": only F32, F16 and BF16 are converted");
+  const int n_runs = static_cast<int>((op.count + cpu::kTaskValues - 1) / cpu::kTaskValues);
+  stream.pool().parallel_for(n_runs, [&](int task, int) {
+    const long begin = task * cpu::kTaskValues;
+    cpu::scalar::convert(op, begin, std::min(op.count, begin + cpu::kTaskValues));
   });
 }
 

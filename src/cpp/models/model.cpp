@@ -84,7 +84,9 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     std::memcpy(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
 
-  run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden}, stream);
+  run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden,
+            info_.vocab},
+      stream);
   run(RopeTable{append.positions.data(), weights_.rope.axis.data(), weights_.rope.inv_freq.data(), ws.cos, ws.sin, rows,
                 info_.n_rot / 2},
       stream);

@@ -15,6 +15,7 @@ struct Embed {
   const int32_t* ids;  // [rows], each in [0, vocab)
   float* y;            // [rows, dim]
   int rows, dim;
+  int vocab;  // rows of the table
 };
 void run(const Embed&, Stream&);
 

@@ -1,0 +1,512 @@
+// Single ops on a device from numpy arrays: gpu.Pack, and the functions of ops with a pack as first argument. Each op
+// gets memory of its own; results are filled with NaN before the launch and have guards around them, so that a value
+// forgotten or written elsewhere shows.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "device/graph.h"
+#include "launch/pack.h"
+#include "quant/repack.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+template <class T, int kDims>
+using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+using Bytes = In<uint8_t, 1>;
+using Matrix = In<float, 2>;
+
+// A pack for Python: what it loads, and the kernels it has started since somebody asked.
+class PythonPack {
+ public:
+  PythonPack(const gpu::Device& device, const std::string& manifest_json, const std::map<std::string, nb::bytes>& files)
+      : pack_(device, manifest_json, views(files)), stream_(device) {}
+
+  const gpu::Target& target() const { return pack_.target(); }
+  const gpu::Device& device() const { return pack_.device(); }
+  const gpu::Stream& stream() const { return stream_; }
+  gpu::Pack& pack() { return pack_; }
+
+  template <class Params>
+  void run(const gpu::Launch& launch, const Params& params) {
+    started_.emplace_back(launch.kernel);
+    last_ = gpu::to_string(launch);
+    pack_.run(launch, params, stream_);
+  }
+  template <class Op>
+  void run(const Op& op) {
+    run(gpu::choose(op, pack_.target()), op);
+  }
+  std::vector<std::string> take_started() { return std::exchange(started_, {}); }
+  const std::string& last() const { return last_; }
+
+ private:
+  static gpu::Pack::Files views(const std::map<std::string, nb::bytes>& files) {
+    gpu::Pack::Files result;
+    for (const auto& [name, bytes] : files) result[name] = std::as_bytes(std::span(bytes.c_str(), bytes.size()));
+    return result;
+  }
+
+  gpu::Pack pack_;
+  gpu::Stream stream_;
+  std::vector<std::string> started_;
+  std::string last_;
+};
+
+// The device memory of one call.
+class Call {
+ public:
+  explicit Call(PythonPack& pack) : pack_(pack) {}
+
+  template <class T>
+  const T* in(const T* values, size_t count) {
+    const gpu::Buffer& buffer = allocate(count * sizeof(T));
+    pack_.stream().copy_to_device(buffer.data(), values, count * sizeof(T));
+    pack_.stream().synchronize();  // the caller's memory may go
+    return reinterpret_cast<const T*>(buffer.data());
+  }
+  template <class Array>
+  auto in(const Array& array) {
+    return in(array.data(), array.size());
+  }
+  const void* weights(const Bytes& blocks, DType type, int n_out, int n_in) {
+    const quant::PlaneLayout layout = quant::checked_plane_layout(type, n_out, n_in);
+    const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
+    LB_CHECK(blocks.size() == bytes, kInvalid, "weights [", n_out, ", ", n_in, "] of ", name(type), " are ", bytes,
+             " bytes, got ", blocks.size());
+    std::vector<std::byte> planes(layout.bytes);
+    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
+    return in(planes.data(), planes.size());
+  }
+  // Zeros, as a grid's work space starts.
+  void* zeros(size_t bytes) {
+    const gpu::Buffer& buffer = allocate(bytes);
+    pack_.stream().fill(buffer.data(), 0, bytes);
+    return buffer.data();
+  }
+
+  // Every byte 0xff: a NaN as fp32, f16 and bf16, and -1.
+  template <class T>
+  T* out(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    const gpu::Buffer& buffer = allocate(bytes + 2 * kGuardBytes);
+    pack_.stream().fill(buffer.data(), 0xff, buffer.size());
+    outputs_.push_back({&buffer, bytes});
+    return reinterpret_cast<T*>(buffer.data() + kGuardBytes);
+  }
+  // For an op that works in place.
+  template <class T>
+  T* in_out(const T* values, size_t count) {
+    T* to = out<T>(count);
+    pack_.stream().copy_to_device(to, values, count * sizeof(T));
+    pack_.stream().synchronize();
+    return to;
+  }
+
+  template <class T, class... Sizes>
+  auto read(const T* from, Sizes... sizes) {
+    const size_t shape[] = {size_t(sizes)...};
+    size_t count = 1;
+    for (size_t n : shape) count *= n;
+    check_guards();
+    auto values = std::make_unique<T[]>(count);
+    pack_.stream().copy_to_host(values.get(), const_cast<T*>(from), count * sizeof(T));
+    pack_.stream().synchronize();
+    T* data = values.release();
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return nb::ndarray<nb::numpy, T>(data, sizeof...(Sizes), shape, owner).cast();
+  }
+
+ private:
+  static constexpr size_t kGuardBytes = 256;
+  struct Output {
+    const gpu::Buffer* buffer;
+    size_t bytes;
+  };
+
+  const gpu::Buffer& allocate(size_t bytes) {
+    return buffers_.emplace_back(pack_.device(), std::max<size_t>(bytes, 16));
+  }
+  void check_guards() const {
+    unsigned char guard[kGuardBytes];
+    for (const Output& output : outputs_)
+      for (size_t at : {size_t(0), kGuardBytes + output.bytes}) {
+        pack_.stream().copy_to_host(guard, output.buffer->data() + at, kGuardBytes);
+        pack_.stream().synchronize();
+        LB_CHECK(std::all_of(guard, guard + kGuardBytes, [](unsigned char b) { return b == 0xff; }), kInternal,
+                 pack_.last(), " wrote ", at ? "behind" : "before", " its output of ", output.bytes, " bytes");
+      }
+  }
+
+  PythonPack& pack_;
+  std::deque<gpu::Buffer> buffers_;
+  std::vector<Output> outputs_;
+};
+
+int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }
+
+template <class Array>
+void check_shape(const char* what, const Array& array, std::initializer_list<size_t> shape) {
+  bool same = array.ndim() == shape.size();
+  for (size_t i = 0; same && i < shape.size(); ++i) same = array.shape(i) == shape.begin()[i];
+  LB_CHECK(same, kInvalid, what, " has the wrong shape");
+}
+
+DType dtype_named(const std::string& text) {
+  const auto type = dtype_from_name(text);
+  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
+  return *type;
+}
+
+Activations activations_named(const std::string& text) {
+  LB_CHECK(text == "int8" || text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
+  return text == "int8" ? Activations::kInt8 : Activations::kF32;
+}
+
+nb::object rms_norm(PythonPack& pack, In<float, 3> x, In<float, 1> w, float eps) {
+  check_shape("w", w, {x.shape(2)});
+  Call call(pack);
+  float* y = call.out<float>(x.size());
+  pack.run(RmsNorm{.x = call.in(x),
+                   .w = call.in(w),
+                   .y = y,
+                   .rows = size(x, 0),
+                   .heads = size(x, 1),
+                   .dim = size(x, 2),
+                   .row_stride = long(x.shape(1) * x.shape(2)),
+                   .head_stride = long(x.shape(2)),
+                   .eps = eps});
+  return call.read(y, x.shape(0), x.shape(1), x.shape(2));
+}
+
+// The first `dim` of each head's values, read at the head's stride.
+nb::object rms_norm_strided(PythonPack& pack, In<float, 3> x, In<float, 1> w, float eps) {
+  LB_CHECK(w.shape(0) <= x.shape(2), kInvalid, "w is longer than a head of x");
+  const size_t dim = w.shape(0);
+  Call call(pack);
+  float* y = call.out<float>(x.shape(0) * x.shape(1) * dim);
+  pack.run(RmsNorm{.x = call.in(x),
+                   .w = call.in(w),
+                   .y = y,
+                   .rows = size(x, 0),
+                   .heads = size(x, 1),
+                   .dim = int(dim),
+                   .row_stride = long(x.shape(1) * x.shape(2)),
+                   .head_stride = long(x.shape(2)),
+                   .eps = eps});
+  return call.read(y, x.shape(0), x.shape(1), dim);
+}
+
+nb::object gated_rms_norm(PythonPack& pack, In<float, 3> o, In<float, 3> z, In<float, 1> w, float eps) {
+  check_shape("z", z, {o.shape(0), o.shape(1), o.shape(2)});
+  check_shape("w", w, {o.shape(2)});
+  Call call(pack);
+  float* y = call.in_out(o.data(), o.size());  // in place, as the engine does
+  pack.run(GatedRmsNorm{.o = y,
+                        .z = call.in(z),
+                        .w = call.in(w),
+                        .y = y,
+                        .rows = size(o, 0),
+                        .heads = size(o, 1),
+                        .dim = size(o, 2),
+                        .eps = eps});
+  return call.read(y, o.shape(0), o.shape(1), o.shape(2));
+}
+
+nb::object swiglu(PythonPack& pack, Matrix gate, Matrix up) {
+  check_shape("up", up, {gate.shape(0), gate.shape(1)});
+  Call call(pack);
+  float* y = call.out<float>(gate.size());
+  pack.run(SwiGlu{.gate = call.in(gate), .up = call.in(up), .y = y, .rows = size(gate, 0), .dim = size(gate, 1)});
+  return call.read(y, gate.shape(0), gate.shape(1));
+}
+
+nb::object rope(PythonPack& pack, In<float, 3> x, Matrix cos, Matrix sin, const std::string& pairs) {
+  LB_CHECK(pairs == "halves" || pairs == "adjacent", kInvalid, "pairs must be halves or adjacent, got ", pairs);
+  LB_CHECK(2 * cos.shape(1) <= x.shape(2), kInvalid, "cannot rotate ", cos.shape(1), " pairs of a head of ",
+           x.shape(2));
+  check_shape("cos", cos, {x.shape(0), cos.shape(1)});
+  check_shape("sin", sin, {x.shape(0), cos.shape(1)});
+  Call call(pack);
+  float* y = call.in_out(x.data(), x.size());
+  pack.run(Rope{.x = y,
+                .cos = call.in(cos),
+                .sin = call.in(sin),
+                .rows = size(x, 0),
+                .heads = size(x, 1),
+                .dim = size(x, 2),
+                .n_pairs = size(cos, 1),
+                .pairs = pairs == "halves" ? RopePairs::kHalves : RopePairs::kAdjacent});
+  return call.read(y, x.shape(0), x.shape(1), x.shape(2));
+}
+
+// Twice with one barrier counter, as a graph replays it.
+template <class Op>
+void run_on_grid(PythonPack& pack, Call& call, const Op& op) {
+  OnGrid<Op> on_grid{.op = op, .work = {}};
+  const gpu::Launch launch = gpu::choose(on_grid, pack.target());
+  on_grid.work.barrier = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)));
+  on_grid.work.partials = call.zeros(size_t(op.rows) * launch.grid[0] * kGridPartialBytes);
+  for (int i = 0; i < 2; ++i) pack.run(launch, on_grid);
+}
+
+nb::object softmax(PythonPack& pack, Matrix x, float scale, bool grid) {
+  Call call(pack);
+  float* y = call.out<float>(x.size());
+  const Softmax op{.x = call.in(x), .y = y, .rows = size(x, 0), .dim = size(x, 1), .scale = scale};
+  grid ? run_on_grid(pack, call, op) : pack.run(op);
+  return call.read(y, x.shape(0), x.shape(1));
+}
+
+nb::object arg_max(PythonPack& pack, Matrix x, bool grid) {
+  Call call(pack);
+  int32_t* y = call.out<int32_t>(x.shape(0));
+  const ArgMax op{.x = call.in(x), .y = y, .rows = size(x, 0), .dim = size(x, 1)};
+  grid ? run_on_grid(pack, call, op) : pack.run(op);
+  return call.read(y, x.shape(0));
+}
+
+nb::object convert(PythonPack& pack, Bytes x, const std::string& from, const std::string& to) {
+  const DType from_type = dtype_named(from), to_type = dtype_named(to);
+  const size_t count = x.size() / info(from_type).block_bytes;
+  Call call(pack);
+  uint8_t* y = call.out<uint8_t>(count * info(to_type).block_bytes);
+  pack.run(Convert{.x = call.in(x), .y = y, .from = from_type, .to = to_type, .count = long(count)});
+  return call.read(y, count * info(to_type).block_bytes);
+}
+
+nb::object embed(PythonPack& pack, Bytes table, const std::string& dtype, int dim, In<int32_t, 1> ids) {
+  const DType type = dtype_named(dtype);
+  quant::checked_plane_layout(type, 0, dim);
+  const int vocab = int(table.size() / row_bytes(type, size_t(dim)));
+  for (size_t i = 0; i < ids.size(); ++i)
+    LB_CHECK(ids.data()[i] >= 0 && ids.data()[i] < vocab, kInvalid, "id ", ids.data()[i], " is outside a table of ",
+             vocab, " rows");
+  Call call(pack);
+  float* y = call.out<float>(ids.size() * dim);
+  pack.run(Embed{.table = call.weights(table, type, vocab, dim),
+                 .type = type,
+                 .ids = call.in(ids),
+                 .y = y,
+                 .rows = int(ids.size()),
+                 .dim = dim,
+                 .vocab = vocab});
+  return call.read(y, ids.size(), size_t(dim));
+}
+
+// One launch; `add` is given in the memory of y, as a residual is.
+std::vector<nb::object> linear_group(PythonPack& pack, const std::vector<Bytes>& weights,
+                                     const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+                                     Matrix x, const std::optional<std::vector<Matrix>>& add,
+                                     const std::string& activations) {
+  const size_t rows = x.shape(0);
+  check_shape("x", x, {rows, size_t(n_in)});
+  LB_CHECK(weights.size() == dtypes.size() && weights.size() == n_out.size() && (!add || add->size() == weights.size()),
+           kInvalid, "weights, dtypes, n_out and add must be as many");
+  LB_CHECK(weights.size() >= 1 && weights.size() <= kMaxProducts, kInvalid, "a group has 1 to ", kMaxProducts,
+           " weights, got ", weights.size());
+  Call call(pack);
+  LinearGroup group{};
+  group.n = int(weights.size());
+  const float* on_device = call.in(x);
+  for (int i = 0; i < group.n; ++i) {
+    const size_t outs = size_t(n_out[i]);
+    if (add) check_shape("add", (*add)[i], {rows, outs});
+    float* y = add ? call.in_out((*add)[i].data(), rows * outs) : call.out<float>(rows * outs);
+    const DType type = dtype_named(dtypes[i]);
+    group.products[i] = {.w = call.weights(weights[i], type, n_out[i], n_in),
+                         .type = type,
+                         .x = on_device,
+                         .add = add ? y : nullptr,
+                         .y = y,
+                         .rows = int(rows),
+                         .n_in = n_in,
+                         .n_out = n_out[i],
+                         .activations = activations_named(activations)};
+  }
+  pack.run(group);
+  std::vector<nb::object> results;
+  for (int i = 0; i < group.n; ++i) results.push_back(call.read(group.products[i].y, rows, size_t(n_out[i])));
+  return results;
+}
+
+nb::object linear(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, Matrix x,
+                  const std::optional<Matrix>& add, const std::string& activations) {
+  std::optional<std::vector<Matrix>> adds;
+  if (add) adds.emplace().push_back(*add);
+  return linear_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
+}
+
+nb::object linear_tile(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, Matrix x,
+                       const std::optional<Matrix>& add) {
+  const size_t rows = x.shape(0);
+  check_shape("x", x, {rows, size_t(n_in)});
+  if (add) check_shape("add", *add, {rows, size_t(n_out)});
+  Call call(pack);
+  const DType type = dtype_named(dtype);
+  float* y = call.out<float>(rows * n_out);
+  const Linear op{.w = call.weights(w, type, n_out, n_in),
+                  .type = type,
+                  .x = call.in(x),
+                  .add = add ? call.in(*add) : nullptr,
+                  .y = y,
+                  .rows = int(rows),
+                  .n_in = n_in,
+                  .n_out = n_out,
+                  .activations = Activations::kF32};
+  pack.run(gpu::choose_tile(op, pack.target()), op);
+  return call.read(y, rows, size_t(n_out));
+}
+
+nb::object read_memory(PythonPack& pack, Bytes x) {
+  Call call(pack);
+  const size_t n_blocks = size_t(gpu::read_blocks(pack.target()));
+  uint32_t* sums = call.out<uint32_t>(n_blocks);
+  pack.run(ReadMemory{.x = call.in(x), .bytes = x.size(), .sums = sums});
+  return call.read(sums, n_blocks);
+}
+
+// Seconds of one call of `work` by the device's own clock: a graph of `work` replayed, the least of `tries`.
+template <class Work>
+double time_on_device(PythonPack& pack, int replays, int tries, Work&& work) {
+  const gpu::Stream& stream = pack.stream();
+  work();
+  stream.synchronize();
+  gpu::Capture capture(stream);
+  work();
+  const gpu::Graph graph(capture);
+  graph.launch(stream);
+  double best = 1e30;
+  for (int i = 0; i < tries; ++i) {
+    const gpu::Event begin(pack.device()), end(pack.device());
+    stream.record(begin);
+    for (int j = 0; j < replays; ++j) graph.launch(stream);
+    stream.record(end);
+    end.synchronize();
+    best = std::min(best, double(begin.elapsed_ms(end)) * 1e-3 / replays);
+  }
+  return best;
+}
+
+// A buffer of bytes without a pattern a memory controller could profit from.
+gpu::Buffer random_buffer(PythonPack& pack, size_t bytes, uint64_t seed) {
+  gpu::Buffer buffer(pack.device(), bytes);
+  std::vector<uint64_t> values((std::min<size_t>(bytes, 64 << 20) + 7) / 8);
+  for (uint64_t& value : values) {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    value = seed ^= seed << 17;
+  }
+  const size_t piece = values.size() * 8;
+  for (size_t at = 0; at < bytes; at += piece)
+    pack.stream().copy_to_device(buffer.data() + at, values.data(), std::min(piece, bytes - at));
+  pack.stream().synchronize();
+  return buffer;
+}
+
+nb::dict time_linear(PythonPack& pack, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+                     int rows, const std::string& activations, int sets, int replays, int tries) {
+  LB_CHECK(dtypes.size() == n_out.size() && !dtypes.empty() && dtypes.size() <= kMaxProducts, kInvalid,
+           "one n_out for each of 1 to ", kMaxProducts, " dtypes");
+  LB_CHECK(sets >= 1 && replays >= 1 && tries >= 1, kInvalid, "sets, replays and tries must be at least 1");
+  const gpu::Buffer x(pack.device(), size_t(rows) * n_in * sizeof(float));
+  pack.stream().fill(x.data(), 0, x.size());
+  std::deque<gpu::Buffer> memory;
+  std::vector<LinearGroup> groups;
+  for (int set = 0; set < sets; ++set) {
+    LinearGroup group{};
+    group.n = int(dtypes.size());
+    for (int i = 0; i < group.n; ++i) {
+      const DType type = dtype_named(dtypes[i]);
+      const size_t bytes = quant::checked_plane_layout(type, n_out[i], n_in).bytes;
+      const gpu::Buffer& w = memory.emplace_back(random_buffer(pack, bytes, 88172645463325252ull + set));
+      const gpu::Buffer& y = memory.emplace_back(pack.device(), size_t(rows) * n_out[i] * sizeof(float));
+      group.products[i] = {.w = w.data(),
+                           .type = type,
+                           .x = reinterpret_cast<const float*>(x.data()),
+                           .add = nullptr,
+                           .y = reinterpret_cast<float*>(y.data()),
+                           .rows = rows,
+                           .n_in = n_in,
+                           .n_out = n_out[i],
+                           .activations = activations_named(activations)};
+    }
+    groups.push_back(group);
+  }
+  const double seconds = time_on_device(pack, replays, tries, [&] {
+    for (const LinearGroup& group : groups) pack.run(group);
+  });
+  pack.take_started();
+  nb::dict result;
+  result["seconds"] = seconds / sets;
+  result["bytes"] = gpu::bytes_of(groups[0]);
+  result["launch"] = pack.last();
+  return result;
+}
+
+double read_bandwidth(PythonPack& pack, size_t bytes, int replays, int tries) {
+  const gpu::Buffer x = random_buffer(pack, bytes / 16 * 16, 88172645463325252ull);
+  const gpu::Buffer sums(pack.device(), size_t(gpu::read_blocks(pack.target())) * sizeof(uint32_t));
+  const ReadMemory op{.x = x.data(), .bytes = x.size(), .sums = reinterpret_cast<uint32_t*>(sums.data())};
+  const double seconds = time_on_device(pack, replays, tries, [&] { pack.run(op); });
+  pack.take_started();
+  return double(x.size()) / seconds;
+}
+
+void bind_timing(nb::module_& m) {
+  m.def("time_linear", &time_linear, "pack"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1, "activations"_a = "int8",
+        "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
+        "Seconds a launch over `sets` rotated sets of weights, the bytes it moves, and the launch.");
+  m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "replays"_a = 20, "tries"_a = 5,
+        "Bytes a second of a kernel that only reads.");
+}
+
+}  // namespace
+
+void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
+  nb::class_<PythonPack>(gpu, "Pack", "A kernel pack loaded on a device.")
+      .def(nb::init<const gpu::Device&, const std::string&, const std::map<std::string, nb::bytes>&>(), "device"_a,
+           "manifest_json"_a, "files"_a)
+      .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
+      .def_prop_ro("launched", &PythonPack::last, "The last launch, as text.")
+      .def("take_started", &PythonPack::take_started, "Names of the kernels started since the last call of this.");
+  m.def("rms_norm", &rms_norm, "pack"_a, "x"_a, "w"_a, "eps"_a);
+  m.def("rms_norm_strided", &rms_norm_strided, "pack"_a, "x"_a, "w"_a, "eps"_a,
+        "The norm of the first len(w) values of each head of x.");
+  m.def("gated_rms_norm", &gated_rms_norm, "pack"_a, "o"_a, "z"_a, "w"_a, "eps"_a);
+  m.def("swiglu", &swiglu, "pack"_a, "gate"_a, "up"_a);
+  m.def("rope", &rope, "pack"_a, "x"_a, "cos"_a, "sin"_a, "pairs"_a = "halves");
+  m.def("softmax", &softmax, "pack"_a, "x"_a, "scale"_a = 1.0f, "grid"_a = false,
+        "grid: every row over all blocks, in one cooperative launch.");
+  m.def("arg_max", &arg_max, "pack"_a, "x"_a, "grid"_a = false);
+  m.def("convert", &convert, "pack"_a, "x"_a, "from_"_a, "to"_a);
+  m.def("embed", &embed, "pack"_a, "table"_a, "dtype"_a, "dim"_a, "ids"_a);
+  m.def("linear", &linear, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
+        "activations"_a = "int8");
+  m.def("linear_group", &linear_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
+        "add"_a = nb::none(), "activations"_a = "int8", "Up to four products of one x in one launch.");
+  m.def("linear_tile", &linear_tile, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
+        "The product on matrix units, x rounded to the type of w.");
+  m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
+  bind_timing(m);
+}
+
+}  // namespace lb

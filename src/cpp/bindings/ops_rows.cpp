@@ -1,0 +1,106 @@
+// Softmax, the largest value, conversions and the device layout of weights on numpy arrays, for tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "device/stream.h"
+#include "ops/arg_max.h"
+#include "ops/convert.h"
+#include "ops/softmax.h"
+#include "quant/repack.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+nb::object array_of(std::unique_ptr<T[]> values, std::initializer_list<size_t> shape) {
+  T* data = values.release();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return nb::ndarray<nb::numpy, T>(data, shape, owner).cast();
+}
+
+DType dtype_named(const std::string& text) {
+  const auto type = dtype_from_name(text);
+  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
+  return *type;
+}
+
+Stream stream_of(int threads) { return Stream({.n_threads = threads, .isa = best_isa()}); }
+
+nb::object softmax(Matrix x, float scale, int threads) {
+  auto y = std::make_unique<float[]>(x.size());
+  Stream stream = stream_of(threads);
+  run(Softmax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1)), .scale = scale}, stream);
+  return array_of(std::move(y), {x.shape(0), x.shape(1)});
+}
+
+nb::object arg_max(Matrix x, int threads) {
+  auto y = std::make_unique<int32_t[]>(x.shape(0));
+  Stream stream = stream_of(threads);
+  run(ArgMax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1))}, stream);
+  return array_of(std::move(y), {x.shape(0)});
+}
+
+nb::object convert(Bytes x, const std::string& from, const std::string& to, int threads) {
+  const DType from_type = dtype_named(from), to_type = dtype_named(to);
+  const size_t count = x.size() / info(from_type).block_bytes, bytes = count * info(to_type).block_bytes;
+  auto y = std::make_unique<uint8_t[]>(bytes);
+  Stream stream = stream_of(threads);
+  run(Convert{.x = x.data(), .y = y.get(), .from = from_type, .to = to_type, .count = long(count)}, stream);
+  return array_of(std::move(y), {bytes});
+}
+
+void check_bytes(const char* what, const Bytes& data, size_t bytes) {
+  LB_CHECK(data.size() == bytes, kInvalid, what, " must be ", bytes, " bytes, got ", data.size());
+}
+
+nb::object to_planes(Bytes blocks, const std::string& dtype, int n_out, int n_in) {
+  const DType type = dtype_named(dtype);
+  const size_t bytes = quant::checked_plane_layout(type, n_out, n_in).bytes;
+  check_bytes("blocks", blocks, row_bytes(type, size_t(n_in)) * n_out);
+  auto planes = std::make_unique<uint8_t[]>(bytes);
+  quant::to_planes(type, n_out, n_in, blocks.data(), reinterpret_cast<std::byte*>(planes.get()));
+  return array_of(std::move(planes), {bytes});
+}
+
+nb::object from_planes(Bytes planes, const std::string& dtype, int n_out, int n_in) {
+  const DType type = dtype_named(dtype);
+  check_bytes("planes", planes, quant::checked_plane_layout(type, n_out, n_in).bytes);
+  const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
+  auto blocks = std::make_unique<uint8_t[]>(bytes);
+  quant::from_planes(type, n_out, n_in, reinterpret_cast<const std::byte*>(planes.data()), blocks.get());
+  return array_of(std::move(blocks), {bytes});
+}
+
+// (offset, bytes of a row) of each plane, and the bytes of all.
+nb::tuple plane_layout(const std::string& dtype, int n_out, int n_in) {
+  const quant::PlaneLayout layout = quant::checked_plane_layout(dtype_named(dtype), n_out, n_in);
+  nb::list planes;
+  for (int i = 0; i < layout.n_planes; ++i) planes.append(nb::make_tuple(layout.offset[i], layout.row_bytes[i]));
+  return nb::make_tuple(planes, layout.bytes);
+}
+
+}  // namespace
+
+void bind_ops_rows(nb::module_& m) {
+  m.def("softmax", &softmax, "x"_a, "scale"_a = 1.0f, "threads"_a = 1);
+  m.def("arg_max", &arg_max, "x"_a, "threads"_a = 1, "The lowest index of each row's largest value.");
+  m.def("convert", &convert, "x"_a, "from_"_a, "to"_a, "threads"_a = 1, "Bytes of one element type as another's.");
+  m.def("to_planes", &to_planes, "blocks"_a, "dtype"_a, "n_out"_a, "n_in"_a, "Weights as a device keeps them.");
+  m.def("from_planes", &from_planes, "planes"_a, "dtype"_a, "n_out"_a, "n_in"_a);
+  m.def("plane_layout", &plane_layout, "dtype"_a, "n_out"_a, "n_in"_a,
+        "(offset, row bytes) of each plane, and the bytes of all.");
+}
+
+}  // namespace lb

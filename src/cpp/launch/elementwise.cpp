@@ -1,0 +1,121 @@
+// Block sizes: enough threads that each has about four values, in whole warps, up to what the kernel was built for.
+#include "launch/elementwise.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "quant/repack.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kWarp = 32;
+
+uint32_t threads_for(long values, int most) {
+  const long threads = (values + 4 * kWarp - 1) / (4 * kWarp) * kWarp;
+  return static_cast<uint32_t>(std::clamp<long>(threads, kWarp, most));
+}
+
+// One block a row; a grid of none is not a launch, so rows must be there.
+Launch by_rows(const char* kernel, long rows, long row_values, int most_threads, const Target& target,
+               const std::string& op) {
+  LB_CHECK(rows >= 1 && row_values >= 1, kInvalid, op, ": nothing to compute");
+  return checked({.kernel = kernel,
+                  .grid = {static_cast<uint32_t>(rows), 1, 1},
+                  .block = {threads_for(row_values, most_threads), 1, 1},
+                  .overlap_previous = true},
+                 target, op);
+}
+
+// Values spread over a grid of at most eight blocks an SM, each thread taking one of `per_thread` after another.
+Launch by_values(const char* kernel, long values, int per_thread, const Target& target, const std::string& op) {
+  LB_CHECK(values >= 1, kInvalid, op, ": nothing to compute");
+  constexpr int kThreads = 256;
+  const long blocks = (values + long(kThreads) * per_thread - 1) / (long(kThreads) * per_thread);
+  return checked({.kernel = kernel,
+                  .grid = {static_cast<uint32_t>(std::min<long>(blocks, 8L * target.n_sms)), 1, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, op);
+}
+
+// A block an SM: all of them are resident, which a grid barrier needs, and a block has at least four values a thread.
+Launch by_grid(const char* kernel, int rows, int dim, const Target& target, const std::string& op) {
+  LB_CHECK(rows >= 1 && dim >= 1, kInvalid, op, ": nothing to compute");
+  constexpr int kThreads = 512;
+  const int blocks = std::clamp((dim + 4 * kThreads - 1) / (4 * kThreads), 1, target.n_sms);
+  return checked(
+      {.kernel = kernel, .grid = {static_cast<uint32_t>(blocks), 1, 1}, .block = {kThreads, 1, 1}, .cooperative = true},
+      target, op);
+}
+
+std::string shape(const char* op, int rows, int dim) { return cat("[", op, "] [", rows, ", ", dim, "]"); }
+std::string shape(const char* op, int rows, int heads, int dim) {
+  return cat("[", op, "] [", rows, ", ", heads, ", ", dim, "]");
+}
+
+}  // namespace
+
+Launch choose(const RmsNorm& op, const Target& target) {
+  return by_rows("rms_norm_kernel", long(op.rows) * op.heads, op.dim, 512, target,
+                 shape("rms_norm", op.rows, op.heads, op.dim));
+}
+
+Launch choose(const GatedRmsNorm& op, const Target& target) {
+  return by_rows("gated_rms_norm_kernel", long(op.rows) * op.heads, op.dim, 512, target,
+                 shape("gated_rms_norm", op.rows, op.heads, op.dim));
+}
+
+Launch choose(const Rope& op, const Target& target) {
+  return by_values("rope_kernel", long(op.rows) * op.heads * op.n_pairs, 1, target,
+                   shape("rope", op.rows, op.heads, op.dim));
+}
+
+Launch choose(const SwiGlu& op, const Target& target) {
+  return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, shape("swiglu", op.rows, op.dim));
+}
+
+Launch choose(const Softmax& op, const Target& target) {
+  return by_rows("softmax_kernel", op.rows, op.dim, 1024, target, shape("softmax", op.rows, op.dim));
+}
+
+Launch choose(const ArgMax& op, const Target& target) {
+  return by_rows("arg_max_kernel", op.rows, op.dim, 1024, target, shape("arg_max", op.rows, op.dim));
+}
+
+Launch choose(const Convert& op, const Target& target) {
+  const std::string what = cat("[convert] ", op.count, " values from ", name(op.from), " to ", name(op.to));
+  for (DType type : {op.from, op.to})
+    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, what, " on ",
+             target.name, ": only F32, F16 and BF16 are converted");
+  return by_values("convert_kernel", op.count, 4, target, what);
+}
+
+Launch choose(const Embed& op, const Target& target) {
+  const std::string what = cat("[embed] ", op.rows, " rows of ", name(op.type), " [", op.vocab, ", ", op.dim, "]");
+  LB_CHECK(quant::plane_format(op.type).n_planes > 0, kUnsupported, what, " on ", target.name, ": no kernel reads ",
+           name(op.type), " tables");
+  quant::checked_plane_layout(op.type, op.vocab, op.dim);
+  return by_rows("embed_kernel", op.rows, op.dim, 256, target, what);
+}
+
+int read_blocks(const Target& target) { return 4 * target.n_sms; }
+
+Launch choose(const ReadMemory& op, const Target& target) {
+  const std::string what = cat("[read_memory] ", op.bytes, " bytes");
+  LB_CHECK(op.bytes > 0 && op.bytes % 16 == 0, kInvalid, what, ": must be a multiple of 16");
+  return checked(
+      {.kernel = "read_kernel", .grid = {static_cast<uint32_t>(read_blocks(target)), 1, 1}, .block = {512, 1, 1}},
+      target, what);
+}
+
+Launch choose(const OnGrid<Softmax>& op, const Target& target) {
+  return by_grid("softmax_grid_kernel", op.op.rows, op.op.dim, target, shape("softmax_grid", op.op.rows, op.op.dim));
+}
+
+Launch choose(const OnGrid<ArgMax>& op, const Target& target) {
+  return by_grid("arg_max_grid_kernel", op.op.rows, op.op.dim, target, shape("arg_max_grid", op.op.rows, op.op.dim));
+}
+
+}  // namespace lb::gpu

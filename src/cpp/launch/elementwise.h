@@ -1,0 +1,36 @@
+// Geometry of the ops on independent rows or values. Each choose() is pure; an op that a pack lacks or a target cannot
+// run is an error that names it.
+#pragma once
+
+#include "launch/launch.h"
+#include "launch/target.h"
+#include "ops/arg_max.h"
+#include "ops/convert.h"
+#include "ops/embed.h"
+#include "ops/grid_work.h"
+#include "ops/linear.h"
+#include "ops/read_memory.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/softmax.h"
+
+namespace lb::gpu {
+
+Launch choose(const RmsNorm& op, const Target& target);
+Launch choose(const GatedRmsNorm& op, const Target& target);
+Launch choose(const Rope& op, const Target& target);
+Launch choose(const SwiGlu& op, const Target& target);
+Launch choose(const Softmax& op, const Target& target);
+Launch choose(const ArgMax& op, const Target& target);
+Launch choose(const Convert& op, const Target& target);
+Launch choose(const Embed& op, const Target& target);
+Launch choose(const ReadMemory& op, const Target& target);
+
+// Few long rows over all blocks; cooperative. The partials need rows * grid[0] * kGridPartialBytes bytes.
+Launch choose(const OnGrid<Softmax>& op, const Target& target);
+Launch choose(const OnGrid<ArgMax>& op, const Target& target);
+
+// Blocks of the grids that read_kernel's sums are laid out for.
+int read_blocks(const Target& target);
+
+}  // namespace lb::gpu

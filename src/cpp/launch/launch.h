@@ -1,0 +1,25 @@
+// How one kernel is started: what the functions choose(op, target) return and the device layer carries out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+namespace lb::gpu {
+
+struct Launch {
+  const char* kernel;  // a string constant: names live as long as the program
+  uint32_t grid[3] = {1, 1, 1};
+  uint32_t block[3] = {1, 1, 1};
+  size_t shared_bytes = 0;        // dynamic
+  bool cooperative = false;       // all blocks alive at once: the kernel has a grid barrier
+  uint32_t cluster = 0;           // blocks of a cluster; 0: none
+  bool overlap_previous = false;  // may begin while the kernel before it ends (it calls wait_for_previous)
+};
+
+// linear_vec_q4_k_int8_kernel<<<[264, 1, 1], [256, 1, 1], 5120 B>>> overlap
+std::ostream& operator<<(std::ostream& out, const Launch& launch);
+std::string to_string(const Launch& launch);
+
+}  // namespace lb::gpu

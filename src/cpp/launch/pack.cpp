@@ -1,0 +1,47 @@
+// Loading a pack, and handing launches to the device layer.
+#include "launch/pack.h"
+
+#include "base/error.h"
+#include "format/json.h"
+
+namespace lb::gpu {
+
+Pack::Pack(const Device& device, std::string_view manifest_json, const Files& files)
+    : device_(device),
+      target_(target_of(manifest_json, device.info().n_sms, size_t(device.info().shared_block_bytes))) {
+  std::map<std::string, Module, std::less<>> modules;
+  const Json manifest = parse_json(manifest_json, "manifest.json");
+  for (const Json& entry : manifest.at("kernels").array()) {
+    const std::string& name = entry.at("name").string();
+    const std::string& file = entry.at("file").string();
+    const auto image = files.find(file);
+    LB_CHECK(image != files.end(), kFormat, "the pack of ", target_.name, " has no file ", file,
+             ", where its manifest puts ", name, "; install the pack again");
+    auto module = modules.find(file);
+    if (module == modules.end())
+      module = modules.emplace(file, Module(device, image->second, target_.name + " " + file)).first;
+    kernels_.emplace(name, module->second.kernel(name));
+  }
+}
+
+const Kernel& Pack::kernel(std::string_view name) const {
+  const auto found = kernels_.find(name);
+  LB_CHECK(found != kernels_.end(), kUnsupported, "the pack of ", target_.name, " has no ", name);
+  return found->second;
+}
+
+void Pack::run(const Launch& launch, const void* params, size_t params_bytes, const Stream& stream) {
+  const auto found = kernels_.find(std::string_view(launch.kernel));
+  LB_ASSERT(found != kernels_.end());  // choose() has asked the target
+  Kernel& kernel = found->second;
+  if (launch.shared_bytes > kernel.max_dynamic_shared_bytes()) kernel.allow_shared(launch.shared_bytes);
+  const LaunchShape shape{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
+                          .block = {launch.block[0], launch.block[1], launch.block[2]},
+                          .shared_bytes = launch.shared_bytes,
+                          .cooperative = launch.cooperative,
+                          .cluster = launch.cluster,
+                          .overlap_previous = launch.overlap_previous && device_.info().has_overlap};
+  stream.launch(kernel, shape, params, params_bytes);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,46 @@
+// A kernel pack on a device: its code objects loaded, every kernel of its manifest found, and ops run on it.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "device/memory.h"
+#include "device/module.h"
+#include "device/queue.h"
+#include "launch/elementwise.h"
+#include "launch/linear.h"
+#include "launch/target.h"
+
+namespace lb::gpu {
+
+class Pack {
+ public:
+  using Files = std::map<std::string, std::span<const std::byte>, std::less<>>;
+
+  // The files of the manifest by name. Throws naming what the manifest has and the files or code objects lack.
+  Pack(const Device& device, std::string_view manifest_json, const Files& files);
+
+  const Device& device() const { return device_; }
+  const Target& target() const { return target_; }
+  const Kernel& kernel(std::string_view name) const;
+
+  // Sends an op to a stream; the op's pointers are the device's.
+  template <class Op>
+  void run(const Op& op, const Stream& stream) {
+    run(choose(op, target_), op, stream);
+  }
+  template <class Params>
+  void run(const Launch& launch, const Params& params, const Stream& stream) {
+    run(launch, &params, sizeof params, stream);
+  }
+  void run(const Launch& launch, const void* params, size_t params_bytes, const Stream& stream);
+
+ private:
+  Device device_;
+  Target target_;
+  std::map<std::string, Kernel, std::less<>> kernels_;
+};
+
+}  // namespace lb::gpu

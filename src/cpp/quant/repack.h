@@ -1,0 +1,17 @@
+// Moving a weight matrix between the blocks of a file and the planes of a device (quant/planes.h). Exact both ways.
+#pragma once
+
+#include <cstddef>
+
+#include "quant/planes.h"
+
+namespace lb::quant {
+
+// plane_layout() of a matrix that has one; throws naming the type when it has none or n_in is not whole blocks.
+PlaneLayout checked_plane_layout(DType type, int n_out, int n_in);
+
+// planes [layout.bytes] <- blocks [n_out, n_in]; what is only alignment becomes zero.
+void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* planes);
+void from_planes(DType type, int n_out, int n_in, const std::byte* planes, void* blocks);
+
+}  // namespace lb::quant

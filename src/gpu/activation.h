@@ -1,0 +1,23 @@
+// The exponential and what is made of it, accurate to about two ulp: exp_fast alone loses a bit for each doubling of
+// |x|.
+#pragma once
+
+namespace lb::gpu {
+
+// e^x for x <= 0 (and NaN); results below 2^-126 may be 0.
+LB_DEVICE float exp_nonpositive(float x) {
+  const float bounded = x < -150.0f ? -150.0f : x;
+  const float whole = round_even(bounded * 1.44269504f);
+  const float rest = fma(bounded, 1.92596303e-8f, fma(bounded, 1.44269504f, -whole));  // log2(e) in two parts
+  return exp2_fast(rest) * exp2_fast(whole);
+}
+
+// 1 / (1 + e^-x), without an infinity on the way.
+LB_DEVICE float sigmoid(float x) {
+  const float e = exp_nonpositive(-abs(x));
+  return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
+LB_DEVICE float silu(float x) { return x * sigmoid(x); }
+
+}  // namespace lb::gpu

@@ -1,0 +1,30 @@
+// y = silu(gate) * up, one thread four values (one where the rest does not fill four).
+// Bound: bandwidth, 12 bytes a value.
+#include "dialect.h"
+
+#include "activation.h"
+#include "ops/linear.h"
+#include "rows.h"
+
+namespace lb::gpu {
+
+template <int kWidth>
+LB_DEVICE void swiglu(const SwiGlu& p) {
+  const long count = long(p.rows) * p.dim / kWidth;
+  for (long i = long(block_id()) * n_threads() + thread_id(); i < count; i += long(n_blocks()) * n_threads()) {
+    auto v = load<Vec<float, kWidth>>(p.gate + i * kWidth);
+    const auto up = load<Vec<float, kWidth>>(p.up + i * kWidth);
+    LB_UNROLL
+    for (int j = 0; j < kWidth; ++j) v[j] = silu(v[j]) * up[j];
+    store(p.y + i * kWidth, v);
+  }
+}
+
+LB_KERNEL(swiglu_kernel, SwiGlu, 256, 1) {
+  dependents_may_launch();
+  wait_for_previous();
+  const bool is_wide = is_aligned(p.gate, p.dim) && is_aligned(p.up, p.dim) && is_aligned(p.y, p.dim);
+  is_wide ? swiglu<4>(p) : swiglu<1>(p);
+}
+
+}  // namespace lb::gpu
