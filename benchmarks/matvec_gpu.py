@@ -1,0 +1,126 @@
+"""The mat-vec of a kernel pack against the read bandwidth measured in the same run.
+
+matvec_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types and shapes of the table below
+matvec_gpu.py --pack FOLDER --types Q4_K --shapes 4096x4096 --csv out.csv --json out.json
+
+A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is the
+device's, of a graph of all sets, the best of several tries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lucebox import _engine
+
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+SHAPES = ("4096x4096", "5120x17408", "17408x5120", "1024x1024", "5120x5120")
+DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    target: str
+    device: str
+    type: str
+    activations: str
+    n_out: int
+    n_in: int
+    rows: int
+    us: float
+    gb_s: float
+    share: float
+    """Of the measured read bandwidth."""
+    launch: str
+
+
+def load(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.DeviceInfo]:
+    """The pack in a folder, on a device of its vendor."""
+    text = (folder / "manifest.json").read_text()
+    manifest = json.loads(text)
+    device = _engine.gpu.Device(DEVICES[manifest["vendor"]], index)
+    files = {entry["file"]: (folder / entry["file"]).read_bytes() for entry in manifest["files"]}
+    return _engine.gpu.Pack(device, text, files), device.info
+
+
+def measure(
+    pack: _engine.gpu.Pack,
+    info: _engine.gpu.DeviceInfo,
+    dtype: str,
+    shape: str,
+    rows: int,
+    activations: str,
+    peak: float,
+) -> Row:
+    """One type and shape."""
+    n_out, n_in = (int(part) for part in shape.split("x"))
+    bits = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}[dtype]
+    weights = n_out * n_in * bits / 8
+    sets = max(4, int(4 * info.l2_bytes / weights) + 1) if info.l2_bytes else 2
+    got = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
+    rate = got["bytes"] / got["seconds"]
+    return Row(
+        target=pack.target,
+        device=info.name,
+        type=dtype,
+        activations=activations,
+        n_out=n_out,
+        n_in=n_in,
+        rows=rows,
+        us=got["seconds"] * 1e6,
+        gb_s=rate / 1e9,
+        share=rate / peak,
+        launch=got["launch"],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pack", type=Path, required=True, help="folder with manifest.json")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
+    parser.add_argument("--shapes", nargs="+", default=SHAPES)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "f32"])
+    parser.add_argument("--read-mb", type=int, default=1024, help="buffer of the bandwidth measurement")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args()
+
+    pack, info = load(options.pack, options.device)
+    peak = _engine.gpu_ops.read_bandwidth(pack, options.read_mb << 20)
+    print(f"{info.name}, pack {pack.target}: reads {peak / 1e9:.0f} GB/s")
+    rows = []
+    for dtype in options.types:
+        for activations in options.activations if dtype.startswith("Q") else ["f32"]:
+            for shape in options.shapes:
+                row = measure(pack, info, dtype, shape, options.rows, activations, peak)
+                rows.append(row)
+                print(
+                    f"{row.type:5} {row.activations:4} {shape:>12} {row.us:9.2f} us {row.gb_s:8.1f} GB/s "
+                    f"{row.share:6.1%}   {row.launch}",
+                    flush=True,
+                )
+    if options.json:
+        report = {
+            "device": info.name,
+            "target": pack.target,
+            "read_gb_s": peak / 1e9,
+            "rows": [asdict(r) for r in rows],
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(asdict(rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+
+
+if __name__ == "__main__":
+    main()
