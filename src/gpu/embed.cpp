@@ -16,10 +16,15 @@ struct PlaneRows {
 
 LB_DEVICE float half_at(const uint8_t* halves, int i) { return to_f32(reinterpret_cast<const f16*>(halves)[i]); }
 
+// Value i of runs of 32 nibbles.
+LB_DEVICE int nibble_at(const uint8_t* q, int i) {
+  const int byte = q[i / 32 * 16 + i % 16];
+  return i % 32 < 16 ? byte & 15 : byte >> 4;
+}
+
 template <DType kType>
 LB_DEVICE float value_at(const PlaneRows& w, int i) {
   const uint8_t* q = w.plane[0];
-  const int block = i / 256, in_block = i % 256;
   if constexpr (kType == DType::kF32) {
     return reinterpret_cast<const float*>(q)[i];
   } else if constexpr (kType == DType::kF16) {
@@ -29,20 +34,18 @@ LB_DEVICE float value_at(const PlaneRows& w, int i) {
   } else if constexpr (kType == DType::kQ8_0) {
     return half_at(w.plane[1], i / 32) * float(int8_t(q[i]));
   } else if constexpr (kType == DType::kQ4_0) {
-    const int byte = q[i / 32 * 16 + i % 16];
-    return half_at(w.plane[1], i / 32) * float((i % 32 < 16 ? byte & 15 : byte >> 4) - 8);
+    return half_at(w.plane[1], i / 32) * float(nibble_at(q, i) - 8);
   } else if constexpr (kType == DType::kQ4_K) {
-    const int run = in_block / 32;
-    const uint8_t* scales = w.plane[1] + block * 16;
-    const quant::Run r = quant::k4_run(half_at(scales, 0), half_at(scales, 1), scales + 4, run);
-    return r.scale * float(q[block * 128 + run / 2 * 32 + i % 32] >> 4 * (run % 2) & 15) + r.offset;
+    const auto* scales = reinterpret_cast<const uint32_t*>(w.plane[1]) + i / 256 * 4;
+    const uint32_t fields = quant::k4_fields(scales, i / 32 % 8);
+    const quant::Run run = {to_f32(f16{uint16_t(scales[0])}) * float(fields & 63),
+                            -(to_f32(f16{uint16_t(scales[0] >> 16)}) * float(fields >> 6))};
+    return run.scale * float(nibble_at(q, i)) + run.offset;
   } else {
     static_assert(kType == DType::kQ6_K);
-    const int half = in_block / 128, run = in_block / 32 % 4, l = i % 32;
-    const int low = q[block * 128 + 64 * half + 32 * (run % 2) + l] >> 4 * (run / 2) & 15;
-    const int high = w.plane[1][block * 64 + 32 * half + l] >> 2 * run & 3;
-    const int scale = int8_t(w.plane[2][block * 16 + in_block / 16]);
-    return half_at(w.plane[3], block) * float(scale) * float((low | high << 4) - 32);
+    const int high = w.plane[1][i / 32 * 8 + i % 32 / 16 * 4 + i % 4] >> i % 16 / 4 * 2 & 3;
+    const int scale = int8_t(w.plane[2][i / 16]);
+    return half_at(w.plane[3], i / 256) * float(scale) * float((nibble_at(q, i) | high << 4) - 32);
   }
 }
 

@@ -1,194 +1,130 @@
-// The body of the mat-vec: y = w x (+ add) for up to four weight matrices of one type and one row of x.
+// The body of the mat-vec: y = w x (+ add) for one row of x and one of the products of a group.
 //
-// Grid: x blocks share the tiles of kVecTileRows weight rows of all products, each block a run of them, a warp a tile;
-// y the rows of x. A lane reads chunk 32 u + lane of each row of the tile. Reading runs one batch ahead of the
-// arithmetic, over the ends of tiles too, and the first batch is asked for before the previous kernel has ended:
-// weights never depend on it. Every output is one warp's, summed in an order that depends on the shape alone.
-// Bound: bandwidth, the bytes of the weights (bytes_of in launch/linear.h); 85 % of the measured ceiling wants about 16
-// KB of every SM in flight on an H100 (3.1 TB/s x 0.7 us / 132).
+// A block has one product and a contiguous share of its rows (LinearVec::first_block). Columns stay, rows pass:
+// row_threads threads share a weight row, each holds the x of its own pieces of 16 bytes in registers and meets the
+// same pieces of row after row; the block's teams of row_threads take turns over its rows. Reading runs kBatch rows
+// ahead in registers, and the first batch is asked for before the previous kernel has ended: weights never depend on
+// it. Sums of a row end in shared memory, one from each warp, so the loop has no barrier. The order of additions
+// depends on the shape and the launch alone. Grid: x shares the products' rows, y the rows of x. Bound: bandwidth, the
+// bytes of the weights (bytes_of in launch/linear.h). Notebook: docs/kernels/matvec.md.
 #pragma once
 
-#include "launch/linear_shape.h"
-#include "ops/linear.h"
 #include "vec_formats.h"
 
 namespace lb::gpu {
 
-// One tile of one product.
-template <class Format>
-struct VecTile {
-  const void* w;
-  const float* add;
-  float* y;
-  int n_out = 0, first_row = 0;
-
-  // `tile` counts through the products from `first` to before `last`; constant indices keep the parameters in place.
-  LB_DEVICE VecTile(const LinearGroup& group, int first, int last, int tile) : w(nullptr) {
-    LB_UNROLL
-    for (int i = 0; i < kMaxProducts; ++i) {
-      if (i < first || i >= last || w != nullptr) continue;
-      const Linear& op = group.products[i];
-      const int tiles = vec_tiles(op.n_out);
-      if (tile < tiles) {
-        w = op.w;
-        n_out = op.n_out;
-        first_row = tile * kVecTileRows;
-        const long row = long(block_id_y()) * op.n_out;
-        add = op.add ? op.add + row : nullptr;
-        y = op.y + row;
-      }
-      tile -= tiles;
-    }
-  }
-};
-
-LB_DEVICE int tiles_of(const LinearGroup& group, int first, int last) {
-  int tiles = 0;
+// v[i] += the other half's v[i], each half of the lanes keeping one half of the values: a step of sum_eight.
+template <int kHalf>
+LB_DEVICE void fold(float (&v)[8]) {
+  const bool is_upper = lane() & 4 * kHalf;
   LB_UNROLL
-  for (int i = 0; i < kMaxProducts; ++i)
-    if (i >= first && i < last) tiles += vec_tiles(group.products[i].n_out);
-  return tiles;
+  for (int i = 0; i < kHalf; ++i) {
+    const float lower = v[i], upper = v[i + kHalf];
+    v[i] = (is_upper ? upper : lower) + shuffle_xor(is_upper ? lower : upper, 4 * kHalf);
+  }
 }
 
-// The block's share of a group's products, all of this format.
-template <class Format>
-class VecProducts {
- public:
-  static constexpr int kUnroll = Format::kUnroll;
+// Sums eight values over the warp; lane l gets that of v[l / 4]. Exchanging halves costs 9 shuffles instead of 40.
+LB_DEVICE float sum_eight(float (&v)[8]) {
+  fold<4>(v);
+  fold<2>(v);
+  fold<1>(v);
+  v[0] += shuffle_xor(v[0], 2);
+  return v[0] + shuffle_xor(v[0], 1);
+}
 
-  LB_DEVICE VecProducts(const LinearGroup& group, const VecShare& share)
-      : group_(group), first_(share.first), last_(share.last), n_in_(group.products[0].n_in) {
-    const int tiles = tiles_of(group, first_, last_);
-    begin_ = int(long(tiles) * share.block / share.n_blocks);
-    end_ = int(long(tiles) * (share.block + 1) / share.n_blocks);
-  }
-
-  // Values [from, from + count) of x: asks for the warp's first batch.
-  LB_DEVICE void begin_part(int from, int count) {
-    chunk_begin_ = from / Format::kValues;
-    chunk_end_ = (from + count + Format::kValues - 1) / Format::kValues;
-    next_ = {begin_ + warp(), chunk_begin_};
-    if (next_.tile < end_) {
-      aim();
-      read();
-    }
-  }
-
-  // The sums of this part; `sums` keeps them between parts, [tiles of the block, kVecTileRows] in shared memory.
-  LB_DEVICE void run_part(const typename Format::X& x, float* sums, bool is_first, bool is_last) {
-    float total[kVecTileRows] = {};
-    while (next_.tile < end_) {
-      const Place place = next_;
-      Batch batch = batch_;
-      next_.chunk += 32 * kUnroll;
-      const bool is_tile_end = next_.chunk >= chunk_end_;
-      if (is_tile_end) {
-        next_ = {place.tile + n_warps(), chunk_begin_};
-        if (next_.tile < end_) aim();
-      }
-      if (next_.tile < end_) read();
-      add(batch, place.chunk, x, total);
-      if (is_tile_end) {
-        finish(place.tile, total, sums, is_first, is_last);
-        LB_UNROLL
-        for (int r = 0; r < kVecTileRows; ++r) total[r] = 0;
-      }
-    }
-  }
-
- private:
-  struct Place {
-    int tile, chunk;
-  };
-  struct Batch {
-    typename Format::Chunk chunks[kUnroll][kVecTileRows];
-  };
-
-  LB_DEVICE static int row_of(const VecTile<Format>& tile, int r) { return min(tile.first_row + r, tile.n_out - 1); }
-
-  // Points the rows at the tile to read next.
-  LB_DEVICE void aim() {
-    const VecTile<Format> tile(group_, first_, last_, next_.tile);
-    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, tile.n_out, n_in_);
-    LB_UNROLL
-    for (int r = 0; r < kVecTileRows; ++r) rows_.row[r] = typename Format::Row(layout, tile.w, size_t(row_of(tile, r)));
-  }
-
-  // A lane beyond the end reads nothing and keeps whatever it has: add() leaves it out.
-  LB_DEVICE void read() {
-    LB_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const int chunk = next_.chunk + 32 * u + lane();
-      if (chunk < chunk_end_) {
-        LB_UNROLL
-        for (int r = 0; r < kVecTileRows; ++r) batch_.chunks[u][r] = Format::load(rows_.row[r], chunk);
-      }
-    }
-  }
-
-  LB_DEVICE void add(const Batch& batch, int first_chunk, const typename Format::X& x, float* total) const {
-    LB_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      const int chunk = first_chunk + 32 * u + lane();
-      if (chunk < chunk_end_) {
-        LB_UNROLL
-        for (int r = 0; r < kVecTileRows; ++r) total[r] += Format::dot(batch.chunks[u][r], chunk - chunk_begin_, x);
-      }
-    }
-  }
-
-  LB_DEVICE void finish(int i_tile, const float* total, float* sums, bool is_first, bool is_last) const {
-    float mine = 0;  // lane r keeps row r
-    LB_UNROLL
-    for (int r = 0; r < kVecTileRows; ++r) {
-      const float sum = warp_sum(total[r]);
-      if (lane() == r) mine = sum;
-    }
-    if (lane() >= kVecTileRows) return;
-    float& kept = sums[(i_tile - begin_) * kVecTileRows + lane()];
-    if (!is_first) mine += kept;
-    if (!is_last) {
-      kept = mine;
-      return;
-    }
-    const VecTile<Format> tile(group_, first_, last_, i_tile);
-    const int row = tile.first_row + lane();
-    if (row < tile.n_out) tile.y[row] = tile.add ? mine + tile.add[row] : mine;
-  }
-
-  struct Rows {
-    typename Format::Row row[kVecTileRows];
-  };
-
-  const LinearGroup& group_;
-  int first_, last_, n_in_;
-  int begin_, end_;  // tiles of this block
-  int chunk_begin_, chunk_end_;
-  Place next_;
-  Rows rows_;
-  Batch batch_;
+// What this block has to do. Constant indices keep the parameters where they are; the output is looked up again when it
+// is written, so that it holds no registers meanwhile.
+struct Share {
+  const void* w;
+  int n_out, block, n_blocks;
+};
+struct Output {
+  const float* add;
+  float* y;
 };
 
-template <class Format>
-LB_DEVICE void linear_vec(const LinearGroup& group, const VecShare& share) {
-  using X = typename Format::X;
-  const int n_in = group.products[0].n_in;
-  const VecParts parts = vec_parts(n_in, X::kIsInt8);
-  unsigned char* shared = dynamic_shared<unsigned char>();
-  const X x(shared, parts.values);
-  float* sums = reinterpret_cast<float*>(shared + parts.stage_bytes);
-  const float* row = group.products[0].x + long(block_id_y()) * n_in;
-  VecProducts<Format> products(group, share);
-  for (int part = 0; part < parts.n_parts; ++part) {
-    const int from = part * parts.values, count = min(parts.values, n_in - from);
-    products.begin_part(from, count);
-    if (part == 0)
+LB_DEVICE Share share_of(const LinearVec& p) {
+  Share share = {p.group.products[0].w, p.group.products[0].n_out, block_id(), p.first_block[1]};
+  LB_UNROLL
+  for (int i = 1; i < kMaxProducts; ++i)
+    if (i < p.group.n && block_id() >= p.first_block[i])
+      share = {p.group.products[i].w, p.group.products[i].n_out, block_id() - p.first_block[i],
+               p.first_block[i + 1] - p.first_block[i]};
+  return share;
+}
+
+LB_DEVICE Output output_of(const LinearVec& p) {
+  Output out = {p.group.products[0].add, p.group.products[0].y};
+  LB_UNROLL
+  for (int i = 1; i < kMaxProducts; ++i)
+    if (i < p.group.n && block_id() >= p.first_block[i]) out = {p.group.products[i].add, p.group.products[i].y};
+  return out;
+}
+
+// kPieces of a row a thread holds at once; kBatch rows are on their way at once.
+template <class Format, int kPieces, int kBatch>
+LB_DEVICE void linear_vec(const LinearVec& p) {
+  static_assert(8 % kBatch == 0);
+  const Share share = share_of(p);
+  const int n_pieces = (p.group.products[0].n_in + Format::kValues - 1) / Format::kValues;
+  const int row_threads = p.row_threads, row_warps = row_threads / 32, n_teams = n_threads() / row_threads;
+  const int team = thread_id() / row_threads, column = thread_id() % row_threads;
+  const int begin = int(long(share.n_out) * share.block / share.n_blocks);
+  const int n_rows = int(long(share.n_out) * (share.block + 1) / share.n_blocks) - begin;
+  const int n_steps = (n_rows + n_teams - 1) / n_teams;
+  const int pass_steps = kVecPassRows / n_teams / 8 * 8;
+  float* sums = dynamic_shared<float>();  // [pass_steps, n_teams, row_warps]
+
+  for (int first_piece = 0; first_piece < n_pieces; first_piece += kPieces * row_threads) {
+    const int piece = first_piece + column;
+    typename Format::Rows rows(share.w, share.n_out, p.group.products[0].n_in, begin + team, piece);
+    typename Format::Piece pieces[kBatch][kPieces] = {};
+    int left = (n_rows - team + n_teams - 1) / n_teams;  // rows to read
+    const auto read = [&](typename Format::Piece(&into)[kPieces]) {
+      if (left-- <= 0) return;
+      LB_UNROLL
+      for (int k = 0; k < kPieces; ++k)
+        if (piece + k * row_threads < n_pieces) into[k] = rows.read(k * row_threads);
+      rows.advance(n_teams);
+    };
+    LB_UNROLL
+    for (int b = 0; b < kBatch; ++b) read(pieces[b]);
+    if (first_piece == 0) {
+      dependents_may_launch();
       wait_for_previous();
-    else
-      block_barrier();  // the part before is still being read
-    x.stage(row + from, count);
-    block_barrier();
-    products.run_part(x, sums, part == 0, part == parts.n_parts - 1);
+    }
+    typename Format::X x[kPieces];
+    LB_UNROLL
+    for (int k = 0; k < kPieces; ++k)
+      if (piece + k * row_threads < n_pieces) x[k].read(p, block_id_y(), piece + k * row_threads);
+
+    for (int pass = 0; pass < n_steps; pass += pass_steps) {
+      const int pass_end = min(pass + pass_steps, n_steps);
+      for (int step = pass; step < pass_end; step += 8) {
+        float total[8];
+        LB_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          total[i] = 0;
+          LB_UNROLL
+          for (int k = 0; k < kPieces; ++k) total[i] += Format::dot(pieces[i % kBatch][k], x[k], piece);
+          read(pieces[i % kBatch]);
+        }
+        const float sum = sum_eight(total);
+        const int slot = (step - pass + lane() / 4) * n_teams + team;
+        if (lane() % 4 == 0) sums[slot * row_warps + warp() % row_warps] = sum;
+      }
+      block_barrier();
+      for (int i = thread_id(); i < min((pass_end - pass) * n_teams, n_rows - pass * n_teams); i += n_threads()) {
+        float sum = 0;
+        for (int w = 0; w < row_warps; ++w) sum += sums[i * row_warps + w];
+        const Output out = output_of(p);
+        const long at = long(block_id_y()) * share.n_out + begin + pass * n_teams + i;
+        const float before = first_piece > 0 ? out.y[at] : out.add != nullptr ? out.add[at] : 0.0f;
+        out.y[at] = before + sum;
+      }
+      block_barrier();  // the sums are read before the next pass writes them
+    }
   }
 }
 

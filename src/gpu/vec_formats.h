@@ -1,58 +1,72 @@
-// How a lane of the mat-vec reads a weight row of each type, from the planes of quant/planes.h. A format has
-//   Row    where one weight row lies                      Row(layout, matrix, row)
-//   Chunk  what a lane reads at once: kChunkBytes of codes and their scales, chunk i of a row
-//   dot    of a chunk with the same values of a staged x
-// Quantised formats give their chunk as runs of 16 signed codes, visit(chunk, i, f): f(piece, codes, scale, offset)
-// with value = scale * code + offset and piece the place among all runs of 16 of the row. No format indexes an array by
-// anything but a constant.
+// How a thread of the mat-vec reads and multiplies each weight type, from the planes of quant/planes.h. A format has
+//   kValues  of a row in one piece: 16 bytes of codes and what belongs to them
+//   Piece    those bytes, in registers
+//   Rows     where a thread's pieces of one weight row lie: read(ahead) is the piece `ahead` further, advance(n) goes
+//            on by n rows
+//   X        the values of x that a piece meets, in registers for the whole launch
+//   dot      of a piece with its X
 #pragma once
 
+#include "launch/linear_shape.h"
 #include "quant/planes.h"
-#include "staged_x.h"
 
 namespace lb::gpu {
 
-// Four bytes, 0..255 each without a carry, less a constant: as signed bytes.
-template <uint32_t kLess>
-LB_DEVICE uint32_t bytes_less(uint32_t bytes) {
-  return (bytes + (0x80 - kLess) * 0x01010101u) ^ 0x80808080u;
+// The place of one row in plane i of a weight matrix.
+LB_DEVICE const uint8_t* plane_row(const void* w, const quant::PlaneLayout& layout, int i, int row) {
+  return static_cast<const uint8_t*>(w) + layout.offset[i] + size_t(row) * layout.row_bytes[i];
 }
 
 template <DType kType_>
 struct PlainFormat {
   static constexpr DType kType = kType_;
   static constexpr int kValues = kType == DType::kF32 ? 4 : 8;
-  static constexpr int kUnroll = 2;
-  using X = StagedF32;
+  using Piece = u32x4;
 
-  struct Row {
-    const unsigned char* values;
-    Row() = default;
-    LB_DEVICE Row(const quant::PlaneLayout& layout, const void* w, size_t row)
-        : values(static_cast<const unsigned char*>(w) + row * layout.row_bytes[0]) {}
+  struct Rows {
+    const uint8_t* values = nullptr;
+    size_t row_bytes = 0;
+    Rows() = default;
+    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
+      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
+      row_bytes = layout.row_bytes[0];
+      values = plane_row(w, layout, 0, row) + 16 * piece;
+    }
+    LB_DEVICE Piece read(int ahead) const { return load_stream<u32x4>(values + 16 * ahead); }
+    LB_DEVICE void advance(int n) { values += n * row_bytes; }
   };
-  using Chunk = u32x4;
 
-  LB_DEVICE static Chunk load(const Row& row, int i) { return load_stream<u32x4>(row.values + 16 * size_t(i)); }
-
-  LB_DEVICE static float dot(const Chunk& chunk, int i, const X& x) {
-    float sum = 0;
-    if constexpr (kType == DType::kF32) {
-      const f32x4 a = x.piece(i);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) sum = fma(quant::float_of(chunk[j]), a[j], sum);
-    } else {
-      LB_UNROLL
-      for (int piece = 0; piece < 2; ++piece) {
-        const f32x4 a = x.piece(2 * i + piece);
+  struct X {
+    float x[kValues] = {};
+    LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+      const int n_in = p.group.products[0].n_in, first = piece * kValues;
+      const float* from = p.group.products[0].x + long(row) * n_in + first;
+      if (first + kValues <= n_in && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
         LB_UNROLL
-        for (int j = 0; j < 2; ++j) {
-          sum = fma(low(chunk[2 * piece + j]), a[2 * j], sum);
-          sum = fma(high(chunk[2 * piece + j]), a[2 * j + 1], sum);
+        for (int i = 0; i < kValues; i += 4) {
+          const f32x4 v = load<f32x4>(from + i);
+          LB_UNROLL
+          for (int j = 0; j < 4; ++j) x[i + j] = v[j];
         }
+      } else {
+        LB_UNROLL
+        for (int i = 0; i < kValues; ++i) x[i] = first + i < n_in ? from[i] : 0.0f;
       }
     }
-    return sum;
+  };
+
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    float even = 0, odd = 0;
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kType == DType::kF32) {
+        (i % 2 ? odd : even) = fma(quant::float_of(piece[i]), x.x[i], i % 2 ? odd : even);
+      } else {
+        even = fma(low(piece[i]), x.x[2 * i], even);
+        odd = fma(high(piece[i]), x.x[2 * i + 1], odd);
+      }
+    }
+    return even + odd;
   }
 
  private:
@@ -64,180 +78,194 @@ struct PlainFormat {
   }
 };
 
-// 16 codes a lane, two lanes a scale.
-struct Q8_0Codes {
+// Rounded x of a piece of kValues codes, 16 or 32, within one run. kBits: 8 or 16.
+template <int kValues, int kBits>
+struct RoundedX {
+  static constexpr int kWords = kValues / 4;
+  int high[kWords] = {}, low[kBits == 16 ? kWords : 1] = {};
+  float scale = 0, sum = 0;
+
+  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    const long first = long(row) * p.group.products[0].n_in + long(piece) * kValues;
+    LB_UNROLL
+    for (int i = 0; i < kWords; i += 4) {
+      copy(high + i, p.x.high + first + 4 * i);
+      if constexpr (kBits == 16) copy(low + i, p.x.low + first + 4 * i);
+    }
+    scale = p.x.scale[first / kRoundRun];
+    sum = p.x.sum[first / kRoundRun];
+  }
+
+  // Of codes with the 4-value words of x from `from` on, in units of scale: exact integers, but for the last division.
+  template <int kCount>
+  LB_DEVICE float dot(const uint32_t (&codes)[kCount], int from) const {
+    int a = 0, b = 0;
+    LB_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      a = dot4(int(codes[i]), high[from + i], a);
+      if constexpr (kBits == 16) b = dot4(int(codes[i]), low[from + i], b);
+    }
+    return kBits == 16 ? float(a) + float(b) * (1 / 254.0f) : float(a);
+  }
+
+ private:
+  LB_DEVICE static void copy(int* words, const int8_t* from) {
+    const i32x4 v = load<i32x4>(from);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) words[j] = v[j];
+  }
+};
+
+// Codes in plane 0, an f16 scale for each run of 32 in plane 1.
+struct ScaledPiece {
+  u32x4 codes = {};
+  f16 d = {};
+};
+template <DType kType, int kValues>
+struct ScaledRows {
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+  int code_bytes = 0, scale_bytes = 0;
+  ScaledRows() = default;
+  LB_DEVICE ScaledRows(const void* w, int n_out, int n_in, int row, int piece) {
+    const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
+    code_bytes = int(layout.row_bytes[0]);
+    scale_bytes = int(layout.row_bytes[1]);
+    codes = plane_row(w, layout, 0, row) + 16 * piece;
+    scales = plane_row(w, layout, 1, row) + piece * kValues / kRoundRun * 2;
+  }
+  LB_DEVICE ScaledPiece read(int ahead) const {  // ahead: a multiple of 32
+    return {load_stream<u32x4>(codes + 16 * ahead), load_cached<f16>(scales + ahead * kValues / kRoundRun * 2)};
+  }
+  LB_DEVICE void advance(int n) {
+    codes += long(n) * code_bytes;
+    scales += long(n) * scale_bytes;
+  }
+};
+
+template <int kBits>
+struct Q8_0Format {
   static constexpr DType kType = DType::kQ8_0;
-  static constexpr int kValues = 16, kUnroll = 2;
-  struct Row {
-    const unsigned char* codes;
-    const f16* scales;
-    Row() = default;
-    LB_DEVICE Row(const quant::PlaneLayout& layout, const void* w, size_t row)
-        : codes(static_cast<const unsigned char*>(w) + row * layout.row_bytes[0]),
-          scales(reinterpret_cast<const f16*>(static_cast<const unsigned char*>(w) + layout.offset[1] +
-                                              row * layout.row_bytes[1])) {}
-  };
-  struct Chunk {
-    u32x4 codes;
-    f16 scale;
-  };
-  LB_DEVICE static Chunk load(const Row& row, int i) {
-    return {load_stream<u32x4>(row.codes + 16 * size_t(i)), load_stream<f16>(row.scales + i / 2)};
-  }
-  template <class F>
-  LB_DEVICE static void visit(const Chunk& chunk, int i, F&& f) {
-    f(i, chunk.codes, to_f32(chunk.scale), 0.0f);
+  static constexpr int kValues = 16;
+  using Piece = ScaledPiece;
+  using Rows = ScaledRows<kType, kValues>;
+  using X = RoundedX<kValues, kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    return to_f32(piece.d) * x.scale * x.dot(piece.codes.v, 0);
   }
 };
 
-// A block of 32 a lane: 16 in the low nibbles, 16 in the high ones.
-struct Q4_0Codes {
+// The low nibbles of 16 bytes meet the first half of a run, the high ones the second.
+template <class X>
+LB_DEVICE float dot_nibbles(const u32x4& codes, const X& x) {
+  uint32_t nibbles[8];
+  LB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    nibbles[i] = codes[i] & 0x0f0f0f0fu;
+    nibbles[4 + i] = codes[i] >> 4 & 0x0f0f0f0fu;
+  }
+  return x.dot(nibbles, 0);
+}
+
+template <int kBits>
+struct Q4_0Format {
   static constexpr DType kType = DType::kQ4_0;
-  static constexpr int kValues = 32, kUnroll = 2;
-  using Row = Q8_0Codes::Row;
-  using Chunk = Q8_0Codes::Chunk;
-  LB_DEVICE static Chunk load(const Row& row, int i) {
-    return {load_stream<u32x4>(row.codes + 16 * size_t(i)), load_stream<f16>(row.scales + i)};
-  }
-  template <class F>
-  LB_DEVICE static void visit(const Chunk& chunk, int i, F&& f) {
-    const float scale = to_f32(chunk.scale);
-    u32x4 low, high;
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      low[j] = bytes_less<8>(chunk.codes[j] & 0x0f0f0f0fu);
-      high[j] = bytes_less<8>(chunk.codes[j] >> 4 & 0x0f0f0f0fu);
-    }
-    f(2 * i, low, scale, 0.0f);
-    f(2 * i + 1, high, scale, 0.0f);
+  static constexpr int kValues = 32;
+  using Piece = ScaledPiece;
+  using Rows = ScaledRows<kType, kValues>;
+  using X = RoundedX<kValues, kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    return to_f32(piece.d) * (x.scale * dot_nibbles(piece.codes, x) - 8.0f * x.sum);  // codes are less 8
   }
 };
 
-// A block of 256 is 8 lanes: lane 2p + h has half h of runs 2p (low nibbles) and 2p + 1 (high). All 8 read its scales.
-struct Q4_KCodes {
+template <int kBits>
+struct Q4_KFormat {
   static constexpr DType kType = DType::kQ4_K;
-  static constexpr int kValues = 32, kUnroll = 2;
-  struct Row {
-    const unsigned char* codes;
-    const unsigned char* scales;
-    Row() = default;
-    LB_DEVICE Row(const quant::PlaneLayout& layout, const void* w, size_t row)
-        : codes(static_cast<const unsigned char*>(w) + row * layout.row_bytes[0]),
-          scales(static_cast<const unsigned char*>(w) + layout.offset[1] + row * layout.row_bytes[1]) {}
+  static constexpr int kValues = 32;
+  struct Piece {
+    u32x4 codes = {}, scales = {};
   };
-  struct Chunk {
-    u32x4 codes, scales;  // scales: d dmin, then the 12 bytes
-  };
-  LB_DEVICE static Chunk load(const Row& row, int i) {
-    return {load_stream<u32x4>(row.codes + 16 * size_t(i)), load_cached<u32x4>(row.scales + 16 * size_t(i / 8))};
-  }
-  template <class F>
-  LB_DEVICE static void visit(const Chunk& chunk, int i, F&& f) {
-    const int pair = i / 2 % 4, shift = 16 * (pair % 2);
-    const uint32_t s0 = chunk.scales[1] >> shift, s1 = chunk.scales[2] >> shift, s2 = chunk.scales[3] >> shift;
-    // Of runs 2p and 2p + 1, a byte each (k4_run of quant/decode.h, two at a time).
-    const uint32_t scales = pair < 2 ? s0 & 0x3f3f : (s2 & 0x0f0f) | (s0 >> 2 & 0x3030);
-    const uint32_t mins = pair < 2 ? s1 & 0x3f3f : (s2 >> 4 & 0x0f0f) | (s1 >> 2 & 0x3030);
-    const float d = to_f32(f16{uint16_t(chunk.scales[0])}), dmin = -to_f32(f16{uint16_t(chunk.scales[0] >> 16)});
-    u32x4 low, high;
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      low[j] = chunk.codes[j] & 0x0f0f0f0fu;
-      high[j] = chunk.codes[j] >> 4 & 0x0f0f0f0fu;
+  struct Rows {
+    const uint8_t* codes = nullptr;
+    const uint8_t* scales = nullptr;
+    int code_bytes = 0, scale_bytes = 0;
+    Rows() = default;
+    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
+      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
+      code_bytes = int(layout.row_bytes[0]);
+      scale_bytes = int(layout.row_bytes[1]);
+      codes = plane_row(w, layout, 0, row) + 16 * piece;
+      scales = plane_row(w, layout, 1, row) + piece / 8 * 16;
     }
-    const int piece = i / 2 * 4 + i % 2;
-    f(piece, low, d * float(scales & 0xff), dmin * float(mins & 0xff));
-    f(piece + 2, high, d * float(scales >> 8 & 0xff), dmin * float(mins >> 8 & 0xff));
+    LB_DEVICE Piece read(int ahead) const {
+      return {load_stream<u32x4>(codes + 16 * ahead), load_cached<u32x4>(scales + ahead * 2)};
+    }
+    LB_DEVICE void advance(int n) {
+      codes += long(n) * code_bytes;
+      scales += long(n) * scale_bytes;
+    }
+  };
+  using X = RoundedX<kValues, kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
+    const uint32_t fields = quant::k4_fields(piece.scales.v, place % 8);
+    const float d = to_f32(f16{uint16_t(piece.scales[0])}), dmin = to_f32(f16{uint16_t(piece.scales[0] >> 16)});
+    return d * float(fields & 63) * x.scale * dot_nibbles(piece.codes, x) - dmin * float(fields >> 6) * x.sum;
   }
 };
 
-// A block of 256 is 4 lanes: lane 2h + s has 16 codes of each run j = 0..3 of half h, those from 16s on.
-struct Q6_KCodes {
+// Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
+LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
+
+template <int kBits>
+struct Q6_KFormat {
   static constexpr DType kType = DType::kQ6_K;
-  static constexpr int kValues = 64, kUnroll = 1;
-  struct Row {
-    const unsigned char *low, *high, *scales;
-    const f16* d;
-    Row() = default;
-    LB_DEVICE Row(const quant::PlaneLayout& layout, const void* w, size_t row) {
-      const unsigned char* base = static_cast<const unsigned char*>(w);
-      low = base + row * layout.row_bytes[0];
-      high = base + layout.offset[1] + row * layout.row_bytes[1];
-      scales = base + layout.offset[2] + row * layout.row_bytes[2];
-      d = reinterpret_cast<const f16*>(base + layout.offset[3] + row * layout.row_bytes[3]);
+  static constexpr int kValues = 32;
+  struct Piece {
+    u32x4 low = {};
+    u32x2 high = {};
+    uint16_t scales = 0;  // of the two halves, signed bytes
+    f16 d = {};
+  };
+  struct Rows {
+    const uint8_t* planes[4] = {};
+    int row_bytes[4] = {};
+    Rows() = default;
+    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
+      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        row_bytes[i] = int(layout.row_bytes[i]);
+        planes[i] = plane_row(w, layout, i, row);
+      }
+      planes[0] += 16 * piece;
+      planes[1] += 8 * piece;
+      planes[2] += 2 * piece;
+      planes[3] += piece / 8 * 2;
+    }
+    LB_DEVICE Piece read(int ahead) const {
+      return {load_stream<u32x4>(planes[0] + 16 * ahead), load_stream<u32x2>(planes[1] + 8 * ahead),
+              load_cached<uint16_t>(planes[2] + 2 * ahead), load_cached<f16>(planes[3] + ahead / 4)};
+    }
+    LB_DEVICE void advance(int n) {
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) planes[i] += long(n) * row_bytes[i];
     }
   };
-  struct Chunk {
-    u32x4 low, low_next, high;  // low: runs 0 and 2, low_next: runs 1 and 3
-    u32x2 scales;               // of the half: byte 2j + s
-    f16 d;
-  };
-  LB_DEVICE static Chunk load(const Row& row, int i) {
-    const size_t half = size_t(i / 2);
-    const int s = i % 2;
-    return {load_stream<u32x4>(row.low + 64 * half + 16 * s), load_stream<u32x4>(row.low + 64 * half + 32 + 16 * s),
-            load_stream<u32x4>(row.high + 32 * half + 16 * s), load_cached<u32x2>(row.scales + 8 * half),
-            load_cached<f16>(row.d + i / 4)};
-  }
-  template <class F>
-  LB_DEVICE static void visit(const Chunk& chunk, int i, F&& f) {
-    const int s = i % 2, piece = i / 2 * 8 + s;
-    const float d = to_f32(chunk.d);
+  using X = RoundedX<kValues, kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    float sum = 0;
     LB_UNROLL
-    for (int run = 0; run < 4; ++run) {
-      u32x4 codes;
+    for (int half = 0; half < 2; ++half) {
+      uint32_t codes[4];
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t low = (run % 2 ? chunk.low_next[j] : chunk.low[j]) >> 4 * (run / 2) & 0x0f0f0f0fu;
-        const uint32_t high = chunk.high[j] >> 2 * run << 4 & 0x30303030u;
-        codes[j] = bytes_less<32>(low | high);
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t high = piece.high[half] >> 2 * i & 0x03030303u;
+        codes[i] = bytes_less_32((piece.low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4);
       }
-      const float scale = float(int8_t(chunk.scales[run / 2] >> (16 * (run % 2) + 8 * s)));
-      f(piece + 2 * run, codes, d * scale, 0.0f);
+      sum = fma(float(int8_t(piece.scales >> 8 * half)), x.dot(codes, 4 * half), sum);
     }
-  }
-};
-
-template <class Codes>
-inline constexpr bool kHasOffset = Codes::kType == DType::kQ4_K;
-
-// Exact sums of 8-bit products inside a run, scaled in fp32.
-template <class Codes>
-struct Int8Format : Codes {
-  using X = StagedInt8;
-  LB_DEVICE static float dot(const typename Codes::Chunk& chunk, int i, const X& x) {
-    float sum = 0;
-    Codes::visit(chunk, i, [&](int piece, const u32x4& codes, float scale, float offset) {
-      const u32x4 a = x.piece(piece);
-      int products = 0;
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) products = dot4(int(codes[j]), int(a[j]), products);
-      float term = scale * float(products);
-      if constexpr (kHasOffset<Codes>) term = fma(offset, float(x.sum(piece)), term);
-      sum = fma(term, x.scale(piece), sum);
-    });
-    return sum;
-  }
-};
-
-// Weights expanded, everything in fp32.
-template <class Codes>
-struct F32Format : Codes {
-  using X = StagedF32;
-  LB_DEVICE static float dot(const typename Codes::Chunk& chunk, int i, const X& x) {
-    float sum = 0;
-    Codes::visit(chunk, i, [&](int piece, const u32x4& codes, float scale, float offset) {
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const f32x4 a = x.piece(4 * piece + j);
-        LB_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          const float code = float(int8_t(codes[j] >> 8 * k));
-          sum = fma(kHasOffset<Codes> ? fma(scale, code, offset) : scale * code, a[k], sum);
-        }
-      }
-    });
-    return sum;
+    return to_f32(piece.d) * x.scale * sum;
   }
 };
 

@@ -20,75 +20,126 @@ std::string describe(const LinearGroup& group) {
   return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
 }
 
-bool is_int8(const Linear& op) {
-  return op.activations == Activations::kInt8 && quant::plane_format(op.type).block_values > 1;
-}
+bool is_quantised(const Linear& op) { return quant::plane_format(op.type).block_values > 1; }
 
+// Values of a piece, pieces a thread of the wide kernel holds.
 struct VecKernel {
   DType type;
-  bool is_int8;
-  const char* kernel;
+  int bits;  // of x: 0 as it is
+  int values, wide_pieces;
+  const char *kernel, *wide_kernel;
 };
 constexpr VecKernel kVecKernels[] = {
-    {DType::kF32, false, "linear_vec_f32_kernel"},       {DType::kF16, false, "linear_vec_f16_kernel"},
-    {DType::kBF16, false, "linear_vec_bf16_kernel"},     {DType::kQ8_0, true, "linear_vec_q8_0_int8_kernel"},
-    {DType::kQ4_0, true, "linear_vec_q4_0_int8_kernel"}, {DType::kQ4_K, true, "linear_vec_q4_k_int8_kernel"},
-    {DType::kQ6_K, true, "linear_vec_q6_k_int8_kernel"}, {DType::kQ8_0, false, "linear_vec_q8_0_f32_kernel"},
-    {DType::kQ4_0, false, "linear_vec_q4_0_f32_kernel"}, {DType::kQ4_K, false, "linear_vec_q4_k_f32_kernel"},
-    {DType::kQ6_K, false, "linear_vec_q6_k_f32_kernel"},
+    {DType::kF32, 0, 4, 2, "linear_vec_f32_kernel", "linear_vec_f32_wide_kernel"},
+    {DType::kF16, 0, 8, 2, "linear_vec_f16_kernel", "linear_vec_f16_wide_kernel"},
+    {DType::kBF16, 0, 8, 2, "linear_vec_bf16_kernel", "linear_vec_bf16_wide_kernel"},
+    {DType::kQ8_0, 8, 16, 2, "linear_vec_q8_0_int8_kernel", "linear_vec_q8_0_int8_wide_kernel"},
+    {DType::kQ8_0, 16, 16, 2, "linear_vec_q8_0_int16_kernel", "linear_vec_q8_0_int16_wide_kernel"},
+    {DType::kQ4_0, 8, 32, 1, "linear_vec_q4_0_int8_kernel", "linear_vec_q4_0_int8_wide_kernel"},
+    {DType::kQ4_0, 16, 32, 1, "linear_vec_q4_0_int16_kernel", "linear_vec_q4_0_int16_wide_kernel"},
+    {DType::kQ4_K, 8, 32, 1, "linear_vec_q4_k_int8_kernel", "linear_vec_q4_k_int8_wide_kernel"},
+    {DType::kQ4_K, 16, 32, 1, "linear_vec_q4_k_int16_kernel", "linear_vec_q4_k_int16_wide_kernel"},
+    {DType::kQ6_K, 8, 32, 1, "linear_vec_q6_k_int8_kernel", "linear_vec_q6_k_int8_wide_kernel"},
+    {DType::kQ6_K, 16, 32, 1, "linear_vec_q6_k_int16_kernel", "linear_vec_q6_k_int16_wide_kernel"},
 };
 
-const char* vec_kernel(const Linear& op, const std::string& what, const Target& target) {
+const VecKernel& vec_kernel(const Linear& op, int bits, const std::string& what, const Target& target) {
   for (const VecKernel& entry : kVecKernels)
-    if (entry.type == op.type && entry.is_int8 == is_int8(op)) return entry.kernel;
+    if (entry.type == op.type && entry.bits == (is_quantised(op) ? bits : 0)) return entry;
   fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no mat-vec kernel reads ", name(op.type), " weights");
+}
+
+int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+// Threads of a row, and of a block, that leave the fewest idle.
+struct VecShape {
+  const char* kernel;
+  int row_threads, threads;
+};
+VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
+  const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
+  const auto threads_of = [&](const char* name) {  // what the kernel was built for; checked() speaks of a missing one
+    const auto found = target.kernels.find(std::string_view(name));
+    return found == target.kernels.end() ? kVecThreads : found->second;
+  };
+  const int threads = threads_of(kernel.kernel);
+  if (n_pieces <= threads) {
+    const int row_threads = up_to(n_pieces, 32);
+    return {kernel.kernel, row_threads, threads / row_threads * row_threads};
+  }
+  const int wide_threads = threads_of(kernel.wide_kernel);
+  const int row_pieces = wide_threads * kernel.wide_pieces;
+  const int passes = (n_pieces + row_pieces - 1) / row_pieces;
+  const int row_threads = up_to((n_pieces + passes * kernel.wide_pieces - 1) / (passes * kernel.wide_pieces), 32);
+  return {kernel.wide_kernel, row_threads, wide_threads / row_threads * row_threads};
+}
+
+VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
+  const Linear& first = group.products[0];
+  const VecShape shape = vec_shape(vec_kernel(first, rounded_bits(group), what, target), first.n_in, target);
+  long rows = 0;
+  for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
+  const int teams = shape.threads / shape.row_threads;
+  const long most = long(target.n_sms) * target.tune("matvec_blocks_per_sm");
+  const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + teams - 1) / teams)));
+
+  VecLaunch vec = {.launch = {},
+                   .params = {.group = group, .x = x, .row_threads = shape.row_threads, .first_block = {}}};
+  long before = 0;  // a product's share of the blocks follows its share of the rows; each has at least one
+  for (int i = 0; i < group.n; ++i) {
+    before += group.products[i].n_out;
+    vec.params.first_block[i + 1] = i + 1 + int((n_blocks - group.n) * before / rows);
+  }
+  vec.launch = checked({.kernel = shape.kernel,
+                        .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
+                        .block = {static_cast<uint32_t>(shape.threads), 1, 1},
+                        .shared_bytes = size_t(kVecPassRows) * (shape.row_threads / 32) * sizeof(float),
+                        .overlap_previous = true},
+                       target, what);
+  return vec;
 }
 
 }  // namespace
 
-Launch choose(const LinearGroup& group, const Target& target) {
+int rounded_bits(const LinearGroup& group) {
+  for (int i = 0; i < group.n; ++i)
+    if (is_quantised(group.products[i])) return group.products[i].activations == Activations::kInt8 ? 8 : 16;
+  return 0;
+}
+
+VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear] a group has 1 to ", kMaxProducts,
            " products, got ", group.n);
   const std::string what = describe(group);
-  const std::span products(group.products, group.n);
-  const Linear& first = products[0];
+  const Linear& first = group.products[0];
   LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
-  bool is_mixed = false;
-  int n_tiles = 0;
-  for (const Linear& op : products) {
+  LinearGroup types[kMaxProducts] = {};
+  VecLaunches result = {};
+  for (const Linear& op : std::span(group.products, group.n)) {
     LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
     LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
              kInvalid, what, ": the products of a group share x, rows, n_in and activations");
-    vec_kernel(op, what, target);
+    vec_kernel(op, rounded_bits(group), what, target);
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
-    LB_CHECK(is_int8(op) == is_int8(first), kUnsupported, what, " on ", target.name,
-             ": 8-bit and fp32 activations are two launches");
-    is_mixed = is_mixed || op.type != first.type;
-    n_tiles += vec_tiles(op.n_out);
+    int i = 0;
+    while (i < result.n && types[i].products[0].type != op.type) ++i;
+    result.n = std::max(result.n, i + 1);
+    types[i].products[types[i].n++] = op;
   }
-  LB_CHECK(!is_int8(first) || reinterpret_cast<uintptr_t>(first.x) % 16 == 0, kInvalid, what,
-           ": x must be 16-byte aligned");
+  for (int i = 0; i < result.n; ++i) result.launches[i] = vec_launch(types[i], x, what, target);
+  return result;
+}
 
-  const int n_threads = target.tune("matvec_threads");
-  LB_CHECK(n_threads >= 32 && n_threads % 32 == 0, kInvalid, target.name,
-           ": matvec_threads must be whole warps of 32, got ", n_threads);
-  const int most_blocks = target.n_sms * target.tune("matvec_blocks_per_sm");
-  const int n_blocks = std::max(std::min(most_blocks, n_tiles), group.n);
-  const VecParts parts = vec_parts(first.n_in, is_int8(first));
-  size_t shared_bytes = parts.stage_bytes;
-  if (parts.n_parts > 1) {
-    int most_sums = vec_kept_sums(n_tiles, n_blocks);
-    for (int block = 0; is_mixed && block < n_blocks; ++block) {
-      const VecShare share = vec_share(group, is_mixed, block, n_blocks);
-      most_sums = std::max(most_sums, vec_kept_sums(vec_tiles(products[share.first].n_out), share.n_blocks));
-    }
-    shared_bytes += most_sums * sizeof(float);
-  }
-  const char* mixed = is_int8(first) ? "linear_vec_mixed_int8_kernel" : "linear_vec_mixed_f32_kernel";
-  return checked({.kernel = is_mixed ? mixed : vec_kernel(first, what, target),
-                  .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
-                  .block = {static_cast<uint32_t>(n_threads), 1, 1},
-                  .shared_bytes = shared_bytes,
+Launch choose(const RoundRows& op, const Target& target) {
+  const std::string what = cat("[round_rows] ", op.rows, " rows of ", op.n_in);
+  LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_in % kRoundRun == 0, kInvalid, what, ": rows are multiples of ",
+           kRoundRun, " values");
+  LB_CHECK(reinterpret_cast<uintptr_t>(op.x) % 16 == 0, kInvalid, what, ": x must be 16-byte aligned");
+  constexpr int kThreads = 256;
+  return checked({.kernel = "round_rows_kernel",
+                  .grid = {static_cast<uint32_t>((op.n_in + 4 * kThreads - 1) / (4 * kThreads)),
+                           static_cast<uint32_t>(op.rows), 1},
+                  .block = {kThreads, 1, 1},
                   .overlap_previous = true},
                  target, what);
 }

@@ -4,14 +4,30 @@
 #include <cstddef>
 
 #include "launch/launch.h"
+#include "launch/linear_shape.h"
 #include "launch/target.h"
 #include "ops/linear.h"
+#include "ops/round_rows.h"
 
 namespace lb::gpu {
 
-// The mat-vec: one kernel for a whole group, row after row of x. Weights lie in planes (quant/planes.h); x is 16-byte
-// aligned where a block type is rounded to 8 bits. In a group, int8 products and fp32 ones cannot be one launch.
-Launch choose(const LinearGroup& group, const Target& target);
+// One launch of the mat-vec.
+struct VecLaunch {
+  Launch launch;
+  LinearVec params;
+};
+// What makes up a group, row after row of x: one launch for each weight type in it.
+struct VecLaunches {
+  VecLaunch launches[kMaxProducts];
+  int n;
+};
+
+// Whether a group's quantised weights read a rounded x, and to how many bits: 8 or 16; 0 when x stays as it is.
+int rounded_bits(const LinearGroup& group);
+
+// Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when rounded_bits says so.
+VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
+Launch choose(const RoundRows& op, const Target& target);
 
 // Many rows on matrix units: F16 or BF16 weights, x rounded to their type.
 Launch choose_tile(const Linear& op, const Target& target);

@@ -1,0 +1,38 @@
+// Activations rounded to whole numbers, once for all products with quantised weights that read them.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace lb {
+
+inline constexpr int kRoundRun = 32;  // values that share a scale
+
+// Where x = scale * (high + low / 254) lies. Without `low` x keeps 8 bits, with it 16: an error of 2^-16 of the largest
+// value of its run.
+struct RoundedRows {
+  int8_t* high;  // [rows, n_in]
+  int8_t* low;   // [rows, n_in], or null
+  float* scale;  // [rows, n_in / 32]
+  float* sum;    // [rows, n_in / 32] of the rounded values of a run
+};
+
+// scale = max|x| / 127 of a run, high = x / scale to the nearest, halves to even, low = the rest in units of 1/254.
+struct RoundRows {
+  const float* x;  // [rows, n_in]
+  RoundedRows y;
+  int rows, n_in;  // n_in a multiple of 32
+};
+
+// RoundedRows of rows x n_in values in one allocation; with low only when is_16_bit.
+inline size_t rounded_bytes(int rows, int n_in, bool is_16_bit) {
+  return size_t(rows) * n_in * (is_16_bit ? 2 : 1) + size_t(rows) * (n_in / kRoundRun) * 2 * sizeof(float);
+}
+inline RoundedRows rounded_rows(void* at, int rows, int n_in, bool is_16_bit) {
+  const size_t values = size_t(rows) * n_in;
+  auto* high = static_cast<int8_t*>(at);
+  auto* scale = reinterpret_cast<float*>(high + values * (is_16_bit ? 2 : 1));
+  return {high, is_16_bit ? high + values : nullptr, scale, scale + values / kRoundRun};
+}
+
+}  // namespace lb
