@@ -1,0 +1,317 @@
+"""targets/<name>/target.toml: the schema, and the reader that everything built from these files goes through.
+
+    targets.py                 checks every target and lists them
+    targets.py sm_86           prints one, complete, as JSON: what CMake and the pack builder read
+
+The dataclasses are the schema: a field without a default must be in the file, and no other key may be. Every problem is
+a TargetError that says where, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = 1
+HOSTS = ("x86_64", "aarch64")
+
+# Vendor -> what its architecture strings look like, and its own kernel files.
+VENDORS = {
+    "nvidia": (re.compile(r"sm_\d+a?"), "src/cuda/{}.cu"),
+    "amd": (re.compile(r"gfx\d+"), "src/hip/{}.hip"),
+    "sim": (re.compile(r"sim"), "src/sim/{}.cpp"),
+}
+# Matrix instruction -> the architectures whose compiler accepts it.
+MATRIX = {
+    "mma_f16": r"sm_75",
+    "mma_bf16": r"sm_8\d|sm_12\da?",
+    "wgmma": r"sm_90a",
+    "tcgen05": r"sm_1[01]\da",
+    "wmma_gfx11": r"gfx11\d\d",
+    "wmma_gfx12": r"gfx12\d\d",
+    "emulated": r"sim",
+}
+# Capability -> the architectures that may claim it.
+NEEDS = {
+    "bf16": r"sm_8\d|sm_(9|1\d)\da?|gfx1[12]\d\d|sim",
+    "async_copy": r"sm_8\d|sm_(9|1\d)\da?|sim",
+    "fp4": r"sm_1\d\da",
+    "tma": r"sm_(9|1\d)\da?",
+    "clusters": r"sm_(9|1\d)\da?",
+}
+# Tuning constant -> lowest, highest, and what it must be a multiple of.
+TUNING = {"matvec_threads": (32, 1024, 32), "matvec_blocks_per_sm": (1, 32, 1), "speculation_budget": (1, 64, 1)}
+EXCUSES = ("spill",)
+
+
+class TargetError(Exception):
+    """A target file is missing, malformed, or says something that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A product with this chip. A figure that has no source is left out."""
+
+    name: str
+    source: str
+    sm_count: int | None = None  # compute units on AMD
+    memory_gb: float | None = None
+    bandwidth_gb_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kernel may use."""
+
+    bf16: bool
+    matrix: str
+    async_copy: bool
+    fp4: bool
+    tma: bool
+    clusters: bool
+    shared_block_bytes: int  # the most dynamic shared memory of one block
+    warp_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Constants of the launch functions."""
+
+    matvec_threads: int  # of a block of the one-row product
+    matvec_blocks_per_sm: int  # its grid over the number of SMs
+    speculation_budget: int  # rows of a draft tree, where the user names none
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Stems of the sources that go in."""
+
+    common: tuple[str, ...] | None = None  # of src/gpu; absent: all of them
+    vendor: tuple[str, ...] = ()  # of the vendor's own folder
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """A kernel that may break a rule of the build, and why."""
+
+    kernel: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target.toml."""
+
+    schema: int
+    name: str
+    vendor: str
+    architecture: str  # as the compiler is given it
+    hosts: tuple[str, ...]
+    capabilities: Capabilities
+    tuning: Tuning
+    min_driver: str = ""  # sim has none
+    boards: tuple[Board, ...] = ()
+    kernels: Kernels = field(default_factory=Kernels)
+    exceptions: tuple[Excuse, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        """The name in wheels, extras and import packages."""
+        return self.name.replace("_", "")
+
+    def sources(self, root: Path = ROOT) -> list[str]:
+        """The kernel files that are compiled for it, from the root."""
+        common = self.kernels.common
+        stems = sorted(file.stem for file in (root / "src/gpu").glob("*.cpp")) if common is None else common
+        own = VENDORS[self.vendor][1]
+        return [f"src/gpu/{stem}.cpp" for stem in stems] + [own.format(stem) for stem in self.kernels.vendor]
+
+
+def names(root: Path = ROOT) -> list[str]:
+    """Every target that has a folder, in the order of the tables: NVIDIA by number, AMD by number, sim."""
+    found = [file.parent.name for file in (root / "targets").glob("*/target.toml")]
+    return sorted(found, key=lambda name: (("sm", "gf", "si").index(name[:2]), int(re.sub(r"\D", "", name) or 0)))
+
+
+def load_all(root: Path = ROOT) -> list[Target]:
+    return [load(name, root) for name in names(root)]
+
+
+def load(name: str, root: Path = ROOT) -> Target:
+    """The target of that name, checked.
+
+    Raises:
+        TargetError: there is none, or its file is wrong.
+    """
+    where = f"targets/{name}/target.toml"
+    try:
+        table = tomllib.loads((root / where).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TargetError(f"{where}: no such file; the targets are {', '.join(names(root))}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TargetError(f"{where}: not TOML: {error}") from None
+    target = _read(Target, table, f"{where}: ")
+    for check in (_check_identity, _check_capabilities, _check_tuning, _check_boards, _check_kernels):
+        problem = check(target, name, root)
+        if problem:
+            raise TargetError(f"{where}: {problem}")
+    return target
+
+
+def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
+    """A dataclass from a table: exactly its fields, each of its type."""
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(table.keys() - known.keys())
+    if unknown:
+        raise TargetError(f"{where}unknown key {unknown[0]!r}; the keys are {', '.join(known)}")
+    hints, values = typing.get_type_hints(kind), {}
+    for name, value in table.items():
+        values[name] = _value(hints[name], value, f"{where}{name}")
+    for name, f in known.items():
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise TargetError(f"{where}key {name!r} is missing")
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """A TOML value as a field of this type."""
+    if typing.get_origin(kind) is types.UnionType:  # an optional key: TOML has no null
+        kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise TargetError(f"{where}: expected a list, got {value!r}")
+        item = typing.get_args(kind)[0]
+        return tuple(_value(item, one, f"{where}[{i}]") for i, one in enumerate(value))
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise TargetError(f"{where}: expected a table, got {value!r}")
+        return _read(typing.cast(type, kind), value, f"{where}.")
+    if kind is float and type(value) is int:
+        return value
+    if type(value) is not kind:  # not isinstance: true is no number
+        words = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+        raise TargetError(f"{where}: expected {words[kind]}, got {value!r}")
+    if kind is str and not value.strip():
+        raise TargetError(f"{where}: expected text, got {value!r}")
+    return value
+
+
+def _check_identity(target: Target, folder: str, root: Path) -> str | None:
+    if target.schema != SCHEMA:
+        return f"schema: expected {SCHEMA}, got {target.schema}; this reader knows no other"
+    if target.name != folder:
+        return f"name: expected {folder!r}, the name of the folder, got {target.name!r}"
+    if target.vendor not in VENDORS:
+        return f"vendor: expected one of {', '.join(VENDORS)}, got {target.vendor!r}"
+    if not VENDORS[target.vendor][0].fullmatch(target.architecture):
+        return f"architecture: {target.architecture!r} is none of vendor {target.vendor!r}"
+    if target.architecture.removesuffix("a") != target.name:
+        return f"architecture: expected {target.name!r} or {target.name + 'a'!r}, got {target.architecture!r}"
+    if target.vendor == "sim":
+        if target.min_driver:
+            return f"min_driver: sim needs no driver, got {target.min_driver!r}"
+    elif not re.fullmatch(r"\d+(\.\d+)*", target.min_driver):
+        return f"min_driver: expected a version such as '580' or '6.0', got {target.min_driver!r}"
+    wrong = [host for host in target.hosts if host not in HOSTS]
+    if wrong or not target.hosts or len(set(target.hosts)) < len(target.hosts):
+        return f"hosts: expected some of {', '.join(HOSTS)}, got {list(target.hosts)}"
+    return None
+
+
+def _check_capabilities(target: Target, folder: str, root: Path) -> str | None:
+    can, architecture = target.capabilities, target.architecture
+    if can.matrix not in MATRIX:
+        return f"capabilities.matrix: expected one of {', '.join(MATRIX)}, got {can.matrix!r}"
+    if not re.fullmatch(MATRIX[can.matrix], architecture):
+        fit = [matrix for matrix, pattern in MATRIX.items() if re.fullmatch(pattern, architecture)]
+        return f"capabilities.matrix: {architecture} has no {can.matrix}; it has {', '.join(fit) or 'none we know'}"
+    for name, pattern in NEEDS.items():
+        if getattr(can, name) and not re.fullmatch(pattern, architecture):
+            return f"capabilities.{name}: {architecture} has none, got true"
+    if can.bf16 == (can.matrix == "mma_f16"):
+        return f"capabilities.bf16: {str(can.bf16).lower()} contradicts matrix = {can.matrix!r}"
+    if not 16384 <= can.shared_block_bytes <= 262144 or can.shared_block_bytes % 1024:
+        return f"capabilities.shared_block_bytes: expected whole KiB from 16 to 256, got {can.shared_block_bytes} bytes"
+    if can.warp_size != 32:
+        return f"capabilities.warp_size: expected 32, which every kernel is written for, got {can.warp_size}"
+    return None
+
+
+def _check_tuning(target: Target, folder: str, root: Path) -> str | None:
+    for name, (lowest, highest, step) in TUNING.items():
+        value = getattr(target.tuning, name)
+        if not lowest <= value <= highest or value % step:
+            multiple = f", a multiple of {step}" if step > 1 else ""
+            return f"tuning.{name}: expected {lowest} to {highest}{multiple}, got {value}"
+    return None
+
+
+def _check_boards(target: Target, folder: str, root: Path) -> str | None:
+    if bool(target.boards) == (target.vendor == "sim"):
+        return f"boards: expected {'none' if target.boards else 'one or more'}, got {len(target.boards)}"
+    seen = set()
+    for i, board in enumerate(target.boards):
+        if board.name in seen:
+            return f"boards[{i}].name: {board.name!r} is there twice"
+        seen.add(board.name)
+        for name in ("sm_count", "memory_gb", "bandwidth_gb_s"):
+            value = getattr(board, name)
+            if value is not None and value <= 0:
+                return f"boards[{i}].{name}: expected more than 0, got {value}"
+    return None
+
+
+def _check_kernels(target: Target, folder: str, root: Path) -> str | None:
+    named = [f"src/gpu/{stem}.cpp" for stem in target.kernels.common or ()]
+    named += [VENDORS[target.vendor][1].format(stem) for stem in target.kernels.vendor]
+    for file in named:
+        if not (root / file).is_file():
+            return f"kernels: {file} does not exist"
+        if named.count(file) > 1:
+            return f"kernels: {file} is there twice"
+    for i, excuse in enumerate(target.exceptions):
+        if excuse.what not in EXCUSES:
+            return f"exceptions[{i}].what: expected one of {', '.join(EXCUSES)}, got {excuse.what!r}"
+    return None
+
+
+def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
+    """The target as CMake and the pack builder read it: the file, its slug, and the sources it names."""
+    return {**dataclasses.asdict(target), "slug": target.slug, "sources": target.sources(root)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Check the target files, or print one as JSON.")
+    parser.add_argument("target", nargs="?", help="the name of a folder of targets/")
+    name = parser.parse_args().target
+    try:
+        if name:
+            print(json.dumps(description(load(name)), indent=2))
+        else:
+            for target in load_all():
+                print(f"{target.name:<10}{target.vendor:<8}{target.architecture:<10}{len(target.boards):>3} boards")
+    except TargetError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
