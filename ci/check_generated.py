@@ -1,4 +1,4 @@
-"""Generated files that are checked in: the type stubs of lucebox._engine and docs/reference.
+"""Generated files that are checked in: the type stubs of lucebox._engine, docs/reference, and all that targets/ says.
 
     check_generated.py            fails where a file differs from what would be generated now
     check_generated.py --write    writes them
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import generate_reference
+import generate_targets
 from project import ROOT
 
 STUBS = "python/lucebox/_engine"
@@ -38,12 +39,12 @@ def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     files = {f"{STUBS}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
-    return files
+    return files | generate_targets.files()
 
 
 def present() -> set[str]:
     files = [*(ROOT / STUBS).rglob("*.pyi"), *(ROOT / REFERENCE).rglob("*.md")]
-    return {file.relative_to(ROOT).as_posix() for file in files}
+    return {file.relative_to(ROOT).as_posix() for file in files} | generate_targets.present()
 
 
 def drift() -> list[str]:

@@ -1,0 +1,48 @@
+"""`lucebox targets`: the GPU families there are packs for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from lucebox import targets
+from lucebox.cli import console, options
+
+DESCRIPTION = """List the GPU families lucebox has kernel packs for, and the chips each pack runs on.
+
+A pack is installed as an extra: pip install 'lucebox[sm86]'. `lucebox doctor` says which one this machine needs."""
+JSON_HELP = "print one JSON object"
+
+
+def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        "targets",
+        help="list the GPU families there are packs for",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    known = targets.targets()
+    runs_on = {t.name: [d.name for d in known if targets.runs_on(t.architecture, d.name)] for t in known}
+    if args.json:
+        rows = [{**dataclasses.asdict(t), "runs_on": runs_on[t.name], "install": t.install} for t in known]
+        console.print_json({"targets": rows})
+        return 0
+    console.print_table(
+        ["target", "extra", "compiled for", "runs on", "driver", "boards"],
+        [
+            [
+                t.name,
+                t.slug,
+                t.architecture,
+                " ".join(runs_on[t.name]),
+                t.min_driver,
+                ", ".join(b.name for b in t.boards),
+            ]
+            for t in known
+        ],
+    )
+    return 0
