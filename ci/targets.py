@@ -47,7 +47,8 @@ MATRIX = {
     "wmma_gfx12": r"gfx12\d\d",
     "emulated": r"sim",
 }
-# Capability -> the architectures that may claim it.
+# Capability -> the architectures that may claim it. NVIDIA: CUDA programming guide, feature support per compute
+# capability; FP4, which is block-scaled, is accepted by ptxas for code with the `a` suffix alone.
 NEEDS = {
     "bf16": r"sm_8\d|sm_(9|1\d)\da?|gfx1[12]\d\d|sim",
     "async_copy": r"sm_8\d|sm_(9|1\d)\da?|sim",

@@ -6,14 +6,13 @@ installed.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["Board", "Capabilities", "Target", "find", "parse", "runs_on", "serving", "targets"]
+__all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "serves", "serving"]
 
 # Every chip of these architectures is a Tegra. 8.8 is among them because nothing documents it as a desktop chip.
 TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
@@ -62,14 +61,8 @@ class Target:
         return f"pip install 'lucebox[{self.slug}]'"
 
 
-@functools.cache
-def targets() -> tuple[Target, ...]:
-    """All targets, NVIDIA and AMD by number, then sim."""
-    return parse(Path(__file__).with_name("targets.json").read_text(encoding="utf-8"))
-
-
-def parse(text: str) -> tuple[Target, ...]:
-    """The targets of a targets.json."""
+def _load() -> tuple[Target, ...]:
+    table = json.loads(Path(__file__).with_name("targets.json").read_text(encoding="utf-8"))
     return tuple(
         Target(
             **{key: item[key] for key in ("name", "slug", "vendor", "architecture", "min_driver")},
@@ -77,36 +70,43 @@ def parse(text: str) -> tuple[Target, ...]:
             boards=tuple(Board(**board) for board in item["boards"]),
             capabilities=Capabilities(**item["capabilities"]),
         )
-        for item in json.loads(text)["targets"]
+        for item in table["targets"]
     )
+
+
+# NVIDIA and AMD by number, then sim.
+TARGETS = _load()
+NAMES = tuple(target.name for target in TARGETS)
 
 
 def find(name: str) -> Target | None:
     """The target of that name or slug: sm_86 or sm86."""
-    return next((target for target in targets() if name in (target.name, target.slug)), None)
+    return next((target for target in TARGETS if name in (target.name, target.slug)), None)
 
 
-def serving(device: str, among: Iterable[Target] | None = None) -> tuple[Target, ...]:
-    """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first.
+def serving(device: str) -> tuple[Target, ...]:
+    """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first: its own, then the
+    nearest older one. Empty where none does."""
+    fitting = [target for target in TARGETS if serves(target.name, device)]
+    return tuple(sorted(fitting, key=lambda target: -_number(target.name)))
 
-    The chip's own comes first, then the nearest older one. Nothing serves it: no pack runs there.
+
+def serves(name: str, device: str) -> Literal["exact", "compatible"] | None:
+    """How the pack of a target runs on a chip of this architecture, None where it does not.
+
+    CUDA programming guide, "Binary Compatibility": a cubin runs on chips of the same major and an equal or higher minor
+    capability, between desktop chips only; "Feature-Set Compiler Targets": code with the `a` suffix runs on no other.
+    AMD documents no such rule for these chips.
     """
-    fitting = [t for t in (targets() if among is None else among) if runs_on(t.architecture, device)]
-    return tuple(sorted(fitting, key=lambda t: (t.name != device, -_number(t.name))))
-
-
-def runs_on(code: str, device: str) -> bool:
-    """Whether code compiled for one architecture runs on a chip of another, by what the vendors document.
-
-    NVIDIA, CUDA programming guide, "Binary Compatibility": a cubin runs on chips of the same major and a higher or
-    equal minor capability; this holds between desktop chips only, and not for code with an `a` suffix, which
-    runs on its own architecture alone. AMD: its own architecture alone.
-    """
-    if code.removesuffix("a") == device:
-        return True
-    if code in TEGRA or device in TEGRA or not (re.fullmatch(r"sm_\d+", code) and re.fullmatch(r"sm_\d+", device)):
-        return False
-    return _number(code) // 10 == _number(device) // 10 and _number(code) < _number(device)
+    if name == device:
+        return "exact" if name in NAMES else None
+    target = find(name)
+    if target is None or not re.fullmatch(r"sm_\d+", target.architecture) or not re.fullmatch(r"sm_\d+", device):
+        return None
+    if name in TEGRA or device in TEGRA:
+        return None
+    code, chip = _number(name), _number(device)
+    return "compatible" if code // 10 == chip // 10 and code < chip else None
 
 
 def _number(name: str) -> int:

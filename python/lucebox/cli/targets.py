@@ -25,24 +25,16 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
-    known = targets.targets()
-    runs_on = {t.name: [d.name for d in known if targets.runs_on(t.architecture, d.name)] for t in known}
+    rows = [(t, [chip for chip in targets.NAMES if targets.serves(t.name, chip)]) for t in targets.TARGETS]
     if args.json:
-        rows = [{**dataclasses.asdict(t), "runs_on": runs_on[t.name], "install": t.install} for t in known]
-        console.print_json({"targets": rows})
+        known = [{**dataclasses.asdict(t), "runs_on": chips, "install": t.install} for t, chips in rows]
+        console.print_json({"targets": known})
         return 0
     console.print_table(
         ["target", "extra", "compiled for", "runs on", "driver", "boards"],
         [
-            [
-                t.name,
-                t.slug,
-                t.architecture,
-                " ".join(runs_on[t.name]),
-                t.min_driver,
-                ", ".join(b.name for b in t.boards),
-            ]
-            for t in known
+            [t.name, t.slug, t.architecture, " ".join(chips), t.min_driver, ", ".join(b.name for b in t.boards)]
+            for t, chips in rows
         ],
     )
     return 0
