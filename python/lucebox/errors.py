@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "CancelledError",
+    "DeviceError",
     "FormatError",
     "HubError",
     "InternalError",
@@ -41,6 +42,10 @@ class ModelNotFoundError(LuceboxError, FileNotFoundError):
 
 class HubError(LuceboxError, OSError):
     """A download failed or the hub cannot be reached; the message says which source and what to do."""
+
+
+class DeviceError(LuceboxError):
+    """A GPU, its driver or its library is missing, too old or failed; the message has the call and what to do."""
 
 
 class CancelledError(LuceboxError):

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
-from lucebox._engine import ops as ops
+from lucebox._engine import gpu as gpu, ops as ops
 
 
 def best_isa() -> str:

@@ -16,6 +16,7 @@ enum class ErrorCode {
   kInvalid,      // an argument of the caller is out of range
   kMemory,       // the plan does not fit, or an allocation failed
   kIo,           // the operating system refused a file operation
+  kDevice,       // a GPU, its driver or its library is missing, too old or failed
   kCancelled,    // the caller interrupted the work
   kInternal,     // our bug
 };

@@ -7,6 +7,7 @@ namespace lb {
 
 void bind_engine(nanobind::module_& m);      // Engine, Session, Sampler
 void bind_format(nanobind::module_& m);      // GgufFile, Safetensors
+void bind_gpu(nanobind::module_& m);         // devices, memory, modules, launches
 void bind_ops(nanobind::module_& m);         // single ops on numpy arrays
 void bind_ops_linear(nanobind::module_& m);  // its part for products with weights
 

@@ -18,6 +18,7 @@ const char* python_error(lb::ErrorCode code) {
     case lb::ErrorCode::kInvalid: return "InvalidRequestError";
     case lb::ErrorCode::kMemory: return "OutOfMemoryError";
     case lb::ErrorCode::kIo: return "FormatError";
+    case lb::ErrorCode::kDevice: return "DeviceError";
     case lb::ErrorCode::kCancelled: return "CancelledError";
     case lb::ErrorCode::kInternal: return "InternalError";
   }
@@ -50,4 +51,6 @@ NB_MODULE(_engine, m) {
   lb::bind_format(m);
   nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");
   lb::bind_ops(ops);
+  nb::module_ gpu = m.def_submodule("gpu", "Devices through their vendors' drivers.");
+  lb::bind_gpu(gpu);
 }

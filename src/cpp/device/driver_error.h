@@ -1,0 +1,27 @@
+// Driver errors as lb::Error: which call failed, with what, on which device and module, and what to do about it.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include "device/driver.h"
+
+namespace lb::gpu {
+
+constexpr Status kNoDevice = 100;
+constexpr Status kPeerAlreadyEnabled = 704;
+constexpr Status kGraphUpdateFailed = 910;
+constexpr Status kSimFault = 1000;  // the simulator stopped a kernel; unlike a real device it goes on
+
+[[noreturn]] void fail_call(const Driver& driver, const char* call, Status status, std::string_view where = {});
+
+inline void check_status(const Driver& driver, const char* call, Status status, std::string_view where = {}) {
+  if (status != 0) fail_call(driver, call, status, where);
+}
+
+template <class... Args>
+void check_call(const Driver& driver, const Call<Args...>& call, std::type_identity_t<Args>... args) {
+  check_status(driver, call.name, call(args...));
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,463 @@
+// The simulated device: a driver like the others, in this process. Its memory is the host's, filled with NaN when it is
+// new so that a value nobody wrote shows; a module is the shared library of a sim pack; streams run everything at once
+// on the calling thread, and a captured stream writes down what it would have run.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/driver.h"
+#include "device/driver_error.h"
+#include "device/elf.h"
+#include "device/sim_image.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kDevices = 2;  // so that code for several devices can be tested
+constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
+constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
+constexpr size_t kMemory = size_t(4) << 30;
+constexpr size_t kAlignment = 256;  // what the vendors' allocators promise
+
+enum Code : Status {
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kInvalidImage = 200,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kTooManyResources = 701,
+  kTooManyBlocks = 720,
+  kIllegalState = 401,
+  kNotSupported = 801,
+};
+
+// The reason of the last failure on this thread, in the words of the simulator or of dlopen.
+thread_local std::string detail;
+
+std::string describe(Status status) {
+  const std::string why = std::exchange(detail, {});
+  return why.empty() ? cat("error ", status) : cat("error ", status, " (", why, ")");
+}
+
+Status failed(Status status, std::string why) {
+  detail = std::move(why);
+  return status;
+}
+
+// ---- devices and their memory: a context is its device
+
+struct Device {
+  std::mutex mutex;
+  std::map<void*, size_t> blocks;
+  size_t used = 0;
+};
+Device devices[kDevices];
+thread_local Device* current = &devices[0];
+
+Status device_get(int* device, int index) {
+  if (index < 0 || index >= kDevices) return failed(101, cat("device ", index, " of ", kDevices));
+  *device = index;
+  return 0;
+}
+
+Status device_name(char* text, int size, int) {
+  std::snprintf(text, size, "lucebox simulator");
+  return 0;
+}
+
+Status device_pci(char* text, int size, int) {
+  if (size > 0) *text = 0;
+  return 0;
+}
+
+Status device_memory(size_t* bytes, int) {
+  *bytes = kMemory;
+  return 0;
+}
+
+// The attributes are numbered by their place in this table.
+constexpr std::pair<int DeviceAttributes::*, int> kAttributes[] = {
+    {&DeviceAttributes::n_sms, kSms},
+    {&DeviceAttributes::warp_size, kWarp},
+    {&DeviceAttributes::threads_block, kMaxThreads},
+    {&DeviceAttributes::shared_block, kSharedBlock},
+    {&DeviceAttributes::shared_block_default, kSharedDefault},
+    {&DeviceAttributes::shared_sm, kSharedSm},
+    {&DeviceAttributes::registers_sm, 65536},
+    {&DeviceAttributes::l2_bytes, 4 << 20},
+    {&DeviceAttributes::integrated, 1},
+    {&DeviceAttributes::cooperative, 1},
+};
+
+Status device_attribute(int* value, int attribute, int) {
+  *value = kAttributes[attribute].second;
+  return 0;
+}
+
+Status context_retain(Handle* context, int device) {
+  *context = &devices[device];
+  return 0;
+}
+
+Status context_use(Handle context) {
+  current = static_cast<Device*>(context);
+  return 0;
+}
+
+Status memory_info(size_t* free, size_t* total) {
+  const std::lock_guard lock(current->mutex);
+  *free = kMemory - current->used;
+  *total = kMemory;
+  return 0;
+}
+
+Status memory_allocate(Address* address, size_t bytes) {
+  const std::lock_guard lock(current->mutex);
+  if (bytes == 0) return kInvalidValue;
+  if (bytes > kMemory - current->used) return kOutOfMemory;
+  if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
+  std::memset(*address, 0xff, bytes);  // NaN in every floating-point type
+  current->blocks[*address] = bytes;
+  current->used += bytes;
+  return 0;
+}
+
+Status memory_free(Address address) {
+  for (Device& device : devices) {
+    const std::lock_guard lock(device.mutex);
+    const auto found = device.blocks.find(address);
+    if (found == device.blocks.end()) continue;
+    device.used -= found->second;
+    device.blocks.erase(found);
+    std::free(address);
+    return 0;
+  }
+  return failed(kInvalidValue, "freed memory that is not the device's");
+}
+
+Status host_allocate(void** address, size_t bytes, unsigned) {
+  return ::posix_memalign(address, kAlignment, bytes) == 0 ? 0 : kOutOfMemory;
+}
+
+Status host_free(void* address) {
+  std::free(address);
+  return 0;
+}
+
+Status peer_possible(int* answer, int device, int peer) {
+  *answer = device != peer;
+  return 0;
+}
+
+Status peer_enable(Handle, unsigned) { return 0; }
+
+// ---- streams, events and graphs
+
+using Work = std::function<Status()>;
+
+struct Graph {
+  std::vector<Work> work;
+};
+
+struct Stream {
+  std::unique_ptr<Graph> capture;
+};
+
+struct Event {
+  std::chrono::steady_clock::time_point time;
+  bool recorded = false;
+};
+
+Status submit(Handle stream, Work work) {
+  if (Graph* graph = static_cast<Stream*>(stream)->capture.get()) {
+    graph->work.push_back(std::move(work));
+    return 0;
+  }
+  return work();
+}
+
+template <class T>
+Status destroy(Handle handle) {
+  delete static_cast<T*>(handle);
+  return 0;
+}
+
+template <class T>
+Status create(Handle* handle, unsigned) {
+  *handle = new T;
+  return 0;
+}
+
+Status copy(void* to, const void* from, size_t bytes, Handle stream) {
+  return submit(stream, [=] {
+    std::memmove(to, from, bytes);
+    return 0;
+  });
+}
+
+Status copy_to_host(void* to, Address from, size_t bytes, Handle stream) { return copy(to, from, bytes, stream); }
+
+Status peer_copy(Address to, Handle, Address from, Handle, size_t bytes, Handle stream) {
+  return copy(to, from, bytes, stream);
+}
+
+Status fill(Address to, unsigned char value, size_t bytes, Handle stream) {
+  return submit(stream, [=] {
+    std::memset(to, value, bytes);
+    return 0;
+  });
+}
+
+Status nothing_to_wait_for(Handle) { return 0; }
+
+Status stream_wait(Handle, Handle, unsigned) { return 0; }
+
+Status event_record(Handle event, Handle stream) {
+  return submit(stream, [e = static_cast<Event*>(event)] {
+    *e = {std::chrono::steady_clock::now(), true};
+    return 0;
+  });
+}
+
+Status event_elapsed(float* ms, Handle from, Handle to) {
+  const Event &a = *static_cast<Event*>(from), &b = *static_cast<Event*>(to);
+  if (!a.recorded || !b.recorded) return failed(kInvalidHandle, "an event was never recorded");
+  *ms = std::chrono::duration<float, std::milli>(b.time - a.time).count();
+  return 0;
+}
+
+Status capture_begin(Handle stream, int) {
+  auto& capture = static_cast<Stream*>(stream)->capture;
+  if (capture) return failed(kIllegalState, "the stream is capturing already");
+  capture = std::make_unique<Graph>();
+  return 0;
+}
+
+Status capture_end(Handle stream, Handle* graph) {
+  *graph = static_cast<Stream*>(stream)->capture.release();
+  return *graph != nullptr ? 0 : failed(kIllegalState, "the stream is not capturing");
+}
+
+Status graph_instantiate(Handle* executable, Handle graph, unsigned long long) {
+  *executable = new Graph(*static_cast<Graph*>(graph));
+  return 0;
+}
+
+Status graph_update(Handle executable, Handle graph, Handle*, int*) {
+  Graph &to = *static_cast<Graph*>(executable), &from = *static_cast<Graph*>(graph);
+  if (to.work.size() != from.work.size()) return kGraphUpdateFailed;
+  to = from;
+  return 0;
+}
+
+Status graph_launch(Handle executable, Handle stream) {
+  for (const Work& work : static_cast<Graph*>(executable)->work)
+    if (const Status status = submit(stream, work)) return status;
+  return 0;
+}
+
+// ---- modules and kernels
+
+struct Kernel {
+  const SimImage* image;
+  const lb_sim_kernel* about;
+  int max_dynamic_shared;
+};
+
+struct Module {
+  std::vector<Kernel> kernels;
+};
+
+Status module_load(Handle* handle, const void* image) {
+  const auto* bytes = static_cast<const char*>(image);
+  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver is not told the length
+  if (n == 0) return failed(kInvalidImage, "not a shared library");
+  std::string why;
+  const SimImage* loaded = load_sim_image(std::string(bytes, n), why);
+  if (loaded == nullptr) return failed(kInvalidImage, why);
+  auto module = std::make_unique<Module>();
+  for (const lb_sim_kernel& about : loaded->kernels) module->kernels.push_back({loaded, &about, kSharedDefault});
+  *handle = module.release();
+  return 0;
+}
+
+Status module_kernel(Handle* kernel, Handle module, const char* name) {
+  for (Kernel& k : static_cast<Module*>(module)->kernels)
+    if (std::strcmp(k.about->name, name) == 0) {
+      *kernel = &k;
+      return 0;
+    }
+  return kNotFound;
+}
+
+Status kernel_attribute(int* value, int attribute, Handle kernel) {
+  const Kernel& k = *static_cast<Kernel*>(kernel);
+  switch (attribute) {
+    case KernelAttribute::kMaxThreads: *value = k.about->max_threads; return 0;
+    case KernelAttribute::kStaticShared: *value = int(k.about->static_shared_bytes); return 0;
+    case KernelAttribute::kMaxDynamicShared: *value = k.max_dynamic_shared; return 0;
+    default: *value = 0; return 0;
+  }
+}
+
+Status kernel_set_attribute(Handle kernel, int attribute, int value) {
+  Kernel& k = *static_cast<Kernel*>(kernel);
+  if (attribute != KernelAttribute::kMaxDynamicShared) return kInvalidValue;
+  if (value < 0 || value + int(k.about->static_shared_bytes) > kSharedBlock) return kInvalidValue;
+  k.max_dynamic_shared = value;
+  return 0;
+}
+
+Status kernel_parameter(Handle kernel, size_t index, size_t* offset, size_t* bytes) {
+  if (index > 0) return kInvalidValue;
+  *offset = 0;
+  *bytes = static_cast<Kernel*>(kernel)->about->params_bytes;
+  return 0;
+}
+
+Status occupancy(int* blocks, Handle kernel, int threads, size_t dynamic_shared) {
+  const Kernel& k = *static_cast<Kernel*>(kernel);
+  if (threads < 1 || threads > k.about->max_threads) return kInvalidValue;
+  constexpr size_t kReserved = 1 << 10;  // of each block's shared memory, by the system
+  const size_t shared = k.about->static_shared_bytes + dynamic_shared + kReserved;
+  *blocks = std::min<int>(2048 / threads, int(kSharedSm / shared));
+  return 0;
+}
+
+Status run(Handle kernel, const lb_sim_launch& launch, Handle stream, void** params) {
+  const Kernel& k = *static_cast<Kernel*>(kernel);
+  const auto count = [](const uint32_t n[3]) { return uint64_t(n[0]) * n[1] * n[2]; };
+  if (count(launch.grid) == 0 || count(launch.block) == 0) return kInvalidValue;
+  if (count(launch.block) > uint64_t(k.about->max_threads))
+    return failed(kTooManyResources,
+                  cat(count(launch.block), " threads a block, the kernel has at most ", k.about->max_threads));
+  if (launch.dynamic_shared_bytes > size_t(k.max_dynamic_shared)) return kInvalidValue;
+  if (launch.cooperative) {
+    int blocks = 0;
+    if (occupancy(&blocks, kernel, int(count(launch.block)), launch.dynamic_shared_bytes)) return kInvalidValue;
+    if (count(launch.grid) > uint64_t(blocks) * kSms)
+      return failed(kTooManyBlocks, cat(count(launch.grid), " blocks, ", blocks * kSms, " fit"));
+  }
+  const auto* bytes = static_cast<const std::byte*>(params[0]);
+  return submit(stream, [&k, job = launch, p = std::vector(bytes, bytes + k.about->params_bytes)]() mutable {
+    char why[1024] = "";
+    job.params = p.data();
+    return k.image->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
+  });
+}
+
+lb_sim_launch described(Handle kernel, const uint32_t (&grid)[3], const uint32_t (&block)[3], unsigned shared,
+                        bool cooperative) {
+  lb_sim_launch launch = {};
+  const lb_sim_kernel& about = *static_cast<Kernel*>(kernel)->about;
+  launch.kernel = about.name;
+  launch.params_bytes = about.params_bytes;
+  std::copy_n(grid, 3, launch.grid);
+  std::copy_n(block, 3, launch.block);
+  launch.dynamic_shared_bytes = shared;
+  launch.cooperative = cooperative;
+  return launch;
+}
+
+Status launch(Handle kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+              unsigned shared, Handle stream, void** params, void**) {
+  return run(kernel, described(kernel, {gx, gy, gz}, {bx, by, bz}, shared, false), stream, params);
+}
+
+Status launch_cooperative(Handle kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, Handle stream, void** params) {
+  return run(kernel, described(kernel, {gx, gy, gz}, {bx, by, bz}, shared, true), stream, params);
+}
+
+// Kernels of the simulator run one after the other, so a launch that may overlap the one before it simply follows it.
+Status launch_with(const LaunchConfig* config, Handle kernel, void** params, void**) {
+  bool cooperative = false;
+  for (uint32_t i = 0; i < config->n_attributes; ++i) {
+    const LaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == LaunchAttribute::kCluster) return failed(kNotSupported, "the simulator has no clusters");
+    if (attribute.id == LaunchAttribute::kCooperative) cooperative = attribute.value.flag != 0;
+  }
+  return run(kernel, described(kernel, config->grid, config->block, config->shared_bytes, cooperative), config->stream,
+             params);
+}
+
+Driver make() {
+  Driver d;
+  d.vendor = Vendor::kSim;
+  d.library = "built in";
+  d.version = "simulator";
+  d.n_devices = kDevices;
+  d.attributes = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  for (size_t i = 0; i < std::size(kAttributes); ++i) d.attributes.*kAttributes[i].first = int(i);
+  d.describe = describe;
+  d.architecture = [](const Driver&, int) { return std::string("sim"); };
+
+  d.device_get = {"device_get", device_get};
+  d.device_name = {"device_name", device_name};
+  d.device_pci = {"device_pci", device_pci};
+  d.device_memory = {"device_memory", device_memory};
+  d.device_attribute = {"device_attribute", device_attribute};
+  d.context_retain = {"context_retain", context_retain};
+  d.context_use = {"context_use", context_use};
+  d.memory_info = {"memory_info", memory_info};
+  d.peer_possible = {"peer_possible", peer_possible};
+  d.peer_enable = {"peer_enable", peer_enable};
+  d.peer_copy = {"peer_copy", peer_copy};
+  d.memory_allocate = {"memory_allocate", memory_allocate};
+  d.memory_free = {"memory_free", memory_free};
+  d.host_allocate = {"host_allocate", host_allocate};
+  d.host_free = {"host_free", host_free};
+  d.copy_to_device = {"copy_to_device", copy};
+  d.copy_to_host = {"copy_to_host", copy_to_host};
+  d.copy_on_device = {"copy_on_device", [](Address to, Address from, size_t bytes, Handle stream) {
+                        return copy(to, from, bytes, stream);
+                      }};
+  d.fill = {"fill", fill};
+  d.stream_create = {"stream_create", create<Stream>};
+  d.stream_destroy = {"stream_destroy", destroy<Stream>};
+  d.stream_synchronize = {"stream_synchronize", nothing_to_wait_for};
+  d.stream_query = {"stream_query", nothing_to_wait_for};
+  d.stream_wait = {"stream_wait", stream_wait};
+  d.event_create = {"event_create", create<Event>};
+  d.event_destroy = {"event_destroy", destroy<Event>};
+  d.event_synchronize = {"event_synchronize", nothing_to_wait_for};
+  d.event_record = {"event_record", event_record};
+  d.event_elapsed = {"event_elapsed", event_elapsed};
+  d.module_load = {"module_load", module_load};
+  d.module_unload = {"module_unload", destroy<Module>};
+  d.module_kernel = {"module_kernel", module_kernel};
+  d.kernel_attribute = {"kernel_attribute", kernel_attribute};
+  d.kernel_set_attribute = {"kernel_set_attribute", kernel_set_attribute};
+  d.kernel_parameter = {"kernel_parameter", kernel_parameter};
+  d.occupancy = {"occupancy", occupancy};
+  d.launch = {"launch", launch};
+  d.launch_cooperative = {"launch_cooperative", launch_cooperative};
+  d.launch_with = {"launch_with", launch_with};
+  d.capture_begin = {"capture_begin", capture_begin};
+  d.capture_end = {"capture_end", capture_end};
+  d.graph_instantiate = {"graph_instantiate", graph_instantiate};
+  d.graph_update = {"graph_update", graph_update};
+  d.graph_launch = {"graph_launch", graph_launch};
+  d.graph_destroy = {"graph_destroy", destroy<Graph>};
+  d.graph_executable_destroy = {"graph_executable_destroy", destroy<Graph>};
+  return d;
+}
+
+}  // namespace
+
+const Driver& sim_driver() {
+  static const Driver sim = make();
+  return sim;
+}
+
+}  // namespace lb::gpu

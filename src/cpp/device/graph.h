@@ -1,0 +1,38 @@
+// Work captured from a stream once and replayed with one call.
+#pragma once
+
+#include "device/queue.h"
+
+namespace lb::gpu {
+
+// From here until finish(), what is sent to the stream is written down instead of run. Destroyed unfinished, it ends
+// the capture and drops what was written.
+class Capture {
+ public:
+  explicit Capture(const Stream& stream);
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  Resource finish();
+
+ private:
+  const Stream& stream_;
+  bool open_ = true;
+};
+
+class Graph {
+ public:
+  explicit Graph(Capture& capture) : executable_(instantiate(capture.finish())) {}
+
+  // Takes over another capture: in place when it has the same shape (true), else by building the graph anew (false).
+  bool update(Capture& capture);
+  void launch(const Stream& stream) const;
+
+ private:
+  static Resource instantiate(const Resource& graph);
+
+  Resource executable_;
+};
+
+}  // namespace lb::gpu

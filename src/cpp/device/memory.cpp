@@ -1,0 +1,30 @@
+// Allocation; the message of a failed one has the numbers.
+#include "device/memory.h"
+
+namespace lb::gpu {
+namespace {
+
+Resource allocate(const Device& device, size_t bytes, Buffer::Kind kind) {
+  if (bytes == 0) return {};
+  const Context& context = *device.context();
+  const Driver& d = context.driver();
+  void* address = nullptr;
+  if (kind == Buffer::Kind::kPinned) {
+    context.check(d.host_allocate.name, context.status_of(d.host_allocate, &address, bytes, 0),
+                  cat(bytes, " bytes of pinned host memory"));
+    return Resource(device.context(), address, &Driver::host_free);
+  }
+  if (const Status status = context.status_of(d.memory_allocate, &address, bytes)) {
+    const MemoryInfo memory = device.memory();
+    context.check(d.memory_allocate.name, status,
+                  cat(bytes, " bytes asked, ", memory.free_bytes, " of ", memory.total_bytes, " free"));
+  }
+  return Resource(device.context(), address, &Driver::memory_free);
+}
+
+}  // namespace
+
+Buffer::Buffer(const Device& device, size_t bytes, Kind kind)
+    : resource_(allocate(device, bytes, kind)), size_(bytes) {}
+
+}  // namespace lb::gpu

@@ -1,0 +1,44 @@
+// A file in memory, opened as a library. The file stays open with it: the loader knows the library by the file's path,
+// and would take another one of the same number for the same library.
+#include "device/sim_image.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace lb::gpu {
+
+const SimImage* load_sim_image(std::string bytes, std::string& why) {
+  static std::mutex mutex;
+  static std::map<std::string, SimImage> images;
+  const std::lock_guard lock(mutex);
+  if (const auto known = images.find(bytes); known != images.end()) return &known->second;
+
+  const int file = ::memfd_create("lucebox-sim", MFD_CLOEXEC);
+  if (file < 0 || ::write(file, bytes.data(), bytes.size()) != ssize_t(bytes.size())) {
+    why = "the system refused a file in memory";
+    return nullptr;
+  }
+  void* library = ::dlopen(cat("/proc/self/fd/", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    why = ::dlerror();
+    ::close(file);
+    return nullptr;
+  }
+  const auto kernels = reinterpret_cast<lb_sim_kernels_function*>(::dlsym(library, "lb_sim_kernels"));
+  const auto run = reinterpret_cast<lb_sim_run_function*>(::dlsym(library, "lb_sim_run"));
+  if (kernels == nullptr || run == nullptr) {
+    why = "a library without lb_sim_kernels and lb_sim_run";
+    return nullptr;
+  }
+  int count = 0;
+  const lb_sim_kernel* first = kernels(&count);
+  return &images.emplace(std::move(bytes), SimImage{{first, size_t(count)}, run}).first->second;
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,15 @@
+# Devices: the table of each vendor's driver, and what is built on it.
+target_sources(lucebox_engine PRIVATE
+  device/device.cpp
+  device/driver.cpp
+  device/driver_cuda.cpp
+  device/driver_error.cpp
+  device/driver_hip.cpp
+  device/driver_sim.cpp
+  device/elf.cpp
+  device/graph.cpp
+  device/library.cpp
+  device/memory.cpp
+  device/module.cpp
+  device/queue.cpp
+  device/sim_image.cpp)

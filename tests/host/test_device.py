@@ -1,0 +1,117 @@
+"""The device layer over the drivers of all vendors: the simulator, and stand-ins for libcuda.so.1 and libamdhip64.so.7
+that a scenario can script (tests/standin)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from device_scenarios import SCENARIOS
+
+ROOT = Path(__file__).parents[2]
+DEVICE = ROOT / "src/cpp/device"
+STANDIN = ROOT / "tests/standin"
+SIMULATOR = tuple(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp"))
+
+
+def compile_library(out: Path, *sources: Path, defines: tuple[str, ...] = ()) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}"]
+    subprocess.run(["g++", *flags, *defines, *sources, "-o", out, "-ldl"], check=True)
+    return out
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_library(tmp_path_factory.mktemp("pack") / "kernels.so", STANDIN / "kernels.cpp")
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both stand-ins as they are now."""
+    folder = tmp_path_factory.mktemp("drivers")
+    compile_library(folder / "libcuda.so.1", STANDIN / "cuda.cpp", *SIMULATOR)
+    compile_library(folder / "libamdhip64.so.7", STANDIN / "hip.cpp", *SIMULATOR)
+    return folder
+
+
+def run(drivers: Path, *command: str | Path) -> str:
+    """The output of a Python process that finds these drivers; fails with it when the process does."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(drivers)}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def results(drivers: Path, kernels: Path) -> dict[str, tuple[int, str]]:
+    """Exit status and output of every scenario, each in its own process."""
+    output = run(drivers, ROOT / "tests/host/device_scenarios.py", kernels)
+    found: dict[str, tuple[int, str]] = json.loads(output)
+    return found
+
+
+@pytest.mark.parametrize("name", [f"{name}-{vendor}" for name, (_, vendors) in SCENARIOS.items() for vendor in vendors])
+def test_scenario(results: dict[str, tuple[int, str]], name: str) -> None:
+    status, output = results[name]
+    assert status == 0, output
+
+
+def error_of(drivers: Path, vendor: str) -> str:
+    """What a machine with these libraries is told when it is asked for devices."""
+    script = (
+        "from lucebox import errors; from lucebox._engine import gpu\n"
+        f"try: gpu.devices('{vendor}')\n"
+        "except errors.DeviceError as error: print(error)\n"
+        "else: raise SystemExit('no error')"
+    )
+    return run(drivers, "-c", script)
+
+
+def test_no_driver(tmp_path: Path) -> None:
+    message = error_of(tmp_path, "cuda")
+    assert message.startswith("cannot load the NVIDIA driver: libcuda.so.1: cannot open shared object file")
+    assert "Install the NVIDIA driver 580 or newer" in message
+    message = error_of(tmp_path, "hip")
+    assert message.startswith("cannot load the AMD HIP runtime: libamdhip64.so.7: cannot open")
+    assert "libamdhip64.so.6" in message and "Install ROCm 6 or newer" in message
+
+
+@pytest.mark.parametrize(("vendor", "file"), [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so.7")])
+def test_text_file_as_driver(tmp_path: Path, vendor: str, file: str) -> None:
+    (tmp_path / file).write_text("not a library\n" * 100)
+    message = error_of(tmp_path, vendor)
+    assert f"{tmp_path / file}: invalid ELF header" in message and "Install" in message
+
+
+def test_library_without_a_driver_in_it(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.cpp"
+    empty.write_text("")
+    compile_library(tmp_path / "libcuda.so.1", empty)
+    compile_library(tmp_path / "libamdhip64.so.7", empty)
+    message = error_of(tmp_path, "cuda")
+    assert "libcuda.so.1 has no cuGetProcAddress_v2" in message and "driver 580 or newer" in message
+    message = error_of(tmp_path, "hip")
+    assert "libamdhip64.so.7 lacks hipInit, " in message and "Install ROCm 6 or newer" in message
+
+
+def test_drivers_of_another_age(tmp_path: Path) -> None:
+    compile_library(tmp_path / "libcuda.so.1", STANDIN / "cuda.cpp", *SIMULATOR, defines=("-DSTANDIN_OLD",))
+    compile_library(tmp_path / "libamdhip64.so.7", STANDIN / "hip.cpp", *SIMULATOR, defines=("-DSTANDIN_OLD",))
+    assert "older than driver 525" in error_of(tmp_path, "cuda")
+    assert "libamdhip64.so.7 lacks hipGetDevicePropertiesR0600: the runtime is too old" in error_of(tmp_path, "hip")
+
+
+def test_rocm_6(drivers: Path, tmp_path: Path) -> None:
+    shutil.copy(drivers / "libamdhip64.so.7", tmp_path / "libamdhip64.so.6")
+    script = (
+        "import ctypes; from lucebox._engine import gpu\n"
+        "ctypes.CDLL('libamdhip64.so.6').standin_set(1, 60342133, b'gfx1100')\n"
+        "print([(i.architecture, i.driver) for i in gpu.devices('hip')])"
+    )
+    assert run(tmp_path, "-c", script).strip() == "[('gfx1100', 'HIP 6.3')]"
