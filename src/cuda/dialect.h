@@ -1,0 +1,22 @@
+// The kernel dialect on NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
+#pragma once
+
+#define LB_DEVICE __device__ __forceinline__
+#define LB_FN static __device__ __forceinline__
+#define LB_TABLE __device__
+#define LB_UNROLL _Pragma("unroll")
+#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) \
+      name([[maybe_unused]] const __grid_constant__ Params p)
+#define LB_SHARED(T, name, count) __shared__ T name[count]
+
+// clang-format off: each needs the ones before it
+#include "../gpu/vectors.h"
+#include "../gpu/number_types.h"
+#include "threads.h"
+#include "numbers.h"
+#include "memory.h"
+#include "sync.h"
+#include "matrix.h"
+#include "../gpu/reductions.h"
+// clang-format on

@@ -1,0 +1,124 @@
+// Loads and stores with cache hints, shared memory, copies into it that run beside the arithmetic.
+// The read-only path is for what no thread of the launch writes. All asm here is volatile: it stays behind
+// wait_for_previous(), which the compiler would otherwise be free to pass.
+#pragma once
+
+#include <stdint.h>
+
+namespace lb::gpu {
+
+template <class T>
+LB_DEVICE T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char lb_dynamic_shared[];
+  return reinterpret_cast<T*>(lb_dynamic_shared);
+}
+
+template <class V>
+LB_DEVICE V load(const void* from) {
+  static_assert(kIsAccess<V>);
+  return *static_cast<const V*>(from);
+}
+
+template <class V>
+LB_DEVICE void store(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  *static_cast<V*>(to) = value;
+}
+
+// Read once: allocates no line of L1.
+template <class V>
+LB_DEVICE V load_stream(const void* from) {
+  static_assert(kIsAccess<V>);
+  if constexpr (sizeof(V) == 16) {
+    u32x4 r;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else if constexpr (sizeof(V) == 8) {
+    u32x2 r;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else if constexpr (sizeof(V) == 4) {
+    uint32_t r;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else {
+    uint16_t r;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(r) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  }
+}
+
+// Read again soon, by this block or a neighbour.
+template <class V>
+LB_DEVICE V load_cached(const void* from) {
+  static_assert(kIsAccess<V>);
+  if constexpr (sizeof(V) == 16) {
+    u32x4 r;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else if constexpr (sizeof(V) == 8) {
+    u32x2 r;
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else if constexpr (sizeof(V) == 4) {
+    uint32_t r;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  } else {
+    uint16_t r;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(from));
+    return __builtin_bit_cast(V, r);
+  }
+}
+
+// Written once and not read back by this launch.
+template <class V>
+LB_DEVICE void store_stream(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  if constexpr (sizeof(V) == 16) {
+    const u32x4 r = __builtin_bit_cast(u32x4, value);
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+  } else if constexpr (sizeof(V) == 8) {
+    const u32x2 r = __builtin_bit_cast(u32x2, value);
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(r[0]), "r"(r[1]) : "memory");
+  } else if constexpr (sizeof(V) == 4) {
+    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(__builtin_bit_cast(uint32_t, value)) : "memory");
+  } else {
+    asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"(__builtin_bit_cast(uint16_t, value)) : "memory");
+  }
+}
+
+#if __CUDA_ARCH__ >= 800
+template <int kBytes>
+LB_DEVICE void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  const uint32_t to = uint32_t(__cvta_generic_to_shared(shared));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");  // past L1
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+  }
+}
+LB_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+LB_DEVICE void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+#else
+template <int kBytes>
+LB_DEVICE void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  using V = Vec<uint32_t, kBytes / 4>;
+  *static_cast<V*>(shared) = *static_cast<const V*>(global);
+}
+LB_DEVICE void copy_commit() {}
+template <int kPending>
+LB_DEVICE void copy_wait() {}
+#endif
+
+}  // namespace lb::gpu

@@ -1,0 +1,82 @@
+// Conversions, packed and integer arithmetic, fast functions.
+#pragma once
+
+namespace lb::gpu {
+
+LB_DEVICE float to_f32(float x) { return x; }
+LB_DEVICE float to_f32(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+LB_DEVICE float to_f32(bf16 x) { return quant::bf16_to_f32(x.bits); }
+
+LB_DEVICE f16 to_f16(float x) {
+  f16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+LB_DEVICE bf16 to_bf16(float x) {
+#if __CUDA_ARCH__ >= 800
+  bf16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#else
+  return {quant::f32_to_bf16(x)};
+#endif
+}
+
+#if __CUDA_ARCH__ >= 890
+LB_DEVICE float to_f32(fp8_e4m3 x) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(uint16_t(x.bits)));
+  return to_f32(f16{uint16_t(pair)});
+}
+LB_DEVICE fp8_e4m3 to_fp8(float x) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+  return {uint8_t(pair)};
+}
+#else
+LB_DEVICE float to_f32(fp8_e4m3 x) { return portable::fp8_to_f32(x.bits); }
+LB_DEVICE fp8_e4m3 to_fp8(float x) { return {portable::f32_to_fp8(x)}; }
+#endif
+
+LB_DEVICE f16x2 to_f16x2(float lo, float hi) { return {to_f16(lo), to_f16(hi)}; }
+
+LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
+  uint32_t y;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;"
+      : "=r"(y)
+      : "r"(__builtin_bit_cast(uint32_t, a)), "r"(__builtin_bit_cast(uint32_t, b)),
+        "r"(__builtin_bit_cast(uint32_t, c)));
+  return __builtin_bit_cast(f16x2, y);
+}
+
+LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
+
+LB_DEVICE float max(float a, float b) { return fmaxf(a, b); }
+LB_DEVICE float min(float a, float b) { return fminf(a, b); }
+LB_DEVICE int max(int a, int b) { return a > b ? a : b; }
+LB_DEVICE int min(int a, int b) { return a < b ? a : b; }
+LB_DEVICE float abs(float x) { return fabsf(x); }
+LB_DEVICE float sqrt(float x) { return sqrtf(x); }
+LB_DEVICE float round_even(float x) { return rintf(x); }
+LB_DEVICE float fma(float a, float b, float c) { return fmaf(a, b, c); }
+
+LB_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+LB_DEVICE float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
+LB_DEVICE float log_fast(float x) { return __logf(x); }
+LB_DEVICE float rsqrt_fast(float x) { return rsqrtf(x); }
+LB_DEVICE float rcp_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace lb::gpu

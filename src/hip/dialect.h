@@ -1,0 +1,25 @@
+// The kernel dialect on AMD RDNA 3 and 4 (gfx11, gfx12; wave32): self-declared, from the compiler's own builtins, so
+// that no HIP header and no device library takes part. docs/kernels/dialect.md.
+#pragma once
+
+#define LB_DEVICE inline __attribute__((device, always_inline))
+#define LB_FN static inline __attribute__((device, always_inline))
+#define LB_TABLE __attribute__((device))
+#define LB_UNROLL _Pragma("unroll")
+// A work-group processor, which HIP counts as one multiprocessor, has four SIMDs of 32 lanes.
+#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                           \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, kMaxThreads),                   \
+                            amdgpu_waves_per_eu(((kMaxThreads) * (kMinBlocks) + 127) / 128))) void \
+  name([[maybe_unused]] const Params p)
+#define LB_SHARED(T, name, count) static __attribute__((shared)) T name[count]
+
+// clang-format off: each needs the ones before it
+#include "../gpu/vectors.h"
+#include "../gpu/number_types.h"
+#include "threads.h"
+#include "numbers.h"
+#include "memory.h"
+#include "sync.h"
+#include "matrix.h"
+#include "../gpu/reductions.h"
+// clang-format on

@@ -1,0 +1,81 @@
+// Loads and stores with cache hints, shared memory, copies into it. Pointers are cast to global memory here, so that
+// the compiler picks global_load over flat_load where it cannot tell.
+#pragma once
+
+#include <stdint.h>
+
+namespace lb::gpu {
+
+template <class T>
+LB_DEVICE T* dynamic_shared() {
+  extern __attribute__((shared, aligned(128))) unsigned char lb_dynamic_shared[];
+  return reinterpret_cast<T*>(lb_dynamic_shared);
+}
+
+// The compiler's own type for an access of a size: non-temporal builtins take nothing else.
+template <int kBytes>
+struct Access;
+template <>
+struct Access<2> {
+  typedef uint16_t type;
+};
+template <>
+struct Access<4> {
+  typedef uint32_t type;
+};
+template <>
+struct Access<8> {
+  typedef uint32_t type __attribute__((ext_vector_type(2)));
+};
+template <>
+struct Access<16> {
+  typedef uint32_t type __attribute__((ext_vector_type(4)));
+};
+template <class V>
+using Global = __attribute__((address_space(1))) typename Access<int(sizeof(V))>::type;
+
+template <class V>
+LB_DEVICE V load(const void* from) {
+  static_assert(kIsAccess<V>);
+  return *static_cast<const V*>(from);
+}
+
+template <class V>
+LB_DEVICE void store(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  *static_cast<V*>(to) = value;
+}
+
+// Read once.
+template <class V>
+LB_DEVICE V load_stream(const void* from) {
+  static_assert(kIsAccess<V>);
+  return __builtin_bit_cast(V, __builtin_nontemporal_load((const Global<V>*)(from)));
+}
+
+// Read again soon, by this block or a neighbour.
+template <class V>
+LB_DEVICE V load_cached(const void* from) {
+  static_assert(kIsAccess<V>);
+  return __builtin_bit_cast(V, *(const Global<V>*)(from));
+}
+
+// Written once and not read back by this launch.
+template <class V>
+LB_DEVICE void store_stream(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  __builtin_nontemporal_store(__builtin_bit_cast(typename Access<int(sizeof(V))>::type, value), (Global<V>*)(to));
+}
+
+// No asynchronous copies: the loads are in flight until the stores need them, and block_barrier orders the stores.
+template <int kBytes>
+LB_DEVICE void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  using V = Vec<uint32_t, kBytes / 4>;
+  store(shared, load_cached<V>(global));
+}
+LB_DEVICE void copy_commit() {}
+template <int kPending>
+LB_DEVICE void copy_wait() {}
+
+}  // namespace lb::gpu

@@ -1,0 +1,62 @@
+// Barriers, atomics of device scope. Dependent launches have no hand-over here: a kernel starts when the last one
+// ended.
+#pragma once
+
+#include <stdint.h>
+
+namespace lb::gpu {
+
+LB_DEVICE void block_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+LB_DEVICE void warp_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+template <class T>
+LB_DEVICE T atomic_add_any(T* p, T v) {
+  return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+template <class T>
+LB_DEVICE T atomic_max_any(T* p, T v) {
+  return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+LB_DEVICE int atomic_add(int* p, int v) { return atomic_add_any(p, v); }
+LB_DEVICE uint32_t atomic_add(uint32_t* p, uint32_t v) { return atomic_add_any(p, v); }
+LB_DEVICE float atomic_add(float* p, float v) {
+  // One instruction instead of a compare-and-swap loop: the memory is the device's own.
+  [[clang::atomic(no_remote_memory, no_fine_grained_memory, ignore_denormal_mode)]] { return atomic_add_any(p, v); }
+}
+LB_DEVICE int atomic_max(int* p, int v) { return atomic_max_any(p, v); }
+LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomic_max_any(p, v); }
+LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomic_max_any(p, v); }
+
+LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
+  return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+}
+LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
+  __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+
+// Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids
+// of any size may share it one after another.
+LB_DEVICE void grid_barrier(uint32_t* counter) {
+  block_barrier();
+  if (thread_id() == 0) {
+    const bool is_first = block_id() == 0 && block_id_y() == 0 && block_id_z() == 0;
+    const uint32_t rest = uint32_t(n_blocks() * n_blocks_y() * n_blocks_z()) - 1;
+    const uint32_t before =
+        __hip_atomic_fetch_add(counter, is_first ? 0x80000000u - rest : 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+    while (((load_acquire(counter) ^ before) & 0x80000000u) == 0) __builtin_amdgcn_s_sleep(1);
+  }
+  block_barrier();
+}
+
+LB_DEVICE void dependents_may_launch() {}
+LB_DEVICE void wait_for_previous() {}
+
+}  // namespace lb::gpu

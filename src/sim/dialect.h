@@ -1,0 +1,27 @@
+// The kernel dialect on the CPU, for tests: every word with the semantics that all chips share, and with checks of what
+// kernels must not do. docs/kernels/dialect.md.
+#pragma once
+
+#define LB_DEVICE inline
+#define LB_UNROLL
+#define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \
+  extern "C" void name(const Params& p);                                                                       \
+  static const ::lb::gpu::sim::Registration<Params> name##_registration{#name, kMaxThreads, kMinBlocks, name}; \
+  extern "C" void name([[maybe_unused]] const Params& p)
+#define LB_SHARED(T, name, count)                                                                          \
+  static const ::lb::gpu::sim::SharedSite name##_site{#name,      __FILE__, __LINE__, sizeof(T) * (count), \
+                                                      alignof(T), sizeof(T)};                              \
+  const ::lb::gpu::sim::SharedPointer<T> name = ::lb::gpu::sim::shared_array<T>(name##_site, count)
+
+// clang-format off: each needs the ones before it
+#include "../gpu/vectors.h"
+#include "../gpu/number_types.h"
+#include "machine.h"
+#include "pack.h"
+#include "threads.h"
+#include "numbers.h"
+#include "shared_pointer.h"
+#include "memory.h"
+#include "sync.h"
+#include "matrix.h"
+// clang-format on

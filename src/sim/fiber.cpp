@@ -1,0 +1,169 @@
+#include "fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "sanitizer.h"
+
+extern "C" {
+// Saves what a call must preserve on this stack and its pointer in *from, then continues the stack that `to` points at.
+void lb_sim_switch(void** from, void* to);
+// The return address of a stack that has not run yet.
+void lb_sim_enter();
+}
+
+#if defined(__x86_64__)
+constexpr size_t kSavedWords = 6;  // rbp rbx r12 r13 r14 r15, below the return address
+asm(R"(
+.text
+.hidden lb_sim_switch
+.globl lb_sim_switch
+.type lb_sim_switch, @function
+lb_sim_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size lb_sim_switch, .-lb_sim_switch
+)");
+#elif defined(__aarch64__)
+constexpr size_t kSavedWords = 20;  // x19-x30 and d8-d15; x30 is the return address
+asm(R"(
+.text
+.hidden lb_sim_switch
+.globl lb_sim_switch
+.type lb_sim_switch, %function
+lb_sim_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+.size lb_sim_switch, .-lb_sim_switch
+)");
+#else
+#error "sim has a context switch for x86-64 and AArch64"
+#endif
+
+namespace lb::gpu::sim {
+namespace {
+
+// Where this OS thread's scheduler waits while a fiber runs. Fibers never move to another OS thread.
+struct Home {
+  void* stack_pointer;
+  const void* stack_low;
+  size_t stack_bytes;
+  void (*entry)();  // of the fiber that is entered for the first time
+};
+thread_local Home home;
+
+size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
+
+}  // namespace
+
+Stack::Stack(size_t bytes) {
+  const size_t page = page_bytes();
+  bytes_ = (bytes + page - 1) / page * page;
+  void* mapping =
+      mmap(nullptr, bytes_ + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  if (mprotect(mapping, page, PROT_NONE) != 0) {
+    munmap(mapping, bytes_ + page);
+    throw std::bad_alloc();
+  }
+  low_ = static_cast<std::byte*>(mapping) + page;
+}
+
+Stack::Stack(Stack&& other) noexcept : low_(std::exchange(other.low_, nullptr)), bytes_(other.bytes_) {}
+
+Stack::~Stack() {
+  if (!low_) return;
+  unpoison(low_, bytes_);  // the next mapping at this address starts clean
+  munmap(low_ - page_bytes(), bytes_ + page_bytes());
+}
+
+extern "C" void lb_sim_enter() {
+  finish_switch(nullptr, &home.stack_low, &home.stack_bytes);
+  home.entry();
+  std::abort();  // entry ends in finish()
+}
+
+void Fiber::start(void (*entry)()) {
+  unpoison(stack_->low(), stack_->bytes());  // frames abandoned after an error
+  entry_ = entry;
+  fake_stack_ = nullptr;
+  auto* top = reinterpret_cast<uintptr_t*>(stack_->low() + stack_->bytes());
+#if defined(__x86_64__)
+  top[-1] = 0;  // a function finds its return address 8 bytes below a multiple of 16
+  top[-2] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
+  uintptr_t* saved = top - 2 - kSavedWords;
+  for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
+#else
+  uintptr_t* saved = top - kSavedWords;
+  for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
+  saved[11] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
+#endif
+  stack_pointer_ = saved;
+}
+
+void Fiber::resume() {
+  home.entry = entry_;
+  void* fake_stack = nullptr;
+  start_switch(&fake_stack, stack_->low(), stack_->bytes());
+  lb_sim_switch(&home.stack_pointer, stack_pointer_);
+  finish_switch(fake_stack, nullptr, nullptr);
+}
+
+void Fiber::leave(void** fake_stack) {
+  start_switch(fake_stack, home.stack_low, home.stack_bytes);
+  lb_sim_switch(&stack_pointer_, home.stack_pointer);
+}
+
+void Fiber::suspend() {
+  leave(&fake_stack_);
+  finish_switch(fake_stack_, &home.stack_low, &home.stack_bytes);
+}
+
+void Fiber::finish() {
+  leave(nullptr);
+  std::abort();  // nobody resumes a finished fiber
+}
+
+}  // namespace lb::gpu::sim

@@ -1,0 +1,397 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "sanitizer.h"
+
+namespace lb::gpu::sim {
+namespace {
+
+constexpr size_t kStackBytes = kAddressSanitizer ? 512 * 1024 : 128 * 1024;
+// Rounds in which every thread that can run only reads the same value of the same counter again.
+constexpr int kSpinRounds = 10'000;
+
+// Fisher-Yates with splitmix64.
+std::vector<int> permutation(int count, uint64_t& seed) {
+  std::vector<int> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (int i = count - 1; i > 0; --i) {
+    seed += 0x9e3779b97f4a7c15;
+    uint64_t x = seed;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    std::swap(order[size_t(i)], order[(x ^ x >> 31) % uint64_t(i + 1)]);
+  }
+  return order;
+}
+
+// The i-th to run; an empty order is the ascending one.
+int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : order[size_t(i)]; }
+
+bool same(const Place& a, const Place& b) {
+  return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
+         std::strcmp(a.where.file_name(), b.where.file_name()) == 0 && std::strcmp(a.word, b.word) == 0;
+}
+
+const char* file(const Place& place) { return place.where.file_name(); }
+int line(const Place& place) { return int(place.where.line()); }
+
+}  // namespace
+
+thread_local Thread* current;
+
+Machine& machine() {
+  thread_local Machine machine;
+  return machine;
+}
+
+const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*), const void* params) {
+  launch_ = &launch;
+  body_ = body;
+  params_ = params;
+  n_threads_ = int(launch.block[0]);
+  n_blocks_ = int(launch.grid[0] * launch.grid[1] * launch.grid[2]);
+  failed_ = false;
+  n_at_grid_ = 0;
+  static_shared_bytes_ = 0;
+  error_[0] = 0;
+  prepare();
+  if (launch.cooperative) {
+    for (int i = 0; i < n_blocks_; ++i) start_block(blocks_[size_t(i)], i);
+    run_blocks(blocks_.data(), n_blocks_);
+  } else {
+    for (int i = 0; i < n_blocks_ && !failed_; ++i) {
+      start_block(blocks_[0], in_order(block_order_, i));
+      run_blocks(blocks_.data(), 1);
+    }
+  }
+  current = nullptr;
+  return error_;
+}
+
+void Machine::prepare() {
+  const size_t stack_bytes = launch_->stack_bytes ? launch_->stack_bytes : kStackBytes;
+  const int n_alive = launch_->cooperative ? n_blocks_ : 1;
+  const size_t needed = size_t(n_alive) * size_t(n_threads_);
+  threads_.clear();
+  if (!stacks_.empty() && stacks_[0].bytes() < stack_bytes) stacks_.clear();
+  stacks_.reserve(needed);
+  while (stacks_.size() < needed) stacks_.emplace_back(stack_bytes);
+  threads_.reserve(needed);
+  for (size_t i = 0; i < needed; ++i) threads_.emplace_back(stacks_[i]);
+  if (blocks_.size() < size_t(n_alive)) blocks_.resize(size_t(n_alive));
+
+  n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
+  uint64_t seed = launch_->order_seed;
+  lane_order_ = seed ? permutation(kWarpSize, seed) : std::vector<int>{};
+  warp_order_ = seed ? permutation(n_warps_, seed) : std::vector<int>{};
+  block_order_ = seed ? permutation(n_blocks_, seed) : std::vector<int>{};
+}
+
+void Machine::start_block(Block& block, int index) {
+  const uint32_t* grid = launch_->grid;
+  block.launch = launch_;
+  block.id[0] = uint32_t(index) % grid[0];
+  block.id[1] = uint32_t(index) / grid[0] % grid[1];
+  block.id[2] = uint32_t(index) / grid[0] / grid[1];
+  block.threads = threads_.data() + (launch_->cooperative ? size_t(index) * size_t(n_threads_) : 0);
+  block.n_live = n_threads_;
+  block.n_arrived = 0;
+  block.shared.begin(launch_->dynamic_shared_bytes);
+  block.warps.resize(size_t(n_warps_));
+  for (size_t w = 0; w < block.warps.size(); ++w) {
+    Warp& warp = block.warps[w];
+    warp.n_lanes = warp.n_live = std::min(kWarpSize, n_threads_ - int(w) * kWarpSize);
+    warp.n_arrived = warp.parity = 0;
+    warp.epoch = 0;
+    warp.published[0] = warp.published[1] = 0;
+  }
+  for (int i = 0; i < n_threads_; ++i) {
+    Thread& thread = block.threads[i];
+    thread.block = &block;
+    thread.warp = &block.warps[size_t(i / kWarpSize)];
+    thread.id = i;
+    thread.state = State::kReady;
+    thread.spins_on = nullptr;
+    thread.copies.clear();
+    thread.n_groups = 0;
+    thread.fiber.start(&Machine::thread_main);
+  }
+}
+
+void Machine::thread_main() {
+  machine().body_(machine().params_);
+  machine().thread_ends();
+}
+
+void Machine::thread_ends() {
+  Thread& thread = *current;
+  Block& block = *thread.block;
+  Warp& warp = *thread.warp;
+  if (warp.n_arrived > 0) {
+    fail("ends while lane %d of its warp waits at %s (%s:%d): all lanes must come", warp.first_lane, warp.place.word,
+         file(warp.place), line(warp.place));
+  }
+  if (block.n_arrived > 0) {
+    fail("ends while thread %d waits at %s (%s:%d): all threads of the block must come", block.first_thread,
+         block.place.word, file(block.place), line(block.place));
+  }
+  --warp.n_live;
+  --block.n_live;
+  static_shared_bytes_ = std::max(static_shared_bytes_, block.shared.static_bytes());
+  progressed_ = true;
+  thread.state = State::kDone;
+  thread.fiber.finish();
+}
+
+// Lets each lane run to where it must wait, until none is ready. Whether one spins.
+bool Machine::run_warp(Block& block, Warp& warp) {
+  Thread* threads = block.threads + (&warp - block.warps.data()) * kWarpSize;
+  bool spins = false;
+  for (bool again = true; again && !failed_;) {
+    again = false;
+    for (int i = 0; i < kWarpSize; ++i) {
+      const int lane = in_order(lane_order_, i);
+      if (lane >= warp.n_lanes || threads[lane].state != State::kReady) continue;
+      again = true;
+      current = &threads[lane];
+      current->fiber.resume();
+      if (failed_) return false;
+      if (threads[lane].state == State::kSpins) spins = true;
+    }
+  }
+  return spins;
+}
+
+void Machine::run_blocks(Block* blocks, int count) {
+  for (int idle = 0; idle < kSpinRounds && !failed_;) {
+    bool spins = false, alive = false;
+    progressed_ = false;
+    for (int i = 0; i < count; ++i) {
+      Block& block = blocks[count == 1 ? 0 : in_order(block_order_, i)];
+      if (block.n_live == 0) continue;
+      for (int w = 0; w < n_warps_; ++w) {
+        if (run_warp(block, block.warps[size_t(in_order(warp_order_, w))])) spins = true;
+        if (failed_) return;
+      }
+      alive = alive || block.n_live > 0;
+    }
+    if (!alive) return;
+    if (!progressed_ && !spins) break;
+    idle = progressed_ ? 0 : idle + 1;
+    if (spins) {
+      for (int i = 0; i < count; ++i) {
+        for (int t = 0; t < n_threads_; ++t) {
+          Thread& thread = blocks[i].threads[t];
+          if (thread.state == State::kSpins) thread.state = State::kReady;
+        }
+      }
+    }
+  }
+  if (!failed_) explain_stuck(blocks, count);
+}
+
+// No thread can go on: says what one of them waits for.
+void Machine::explain_stuck(const Block* blocks, int count) {
+  const auto find = [&](auto&& wanted) -> const Thread* {
+    for (int i = 0; i < count; ++i) {
+      for (int t = 0; t < n_threads_; ++t) {
+        if (wanted(blocks[i].threads[t])) return &blocks[i].threads[t];
+      }
+    }
+    return nullptr;
+  };
+  const auto in_state = [&](State state) { return find([&](const Thread& t) { return t.state == state; }); };
+  const char* kernel = launch_->kernel;
+  const auto write = [&](const Thread& t, const char* format, auto... values) {
+    const int n = std::snprintf(error_, sizeof error_, "[%s] block (%u, %u, %u), warp %d, thread %d: %s (%s:%d) ",
+                                kernel, t.block->id[0], t.block->id[1], t.block->id[2], t.id / kWarpSize, t.id,
+                                t.place.word, file(t.place), line(t.place));
+    if (n > 0 && size_t(n) < sizeof error_) std::snprintf(error_ + n, sizeof error_ - size_t(n), format, values...);
+  };
+  failed_ = true;
+  if (const Thread* t = in_state(State::kAtWarp)) {
+    const Thread* other = find(
+        [&](const Thread& o) { return o.warp == t->warp && o.state != State::kAtWarp && o.state != State::kDone; });
+    if (other) {
+      return write(*t, "waits for lane %d, which waits at %s (%s:%d): all lanes of a warp must come to a collective",
+                   other->id % kWarpSize, other->place.word, file(other->place), line(other->place));
+    }
+  }
+  if (const Thread* t = in_state(State::kAtGrid)) {
+    const auto ended = std::count_if(blocks, blocks + count, [](const Block& b) { return b.n_live == 0; });
+    return write(*t, "waits for ever: %d of %d blocks arrived and %d have ended", n_at_grid_, n_blocks_, int(ended));
+  }
+  if (const Thread* t = in_state(State::kAtBlock)) {
+    const Thread* other = find(
+        [&](const Thread& o) { return o.block == t->block && o.state != State::kAtBlock && o.state != State::kDone; });
+    if (other) {
+      return write(*t, "waits for thread %d, which waits at %s (%s:%d): all threads of a block must come to a barrier",
+                   other->id, other->place.word, file(other->place), line(other->place));
+    }
+  }
+  if (const Thread* t = find([](const Thread& o) { return o.spins_on != nullptr && o.state != State::kDone; })) {
+    return write(*t, "reads %u for ever: no thread that could write another value can run%s", t->spun_value,
+                 launch_->cooperative ? "" : " (only a cooperative launch has all blocks alive)");
+  }
+  std::snprintf(error_, sizeof error_, "[%s] no thread can run", kernel);
+}
+
+void Machine::fail(const char* format, ...) {
+  const Thread& t = *current;
+  const int n = std::snprintf(error_, sizeof error_, "[%s] block (%u, %u, %u), warp %d, thread %d: ", launch_->kernel,
+                              t.block->id[0], t.block->id[1], t.block->id[2], t.id / kWarpSize, t.id);
+  va_list arguments;
+  va_start(arguments, format);
+  if (n > 0 && size_t(n) < sizeof error_) std::vsnprintf(error_ + n, sizeof error_ - size_t(n), format, arguments);
+  va_end(arguments);
+  failed_ = true;
+  current->fiber.finish();
+}
+
+void Machine::wait_at(State state, Place place) {
+  current->state = state;
+  current->place = place;
+  current->fiber.suspend();
+}
+
+void Machine::arrive_at_block(Place place) {
+  Block& block = *current->block;
+  progressed_ = true;
+  if (block.n_live < n_threads_) {
+    fail("waits at %s (%s:%d), but %d threads of the block have ended: all must come", place.word, file(place),
+         line(place), n_threads_ - block.n_live);
+  }
+  if (block.n_arrived == 0) {
+    block.place = place;
+    block.first_thread = current->id;
+  } else if (!same(block.place, place)) {
+    fail("waits at %s (%s:%d), but thread %d waits at %s (%s:%d): all threads of a block must come to the same barrier",
+         place.word, file(place), line(place), block.first_thread, block.place.word, file(block.place),
+         line(block.place));
+  }
+  if (++block.n_arrived < n_threads_) return wait_at(State::kAtBlock, place);
+  block.n_arrived = 0;
+  block.shared.passed_barrier();
+  for (int i = 0; i < n_threads_; ++i) block.threads[i].state = State::kReady;
+}
+
+void Machine::arrive_at_grid(uint32_t* counter, Place place) {
+  if (!launch_->cooperative) {
+    fail("%s (%s:%d) in an ordinary launch: only a cooperative one has all blocks alive", place.word, file(place),
+         line(place));
+  }
+  arrive_at_block(place);
+  if (current->id == 0) {
+    const Block& block = *current->block;
+    const bool is_first = block.id[0] == 0 && block.id[1] == 0 && block.id[2] == 0;
+    const uint32_t step = is_first ? 0x80000000u - uint32_t(n_blocks_ - 1) : 1u;
+    const uint32_t before = __atomic_fetch_add(counter, step, __ATOMIC_ACQ_REL);
+    if (++n_at_grid_ < n_blocks_) {
+      wait_at(State::kAtGrid, place);
+    } else {
+      n_at_grid_ = 0;
+      for (Thread& thread : threads_) {
+        if (thread.state == State::kAtGrid) thread.state = State::kReady;
+      }
+    }
+    if (((__atomic_load_n(counter, __ATOMIC_ACQUIRE) ^ before) & 0x80000000u) == 0) {
+      fail("%s (%s:%d): the counter was %#x and did not flip: zero it once, before its first use", place.word,
+           file(place), line(place), before);
+    }
+  }
+  arrive_at_block(place);
+}
+
+void Machine::spin(const uint32_t* on, uint32_t value, Place place) {
+  Thread& thread = *current;
+  if (thread.spins_on != on || thread.spun_value != value) progressed_ = true;
+  thread.spins_on = on;
+  thread.spun_value = value;
+  wait_at(State::kSpins, place);
+}
+
+Exchange exchange(uint64_t value, Place place) {
+  Thread& thread = *current;
+  Warp& warp = *thread.warp;
+  const int lane = thread.id % kWarpSize;
+  if (warp.n_live < warp.n_lanes) {
+    machine().fail("comes to %s (%s:%d), but %d lanes of its warp have ended: all must come", place.word, file(place),
+                   line(place), warp.n_lanes - warp.n_live);
+  }
+  if (warp.n_arrived == 0) {
+    warp.place = place;
+    warp.first_lane = lane;
+  } else if (!same(warp.place, place)) {
+    machine().fail("comes to %s (%s:%d), but lane %d of its warp waits at %s (%s:%d): all lanes must come to the same",
+                   place.word, file(place), line(place), warp.first_lane, warp.place.word, file(warp.place),
+                   line(warp.place));
+  }
+  const int parity = warp.parity;
+  warp.values[parity][lane] = value;
+  warp.published[parity] |= 1u << lane;
+  if (++warp.n_arrived < warp.n_lanes) {
+    machine().wait_at(State::kAtWarp, place);
+  } else {
+    warp.n_arrived = 0;
+    warp.parity ^= 1;
+    warp.published[warp.parity] = 0;
+    ++warp.epoch;
+    Thread* lanes = &thread - lane;
+    for (int i = 0; i < warp.n_lanes; ++i) lanes[i].state = State::kReady;
+  }
+  return {warp.values[parity], warp.published[parity]};
+}
+
+uint64_t Exchange::of(int lane, const Place& place) const {
+  if (lane < 0 || lane >= kWarpSize || !(lanes >> lane & 1)) {
+    machine().fail("%s (%s:%d) reads lane %d, which does not exist: the warp has %d lanes", place.word, file(place),
+                   line(place), lane, __builtin_popcount(lanes));
+  }
+  return values[lane];
+}
+
+void note_shared(const void* p, size_t bytes, Access access, const char* word) {
+  SharedMemory& shared = current->block->shared;
+  const SharedMemory::Region* region = shared.find(p, bytes);
+  if (!region) machine().fail("%s of %zu bytes at %p is outside of the block's shared arrays", word, bytes, p);
+  const SharedMemory::Race race = shared.note(p, bytes, access, {uint16_t(current->id), current->warp->epoch});
+  if (race.thread < 0) return;
+  const size_t offset = size_t(static_cast<const std::byte*>(p) - region->begin);
+  const char* does = access == Access::kRead ? "reads" : "writes";
+  const char* did = race.is_write ? "wrote" : "read";
+  if (!region->site) {
+    machine().fail("race: %s byte %zu of the dynamic shared memory, which thread %d %s with no barrier between", does,
+                   offset, race.thread, did);
+  }
+  machine().fail("race: %s %s[%zu] (%s:%d), which thread %d %s with no barrier between", does, region->site->name,
+                 offset / region->site->element_bytes, region->site->file, region->site->line, race.thread, did);
+}
+
+void check_access(const void* p, size_t bytes, Access access, const char* word) {
+  if (uintptr_t(p) % bytes != 0) machine().fail("%s of %zu bytes at %p: not aligned", word, bytes, p);
+  if (current->block->shared.contains(p)) note_shared(p, bytes, access, word);
+}
+
+void check_global(const void* p, size_t bytes, const char* word) {
+  if (uintptr_t(p) % bytes != 0) machine().fail("%s of %zu bytes at %p: not aligned", word, bytes, p);
+  if (current->block->shared.contains(p)) machine().fail("%s takes global memory, got a shared pointer", word);
+}
+
+void finish_copies(int n_pending) {
+  std::vector<Copy>& copies = current->copies;
+  const auto pending = std::find_if(copies.begin(), copies.end(),
+                                    [&](const Copy& copy) { return copy.group >= current->n_groups - n_pending; });
+  for (auto copy = copies.begin(); copy != pending; ++copy) {
+    note_shared(copy->to, size_t(copy->bytes), Access::kWrite, "copy_async");
+    std::memcpy(copy->to, copy->from, size_t(copy->bytes));
+  }
+  copies.erase(copies.begin(), pending);
+}
+
+}  // namespace lb::gpu::sim

@@ -1,0 +1,132 @@
+// Runs one launch: the threads of a block are fibers on one OS thread, 32 of them are a warp whose collectives exchange
+// values, and the blocks run one after another or, in a cooperative launch, are all alive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+#include <vector>
+
+#include "device/sim_abi.h"
+#include "fiber.h"
+#include "shared_memory.h"
+
+namespace lb::gpu::sim {
+
+using Location = std::source_location;
+inline constexpr int kWarpSize = 32;
+
+// The word a thread stands at, and where in the kernel.
+struct Place {
+  const char* word;
+  Location where;
+};
+
+struct Warp {
+  uint64_t values[2][kWarpSize];  // what lanes publish; two, for lanes that have not yet read the last exchange
+  float a[2][256], b[2][256];     // operands of a matrix product, [16, 16] each
+  uint32_t published[2];          // lanes
+  int parity;
+  int n_lanes, n_live, n_arrived;
+  uint32_t epoch;  // collectives so far
+  Place place;     // of the lanes that have arrived
+  int first_lane;  // of them
+};
+
+enum class State : uint8_t { kReady, kSpins, kAtWarp, kAtBlock, kAtGrid, kDone };
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, group;
+};
+
+struct Block;
+
+struct Thread {
+  explicit Thread(const Stack& stack) : fiber(stack) {}
+  Fiber fiber;
+  Block* block;
+  Warp* warp;
+  int id;
+  State state;
+  Place place;  // where it waits
+  const uint32_t* spins_on;
+  uint32_t spun_value;
+  std::vector<Copy> copies;  // asynchronous ones on their way
+  int n_groups;              // of copies, committed
+};
+
+struct Block {
+  const lb_sim_launch* launch;
+  uint32_t id[3];
+  std::vector<Warp> warps;
+  Thread* threads;  // [n_threads]
+  SharedMemory shared;
+  int n_live, n_arrived;
+  Place place;  // of the threads that have arrived at a barrier
+  int first_thread;
+};
+
+// The thread that runs. Fibers stay on the OS thread that runs their launch.
+[[gnu::tls_model("initial-exec")]] extern thread_local Thread* current;
+
+class Machine {
+ public:
+  // Empty when the kernel ran, else why it did not. Throws std::bad_alloc.
+  const char* run(const lb_sim_launch& launch, void (*body)(const void*), const void* params);
+  size_t static_shared_bytes() const { return static_shared_bytes_; }
+
+  // The rest is called by fibers.
+  [[noreturn, gnu::format(printf, 2, 3)]] void fail(const char* format, ...);
+  void wait_at(State state, Place place);
+  void arrive_at_block(Place place);
+  void arrive_at_grid(uint32_t* counter, Place place);
+  void spin(const uint32_t* on, uint32_t value, Place place);
+
+ private:
+  static void thread_main();
+  void prepare();
+  void start_block(Block& block, int index);
+  void run_blocks(Block* blocks, int count);
+  bool run_warp(Block& block, Warp& warp);
+  void explain_stuck(const Block* blocks, int count);
+  void thread_ends();
+
+  const lb_sim_launch* launch_ = nullptr;
+  void (*body_)(const void*) = nullptr;
+  const void* params_ = nullptr;
+  int n_threads_ = 0, n_warps_ = 0, n_blocks_ = 0;
+  size_t static_shared_bytes_ = 0;
+
+  std::vector<Stack> stacks_;  // kept from launch to launch
+  std::vector<Thread> threads_;
+  std::vector<Block> blocks_;
+  std::vector<int> lane_order_, warp_order_, block_order_;  // empty: ascending
+
+  int n_at_grid_ = 0;  // blocks at grid_barrier
+  bool progressed_ = false, failed_ = false;
+  char error_[1024];
+};
+
+Machine& machine();
+
+// A warp's exchange: every lane gives one value and sees all of them. An error unless all lanes of the warp come, and
+// to the same word at the same place.
+struct Exchange {
+  const uint64_t* values;
+  uint32_t lanes;  // that exist
+  uint64_t of(int lane, const Place& place) const;
+};
+Exchange exchange(uint64_t value, Place place);
+
+// Of pointers to shared memory: an error outside of its arrays, or in a race with another thread.
+void note_shared(const void* p, size_t bytes, Access access, const char* word);
+// Any pointer a word takes: aligned, and checked as above when it is shared.
+void check_access(const void* p, size_t bytes, Access access, const char* word);
+void check_global(const void* p, size_t bytes, const char* word);
+
+// Makes the asynchronous copies of all but the last n_pending committed groups.
+void finish_copies(int n_pending);
+
+}  // namespace lb::gpu::sim

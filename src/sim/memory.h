@@ -1,0 +1,60 @@
+// Loads and stores, checked; asynchronous copies happen when they are waited for, so that reading too early shows.
+#pragma once
+
+#include <cstring>
+
+namespace lb::gpu {
+
+template <class V>
+V load(const void* from) {
+  static_assert(kIsAccess<V>);
+  sim::check_access(from, sizeof(V), sim::Access::kRead, "load");
+  V v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class V>
+void store(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  sim::check_access(to, sizeof(V), sim::Access::kWrite, "store");
+  std::memcpy(to, &value, sizeof value);
+}
+
+template <class V>
+V load_stream(const void* from) {
+  static_assert(kIsAccess<V>);
+  sim::check_global(from, sizeof(V), "load_stream");
+  return load<V>(from);
+}
+
+template <class V>
+V load_cached(const void* from) {
+  static_assert(kIsAccess<V>);
+  sim::check_global(from, sizeof(V), "load_cached");
+  return load<V>(from);
+}
+
+template <class V>
+void store_stream(void* to, V value) {
+  static_assert(kIsAccess<V>);
+  sim::check_global(to, sizeof(V), "store_stream");
+  store(to, value);
+}
+
+template <int kBytes>
+void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  sim::check_global(global, kBytes, "copy_async");
+  if (!sim::current->block->shared.contains(shared))
+    sim::machine().fail("copy_async writes shared memory, got %p", shared);
+  sim::check_access(shared, kBytes, sim::Access::kWrite, "copy_async");
+  sim::current->copies.push_back({shared, global, kBytes, sim::current->n_groups});
+}
+inline void copy_commit() { ++sim::current->n_groups; }
+template <int kPending>
+void copy_wait() {
+  sim::finish_copies(kPending);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,69 @@
+// Conversions, packed and integer arithmetic; the fast functions are the exact ones here.
+#pragma once
+
+#include <cmath>
+
+namespace lb::gpu {
+
+inline float to_f32(float x) { return x; }
+inline float to_f32(f16 x) { return quant::f16_to_f32(x.bits); }
+inline float to_f32(bf16 x) { return quant::bf16_to_f32(x.bits); }
+inline float to_f32(fp8_e4m3 x) { return portable::fp8_to_f32(x.bits); }
+inline f16 to_f16(float x) { return {quant::f32_to_f16(x)}; }
+inline bf16 to_bf16(float x) { return {quant::f32_to_bf16(x)}; }
+inline fp8_e4m3 to_fp8(float x) { return {portable::f32_to_fp8(x)}; }
+
+inline f16x2 to_f16x2(float lo, float hi) { return {to_f16(lo), to_f16(hi)}; }
+
+namespace sim {
+
+// a * b + c rounded once: the product is exact in fp64; where the sum is not, its last bit is made odd, so that the
+// roundings on the way to 16 bits cannot take it for a tie.
+inline f16 fma_f16(f16 a, f16 b, f16 c) {
+  const double product = double(to_f32(a)) * to_f32(b), addend = to_f32(c);
+  double sum = product + addend;
+  const double part = sum - product;
+  const double error = (product - (sum - part)) + (addend - part);
+  const auto odd_if = [](bool inexact, auto bits) { return inexact ? bits | 1 : bits; };
+  if (error != 0) {  // towards zero, then odd
+    uint64_t bits = __builtin_bit_cast(uint64_t, sum);
+    if ((error < 0) == (sum > 0)) --bits;
+    sum = __builtin_bit_cast(double, odd_if(true, bits));
+  }
+  float narrow = float(sum);
+  if (std::isfinite(narrow) && double(narrow) != sum) {
+    uint32_t bits = __builtin_bit_cast(uint32_t, narrow);
+    if (std::fabs(double(narrow)) > std::fabs(sum)) --bits;
+    narrow = __builtin_bit_cast(float, odd_if(true, bits));
+  }
+  return to_f16(narrow);
+}
+
+}  // namespace sim
+
+inline f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
+  return {sim::fma_f16(a.lo, b.lo, c.lo), sim::fma_f16(a.hi, b.hi, c.hi)};
+}
+
+inline int dot4(int a, int b, int c) {
+  uint32_t sum = uint32_t(c);
+  for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));
+  return int(sum);
+}
+
+inline float max(float a, float b) { return std::fmax(a, b); }
+inline float min(float a, float b) { return std::fmin(a, b); }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline float abs(float x) { return std::fabs(x); }
+inline float sqrt(float x) { return std::sqrt(x); }
+inline float round_even(float x) { return std::nearbyint(x); }
+inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
+
+inline float exp2_fast(float x) { return std::exp2(x); }
+inline float exp_fast(float x) { return std::exp(x); }
+inline float log_fast(float x) { return std::log(x); }
+inline float rsqrt_fast(float x) { return 1.0f / std::sqrt(x); }
+inline float rcp_fast(float x) { return 1.0f / x; }
+
+}  // namespace lb::gpu

@@ -1,0 +1,119 @@
+#include "shared_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "sanitizer.h"
+
+namespace lb::gpu::sim {
+namespace {
+
+constexpr size_t kAlignment = 128;
+constexpr size_t kGap = 64;         // between arrays, of no array
+constexpr size_t kMaxArrays = 256;  // of a block
+constexpr int kUnset = 0xff;        // as f32, f16 or bf16: NaN
+constexpr size_t kStaticRoom = SharedMemory::kStaticLimit + kMaxArrays * (kGap + kAlignment);
+
+size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+}  // namespace
+
+void SharedMemory::Free::operator()(std::byte* p) const { std::free(p); }
+
+void SharedMemory::begin(size_t dynamic_bytes) {
+  const size_t needed = kAlignment + round_up(dynamic_bytes + kGap, kAlignment) + kStaticRoom;
+  if (needed > capacity_) {
+    unpoison(memory_.get(), std::exchange(capacity_, 0));
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(needed, kAlignment))));
+    if (!memory_) throw std::bad_alloc();
+    capacity_ = round_up(needed, kAlignment);
+    words_.assign(capacity_ / 4, Word{});
+    epoch_ = 0;
+  }
+  ++epoch_;
+  poison(memory_.get(), capacity_);
+  regions_.clear();
+  static_bytes_ = 0;
+  dynamic_bytes_ = dynamic_bytes;
+  dynamic_ = memory_.get() + kAlignment;
+  place(nullptr, dynamic_, dynamic_bytes);
+  next_ = memory_.get() + kAlignment + round_up(dynamic_bytes + kGap, kAlignment);
+}
+
+void SharedMemory::place(const SharedSite* site, std::byte* p, size_t bytes) {
+  unpoison(p, bytes);
+  std::memset(p, kUnset, bytes);
+  regions_.push_back({p, bytes, site});
+}
+
+void* SharedMemory::array(const SharedSite& site) {
+  for (const Region& region : regions_) {
+    if (region.site == &site) return const_cast<std::byte*>(region.begin);
+  }
+  const size_t alignment = std::max<size_t>(site.alignment, 16);
+  if (static_bytes_ + site.bytes > kStaticLimit || regions_.size() > kMaxArrays || alignment > kAlignment)
+    return nullptr;
+  static_bytes_ = round_up(static_bytes_, site.alignment) + site.bytes;
+  std::byte* p = memory_.get() + round_up(size_t(next_ - memory_.get()), alignment);
+  next_ = p + site.bytes + kGap;
+  place(&site, p, site.bytes);
+  return p;
+}
+
+const SharedMemory::Region* SharedMemory::find(const void* p, size_t bytes) const {
+  for (const Region& region : regions_) {
+    const size_t offset = size_t(static_cast<const std::byte*>(p) - region.begin);  // huge when p is below
+    if (offset < region.bytes && bytes <= region.bytes - offset) return &region;
+  }
+  return nullptr;
+}
+
+SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access, Accessor who) {
+  const size_t begin = size_t(static_cast<const std::byte*>(p) - memory_.get());
+  for (size_t at = begin; at < begin + bytes;) {
+    const size_t end = std::min(begin + bytes, (at / 4 + 1) * 4);
+    const uint8_t mask = uint8_t((0xf << at % 4 & 0xf) & (0xf >> (3 - (end - 1) % 4)));
+    Word& word = words_[at / 4];
+    at = end;
+
+    const int warp = who.thread / 32;
+    if (word.write_epoch == epoch_ && (word.write_bytes & mask) && word.writer != who.thread) {
+      const bool ordered = word.writer / 32 == warp && word.write_warp_epoch != who.warp_epoch;
+      if (!ordered && !(access == Access::kAtomic && word.is_atomic)) return {word.writer, true};
+    }
+    if (access == Access::kRead) {
+      if (word.read_epoch != epoch_) {
+        word.readers = 1;
+        word.read_bytes = mask;
+      } else {
+        if (word.reader / 32 != warp) {
+          word.readers = 3;
+        } else if (word.reader != who.thread && word.readers == 1) {
+          word.readers = 2;
+        }
+        word.read_bytes |= mask;
+      }
+      word.read_epoch = epoch_;
+      word.read_warp_epoch = who.warp_epoch;
+      word.reader = who.thread;
+      continue;
+    }
+    if (word.read_epoch == epoch_ && (word.read_bytes & mask)) {
+      const bool other_reads = word.readers > 1 || word.reader != who.thread;
+      const bool ordered = word.readers < 3 && word.reader / 32 == warp && word.read_warp_epoch != who.warp_epoch;
+      if (other_reads && !ordered) return {word.reader, false};
+    }
+    const bool same_writer = word.write_epoch == epoch_ && word.writer == who.thread;
+    word.write_bytes = same_writer ? word.write_bytes | mask : mask;
+    word.write_epoch = epoch_;
+    word.write_warp_epoch = who.warp_epoch;
+    word.writer = who.thread;
+    word.is_atomic = access == Access::kAtomic;
+  }
+  return {-1, false};
+}
+
+}  // namespace lb::gpu::sim

@@ -1,0 +1,82 @@
+// Who a thread is, and what the lanes of a warp tell each other: an exchange of all their values, of which each lane
+// takes its part.
+#pragma once
+
+#include <cstring>
+
+namespace lb::gpu {
+
+inline int thread_id() { return sim::current->id; }
+inline int n_threads() { return int(sim::current->block->launch->block[0]); }
+inline int block_id() { return int(sim::current->block->id[0]); }
+inline int block_id_y() { return int(sim::current->block->id[1]); }
+inline int block_id_z() { return int(sim::current->block->id[2]); }
+inline int n_blocks() { return int(sim::current->block->launch->grid[0]); }
+inline int n_blocks_y() { return int(sim::current->block->launch->grid[1]); }
+inline int n_blocks_z() { return int(sim::current->block->launch->grid[2]); }
+inline int lane() { return thread_id() % 32; }
+inline int warp() { return thread_id() / 32; }
+inline int n_warps() { return (n_threads() + 31) / 32; }
+
+namespace sim {
+
+template <class T>
+uint64_t carry(T v) {
+  static_assert((sizeof(T) == 4 || sizeof(T) == 8) && __is_trivially_copyable(T), "shuffles take 4 or 8 bytes");
+  uint64_t carried = 0;
+  std::memcpy(&carried, &v, sizeof v);
+  return carried;
+}
+template <class T>
+T uncarry(uint64_t carried) {
+  T v;
+  std::memcpy(&v, &carried, sizeof v);
+  return v;
+}
+
+template <class T>
+T from_lane(T v, int source, const Place& place) {
+  return uncarry<T>(exchange(carry(v), place).of(source, place));
+}
+
+// The tree of additions that five shuffle_xor make: lanes 16 apart first.
+template <class T, class Combine>
+T reduce(T v, const Place& place, Combine combine) {
+  const Exchange all = exchange(carry(v), place);
+  T values[kWarpSize];
+  for (int i = 0; i < kWarpSize; ++i) values[i] = uncarry<T>(all.of(i, place));
+  for (int n = kWarpSize / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) values[i] = combine(values[i], values[i + n]);
+  }
+  return values[0];
+}
+
+}  // namespace sim
+
+template <class T>
+T shuffle_xor(T v, int mask, sim::Location where = sim::Location::current()) {
+  return sim::from_lane(v, lane() ^ mask, {"shuffle_xor", where});
+}
+template <class T>
+T shuffle(T v, int source, sim::Location where = sim::Location::current()) {
+  return sim::from_lane(v, source & 31, {"shuffle", where});
+}
+template <class T>
+T shuffle_down(T v, int n, sim::Location where = sim::Location::current()) {
+  return sim::from_lane(v, lane() + n < 32 ? lane() + n : lane(), {"shuffle_down", where});
+}
+template <class T>
+T shuffle_up(T v, int n, sim::Location where = sim::Location::current()) {
+  return sim::from_lane(v, lane() >= n ? lane() - n : lane(), {"shuffle_up", where});
+}
+
+inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()) {
+  const sim::Exchange all = sim::exchange(vote, {"ballot", where});
+  uint32_t votes = 0;
+  for (int i = 0; i < 32; ++i) votes |= (all.lanes >> i & uint32_t(all.values[i]) & 1) << i;
+  return votes;
+}
+inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
+inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
+
+}  // namespace lb::gpu

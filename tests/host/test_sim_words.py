@@ -1,0 +1,174 @@
+"""The words of the kernel dialect on sim, in correct kernels: what they compute, in any order of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sim_pack import Shape, SimPack, pack
+from tolerances import check
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture
+def sim() -> SimPack:
+    return pack()
+
+
+def row(threads: int, blocks: int = 1, shared_bytes: int = 0, seed: int = 0) -> Shape:
+    return Shape((blocks, 1, 1), (threads, 1, 1), shared_bytes, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_indices(sim: SimPack, seed: int) -> None:
+    shape = Shape((3, 2, 2), (40, 1, 1), seed=seed)
+    out = np.full((12, 40, 12), -1, np.int32)
+    assert sim.run("indices_kernel", shape, out=out, n=77) == ""
+    block, thread = np.meshgrid(np.arange(12), np.arange(40), indexing="ij")
+    want = [thread, 40, block % 3, block // 3 % 2, block // 6, 3, 2, 2, thread % 32, thread // 32, 2, 77]
+    for i, values in enumerate(want):
+        assert (out[:, :, i] == values).all(), i
+
+
+@pytest.mark.parametrize("threads", (32, 64, 1024))
+@pytest.mark.parametrize("n", (1, 3, 16, 31))
+@pytest.mark.parametrize("width", (1, 2))
+def test_shuffles(sim: SimPack, threads: int, n: int, width: int) -> None:
+    given = np.random.default_rng(n).normal(size=(threads, width)).astype(np.float32)
+    out = np.full((4, threads, width), np.nan, np.float32)
+    assert sim.run(f"shuffle{4 * width}_kernel", row(threads, seed=n), given, out, n=n) == ""
+    lane = np.arange(threads) % 32
+    base = np.arange(threads) - lane
+    sources = (
+        lane ^ n,
+        np.full_like(lane, n),
+        np.where(lane + n < 32, lane + n, lane),
+        np.where(lane < n, lane, lane - n),
+    )
+    assert (out == np.stack([given[base + source] for source in sources])).all()
+
+
+@pytest.mark.parametrize("n", (-1, 50, 99))
+def test_votes(sim: SimPack, n: int) -> None:
+    given = np.random.default_rng(n + 1).integers(0, 100, 96).astype(np.int32)
+    out = np.zeros((3, 96), np.uint32)
+    assert sim.run("votes_kernel", row(96), given, out, n=n) == ""
+    votes = (given > n).reshape(3, 32)
+    ballots = (votes * (1 << np.arange(32, dtype=np.uint64))).sum(1)
+    for got, want in zip(out, (ballots, votes.any(1), votes.all(1)), strict=True):
+        assert (got == np.repeat(want, 32)).all()
+
+
+def test_votes_of_a_part_of_a_warp(sim: SimPack) -> None:
+    out = np.zeros((3, 40), np.uint32)
+    assert sim.run("votes_kernel", row(40), np.ones(40, np.int32), out, n=0) == ""
+    assert out[0, 32] == 0xFF and (out[2] == 1).all()
+
+
+@pytest.mark.parametrize("threads", (32, 256, 1024))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reductions(sim: SimPack, threads: int, seed: int) -> None:
+    given = (np.random.default_rng(threads).normal(size=threads) * 100).astype(np.float32)
+    out = np.full((6, threads), np.nan, np.float32)
+    assert sim.run("reductions_kernel", row(threads, seed=seed), given, out) == ""
+    warps, ints = given.reshape(-1, 32), given.astype(np.int32).reshape(-1, 32)
+    tree = warps
+    while tree.shape[1] > 1:  # the order of additions is part of the word
+        tree = tree[:, : tree.shape[1] // 2] + tree[:, tree.shape[1] // 2 :]
+    assert (out[0] == np.repeat(tree[:, 0], 32)).all()
+    assert (out[1] == np.repeat(warps.max(1), 32)).all()
+    assert (out[2] == np.repeat(warps.min(1), 32)).all()
+    check("sim_sum", out[3], np.full(threads, given.astype(np.float64).sum()), np.abs(given).sum())
+    assert (out[3] == out[3, 0]).all()
+    assert (out[4] == given.max()).all()
+    assert (out[5] == np.repeat(ints.sum(1) + ints.max(1) + ints.min(1), 32)).all()
+
+
+@pytest.mark.parametrize("size", (2, 4, 8, 16))
+def test_loads_and_stores(sim: SimPack, size: int) -> None:
+    given = np.random.default_rng(size).integers(0, 256, (1000, size), dtype=np.uint8)
+    out = np.zeros_like(given)
+    assert sim.run(f"copy{size}_kernel", row(64, 3), given, out, n=1000) == ""
+    assert (out == given).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shared_memory(sim: SimPack, seed: int) -> None:
+    given = np.random.default_rng(0).normal(size=(3, 100)).astype(np.float32)
+    out = np.full_like(given, np.nan)
+    assert sim.run("reverse_kernel", row(100, 3, 400, seed), given, out) == ""
+    assert (out == given[:, ::-1]).all()
+    entry = next(k for k in sim.kernels() if k.name == b"reverse_kernel")
+    assert (entry.max_threads, entry.min_blocks, entry.static_shared_bytes) == (256, 1, 1024)
+
+
+@pytest.mark.parametrize("stages", (1, 2, 3, 10))
+def test_asynchronous_copies(sim: SimPack, stages: int) -> None:
+    given = np.random.default_rng(stages).integers(-50, 50, (stages, 128)).astype(np.float32)
+    out = np.full(128, np.nan, np.float32)
+    assert sim.run("stages_kernel", row(32), given, out, n=stages) == ""
+    assert (out == given.sum(0)).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_atomics(sim: SimPack, seed: int) -> None:
+    given = np.random.default_rng(3).integers(0, 1000, 5 * 70).astype(np.int32)
+    out = np.zeros(8, np.uint32)
+    assert sim.run("atomics_kernel", row(70, 5, seed=seed), given, out) == ""
+    last = int(np.flatnonzero(given == given.max())[-1])
+    assert out[[0, 1, 5]].tolist() == [given.sum()] * 3
+    assert out[2:3].view(np.float32)[0] == given.sum()
+    assert out[[3, 4]].tolist() == [given.max()] * 2
+    assert int(out[6:8].view(np.uint64)[0]) == int(given.max()) << 32 | last
+
+
+@pytest.mark.parametrize("grid", ((1, 1, 1), (4, 1, 1), (3, 2, 1)))
+@pytest.mark.parametrize("threads", (1, 40, 256))
+def test_grid_barrier(sim: SimPack, grid: tuple[int, int, int], threads: int) -> None:
+    """Two launches over one counter, the second with another grid."""
+    counter = np.zeros(1, np.uint32)
+    for launch in (grid, (5, 1, 1)):
+        blocks = int(np.prod(launch))
+        want = np.arange(1, blocks + 1, dtype=np.uint32)
+        out = np.concatenate([want, np.zeros(blocks, np.uint32)])
+        shape = Shape(launch, (threads, 1, 1), cooperative=True, seed=threads)
+        assert sim.run("grid_kernel", shape, out=out, counter=counter, n=7) == ""
+        for _ in range(7):
+            want = want + np.roll(want, -1)
+        assert (out[blocks:] == want).all()
+
+
+def test_waiting_for_another_block(sim: SimPack) -> None:
+    out, counter = np.full(6, -1, np.int32), np.zeros(1, np.uint32)
+    shape = Shape((6, 1, 1), (64, 1, 1), cooperative=True)
+    assert sim.run("turns_kernel", shape, out=out, counter=counter) == ""
+    assert out.tolist() == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("depth", (16, 48))
+@pytest.mark.parametrize("kind", ("f16", "bf16"))
+def test_matrix_product(sim: SimPack, kind: str, depth: int) -> None:
+    given = np.random.default_rng(depth).normal(size=(2, 16, depth)).astype(np.float16)
+    if kind == "bf16":
+        bits = (given.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32)
+        values, stored = bits.view(np.float32).astype(np.float64), (bits >> 16).astype(np.uint16)
+    else:
+        values, stored = given.astype(np.float64), given.view(np.uint16)
+    out = np.zeros((16, 16), np.float32)
+    aligned = np.zeros(stored.size + 8, np.uint16)
+    start = -aligned.ctypes.data % 16 // 2
+    aligned[start : start + stored.size] = stored.ravel()
+    assert sim.run(f"matrix_{kind}_kernel", row(32), aligned[start:], out, n=depth) == ""
+    check("sim_sum", out, values[0] @ values[1].T, np.abs(values[0]) @ np.abs(values[1]).T)
+
+
+def test_a_collective_orders_its_warp(sim: SimPack) -> None:
+    out = np.full(256, -1, np.int32)
+    assert sim.run("warp_order_kernel", row(256), out=out) == ""
+    assert (out == (np.arange(256) ^ 31)).all()
+
+
+def test_kernels_are_listed_by_name(sim: SimPack) -> None:
+    names = [entry.name for entry in sim.kernels()]
+    assert names == sorted(names) and b"grid_kernel" in names
+    assert {entry.params_bytes for entry in sim.kernels()} == {32}

@@ -1,0 +1,69 @@
+// Every conversion and function of one number, element by element.
+#include "io.h"
+
+namespace lb::gpu {
+
+template <class In, class Out, class Function>
+LB_DEVICE void map(const Io& p, Function function) {
+  const int i = block_id() * n_threads() + thread_id();
+  if (i < p.n) static_cast<Out*>(p.out)[i] = function(static_cast<const In*>(p.in)[i]);
+}
+
+LB_KERNEL(f32_to_f16_kernel, Io, 256, 1) {
+  map<float, f16>(p, [](float x) { return to_f16(x); });
+}
+LB_KERNEL(f32_to_bf16_kernel, Io, 256, 1) {
+  map<float, bf16>(p, [](float x) { return to_bf16(x); });
+}
+LB_KERNEL(f32_to_fp8_kernel, Io, 256, 1) {
+  map<float, fp8_e4m3>(p, [](float x) { return to_fp8(x); });
+}
+LB_KERNEL(f16_to_f32_kernel, Io, 256, 1) {
+  map<f16, float>(p, [](f16 x) { return to_f32(x); });
+}
+LB_KERNEL(bf16_to_f32_kernel, Io, 256, 1) {
+  map<bf16, float>(p, [](bf16 x) { return to_f32(x); });
+}
+LB_KERNEL(fp8_to_f32_kernel, Io, 256, 1) {
+  map<fp8_e4m3, float>(p, [](fp8_e4m3 x) { return to_f32(x); });
+}
+
+LB_KERNEL(exp_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return exp_fast(x); });
+}
+LB_KERNEL(exp2_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return exp2_fast(x); });
+}
+LB_KERNEL(log_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return log_fast(x); });
+}
+LB_KERNEL(rsqrt_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return rsqrt_fast(x); });
+}
+LB_KERNEL(rcp_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return rcp_fast(x); });
+}
+LB_KERNEL(sqrt_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return sqrt(x); });
+}
+LB_KERNEL(round_even_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return round_even(x); });
+}
+LB_KERNEL(abs_kernel, Io, 256, 1) {
+  map<float, float>(p, [](float x) { return abs(x); });
+}
+
+struct Triple {
+  f16x2 a, b, c;
+};
+LB_KERNEL(fma2_kernel, Io, 256, 1) {
+  map<Triple, f16x2>(p, [](Triple x) { return fma2(x.a, x.b, x.c); });
+}
+struct Ints {
+  int a, b, c;
+};
+LB_KERNEL(dot4_kernel, Io, 256, 1) {
+  map<Ints, Ints>(p, [](Ints x) { return Ints{dot4(x.a, x.b, x.c), max(x.a, x.b), min(x.a, x.b)}; });
+}
+
+}  // namespace lb::gpu

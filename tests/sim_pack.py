@@ -1,0 +1,122 @@
+"""Builds tests/sim_kernels into a sim pack and runs its kernels through the C interface of device/sim_abi.h."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
+SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+
+
+class KernelEntry(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("max_threads", ctypes.c_int),
+        ("min_blocks", ctypes.c_int),
+        ("params_bytes", ctypes.c_size_t),
+        ("static_shared_bytes", ctypes.c_size_t),
+    ]
+
+
+class Launch(ctypes.Structure):
+    _fields_ = [
+        ("kernel", ctypes.c_char_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_shared_bytes", ctypes.c_size_t),
+        ("cooperative", ctypes.c_int),
+        ("params", ctypes.c_void_p),
+        ("params_bytes", ctypes.c_size_t),
+        ("order_seed", ctypes.c_uint64),
+        ("stack_bytes", ctypes.c_size_t),
+    ]
+
+
+class Io(ctypes.Structure):
+    _fields_ = [
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("counter", ctypes.c_void_p),
+        ("n", ctypes.c_int),
+    ]
+
+
+@dataclass(frozen=True)
+class Shape:
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (32, 1, 1)
+    shared_bytes: int = 0
+    cooperative: bool = False
+    params_bytes: int = ctypes.sizeof(Io)
+    seed: int = 0
+    stack_bytes: int = 0
+
+
+class SimPack:
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self._functions = ctypes.CDLL(str(library))
+        self._functions.lb_sim_kernels.restype = ctypes.POINTER(KernelEntry)
+
+    def kernels(self) -> Iterator[KernelEntry]:
+        count = ctypes.c_int()
+        table = self._functions.lb_sim_kernels(ctypes.byref(count))
+        return (table[i] for i in range(count.value))
+
+    def run(
+        self,
+        kernel: str,
+        shape: Shape,
+        given: np.ndarray[Any, Any] | None = None,
+        out: np.ndarray[Any, Any] | None = None,
+        counter: np.ndarray[Any, Any] | None = None,
+        n: int = 0,
+    ) -> str:
+        """The error, empty when the kernel ran."""
+        io = Io(*(None if a is None else a.ctypes.data for a in (given, out, counter)), n)
+        launch = Launch(
+            kernel.encode(),
+            (ctypes.c_uint32 * 3)(*shape.grid),
+            (ctypes.c_uint32 * 3)(*shape.block),
+            shape.shared_bytes,
+            shape.cooperative,
+            ctypes.addressof(io),
+            shape.params_bytes,
+            shape.seed,
+            shape.stack_bytes,
+        )
+        error = ctypes.create_string_buffer(1024)
+        failed = self._functions.lb_sim_run(ctypes.byref(launch), error, ctypes.c_size_t(len(error)))
+        assert bool(failed) == bool(error.value)
+        return error.value.decode()
+
+
+def address_sanitizer_runs() -> bool:
+    return hasattr(ctypes.CDLL(None), "__asan_init")
+
+
+@functools.cache
+def build(sanitize: bool) -> Path:
+    """kernels.so of every test kernel and the machine."""
+    library = Path(tempfile.mkdtemp(prefix="lucebox-sim-")) / "kernels.so"
+    sources = [*sorted((ROOT / "tests/sim_kernels").glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
+    includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp")]
+    flags = (*FLAGS, *(SANITIZE if sanitize else ("-O2",)))
+    subprocess.run(["c++", *flags, *includes, *map(str, sources), "-o", str(library)], check=True)
+    return library
+
+
+@functools.cache
+def pack() -> SimPack:
+    """Sanitized when the tests run in a process that has the sanitizer (ci/sanitize.py)."""
+    return SimPack(build(address_sanitizer_runs()))
