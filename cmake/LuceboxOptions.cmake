@@ -1,4 +1,13 @@
-# The project's build options, and the flags every C++ target shares (on one interface library).
+# Everything the host's compiler builds shares this: the language, the project's build options, and the flags (on one
+# interface library).
+enable_language(CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
 option(LUCEBOX_PYTHON "build the Python module (pip turns it on)" OFF)
 option(LUCEBOX_SANITIZE "address and undefined-behaviour sanitizers" OFF)
 option(LUCEBOX_FUZZ "build the fuzz drivers of tests/fuzz" OFF)

@@ -1,0 +1,131 @@
+"""Builds kernel packs as wheels into build/packs and prints a table: target, seconds, kilobytes, kernels.
+
+build_packs.py                     every target
+build_packs.py sm_75 gfx1151       these
+build_packs.py --isolated sm_86    as a user's pip does: a fresh environment from PyPI for every pack
+build_packs.py --system sm_86      with the compilers of this machine
+
+Without --isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others;
+what its build said comes at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from project import BUILD, ROOT, run, tools_environment
+
+import targets
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PACKS = BUILD / "packs"
+TOOLCHAIN = BUILD / "toolchain"
+
+
+@dataclass(frozen=True)
+class Built:
+    target: str
+    seconds: float
+    bytes: int = 0
+    kernels: int = 0
+    problem: str = ""  # what the build said, when it failed
+
+
+def toolchain(chosen: list[str]) -> Path:
+    """The interpreter of an environment that has what these packs are built with."""
+    wanted = set((ROOT / "ci/requirements-build.txt").read_text().splitlines())
+    for name in chosen:
+        wanted |= set(requirements(name))
+    python, stamp = TOOLCHAIN / "bin/python", TOOLCHAIN / "installed.txt"
+    installed = set(stamp.read_text().splitlines()) if stamp.exists() else set()
+    if not wanted <= installed:
+        if not python.exists():
+            venv.create(TOOLCHAIN, with_pip=True)
+        packages = sorted(word for word in wanted | installed if word and not word.startswith("#"))
+        run(python, "-m", "pip", "install", "-qq", *packages)
+        stamp.write_text("\n".join(packages) + "\n")
+    return python
+
+
+def requirements(name: str) -> list[str]:
+    project = tomllib.loads((ROOT / "targets" / name / "pyproject.toml").read_text(encoding="utf-8"))
+    return list(project["build-system"]["requires"])
+
+
+def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
+    slug = targets.load(name).slug
+    for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
+        old.unlink()
+    command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
+    command += [] if isolated else ["--no-build-isolation"]
+    command += ["-C", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
+    start = time.perf_counter()
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=tools_environment(python),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    seconds = round(time.perf_counter() - start, 1)
+    if done.returncode:
+        return Built(name, seconds, problem=done.stdout)
+    (wheel,) = PACKS.glob(f"lucebox_{slug}-*.whl")
+    return Built(name, seconds, wheel.stat().st_size, len(manifest(wheel)["kernels"]))
+
+
+def manifest(wheel: Path) -> dict[str, list[dict[str, str | int]]]:
+    """The manifest inside a pack's wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/manifest.json"))
+        content: dict[str, list[dict[str, str | int]]] = json.loads(archive.read(name))
+        return content
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build kernel packs.")
+    parser.add_argument("targets", nargs="*", help="folders of targets/; none: all of them")
+    parser.add_argument("--isolated", action="store_true", help="a fresh environment from PyPI for every pack")
+    parser.add_argument("--system", action="store_true", help="compile with this machine's nvcc and clang")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    arguments = parser.parse_args()
+    chosen = arguments.targets or targets.names()
+    if unknown := sorted(set(chosen) - set(targets.names())):
+        parser.error(f"no target {', '.join(unknown)}; there are {', '.join(targets.names())}")
+
+    PACKS.mkdir(parents=True, exist_ok=True)
+    python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
+    rows = []
+    for name in chosen:
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system)
+        rows.append(row)
+        if not arguments.json:
+            result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"
+            print(f"{row.target:<10}{row.seconds:>7.1f} s  {result}", flush=True)
+    failed = [row for row in rows if row.problem]
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        for row in failed:
+            print(f"\n=== {row.target}\n{row.problem}")
+        total = sum(row.seconds for row in rows)
+        print(f"{len(rows) - len(failed)} of {len(rows)} packs built in {total:.0f} s, in build/packs")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

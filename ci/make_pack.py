@@ -1,0 +1,122 @@
+"""The last step of a pack's build: compiled files in, the import package with its manifest out.
+
+    make_pack.py sm_86 --out FOLDER --compiler "nvcc 13.0.88" --flags="-O3 ..." rms_norm.cubin ...
+
+Beside each .cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels.
+Fails, and leaves no pack, when a kernel breaks the rules of pack/gate.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from pack import cubin, gate, hsaco
+from pack.kernel import CodeError, Kernel
+
+import targets
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+
+
+def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
+    """What goes into the pack of one compiled file, and the kernels it holds."""
+    image = file.read_bytes()
+    shared = target.capabilities.shared_block_bytes
+    if target.vendor == "nvidia":
+        return cubin.without_folder(image), cubin.kernels(
+            image, file.with_suffix(".log").read_text(), file.name, shared
+        )
+    if target.vendor == "amd":
+        return image, hsaco.kernels(image, file.name, shared)
+    table = json.loads(file.with_suffix(".json").read_text())
+    return image, [Kernel(**row, file=file.name, max_dynamic_shared_bytes=shared) for row in table]
+
+
+def manifest(
+    target: targets.Target, version: str, compiler: dict[str, Any], images: dict[str, bytes], kernels: list[Kernel]
+) -> dict[str, Any]:
+    facts = dataclasses.asdict(target)
+    return {
+        "schema": SCHEMA,
+        "target": target.name,
+        "vendor": target.vendor,
+        "architecture": target.architecture,
+        "version": version,
+        "min_driver": target.min_driver,
+        "compiler": compiler,
+        "capabilities": facts["capabilities"],
+        "tuning": facts["tuning"],
+        "exceptions": facts["exceptions"],
+        "files": [
+            {"file": name, "bytes": len(image), "sha256": hashlib.sha256(image).hexdigest()}
+            for name, image in images.items()
+        ],
+        "kernels": [dataclasses.asdict(kernel) for kernel in kernels],
+    }
+
+
+def make(target: targets.Target, version: str, compiler: dict[str, Any], files: list[Path], out: Path) -> None:
+    """Writes the package.
+
+    Raises:
+        CodeError: a file is not what the compiler should have made, or a kernel breaks the rules.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    images, kernels = {}, []
+    for file in sorted(files, key=lambda file: file.name):
+        images[file.name], found = read(file, target)
+        kernels += found
+    names = [kernel.name for kernel in kernels]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
+    if problems := gate.problems(kernels, target):
+        advice = (
+            "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
+            f"under [[exceptions]] in targets/{target.name}/target.toml"
+        )
+        raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
+    out.mkdir(parents=True)
+    (out / "__init__.py").write_text("")
+    for name, image in images.items():
+        (out / name).write_bytes(image)
+    text = json.dumps(manifest(target, version, compiler, images, kernels), indent=1)
+    (out / "manifest.json").write_text(text + "\n")
+
+
+def project_version() -> str:
+    project: dict[str, Any] = tomllib.loads((targets.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(project["project"]["version"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make the import package of a kernel pack.")
+    parser.add_argument("target")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--compiler", required=True, help='name and version: "nvcc 13.0.88"')
+    parser.add_argument("--flags", default="", help="what the kernels were compiled with, without paths")
+    arguments = parser.parse_args()
+    name, _, version = arguments.compiler.rpartition(" ")
+    compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
+    try:
+        make(targets.load(arguments.target), project_version(), compiler, arguments.files, arguments.out)
+    except (CodeError, targets.TargetError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

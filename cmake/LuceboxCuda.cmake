@@ -1,0 +1,50 @@
+# NVIDIA: one cubin per kernel file. nvcc is called directly: CMake's CUDA language would first link programs, which the
+# PyPI toolkit cannot, and only takes files named .cu.
+if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
+    OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  list(TRANSFORM wheels APPEND /cu13/bin)
+  find_program(nvcc nvcc PATHS ${wheels} NO_DEFAULT_PATH NO_CACHE)
+  set(advice "${Python_EXECUTABLE} has no nvcc. Install it there:\n"
+    "  pip install 'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' "
+    "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'\n"
+    "or use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
+else()
+  set(name nvcc)
+  if(DEFINED ENV{CUDACXX})
+    set(name $ENV{CUDACXX})
+  endif()
+  find_program(nvcc ${name} NO_CACHE)
+  set(advice "LUCEBOX_TOOLCHAIN=system: no ${name}. Add the toolkit's bin folder to PATH, or set CUDACXX to its nvcc")
+endif()
+if(NOT nvcc)
+  message(FATAL_ERROR ${advice})
+endif()
+find_program(host_compiler NAMES $ENV{CXX} g++ c++ NO_CACHE)  # nvcc borrows its preprocessor
+if(NOT host_compiler)
+  message(FATAL_ERROR "nvcc needs a host compiler and there is no g++ on PATH. On Debian or Ubuntu: apt install g++")
+endif()
+
+execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCH "V([0-9.]+)" found "${about}")
+set(compiler "nvcc ${CMAKE_MATCH_1}")
+if(CMAKE_MATCH_1 VERSION_LESS 13.0)
+  message(FATAL_ERROR "${nvcc} is version ${CMAKE_MATCH_1}, expected 13.0 or newer (C++20, every architecture)")
+endif()
+
+set(kernel_flags -x cu -std=c++20 -O3 -cubin -arch=${target_architecture})
+set(code_files)
+foreach(source IN LISTS kernel_sources)
+  cmake_path(GET source STEM stem)
+  set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.cubin)
+  add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.log
+    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/run_logged.py ${PROJECT_BINARY_DIR}/code/${stem}.log
+      ${nvcc} -ccbin ${host_compiler} ${kernel_flags} -Xptxas -v
+      -I ${PROJECT_SOURCE_DIR}/src/cuda -I ${PROJECT_SOURCE_DIR}/src/cpp -MD -MF ${cubin}.d -MT ${cubin}
+      -o ${cubin} ${source}
+    DEPENDS ${source} ${PROJECT_SOURCE_DIR}/ci/run_logged.py DEPFILE ${cubin}.d
+    COMMENT "Compiling ${stem}.cubin for ${target_architecture}" VERBATIM)
+  list(APPEND code_files ${cubin})
+endforeach()
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)

@@ -1,0 +1,46 @@
+# AMD: one code object per kernel file. Any recent clang can; the kernels use no header but the project's own
+# and no library of ROCm.
+if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import ziglang; print(*ziglang.__path__)"
+    OUTPUT_VARIABLE zig_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_program(zig zig PATHS ${zig_folder} NO_DEFAULT_PATH NO_CACHE)
+  if(NOT zig)
+    message(FATAL_ERROR "${Python_EXECUTABLE} has no ziglang, whose clang compiles AMD kernels. Install it there:\n"
+      "  pip install ziglang==0.17.1\n"
+      "or use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
+  endif()
+  # This clang runs a linker named lld; zig is one under another name and without the first argument.
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/lld @ONLY
+    CONTENT "#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec '@zig@' ld.lld \"$@\"\n")
+  file(CHMOD ${PROJECT_BINARY_DIR}/bin/lld PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  set(clang ${CMAKE_COMMAND} -E env --modify PATH=path_list_prepend:${PROJECT_BINARY_DIR}/bin ${zig} clang)
+  set(name "zig clang")
+else()
+  find_program(clang NAMES amdclang++ clang++ HINTS ENV ROCM_PATH PATH_SUFFIXES bin llvm/bin lib/llvm/bin NO_CACHE)
+  if(NOT clang)
+    message(FATAL_ERROR "LUCEBOX_TOOLCHAIN=system: neither amdclang++ nor clang++ on PATH or under ROCM_PATH")
+  endif()
+  cmake_path(GET clang FILENAME name)
+endif()
+execute_process(COMMAND ${clang} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
+set(compiler "${name} ${CMAKE_MATCH_1}")
+
+# No bundle, which would need one more program. Code object version 5, which every ROCm since 5.7 loads. No cuid, which
+# would be a hash of paths.
+set(kernel_flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
+  -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20)
+set(code_files)
+foreach(source IN LISTS kernel_sources)
+  cmake_path(GET source STEM stem)
+  set(hsaco ${PROJECT_BINARY_DIR}/code/${stem}.hsaco)
+  add_custom_command(OUTPUT ${hsaco}
+    COMMAND ${clang} ${kernel_flags} -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
+      -I ${PROJECT_SOURCE_DIR}/src/hip -I ${PROJECT_SOURCE_DIR}/src/cpp
+      -Xclang -dependency-file -Xclang ${hsaco}.d -Xclang -MT -Xclang ${hsaco}  # -MF is lost on the way to the device
+      -o ${hsaco} ${source}
+    DEPENDS ${source} DEPFILE ${hsaco}.d
+    COMMENT "Compiling ${stem}.hsaco for ${target_architecture}" VERBATIM)
+  list(APPEND code_files ${hsaco})
+endforeach()
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)

@@ -1,0 +1,56 @@
+# The kernel pack of LUCEBOX_TARGET: targets/<name>/target.toml says what goes in, the vendor's module how it is
+# compiled, ci/make_pack.py checks the result and writes the import package with its manifest.
+set(LUCEBOX_TOOLCHAIN pypi CACHE STRING "pypi: compilers of the Python environment; system: those of this machine")
+set_property(CACHE LUCEBOX_TOOLCHAIN PROPERTY STRINGS pypi system)
+if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
+  message(FATAL_ERROR "LUCEBOX_TOOLCHAIN: expected pypi or system, got '${LUCEBOX_TOOLCHAIN}'")
+endif()
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
+
+set(pack_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_pack.py)
+file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py)
+list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
+
+set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
+file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*.cpp)  # a new one configures again
+execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/targets.py ${LUCEBOX_TARGET}
+  OUTPUT_VARIABLE target ERROR_VARIABLE problem RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${problem}")
+endif()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${target_file} ${PROJECT_SOURCE_DIR}/ci/targets.py)
+foreach(key vendor architecture slug)
+  string(JSON target_${key} GET "${target}" ${key})
+endforeach()
+string(JSON sources GET "${target}" sources)
+string(JSON n_sources LENGTH "${sources}")
+set(kernel_sources)
+math(EXPR last "${n_sources} - 1")
+foreach(i RANGE ${last})
+  string(JSON source GET "${sources}" ${i})
+  list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/${source})
+endforeach()
+
+# Each module compiles kernel_sources and sets
+#   code_files     what goes into the pack
+#   compiler       name and version, for the manifest
+#   kernel_flags   what the kernels were compiled with, without paths, for the manifest
+if(target_vendor STREQUAL "nvidia")
+  include(LuceboxCuda)
+elseif(target_vendor STREQUAL "amd")
+  include(LuceboxHip)
+else()
+  include(LuceboxSim)
+endif()
+message(STATUS "${LUCEBOX_TARGET}: ${n_sources} files for ${target_architecture} with ${compiler}")
+
+set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # on Python's path, the pack can be imported
+set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
+list(JOIN kernel_flags " " flags)
+add_custom_command(OUTPUT ${manifest}
+  COMMAND ${pack_script} ${LUCEBOX_TARGET} --out ${pack_folder}/lucebox_${target_slug}
+    --compiler ${compiler} --flags=${flags} ${code_files}
+  DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
+  COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
+add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
+install(DIRECTORY ${pack_folder}/lucebox_${target_slug} DESTINATION . COMPONENT pack)

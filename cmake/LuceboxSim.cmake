@@ -1,0 +1,25 @@
+# The simulator: the kernels and the machine that runs them, as one library of the host's own code.
+include(LuceboxOptions)
+
+file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/sim/*.cpp)
+list(APPEND kernel_sources ${runtime})
+list(REMOVE_DUPLICATES kernel_sources)
+add_library(kernels MODULE ${kernel_sources})
+target_include_directories(kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp)
+target_link_libraries(kernels PRIVATE lucebox_flags)
+set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/code)
+
+# The library lists its own kernels. A program asks it rather than Python: a library with sanitizers only loads into a
+# process that has them.
+add_executable(list_kernels ${PROJECT_SOURCE_DIR}/ci/pack/list_kernels.cpp)
+target_include_directories(list_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/cpp)
+target_link_libraries(list_kernels PRIVATE lucebox_flags ${CMAKE_DL_LIBS})
+add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/code/kernels.json
+  COMMAND list_kernels $<TARGET_FILE:kernels> ${PROJECT_BINARY_DIR}/code/kernels.json
+  DEPENDS kernels VERBATIM)
+
+set(code_files $<TARGET_FILE:kernels>)
+set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+string(TOUPPER ${CMAKE_BUILD_TYPE} build)
+separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
+list(APPEND kernel_flags -std=c++20)

@@ -1,0 +1,268 @@
+"""Packs of small kernels, built from end to end where the compilers are, and what the build refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pack import cubin, gate, hsaco
+from pack.kernel import CodeError, Kernel
+from project import BUILD, ROOT
+
+import targets
+
+# Kernels for either vendor's compiler, without the dialect: here only their resources matter.
+HEAD = """
+#ifdef __CUDACC__
+#define BOUND(n) __launch_bounds__(n)
+__device__ inline int thread() { return threadIdx.x; }
+#else
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define BOUND(n) __attribute__((amdgpu_flat_work_group_size(n, n)))
+__device__ inline int thread() { return __builtin_amdgcn_workitem_id_x(); }
+#endif
+"""
+GOOD = """
+__device__ static const int kTable[4] = {3, 1, 4, 1};
+extern "C" __global__ void BOUND(256) good_kernel(float* x, int n) {
+  __shared__ float s[256];
+  s[thread()] = x[thread()];
+  for (int i = 0; i < n; i++) x[i] += s[(thread() * 5 + i) % 256] * kTable[i % 4];
+}
+"""
+SPILLS = """
+extern "C" __global__ void BOUND(1024) spilling_kernel(float* x, int n) {
+  float v[300];
+#pragma unroll
+  for (int i = 0; i < 300; i++) v[i] = x[i * 1024 + thread()];
+  for (int k = 0; k < n; k++) {
+#pragma unroll
+    for (int i = 0; i < 300; i++) v[i] = v[i] * v[(i * 7 + 3) % 300] + x[k];
+  }
+#pragma unroll
+  for (int i = 0; i < 300; i++) x[i * 1024 + thread()] = v[i];
+}
+"""
+STACK = """
+extern "C" __global__ void BOUND(32) stack_kernel(float* x, int n) {
+  float v[100];
+  for (int i = 0; i < 100; i++) v[i] = x[i];
+  for (int i = 0; i < n; i++) x[i] += v[int(x[i]) % 100];
+}
+"""
+NEEDED_BY = {"sm_86": "nvidia", "gfx1151": "ziglang"}
+BOTH = pytest.mark.parametrize("name", NEEDED_BY)
+
+
+def interpreter(name: str) -> Path:
+    """A Python that has the compilers of this target: the tests' own, or that of ci/build_packs.py."""
+    if importlib.util.find_spec(NEEDED_BY[name]):
+        return Path(sys.executable)
+    if list(BUILD.glob(f"toolchain/lib/python*/site-packages/{NEEDED_BY[name]}")):
+        return BUILD / "toolchain/bin/python"
+    pytest.skip(f"no {NEEDED_BY[name]} compiler in this environment: run ci/build_packs.py {name} once")
+
+
+def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
+    """A project with one kernel file and one target."""
+    for part in ("ci", "cmake"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml"):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, folder / file)
+    with (folder / f"targets/{name}/target.toml").open("a") as text:
+        text.write(exceptions)
+    (folder / "src/gpu").mkdir(parents=True)
+    (folder / "src/gpu/probe.cpp").write_text(HEAD + source)
+    return folder
+
+
+def cmake(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = ["cmake", *map(str, arguments)]
+    env = {**os.environ, "PATH": path, **environment}
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def configure(folder: Path, name: str, python: Path, *more: str, **environment: str) -> str:
+    where = ("-S", folder, "-B", folder / "build", "-G", "Ninja")
+    return cmake(*where, f"-DLUCEBOX_TARGET={name}", f"-DPython_EXECUTABLE={python}", *more, **environment).stdout
+
+
+def build(folder: Path, name: str) -> tuple[str, Path]:
+    """What the build said, and the folder of the pack."""
+    said = configure(folder, name, interpreter(name)) + cmake("--build", folder / "build").stdout
+    return said, folder / f"build/pack/lucebox_{name.replace('_', '')}"
+
+
+def manifest(pack: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((pack / "manifest.json").read_text())
+    return content
+
+
+@BOTH
+def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, name, GOOD), name)
+    assert (pack / "manifest.json").exists(), said
+    content = manifest(pack)
+    target = targets.load(name)
+    assert (content["target"], content["architecture"]) == (name, target.architecture)
+    assert content["capabilities"]["shared_block_bytes"] == target.capabilities.shared_block_bytes
+    assert content["compiler"]["version"][0].isdigit()
+    assert str(tmp_path) not in (pack / "manifest.json").read_text()
+
+    (file,) = content["files"]
+    image = (pack / file["file"]).read_bytes()
+    assert (file["bytes"], file["sha256"]) == (len(image), hashlib.sha256(image).hexdigest())
+    (kernel,) = content["kernels"]
+    assert kernel.pop("registers") in range(4, 256)
+    assert kernel == {
+        "name": "good_kernel",
+        "file": file["file"],
+        "max_threads": 256,
+        "shared_bytes": 1024,
+        "max_dynamic_shared_bytes": target.capabilities.shared_block_bytes - 1024,
+        "spill_bytes": 0,
+        "stack_bytes": 0,
+    }
+
+
+@BOTH
+def test_two_folders_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    contents = []
+    for folder in ("one", "another-with-a-longer-name"):
+        said, pack = build(tree(tmp_path / folder, name, GOOD), name)
+        assert pack.is_dir(), said
+        contents.append({file.name: file.read_bytes() for file in pack.iterdir()})
+    assert contents[0] == contents[1]
+
+
+@BOTH
+def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path / "refused", name, SPILLS), name)
+    assert not pack.exists()
+    assert "spilling_kernel: spills" in said and f"[[exceptions]] in targets/{name}/target.toml" in said
+
+    excuse = '\n[[exceptions]]\nkernel = "spilling_kernel"\nwhat = "spill"\nreason = "a test"\n'
+    said, pack = build(tree(tmp_path / "excused", name, SPILLS, excuse), name)
+    assert pack.is_dir(), said
+    assert manifest(pack)["exceptions"] == [{"kernel": "spilling_kernel", "what": "spill", "reason": "a test"}]
+    assert manifest(pack)["kernels"][0]["spill_bytes"] > 0
+
+    said, pack = build(tree(tmp_path / "stale", name, GOOD.replace("good", "spilling"), excuse), name)
+    assert not pack.exists()
+    assert "does not spill; remove its exception" in said
+
+
+@BOTH
+def test_a_stack_fails_the_build(name: str, tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, name, STACK), name)
+    assert not pack.exists()
+    assert re.search(r"stack_kernel: 4\d\d bytes of stack per thread, expected none", said)  # v is 400 bytes
+
+
+@BOTH
+def test_a_changed_header_builds_again(name: str, tmp_path: Path) -> None:
+    folder = tree(tmp_path, name, '#include "shape.h"\n' + GOOD.replace("s[256]", "s[kCount]"))
+    header = folder / "src/gpu/shape.h"
+    header.write_text("constexpr int kCount = 256;\n")
+    said, pack = build(folder, name)
+    assert pack.is_dir(), said
+    header.write_text("constexpr int kCount = 512;\n")
+    said = cmake("--build", folder / "build").stdout
+    assert manifest(pack)["kernels"][0]["shared_bytes"] == 2048, said
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("sm_86", "pip install 'nvidia-cuda-nvcc=="), ("gfx1151", "pip install ziglang==")]
+)
+def test_no_compiler_in_the_environment(name: str, advice: str, tmp_path: Path) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("a bare Python 3.10 cannot read target.toml")
+    venv.create(tmp_path / "bare", with_pip=False)
+    said = configure(tree(tmp_path / "tree", name, GOOD), name, tmp_path / "bare/bin/python")
+    assert advice in said and "-DLUCEBOX_TOOLCHAIN=system" in said
+
+
+def test_no_system_compiler(tmp_path: Path) -> None:
+    system = "-DLUCEBOX_TOOLCHAIN=system"
+    folder = tree(tmp_path, "sm_86", GOOD)
+    said = configure(folder, "sm_86", Path(sys.executable), system, CUDACXX="/no/such/nvcc")
+    assert "LUCEBOX_TOOLCHAIN=system: no /no/such/nvcc" in said
+    assert "expected pypi or system, got 'own'" in configure(
+        folder, "sm_86", Path(sys.executable), "-DLUCEBOX_TOOLCHAIN=own"
+    )
+
+
+def test_system_nvcc(tmp_path: Path) -> None:
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc on PATH")
+    folder = tree(tmp_path, "sm_86", GOOD)
+    said = configure(folder, "sm_86", Path(sys.executable), "-DLUCEBOX_TOOLCHAIN=system")
+    said += cmake("--build", folder / "build").stdout
+    assert (folder / "build/pack/lucebox_sm86/manifest.json").exists(), said
+
+
+def test_an_unknown_target_is_named(tmp_path: Path) -> None:
+    said = configure(tree(tmp_path, "sm_86", GOOD), "sm_999", Path(sys.executable))
+    assert "targets/sm_999/target.toml: no such file; the targets are sm_86" in " ".join(said.split())
+
+
+def test_a_code_object_cut_short_is_refused(tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, "gfx1151", GOOD), "gfx1151")
+    assert pack.is_dir(), said
+    image = (pack / "probe.hsaco").read_bytes()
+    for size in range(0, len(image) - 1, 61):
+        with pytest.raises(CodeError, match=r"probe\.hsaco"):
+            hsaco.kernels(image[:size], "probe.hsaco", 65536)
+
+
+def test_a_cubin_and_its_log_must_agree(tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, "sm_86", GOOD), "sm_86")
+    assert pack.is_dir(), said
+    image, log = (pack / "probe.cubin").read_bytes(), (tmp_path / "build/code/probe.log").read_text()
+    (kernel,) = cubin.kernels(image, log, "probe.cubin", 101376)
+    with pytest.raises(CodeError, match=f"good_kernel has {kernel.registers} registers, the log of ptxas says 99"):
+        cubin.kernels(image, log.replace(f"Used {kernel.registers} ", "Used 99 "), "probe.cubin", 101376)
+    with pytest.raises(CodeError, match="the log of ptxas says 0"):
+        cubin.kernels(image, "", "probe.cubin", 101376)
+    for size in range(0, len(image) - 1, 61):
+        with pytest.raises(CodeError, match=r"probe\.cubin"):
+            cubin.kernels(image[:size], log, "probe.cubin", 101376)
+
+
+PLAIN = Kernel("a_kernel", "a.cubin", 256, 64, 1024, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("sm_86", {}, None),
+        ("sm_86", {"max_threads": 1024}, None),
+        ("sm_86", {"max_threads": 1024, "registers": 65}, "65 registers allow 896 threads a block, it declares 1024"),
+        ("sm_86", {"max_threads": 256, "registers": 255}, None),
+        ("gfx1100", {"max_threads": 1024, "registers": 192}, None),
+        ("gfx1100", {"max_threads": 1024, "registers": 193}, "193 registers allow 896 threads"),
+        ("sm_86", {"shared_bytes": 101376}, None),
+        ("sm_86", {"shared_bytes": 101377}, "101377 bytes of shared memory, sm_86 has 101376"),
+        ("sm_86", {"spill_bytes": 4, "stack_bytes": 8}, "spills 4 bytes"),
+        ("sm_86", {"stack_bytes": 8}, "8 bytes of stack per thread"),
+        ("sim", {"max_threads": 1024, "registers": 0}, None),
+    ],
+)
+def test_gate(name: str, change: dict[str, int], problem: str | None) -> None:
+    found = gate.problems([replace(PLAIN, **change)], targets.load(name))  # type: ignore[arg-type]
+    assert found == [] if problem is None else len(found) == 1 and problem in found[0]
