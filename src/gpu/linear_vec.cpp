@@ -61,7 +61,7 @@ LB_KERNEL(linear_vec_q8_0_f32_kernel, LinearGroup, kVecMaxThreads, 2) { one_type
 LB_KERNEL(linear_vec_q4_0_f32_kernel, LinearGroup, kVecMaxThreads, 2) { one_type<Q4_0F32>(p); }
 LB_KERNEL(linear_vec_q4_k_f32_kernel, LinearGroup, kVecMaxThreads, 2) { one_type<Q4_KF32>(p); }
 LB_KERNEL(linear_vec_q6_k_f32_kernel, LinearGroup, kVecMaxThreads, 2) { one_type<Q6_KF32>(p); }
-LB_KERNEL(linear_vec_mixed_f32_kernel, LinearGroup, kVecMaxThreads, 2) {
+LB_KERNEL(linear_vec_mixed_f32_kernel, LinearGroup, kVecMaxThreads, 1) {
   several_types<F32, F16, BF16, Q8_0F32, Q4_0F32, Q4_KF32, Q6_KF32>(p);
 }
 
