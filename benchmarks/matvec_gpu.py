@@ -3,8 +3,8 @@
 matvec_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types and shapes of the table below
 matvec_gpu.py --pack FOLDER --types Q4_K --shapes 4096x4096 --csv out.csv --json out.json
 
-A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is the
-device's, of a graph of all sets, the best of several tries.
+A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is
+the device's, of a graph of all sets, the best of several tries.
 """
 
 from __future__ import annotations

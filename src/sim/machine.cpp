@@ -95,13 +95,13 @@ void Machine::prepare() {
 
 void Machine::start_block(Block& block, int index) {
   const uint32_t* grid = launch_->grid;
+  block.launch = launch_;
   block.id[0] = uint32_t(index) % grid[0];
   block.id[1] = uint32_t(index) / grid[0] % grid[1];
   block.id[2] = uint32_t(index) / grid[0] / grid[1];
   block.threads = threads_.data() + (launch_->cooperative ? size_t(index) * size_t(n_threads_) : 0);
   block.n_live = n_threads_;
   block.n_arrived = 0;
-  block.waits_for_grid = false;
   block.shared.begin(launch_->dynamic_shared_bytes);
   block.warps.resize(size_t(n_warps_));
   for (size_t w = 0; w < block.warps.size(); ++w) {

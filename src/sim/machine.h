@@ -58,6 +58,7 @@ struct Thread {
 };
 
 struct Block {
+  const lb_sim_launch* launch;
   uint32_t id[3];
   std::vector<Warp> warps;
   Thread* threads;  // [n_threads]
@@ -65,7 +66,6 @@ struct Block {
   int n_live, n_arrived;
   Place place;  // of the threads that have arrived at a barrier
   int first_thread;
-  bool waits_for_grid;
 };
 
 // The thread that runs. Fibers stay on the OS thread that runs their launch.
@@ -76,8 +76,6 @@ class Machine {
   // Empty when the kernel ran, else why it did not. Throws std::bad_alloc.
   const char* run(const lb_sim_launch& launch, void (*body)(const void*), const void* params);
   size_t static_shared_bytes() const { return static_shared_bytes_; }
-  const lb_sim_launch& launch() const { return *launch_; }
-  int n_blocks() const { return n_blocks_; }
 
   // The rest is called by fibers.
   [[noreturn, gnu::format(printf, 2, 3)]] void fail(const char* format, ...);

@@ -7,13 +7,13 @@
 namespace lb::gpu {
 
 inline int thread_id() { return sim::current->id; }
-inline int n_threads() { return int(sim::machine().launch().block[0]); }
+inline int n_threads() { return int(sim::current->block->launch->block[0]); }
 inline int block_id() { return int(sim::current->block->id[0]); }
 inline int block_id_y() { return int(sim::current->block->id[1]); }
 inline int block_id_z() { return int(sim::current->block->id[2]); }
-inline int n_blocks() { return int(sim::machine().launch().grid[0]); }
-inline int n_blocks_y() { return int(sim::machine().launch().grid[1]); }
-inline int n_blocks_z() { return int(sim::machine().launch().grid[2]); }
+inline int n_blocks() { return int(sim::current->block->launch->grid[0]); }
+inline int n_blocks_y() { return int(sim::current->block->launch->grid[1]); }
+inline int n_blocks_z() { return int(sim::current->block->launch->grid[2]); }
 inline int lane() { return thread_id() % 32; }
 inline int warp() { return thread_id() / 32; }
 inline int n_warps() { return (n_threads() + 31) / 32; }

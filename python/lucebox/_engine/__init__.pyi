@@ -9,7 +9,11 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
-from lucebox._engine import gpu as gpu, ops as ops
+from lucebox._engine import (
+    gpu as gpu,
+    gpu_ops as gpu_ops,
+    ops as ops
+)
 
 
 def best_isa() -> str:

@@ -1,6 +1,6 @@
 """Devices through their vendors' drivers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from numpy.typing import NDArray
@@ -208,3 +208,18 @@ class Graph:
     @property
     def was_updated(self) -> bool:
         """Whether the last capture fitted the graph in place."""
+
+class Pack:
+    """A kernel pack loaded on a device."""
+
+    def __init__(self, device: Device, manifest_json: str, files: Mapping[str, bytes]) -> None: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def launched(self) -> str:
+        """The last launch, as text."""
+
+    def take_started(self) -> list[str]:
+        """Names of the kernels started since the last call of this."""

@@ -55,4 +55,5 @@ NB_MODULE(_engine, m) {
   lb::bind_gpu(gpu);
   nb::module_ gpu_ops = m.def_submodule("gpu_ops", "Single ops on a device, as in ops, with a gpu.Pack first.");
   lb::bind_gpu_ops(gpu, gpu_ops);
+  lb::bind_launch(gpu_ops);
 }

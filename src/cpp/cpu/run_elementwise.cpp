@@ -53,8 +53,8 @@ void run(const ArgMax& op, Stream& stream) {
 
 void run(const Convert& op, Stream& stream) {
   for (DType type : {op.from, op.to})
-    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported,
-             "[convert] from ", name(op.from), " to ", name(op.to), ": only F32, F16 and BF16 are converted");
+    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, "[convert] from ",
+             name(op.from), " to ", name(op.to), ": only F32, F16 and BF16 are converted");
   const int n_runs = static_cast<int>((op.count + cpu::kTaskValues - 1) / cpu::kTaskValues);
   stream.pool().parallel_for(n_runs, [&](int task, int) {
     const long begin = task * cpu::kTaskValues;

@@ -62,7 +62,7 @@ struct Driver {
   Vendor vendor = Vendor::kSim;
   std::string library;     // the file it came from
   std::string version;     // "CUDA 13.0", "HIP 7.1"
-  std::string generation;  // what a pack's min_driver is compared with: NVIDIA's driver branch "580", HIP's "7.1"
+  std::string generation;  // compared with a pack's min_driver: NVIDIA's driver branch "580", HIP's "7.1", none for sim
   int n_devices = 0;
   DeviceAttributes attributes = {};
   std::string (*describe)(Status status) = nullptr;  // "CUDA_ERROR_INVALID_VALUE (1)", with what the driver adds

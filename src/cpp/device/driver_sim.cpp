@@ -396,7 +396,6 @@ Driver make() {
   d.vendor = Vendor::kSim;
   d.library = "built in";
   d.version = "simulator";
-  d.generation = "0";
   d.n_devices = kDevices;
   d.attributes = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   for (size_t i = 0; i < std::size(kAttributes); ++i) d.attributes.*kAttributes[i].first = int(i);

@@ -1,0 +1,93 @@
+// The choice of kernel and geometry for an op on a target that need not be here, for tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "launch/elementwise.h"
+#include "launch/linear.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+nb::dict dict_of(const gpu::Launch& launch) {
+  nb::dict result;
+  result["kernel"] = launch.kernel;
+  result["grid"] = nb::make_tuple(launch.grid[0], launch.grid[1], launch.grid[2]);
+  result["block"] = nb::make_tuple(launch.block[0], launch.block[1], launch.block[2]);
+  result["shared_bytes"] = launch.shared_bytes;
+  result["cooperative"] = launch.cooperative;
+  result["overlap_previous"] = launch.overlap_previous;
+  result["text"] = gpu::to_string(launch);
+  return result;
+}
+
+DType dtype_named(const std::string& text) {
+  const auto type = dtype_from_name(text);
+  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
+  return *type;
+}
+
+gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int rows, int heads, int dim) {
+  if (op == "rms_norm") return choose(RmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
+  if (op == "gated_rms_norm") return choose(GatedRmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
+  if (op == "rope") return choose(Rope{.rows = rows, .heads = heads, .dim = dim, .n_pairs = dim / 2}, target);
+  if (op == "swiglu") return choose(SwiGlu{.rows = rows, .dim = dim}, target);
+  if (op == "softmax") return choose(Softmax{.rows = rows, .dim = dim}, target);
+  if (op == "softmax_grid") return choose(OnGrid<Softmax>{.op = {.rows = rows, .dim = dim}}, target);
+  if (op == "arg_max") return choose(ArgMax{.rows = rows, .dim = dim}, target);
+  if (op == "arg_max_grid") return choose(OnGrid<ArgMax>{.op = {.rows = rows, .dim = dim}}, target);
+  fail(ErrorCode::kInvalid, "no op \"", op, "\" here");
+}
+
+nb::dict choose_rows(const std::string& manifest_json, int n_sms, const std::string& op, int rows, int dim, int heads) {
+  return dict_of(choose_named(op, gpu::target_of(manifest_json, n_sms), rows, heads, dim));
+}
+
+nb::dict choose_embed(const std::string& manifest_json, int n_sms, const std::string& dtype, int vocab, int dim,
+                      int rows) {
+  const Embed op{.type = dtype_named(dtype), .rows = rows, .dim = dim, .vocab = vocab};
+  return dict_of(choose(op, gpu::target_of(manifest_json, n_sms)));
+}
+
+nb::dict choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                       const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  LB_CHECK(dtypes.size() == n_out.size() && dtypes.size() <= kMaxProducts, kInvalid, "one n_out for each of up to ",
+           kMaxProducts, " dtypes");
+  LinearGroup group{};
+  group.n = int(dtypes.size());
+  for (int i = 0; i < group.n; ++i)
+    group.products[i] = {.type = dtype_named(dtypes[i]),
+                         .rows = rows,
+                         .n_in = n_in,
+                         .n_out = n_out[i],
+                         .activations = activations == "int8" ? Activations::kInt8 : Activations::kF32};
+  return dict_of(choose(group, gpu::target_of(manifest_json, n_sms)));
+}
+
+nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
+                     int rows) {
+  const Linear op{.type = dtype_named(dtype), .rows = rows, .n_in = n_in, .n_out = n_out};
+  return dict_of(gpu::choose_tile(op, gpu::target_of(manifest_json, n_sms)));
+}
+
+}  // namespace
+
+void bind_launch(nb::module_& m) {
+  m.def("choose", &choose_rows, "manifest_json"_a, "n_sms"_a, "op"_a, "rows"_a, "dim"_a, "heads"_a = 1,
+        "The launch of an op on rows, as a dict.");
+  m.def("choose_embed", &choose_embed, "manifest_json"_a, "n_sms"_a, "dtype"_a, "vocab"_a, "dim"_a, "rows"_a = 1);
+  m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
+        "activations"_a = "int8");
+  m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
+}
+
+}  // namespace lb

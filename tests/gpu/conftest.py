@@ -1,0 +1,44 @@
+"""The packs the tests run on: the simulator's, built from this tree, and those that --pack names."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import gpu_packs
+import pytest
+from lucebox import _engine
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--pack",
+        action="append",
+        default=[],
+        type=Path,
+        help="folder of a pack (with manifest.json) to test on device 0 of its vendor, besides the simulator",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "pack_folder" in metafunc.fixturenames:
+        folders = [None, *metafunc.config.getoption("--pack")]
+        ids = ["sim" if folder is None else folder.name for folder in folders]
+        metafunc.parametrize("pack_folder", folders, ids=ids, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def pack_folder(request: pytest.FixtureRequest) -> Path:
+    return gpu_packs.build_sim() if request.param is None else request.param
+
+
+@pytest.fixture(scope="session")
+def pack(pack_folder: Path) -> _engine.gpu.Pack:
+    """A pack on the device it is for."""
+    return gpu_packs.load(pack_folder, gpu_packs.manifest_of(pack_folder))
+
+
+@pytest.fixture
+def seed() -> int:
+    """Fresh inputs in every run; pytest shows the number where a test fails."""
+    return secrets.randbits(32)

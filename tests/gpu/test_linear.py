@@ -1,0 +1,171 @@
+"""Matrix products on a device against fp64 from the same quantised inputs, and beside the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from numpy.typing import NDArray
+from reference import linear as reference
+from reference.linear import PLAIN_TYPES, random_weights
+from tolerances import distance, tolerance
+
+gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+# (n_out, blocks of n_in, or values of it)
+SHAPES_32 = ((1, 1), (2, 3), (3, 5), (33, 28), (7, 128))
+SHAPES_256 = ((1, 1), (2, 3), (3, 5), (33, 4), (7, 16))
+SHAPES_PLAIN = ((1, 1), (3, 33), (2, 255), (5, 256), (3, 257), (33, 896), (7, 4096))
+
+F32 = NDArray[np.float32]
+
+
+def shapes(dtype: str) -> list[tuple[int, int]]:
+    if dtype in PLAIN_TYPES:
+        return list(SHAPES_PLAIN)
+    values = reference.block_size(dtype)[0]
+    return [(n_out, blocks * values) for n_out, blocks in (SHAPES_32 if values == 32 else SHAPES_256)]
+
+
+def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str, family: str = "linear") -> None:
+    assert np.isfinite(got).all(), what
+    if got.size >= 64:  # of a few outputs, all may be what is left of terms that cancel
+        diff = distance(got.astype(np.float64), want)
+        assert diff < tolerance(family, "diff"), f"{what}: diff {diff:.2e}"
+    worst = (np.abs(got - want) / (scale + 1e-30)).max()
+    assert worst < tolerance(family, "element"), f"{what}: element {worst:.2e}"
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for n_out, n_in in shapes(dtype):
+        w = random_weights(dtype, n_out * n_in, rng)
+        for rows in (1, 3):
+            x = rng.normal(size=(rows, n_in)).astype(np.float32)
+            got = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, activations=activations)
+            what = f"n_out {n_out} n_in {n_in} rows {rows}: {pack.launched}"
+            want, scale = reference.linear(w, dtype, n_out, x, activations)
+            check(got, want, scale, what)
+            check(got, cpu.linear(w, dtype, n_out, n_in, x, activations=activations), scale, what)
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
+    """More of x than shared memory holds at once, in parts that are not of one length."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in = 5, 35072
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(1, n_in)).astype(np.float32)
+    add = rng.normal(size=(1, n_out)).astype(np.float32)
+    got = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, add, activations)
+    want, scale = reference.linear(w, dtype, n_out, x, activations)
+    check(got, want + add, scale + np.abs(add), pack.launched)
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtypes", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "Q8_0"), ("Q4_0", "Q6_K", "Q4_K", "Q8_0")])
+def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str, seed: int) -> None:
+    """Products of one or several types in one launch, each with the bits it has alone; add comes in the memory of y."""
+    rng = np.random.default_rng(seed)
+    n_in, rows = 512, 2
+    n_out = [70, 9, 1, 33][: len(dtypes)]
+    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    got = gpu_ops.linear_group(pack, weights, list(dtypes), n_out, n_in, x, add, activations)
+    for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
+        want, scale = reference.linear(w, dtype, n, x, activations)
+        check(y, want + a, scale + np.abs(a), dtype)
+        assert np.array_equal(y, gpu_ops.linear(pack, w, dtype, n, n_in, x, a, activations))
+
+
+def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_in = 256
+    x = rng.normal(size=(1, n_in)).astype(np.float32)
+    for dtypes in (["F32", "Q4_K", "BF16", "Q6_K"], ["F16", "Q8_0", "Q4_0"]):
+        weights = [random_weights(d, 19 * n_in, rng) for d in dtypes]
+        got = gpu_ops.linear_group(pack, weights, dtypes, [19] * len(dtypes), n_in, x, activations="f32")
+        for y, w, dtype in zip(got, weights, dtypes, strict=True):
+            check(y, *reference.linear(w, dtype, 19, x, "f32"), dtype)
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str) -> None:
+    """All codes and activations at their largest: where narrow sums would clip."""
+    n_in = 256
+    values, n_bytes = reference.block_size(dtype)
+    for fill in (0x00, 0x7F, 0x80, 0xFF):
+        block = np.full((n_in // values, n_bytes), fill, np.uint8)
+        for at in reference.F16_AT[dtype]:
+            block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+        w, x = block.reshape(-1), np.full((1, n_in), -3.0, np.float32)
+        got = gpu_ops.linear(pack, w, dtype, 1, n_in, x)
+        check(got, *reference.linear(w, dtype, 1, x, "int8"), f"{dtype} {fill:#x}")
+
+
+def test_rounding_of_activations(pack: _engine.gpu.Pack, seed: int) -> None:
+    """An identity matrix shows the rounded x: the codes are the CPU's, ties and scales too small to divide by too."""
+    n = 256
+    w = np.zeros((n, n // 32, 34), np.uint8)
+    w[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    for i in range(n):
+        w[i, i // 32, 2 + i % 32] = 1
+    x = np.random.default_rng(seed).normal(size=(3, n)).astype(np.float32)
+    x[0, 32:64] = 0
+    x[1, :32] = np.arange(32) * 0.5
+    x[1, 32:64] = 1e-44
+    x[1, 64:96] = np.arange(32) * 1e-38
+    x[2, :128] *= 10.0 ** np.arange(-30, 34, 16, dtype=np.float32).repeat(32)
+    got = gpu_ops.linear(pack, w.reshape(-1), "Q8_0", n, n, x)
+    q, scale = reference.quantize_q8(x)
+    assert np.array_equal(got, q.astype(np.float32) * np.repeat(scale, 32, axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K", "BF16"])
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_not_a_number_stays_one(pack: _engine.gpu.Pack, dtype: str, activations: str, poison: float) -> None:
+    x = np.ones((3, 512), np.float32)
+    x[1, 300] = poison
+    w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
+    y = gpu_ops.linear(pack, w, dtype, 5, 512, x, activations=activations)
+    want = cpu.linear(w, dtype, 5, 512, x, activations=activations)
+    assert np.array_equal(np.isfinite(y), np.isfinite(want)) and np.isfinite(y[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+@pytest.mark.parametrize(
+    ("rows", "n_out", "n_in"),
+    [(1, 1, 1), (3, 5, 33), (63, 64, 32), (64, 64, 64), (65, 63, 31), (17, 130, 100), (70, 65, 896)],
+)
+def test_tile(pack: _engine.gpu.Pack, dtype: str, rows: int, n_out: int, n_in: int, seed: int) -> None:
+    """x is rounded to the type of w, the rest is exact to fp32 sums."""
+    rng = np.random.default_rng(seed)
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = rng.normal(size=(rows, n_out)).astype(np.float32) if rows % 2 else None
+    rounded = reference.decode(cpu.convert(x.reshape(-1).view(np.uint8), "F32", dtype), dtype).reshape(x.shape)
+    want, scale = reference.linear(w, dtype, n_out, rounded, "f32")
+    if add is not None:
+        want, scale = want + add, scale + np.abs(add)
+    check(gpu_ops.linear_tile(pack, w, dtype, n_out, n_in, x, add), want, scale, pack.launched, "linear_tile")
+
+
+def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
+    def product(dtype: str, n_bytes: int, n_in: int) -> None:
+        gpu_ops.linear(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((1, n_in), np.float32))
+
+    with pytest.raises(UnsupportedError, match="Q5_K weights have no device layout"):
+        product("Q5_K", 176, 256)
+    with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
+        product("Q4_K", 0, 100)
+    weights = [np.zeros(34, np.uint8), np.zeros(128, np.uint8)]
+    with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q8_0 \[1, 32\] \+ F32 \[1, 32\] int8 on "):
+        gpu_ops.linear_group(pack, weights, ["Q8_0", "F32"], [1, 1], 32, np.zeros((1, 32), np.float32))
+    with pytest.raises(UnsupportedError, match="only F16 and BF16 weights"):
+        gpu_ops.linear_tile(pack, np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32))

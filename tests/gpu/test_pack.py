@@ -1,0 +1,77 @@
+"""A pack on a device: all of its kernels or none, and what the timing helpers measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_packs import ROOT, load, manifest_of
+from lucebox import _engine
+from lucebox.errors import FormatError, LuceboxError, UnsupportedError
+
+gpu, gpu_ops = _engine.gpu, _engine.gpu_ops
+
+
+@pytest.fixture
+def manifest(pack_folder: Path) -> dict[str, Any]:
+    return manifest_of(pack_folder)
+
+
+def test_every_kernel_of_the_sources_is_in_the_manifest(manifest: dict[str, Any]) -> None:
+    declared = {
+        line.split("(")[1].split(",")[0]
+        for source in (ROOT / "src" / "gpu").glob("*.cpp")
+        for line in source.read_text().splitlines()
+        if line.startswith("LB_KERNEL(")
+    }
+    assert declared and declared <= {kernel["name"] for kernel in manifest["kernels"]}
+
+
+def test_a_kernel_that_its_file_lacks_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
+    manifest["kernels"].append({**manifest["kernels"][0], "name": "no_such_kernel"})
+    with pytest.raises(LuceboxError, match="no_such_kernel"):
+        load(pack_folder, manifest)
+
+
+def test_a_missing_file_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
+    file = manifest["kernels"][0]["file"]
+    with pytest.raises(FormatError, match=f"has no file {file}"):
+        load(pack_folder, manifest, **{file: None})
+
+
+def test_an_op_without_its_kernel_is_refused(pack_folder: Path, manifest: dict[str, Any]) -> None:
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if kernel["name"] != "swiglu_kernel"]
+    pack = load(pack_folder, manifest)
+    with pytest.raises(UnsupportedError, match=rf"\[swiglu\] \[1, 8\]: the pack of {pack.target} has no swiglu_kernel"):
+        gpu_ops.swiglu(pack, np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32))
+
+
+def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
+    del manifest["tuning"]["matvec_threads"]
+    pack = load(pack_folder, manifest)
+    with pytest.raises(FormatError, match='no tuning constant "matvec_threads"'):
+        gpu_ops.linear(pack, np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32))
+
+
+def test_started_kernels_are_told_once(pack: gpu.Pack) -> None:
+    pack.take_started()
+    gpu_ops.swiglu(pack, np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32))
+    assert pack.take_started() == ["swiglu_kernel"]
+    assert pack.take_started() == []
+    assert pack.launched.startswith("swiglu_kernel<<<[1, 1, 1], [256, 1, 1], 0 B>>>")
+
+
+@pytest.mark.parametrize("words", [4, 8, 4096, 100000])
+def test_read_memory_reads_every_word_once(pack: gpu.Pack, words: int, seed: int) -> None:
+    x = np.random.default_rng(seed).integers(0, 1 << 32, words, dtype=np.uint64).astype(np.uint32)
+    sums = gpu_ops.read_memory(pack, x.view(np.uint8))
+    assert int(sums.astype(np.uint64).sum()) % (1 << 32) == int(x.astype(np.uint64).sum()) % (1 << 32)
+
+
+def test_timing(pack: gpu.Pack) -> None:
+    got = gpu_ops.time_linear(pack, ["Q8_0", "Q8_0"], [16, 8], 256, sets=2, replays=2, tries=1)
+    assert got["seconds"] > 0 and "q8_0_int8" in got["launch"]
+    assert got["bytes"] == 24 * 256 // 32 * 34 + 256 * 4 + 24 * 4
+    assert gpu_ops.read_bandwidth(pack, 1 << 16, 2, 1) > 0

@@ -1,0 +1,38 @@
+"""Packs for tests: building the simulator's, loading any on a device of its vendor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from lucebox import _engine
+
+ROOT = Path(__file__).resolve().parents[1]
+BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
+
+
+def build_sim() -> Path:
+    """The folder of the simulator's pack, up to date with the tree."""
+    build = ROOT / "build" / "sim"
+    configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim",
+                 f"-DPython_EXECUTABLE={sys.executable}"]  # fmt: skip
+    for command in (configure, ["cmake", "--build", build, "-j2"]):
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "pack" / "lucebox_sim"
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """What a pack says of itself."""
+    value: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return value
+
+
+def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
+    """The pack of a folder under a manifest, with files replaced, or left out where they are None."""
+    images = {entry["file"]: (folder / entry["file"]).read_bytes() for entry in manifest["files"]}
+    images = {name: image for name, image in {**images, **files}.items() if image is not None}
+    return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)

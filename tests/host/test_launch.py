@@ -1,0 +1,115 @@
+"""The choice of kernel and geometry, for targets that need not be here."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from gpu_packs import ROOT
+from lucebox import _engine
+from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
+
+import targets
+
+gpu_ops = _engine.gpu_ops
+TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
+KERNEL = re.compile(r"^LB_KERNEL\((\w+), .*?, (\w+), \d+\)", re.M)
+CONSTANTS = {
+    name: int(value)
+    for name, value in re.findall(
+        r"(k\w+) = (\d+)[,;]", (ROOT / "src" / "cpp" / "launch" / "linear_shape.h").read_text()
+    )
+}
+KERNELS = {
+    name: CONSTANTS.get(threads) or int(threads)
+    for source in (ROOT / "src" / "gpu").glob("*.cpp")
+    for name, threads in KERNEL.findall(source.read_text())
+}
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+N_SMS = 20
+
+
+def manifest(name: str, **changes: object) -> str:
+    """A pack of every kernel of the sources, as its manifest tells."""
+    target = targets.load(name)
+    capabilities = {key: getattr(target.capabilities, key) for key in
+                    ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
+    value = {
+        "target": name,
+        "vendor": target.vendor,
+        "capabilities": capabilities,
+        "tuning": asdict(target.tuning),
+        "kernels": [{"name": kernel, "max_threads": threads} for kernel, threads in KERNELS.items()],
+    }
+    return json.dumps({**value, **changes})
+
+
+def check(launch: dict[str, object], name: str) -> None:
+    """Nothing that a device would refuse."""
+    grid, block = np.array(launch["grid"]), np.array(launch["block"])
+    assert (grid >= 1).all() and (grid[1:] < 1 << 16).all()
+    assert block[0] % 32 == 0 and 32 <= block.prod() <= KERNELS[str(launch["kernel"])]
+    assert int(str(launch["shared_bytes"])) <= targets.load(name).capabilities.shared_block_bytes
+    assert not launch["cooperative"] or grid.prod() <= N_SMS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "softmax", "softmax_grid", "arg_max",
+                                "arg_max_grid"])  # fmt: skip
+def test_rows(name: str, op: str) -> None:
+    for rows in (1, 3, 512):
+        for dim in (2, 64, 129, 1024, 17408, 248320):
+            check(gpu_ops.choose(manifest(name), N_SMS, op, rows, dim, heads=2), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products(name: str, activations: str, dtype: str) -> None:
+    for n_out, n_in in ((1, 256), (33, 1024), (4096, 4096), (5120, 17408), (17408, 5120), (248320, 5120), (4, 131072)):
+        for rows in (1, 8):
+            launch = gpu_ops.choose_linear(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            check(launch, name)
+            assert launch["overlap_previous"] and dtype.lower() in str(launch["kernel"])
+    if dtype in ("F16", "BF16"):
+        check(gpu_ops.choose_tile(manifest(name), N_SMS, dtype, 5120, 17408, 512), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_groups_of_several_types(name: str) -> None:
+    dtypes, n_out = ["Q4_K", "Q6_K", "Q8_0"], [5120, 1, 1024]
+    launch = gpu_ops.choose_linear(manifest(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
+    check(launch, name)
+    assert "mixed" in str(launch["kernel"])
+
+
+def test_a_launch_says_what_it_is() -> None:
+    launch = gpu_ops.choose(manifest("sm_90"), 132, "arg_max_grid", 1, 248320)
+    assert launch["text"] == "arg_max_grid_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
+    launch = gpu_ops.choose(manifest("sm_90"), 132, "rms_norm", 2, 5120)
+    assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [512, 1, 1], 0 B>>> overlap"
+
+
+def test_a_kernel_that_the_pack_lacks_is_named() -> None:
+    without = manifest("sm_90", kernels=[{"name": "rope_kernel", "max_threads": 256}])
+    with pytest.raises(UnsupportedError, match=r"\[softmax\] \[1, 8\]: the pack of sm_90 has no softmax_kernel"):
+        gpu_ops.choose(without, 132, "softmax", 1, 8)
+    with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
+        gpu_ops.choose_linear(without, 132, ["Q4_K"], [8], 256)
+
+
+def test_what_no_kernel_computes_is_refused() -> None:
+    sm_90 = manifest("sm_90")
+    with pytest.raises(UnsupportedError, match=r"\[embed\] 1 rows of Q5_0 \[9, 32\] on sm_90: no kernel reads Q5_0"):
+        gpu_ops.choose_embed(sm_90, 132, "Q5_0", 9, 32)
+    with pytest.raises(UnsupportedError, match="on sm_90: no mat-vec kernel reads IQ4_XS weights"):
+        gpu_ops.choose_linear(sm_90, 132, ["IQ4_XS"], [8], 256)
+    with pytest.raises(UnsupportedError, match="8-bit and fp32 activations are two launches"):
+        gpu_ops.choose_linear(sm_90, 132, ["Q8_0", "BF16"], [8, 8], 256)
+    with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
+        gpu_ops.choose(sm_90, 132, "swiglu", 0, 8)
+    with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads"'):
+        gpu_ops.choose_linear(manifest("sm_90", tuning={}), 132, ["Q8_0"], [8], 256)
