@@ -3,13 +3,10 @@
 if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
-    OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  list(TRANSFORM wheels APPEND /cu13/bin)
-  find_program(nvcc nvcc PATHS ${wheels} NO_DEFAULT_PATH NO_CACHE)
-  set(advice "${Python_EXECUTABLE} has no nvcc. Install it there:\n"
-    "  pip install 'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' "
-    "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'\n"
-    "or use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
+    OUTPUT_VARIABLE folders OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  list(TRANSFORM folders APPEND /cu13/bin)
+  find_program(nvcc nvcc PATHS ${folders} NO_DEFAULT_PATH NO_CACHE)
+  set(advice "${Python_EXECUTABLE} has no nvcc. Install it there:\n  ${install_wheels}")
 else()
   set(name nvcc)
   if(DEFINED ENV{CUDACXX})

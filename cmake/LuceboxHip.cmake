@@ -6,8 +6,7 @@ if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   find_program(zig zig PATHS ${zig_folder} NO_DEFAULT_PATH NO_CACHE)
   if(NOT zig)
     message(FATAL_ERROR "${Python_EXECUTABLE} has no ziglang, whose clang compiles AMD kernels. Install it there:\n"
-      "  pip install ziglang==0.17.1\n"
-      "or use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
+      "  ${install_wheels}")
   endif()
   # This clang runs a linker named lld; zig is one under another name and without the first argument.
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/lld @ONLY

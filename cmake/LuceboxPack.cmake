@@ -24,12 +24,21 @@ foreach(key vendor architecture slug)
 endforeach()
 string(JSON sources GET "${target}" sources)
 string(JSON n_sources LENGTH "${sources}")
+if(n_sources EQUAL 0)
+  message(FATAL_ERROR "${LUCEBOX_TARGET}: src/gpu has no kernel files")
+endif()
 set(kernel_sources)
 math(EXPR last "${n_sources} - 1")
 foreach(i RANGE ${last})
   string(JSON source GET "${sources}" ${i})
   list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/${source})
 endforeach()
+
+# The compilers' wheels, as the pack's project asks for them: for the message when they are not there.
+file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
+list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
+list(JOIN wheels " " wheels)
+set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
 
 # Each module compiles kernel_sources and sets
 #   code_files     what goes into the pack

@@ -80,7 +80,7 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     """A project with one kernel file and one target."""
     for part in ("ci", "cmake"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml"):
+    for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml", f"targets/{name}/pyproject.toml"):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     with (folder / f"targets/{name}/target.toml").open("a") as text:
@@ -187,7 +187,7 @@ def test_a_changed_header_builds_again(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("sm_86", "pip install 'nvidia-cuda-nvcc=="), ("gfx1151", "pip install ziglang==")]
+    ("name", "advice"), [("sm_86", "pip install 'nvidia-cuda-nvcc=="), ("gfx1151", "pip install 'ziglang==")]
 )
 def test_no_compiler_in_the_environment(name: str, advice: str, tmp_path: Path) -> None:
     if sys.version_info < (3, 11):
