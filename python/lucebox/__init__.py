@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from lucebox.api import LLM, ModelInfo
 from lucebox.errors import (
     CancelledError,
+    DeviceError,
     FormatError,
     HubError,
     InternalError,
@@ -18,6 +19,7 @@ from lucebox.errors import (
     LuceboxError,
     ModelNotFoundError,
     OutOfMemoryError,
+    PackError,
     UnsupportedError,
 )
 from lucebox.memory import MemoryPlan, PlanEntry
@@ -28,6 +30,7 @@ __all__ = [
     "LLM",
     "CancelledError",
     "Chunk",
+    "DeviceError",
     "EngineOptions",
     "FinishReason",
     "FormatError",
@@ -40,6 +43,7 @@ __all__ = [
     "ModelInfo",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "PackError",
     "PlanEntry",
     "Sampling",
     "Timings",

@@ -22,6 +22,7 @@ from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling
+from lucebox.packs import parse_target
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
 from lucebox.text import StopMatcher, StreamDecoder
@@ -100,8 +101,7 @@ class LLM:
         offline: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        if target not in ("auto", "cpu"):
-            raise UnsupportedError(f'target must be "auto" or "cpu", got {target!r}; no GPU pack is installed')
+        self.target_reason = _only_cpu(target)
         for name, value in (("context", context), ("threads", threads)):
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
@@ -413,6 +413,17 @@ class LLM:
         if self._closed:
             raise InvalidRequestError("this LLM was closed")
         return self._lock
+
+
+def _only_cpu(target: str) -> str:
+    """Why a model loaded for this target runs on the CPU."""
+    spec = parse_target(target)
+    if spec.backend not in ("auto", "cpu"):
+        raise UnsupportedError(
+            f'models run on target "cpu" in this version, got {target!r}: the GPU engine is not part of it yet. '
+            f"`lucebox doctor` and `lucebox selftest --target {target}` check the GPU and its pack"
+        )
+    return "asked for" if spec.backend == "cpu" else "models run on the CPU in this version, whatever GPU is there"
 
 
 def _check(sampling: Sampling) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "LuceboxError",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "PackError",
     "UnsupportedError",
 ]
 
@@ -46,6 +47,10 @@ class HubError(LuceboxError, OSError):
 
 class DeviceError(LuceboxError):
     """A GPU, its driver or its library is missing, too old or failed; the message has the call and what to do."""
+
+
+class PackError(LuceboxError):
+    """A GPU pack is missing, damaged, of another version or for another device; the message has the line to run."""
 
 
 class CancelledError(LuceboxError):

@@ -183,7 +183,8 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"target": "sm_86"}, UnsupportedError),
+        ({"target": "sm_86"}, InvalidRequestError),
+        ({"target": "cuda:0"}, UnsupportedError),
         ({"context": 0}, InvalidRequestError),
         ({"context": 10**6}, InvalidRequestError),
         ({"threads": -1}, InvalidRequestError),

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-__all__ = ["error", "loading", "note", "print_json", "print_table", "quantity", "size", "status", "write"]
+__all__ = ["counting", "error", "loading", "note", "print_json", "print_table", "quantity", "size", "status", "write"]
 
 PLAIN_WIDTH = 1000  # no wrapping where the output is not a terminal
 
@@ -83,6 +83,18 @@ def loading() -> Iterator[Callable[[str, int, int], None] | None]:
 
     with progress:
         yield show
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[int, int, str], None]]:
+    """A callback (done, in all, what comes next) that draws a bar on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
 
 
 @contextmanager

@@ -1,0 +1,100 @@
+"""`lucebox doctor`: the GPUs of this machine, the packs for them, and what to install."""
+
+from __future__ import annotations
+
+import argparse
+
+from lucebox.cli import console
+from lucebox.cli.options import Subparsers
+from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
+
+DESCRIPTION = """Show the GPUs of this machine, their drivers, which GPU packs are installed and usable, and the pip
+line to run next. Needs no vendor tool.
+
+Exit code 1 says that there is a GPU and none can be used."""
+JSON_HELP = "print one JSON object"
+
+
+def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        "doctor",
+        help="what is in this machine, what to install",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    with console.status() as show:
+        show("asking the drivers")
+        report = examine()
+    if args.json:
+        console.print_json(report)
+    else:
+        print_report(report)
+    return 0 if report.ok else 1
+
+
+def print_report(report: Report) -> None:
+    for name, text in [*host_lines(report.host), *map(driver_line, report.drivers)]:
+        console.write(f"{name:<8} {text}\n")
+    if report.devices:
+        console.write("\n")
+        console.print_table(
+            ["target", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "why"],
+            [device_row(device) for device in report.devices],
+        )
+    if report.packs:
+        console.write("\n")
+        console.print_table(
+            ["pack", "wheel", "version", ("kernels", "right"), ("size", "right"), "state"],
+            [pack_row(pack) for pack in report.packs],
+        )
+    console.write(f"\n{report.verdict}\n")
+    if report.install:
+        console.write(f"\n    {report.install}\n")
+
+
+def host_lines(host: Host) -> list[tuple[str, str]]:
+    memory = "" if host.memory_bytes is None else f", {console.size(host.memory_bytes)} memory"
+    return [
+        ("lucebox", f"{host.lucebox}, Python {host.python}"),
+        ("system", host.os + (" inside Windows (WSL)" if host.wsl else "")),
+        ("cpu", f"{host.cpu}, {host.isa} kernels{memory}"),
+    ]
+
+
+def driver_line(driver: DriverState) -> tuple[str, str]:
+    kernel = f" (kernel module {driver.kernel_version})" if driver.kernel_version else ""
+    return driver.backend, (driver.error or driver.version or "answers, and reports no device") + kernel
+
+
+def device_row(device: DeviceState) -> list[str]:
+    sizes = ["" if n is None else console.size(n) for n in (device.total_bytes, device.free_bytes)]
+    return [
+        device.target or "-",
+        device.name,
+        device.architecture or "unknown without the driver",
+        *sizes,
+        device.pack or "none",
+        device.reason,
+    ]
+
+
+def pack_row(pack: PackState) -> list[str]:
+    if pack.error is not None:
+        return [pack.target, pack.distribution, "", "", "", pack.error]
+    state = "in order; no GPU of this machine needs it"
+    if pack.target == "sim":
+        state = "in order; needs no GPU"
+    elif pack.devices:
+        state = f"used by {', '.join(pack.devices)}"
+    return [
+        pack.target,
+        pack.distribution,
+        pack.version or "",
+        str(pack.n_kernels),
+        console.size(pack.bytes or 0),
+        state,
+    ]

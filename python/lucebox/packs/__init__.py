@@ -1,0 +1,31 @@
+"""GPU packs: wheels of device code, one per GPU family, found at run time.
+
+manifest.py reads what a pack says of itself, installed.py finds packs and checks their files, choice.py matches packs
+with devices.
+"""
+
+from lucebox.packs.choice import Choice, Device, Selection, TargetSpec, best_target, choose, parse_target, select
+from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_line, mend_line
+from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
+
+__all__ = [
+    "BrokenPack",
+    "Choice",
+    "CodeObject",
+    "Compiler",
+    "Device",
+    "Kernel",
+    "Manifest",
+    "Pack",
+    "Packs",
+    "Selection",
+    "TargetSpec",
+    "best_target",
+    "choose",
+    "extra",
+    "find",
+    "install_line",
+    "mend_line",
+    "parse_target",
+    "select",
+]

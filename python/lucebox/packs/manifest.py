@@ -1,0 +1,177 @@
+"""manifest.json of a GPU pack as typed data, read strictly: every key, every type, and what the keys say about each
+other. Knows nothing of where packs are installed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from lucebox.errors import PackError
+
+__all__ = ["SCHEMA", "CodeObject", "Compiler", "Excuse", "Kernel", "Manifest", "extra"]
+
+SCHEMA = 1
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files lie beside its manifest
+DRIVER = re.compile(r"\d+(\.\d+)*")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+WORDS = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "a list"}
+
+
+def extra(target: str) -> str:
+    """The extra of the host wheel that installs a target's pack: "sm86" of "sm_86"."""
+    return target.replace("_", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What made the code objects."""
+
+    name: str
+    version: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """One file of device code."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel and what it takes of a multiprocessor."""
+
+    name: str
+    file: str
+    max_threads: int
+    registers: int
+    shared_bytes: int
+    max_dynamic_shared_bytes: int
+    spill_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """What the target file allows a kernel, and why."""
+
+    kernel: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a pack says of itself."""
+
+    schema: int
+    target: str
+    vendor: str
+    architecture: str
+    """The name the compiler was given: "sm_90a"."""
+    version: str
+    """Of the lucebox it was built with."""
+    min_driver: str
+    compiler: Compiler
+    capabilities: Mapping[str, bool | int | str]
+    tuning: Mapping[str, int]
+    exceptions: tuple[Excuse, ...]
+    files: tuple[CodeObject, ...]
+    kernels: tuple[Kernel, ...]
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Manifest:
+        """The manifest in `text`; `where` names it in errors.
+
+        Raises:
+            PackError: not JSON, another schema, or a key missing, unknown, of another type or contradicting another.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PackError(f"{where} is not JSON: {error}") from error
+        _check_schema(value, where)
+        manifest: Manifest = _read(cls, value, where, "")
+        _check_sense(manifest, where)
+        return manifest
+
+
+def _check_schema(value: Any, where: str) -> None:
+    """First of all: another schema may have any keys."""
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if type(schema) is not int:
+        raise PackError(f'{where}: "schema" must be {SCHEMA}, got {_short(schema)}')
+    if schema > SCHEMA:
+        raise PackError(f"{where}: schema {schema} is of a newer lucebox; this one reads schema {SCHEMA}")
+    if schema < SCHEMA:
+        raise PackError(f"{where}: schema {schema} is not known; this lucebox reads schema {SCHEMA}")
+
+
+def _read(kind: Any, value: Any, where: str, key: str) -> Any:
+    """`value` as `kind`: a dataclass, tuple[X, ...], Mapping[str, X], a union or a plain type."""
+    if is_dataclass(kind):
+        return _read_object(kind, _expect(dict, value, where, key), where, key)
+    if get_origin(kind) is tuple:
+        item = get_args(kind)[0]
+        return tuple(_read(item, v, where, f"{key}[{i}]") for i, v in enumerate(_expect(list, value, where, key)))
+    if isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping):
+        item = get_args(kind)[1]
+        return {name: _read(item, v, where, f"{key}.{name}") for name, v in _expect(dict, value, where, key).items()}
+    return _expect(kind, value, where, key)
+
+
+def _read_object(kind: Any, value: dict[str, Any], where: str, key: str) -> Any:
+    dot = f"{key}." if key else ""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    for name in names:
+        if name not in value:
+            raise PackError(f'{where}: key "{dot}{name}" is missing')
+    for name in value:
+        if name not in names:
+            raise PackError(f'{where}: key "{dot}{name}" is not known in schema {SCHEMA}')
+    return kind(**{name: _read(hints[name], value[name], where, dot + name) for name in names})
+
+
+def _expect(kind: Any, value: Any, where: str, key: str) -> Any:
+    allowed = get_args(kind) or (kind,)
+    if type(value) not in allowed:  # exact: true is no integer
+        words = " or ".join(WORDS[option] for option in allowed)
+        raise PackError(f'{where}: "{key}" must be {words}, got {_short(value)}')
+    if type(value) is int and value < 0:
+        raise PackError(f'{where}: "{key}" must not be negative, got {value}')
+    return value
+
+
+def _check_sense(manifest: Manifest, where: str) -> None:
+    if manifest.vendor not in ("nvidia", "amd", "sim"):
+        raise PackError(f'{where}: "vendor" must be nvidia, amd or sim, got {_short(manifest.vendor)}')
+    if manifest.vendor != "sim" and not DRIVER.fullmatch(manifest.min_driver):
+        raise PackError(f'{where}: "min_driver" must be a version like 580 or 6.0, got {_short(manifest.min_driver)}')
+    names = [file.file for file in manifest.files]
+    for i, file in enumerate(manifest.files):
+        if not PLAIN_NAME.fullmatch(file.file):
+            raise PackError(f'{where}: "files[{i}].file" must be a file name without folders, got {_short(file.file)}')
+        if not SHA256.fullmatch(file.sha256):
+            raise PackError(f'{where}: "files[{i}].sha256" must be 64 hexadecimal digits, got {_short(file.sha256)}')
+        if file.file in names[:i]:
+            raise PackError(f'{where}: "files" names {file.file} twice')
+    seen: set[str] = set()
+    for i, kernel in enumerate(manifest.kernels):
+        if kernel.file not in names:
+            raise PackError(f'{where}: "kernels[{i}].file" is {_short(kernel.file)}, which "files" does not have')
+        if kernel.name in seen:
+            raise PackError(f'{where}: "kernels" names {kernel.name} twice')
+        seen.add(kernel.name)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."

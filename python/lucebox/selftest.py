@@ -1,0 +1,165 @@
+"""`run`: every kernel of a pack on a device of this machine, beside the same op on the CPU.
+
+The device says which kernels it started for a case, so that a kernel no case reaches is known, and fails. Judges
+numbers only; speed is not its business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox import _engine
+from lucebox.doctor import survey
+from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
+from lucebox.packs import Choice, Device, Manifest, find, parse_target, select
+from lucebox.selftest_cases import LIMITS, Case, cases
+
+__all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
+
+Progress = Callable[[int, int, str], None]
+
+
+class DeviceOps(Protocol):
+    """A device with a pack on it."""
+
+    name: str
+    """Its target: cuda:0."""
+    manifest: Manifest
+
+    def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
+        """What the device makes of a case, and the kernels that were started for it."""
+        ...
+
+
+class PackDevice:
+    """A pack loaded on a device of this machine."""
+
+    def __init__(self, name: str, device: Device, choice: Choice) -> None:
+        self.name = name
+        self.manifest = choice.pack.manifest
+        opened = _engine.gpu.Device(device.vendor, device.index)
+        self._pack = _engine.gpu.Pack(opened, choice.pack.manifest_json, choice.pack.load())
+
+    def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
+        result = getattr(_engine.gpu_ops, case.op)(self._pack, *case.arguments, **case.options)
+        return case.collect(result), self._pack.take_started()
+
+
+def open_device(target: str, note: Callable[[str], None]) -> PackDevice:
+    """The device that `target` names, with its pack; `note` hears why this device and this pack.
+
+    Raises:
+        InvalidRequestError, DeviceError, PackError: it names the CPU, there is no such device, or no pack for it.
+    """
+    spec = parse_target(target)
+    if spec.backend == "cpu":
+        raise InvalidRequestError("a self-test compares a GPU pack with the CPU: target must be cuda:N, hip:N or sim")
+    devices = survey().devices if spec.backend == "auto" else _engine.gpu.devices(spec.backend)
+    selection = select(spec, devices, find())
+    if selection.device is None or selection.choice is None:
+        raise PackError(f"nothing to test: {'; '.join(selection.report)}. `lucebox doctor` says more")
+    for line in selection.report:
+        note(line)
+    return PackDevice(selection.target, selection.device, selection.choice)
+
+
+@dataclass(slots=True)
+class KernelResult:
+    """What the cases say of one kernel."""
+
+    kernel: str
+    n_cases: int = 0
+    worst: float = 0.0
+    """Largest error of a value, in the units of its case."""
+    limit: float = 0.0
+    """What the worst case was held to."""
+    seconds: float = 0.0
+    """Of all its cases, copies to and from the device included."""
+    problem: str | None = None
+    """The first case that failed, and how."""
+
+    @property
+    def verdict(self) -> Literal["ok", "failed", "no test"]:
+        if self.problem:
+            return "failed"
+        return "ok" if self.n_cases else "no test"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole run."""
+
+    target: str
+    pack: str
+    seed: int
+    kernels: tuple[KernelResult, ...]
+    errors: tuple[str, ...]
+    """Cases the device refused or failed to run."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and all(kernel.verdict == "ok" for kernel in self.kernels)
+
+
+def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report:
+    """Runs every case; `on_case` hears (cases done, cases in all, what comes next)."""
+    results = {kernel.name: KernelResult(kernel.name) for kernel in device.manifest.kernels}
+    errors = []
+    todo = list(cases(np.random.default_rng(seed)))
+    for done, case in enumerate(todo):
+        if on_case:
+            on_case(done, len(todo), case.label)
+        try:
+            _run_case(device, case, results)
+        except UnsupportedError:
+            continue  # no kernel in this pack; one that has no other case shows as "no test"
+        except (DeviceError, InternalError) as error:
+            errors.append(f"{case.label}: {error}")
+    return Report(device.name, device.manifest.target, seed, tuple(results.values()), tuple(errors))
+
+
+def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -> None:
+    start = time.perf_counter()
+    got, kernels = device.call(case)
+    seconds = time.perf_counter() - start
+    expected = np.asarray(case.expected())
+    limit = LIMITS[case.limit].error
+    unit = case.unit() if case.unit else row_unit(expected)
+    error, problem = compare(got, expected, unit, limit)
+    for name in set(kernels):
+        result = results[name]
+        result.n_cases += 1
+        result.seconds += seconds
+        if result.n_cases == 1 or error > result.worst:
+            result.worst, result.limit = error, limit
+        if problem and result.problem is None:
+            result.problem = f"{case.label}: {problem}"
+
+
+def row_unit(expected: NDArray[Any]) -> NDArray[Any]:
+    """The largest finite value of each row."""
+    finite = np.where(np.isfinite(expected), np.abs(expected), 0)
+    return np.asarray(finite.max(axis=-1, keepdims=True))
+
+
+def compare(got: NDArray[Any], expected: NDArray[Any], unit: NDArray[Any], limit: float) -> tuple[float, str | None]:
+    """The largest error in these units, and what is wrong if it passes the limit."""
+    if got.shape != expected.shape:
+        return np.inf, f"shape {list(got.shape)}, expected {list(expected.shape)}"
+    with np.errstate(invalid="ignore"):  # signalling NaN among the conversions
+        a, b = got.astype(np.float64), expected.astype(np.float64)
+    if (np.isnan(a) != np.isnan(b)).any():
+        return np.inf, f"{np.count_nonzero(np.isnan(a))} NaN, expected {np.count_nonzero(np.isnan(b))}"
+    with np.errstate(invalid="ignore"):
+        error = np.where((a == b) | np.isnan(b), 0.0, np.abs(a - b) / np.maximum(unit, np.finfo(np.float32).tiny))
+    worst = np.unravel_index(int(error.argmax()), error.shape)
+    if error[worst] <= limit:
+        return float(error[worst]), None
+    at = ", ".join(map(str, worst))
+    return float(error[worst]), f"element [{at}] is {a[worst]:.7g}, expected {b[worst]:.7g}"

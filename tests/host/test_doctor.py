@@ -1,0 +1,210 @@
+"""The doctor's findings on machines made of files: /proc and /sys trees, installed packs, and what drivers answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import machine_data
+import pack_data
+import pytest
+import test_device
+from lucebox.cli.doctor import print_report
+from lucebox.doctor import Gpu, Report, Survey, examine, survey
+from test_device import drivers  # noqa: F401 a fixture
+
+NO_CUDA = "cannot load the NVIDIA driver"
+NO_HIP = "cannot load the AMD HIP runtime"
+SILENT = Survey((), {"cuda": NO_CUDA, "hip": NO_HIP})
+H100 = Gpu("cuda", 0, "NVIDIA H100 80GB HBM3", "sm_90", "CUDA 13.0", "580", 85_000_000_000, 84_000_000_000)
+STRIX = Gpu("hip", 0, "Radeon 8060S", "gfx1151", "HIP 7.1", "7.1", 103_000_000_000, 90_000_000_000)
+
+
+def diagnosis(root: Path, answers: Survey = SILENT) -> Report:
+    with pack_data.on_path(root / "site"):
+        return examine(answers, root)
+
+
+def test_no_gpu_is_well(tmp_path: Path) -> None:
+    report = diagnosis(tmp_path)
+    assert (report.ok, report.devices, report.install) == (True, (), None)
+    assert report.verdict == "No GPU found. Models run on the CPU in this version."
+    assert [driver.error for driver in report.drivers] == [NO_CUDA, NO_HIP]
+
+
+def test_wsl_without_a_gpu_says_where_it_comes_from(tmp_path: Path) -> None:
+    machine_data.write(tmp_path, "proc/sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
+    report = diagnosis(tmp_path)
+    assert report.ok and report.host.wsl
+    assert report.verdict.startswith("No GPU found; under WSL it comes with the GPU driver installed in Windows.")
+
+
+def test_a_gpu_with_its_pack_is_ready(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90")
+    report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
+    (device,) = report.devices
+    assert (device.target, device.pack, device.install) == ("cuda:0", "sm_90", None)
+    assert (device.total_bytes, device.free_bytes) == (H100.total_bytes, H100.free_bytes)
+    (pack,) = report.packs
+    assert (pack.devices, pack.n_kernels, pack.error) == (("cuda:0",), 2, None)
+    assert pack.bytes == sum(map(len, pack_data.CODE.values()))
+    assert (report.ok, report.install) == (True, None)
+    assert report.verdict == (
+        "cuda:0 (NVIDIA H100 80GB HBM3) ready; `lucebox selftest --target cuda:0` checks every kernel. "
+        "Models run on the CPU in this version."
+    )
+    assert dataclasses.astuple(report.drivers[0]) == ("cuda", "CUDA 13.0", None, None)
+
+
+def test_missing_packs_come_as_one_line_for_the_machine(tmp_path: Path) -> None:
+    report = diagnosis(tmp_path, Survey((H100, dataclasses.replace(H100, index=1), STRIX), {}))
+    assert report.install == 'pip install "lucebox[sm90,gfx1151]"'
+    assert not report.ok
+    assert report.verdict == (
+        "No GPU of this machine can be used yet; the reasons stand beside them. Models run on the CPU in this version."
+    )
+
+
+def test_one_usable_gpu_of_two_is_well_and_the_line_is_for_the_other(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "gfx1151")
+    report = diagnosis(tmp_path, Survey((H100, STRIX), {}))
+    assert report.ok
+    assert report.install == 'pip install "lucebox[sm90]"'
+    assert [device.pack for device in report.devices] == [None, "gfx1151"]
+
+
+def test_a_compatible_pack_is_used_and_the_better_one_named(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_80")
+    report = diagnosis(tmp_path, Survey((dataclasses.replace(H100, architecture="sm_86"),), {}))
+    assert (report.ok, report.devices[0].pack) == (True, "sm_80")
+    assert report.install == 'pip install "lucebox[sm86]"'
+
+
+def test_a_damaged_pack_is_told_where_it_is_and_where_it_was_needed(tmp_path: Path) -> None:
+    folder = pack_data.install(tmp_path / "site", "sm_90")
+    (folder / "matvec.cubin").write_bytes(b"short")
+    report = diagnosis(tmp_path, Survey((H100,), {}))
+    error = report.packs[0].error
+    assert error is not None and "has 5 bytes, the manifest says" in error
+    assert error.endswith('pip install --force-reinstall "lucebox[sm90]"')
+    assert report.devices[0].reason == error
+    assert (report.ok, report.install) == (False, None)
+
+
+def test_a_pack_for_no_gpu_here_is_shown(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_75")
+    report = diagnosis(tmp_path)
+    assert report.packs[0].devices == ()
+    assert report.ok
+
+
+def test_a_device_that_cannot_be_opened_is_not_usable(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90")
+    busy = dataclasses.replace(H100, free_bytes=None, error="cuDevicePrimaryCtxRetain failed: exclusive process")
+    report = diagnosis(tmp_path, Survey((busy,), {}))
+    assert (report.ok, report.devices[0].pack, report.devices[0].reason) == (False, None, busy.error)
+
+
+def test_a_card_without_driver_is_found_and_its_pack_named(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204")
+    report = diagnosis(tmp_path)
+    (device,) = report.devices
+    assert (device.target, device.name, device.architecture) == (None, "GeForce RTX 3090", "sm_86")
+    assert device.reason == NO_CUDA
+    assert (report.ok, report.install) == (False, 'pip install "lucebox[sm86]"')
+
+
+def test_a_card_in_other_hands_is_told(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204", driver="vfio-pci")
+    assert diagnosis(tmp_path).devices[0].reason == f"the kernel gave it to vfio-pci, not to nvidia; {NO_CUDA}"
+
+
+def test_a_driver_that_answers_without_its_device(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
+    machine_data.nvidia(tmp_path, "0000:01:00.0", "NVIDIA H100 80GB HBM3")
+    report = diagnosis(tmp_path, Survey((), {"hip": NO_HIP}))
+    assert report.devices[0].reason == "the NVIDIA driver is installed but reports no device"
+    assert report.drivers[0].kernel_version == "580.95.05"
+
+
+def test_a_chip_no_pack_runs_on(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:c4:00.0", "1002", "ffff", driver="amdgpu")
+    machine_data.kfd(tmp_path, node=1, version=100300, location=0xC400)
+    report = diagnosis(tmp_path)
+    assert report.devices[0].name == "amd GPU 1002:ffff at 0000:c4:00.0"
+    assert report.devices[0].reason == f"no pack runs on gfx1030; {NO_HIP}"
+    assert (report.ok, report.install) == (False, None)
+
+
+def test_a_vendor_whose_driver_answers_is_not_looked_for_again(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
+    machine_data.pci(tmp_path, "0000:41:00.0", "1002", "7550")
+    report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
+    assert [device.target for device in report.devices] == ["cuda:0", None]
+
+
+def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack_data.install(tmp_path / "site", "gfx1151")
+    pack_data.install(tmp_path / "site", "sm_75", content="{")
+    print_report(diagnosis(tmp_path, Survey((H100, STRIX), {})))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:5] == ["cuda     CUDA 13.0", "hip      HIP 7.1"]
+    assert lines[6].split() == ["target", "GPU", "architecture", "memory", "free", "pack", "why"]
+    assert "85 GB" in lines[7] and "sm_90, which is not installed" in lines[7]
+    assert lines[8].startswith("hip:0") and lines[8].endswith("pack gfx1151 is made for gfx1151")
+    assert lines[11].startswith("gfx1151") and lines[11].endswith("used by hip:0")
+    assert lines[12].startswith("sm_75") and "is not JSON" in lines[12]
+    assert lines[-1] == '    pip install "lucebox[sm90]"'
+
+
+def test_the_command_on_this_machine() -> None:
+    command = [sys.executable, "-m", "lucebox", "doctor"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["ok"] else 1)
+    assert done.stderr == ""
+    answers = survey()
+    assert [driver["error"] for driver in report["drivers"]] == [answers.errors.get(name) for name in ("cuda", "hip")]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert text.returncode == done.returncode
+    assert report["verdict"] in text.stdout
+
+
+def with_drivers(folder: Path, site: Path, cuda: int, *args: str) -> str:
+    """What the command prints where libcuda.so.1 has one sm_75 of that CUDA version, and libamdhip64.so.7 no device."""
+    script = (
+        "import ctypes, sys\n"
+        f"ctypes.CDLL('libcuda.so.1').standin_set(1, {cuda}, b'7.5')\n"
+        "ctypes.CDLL('libamdhip64.so.7').standin_set(0, 70151831, b'gfx1151')\n"
+        f"sys.path.insert(0, {str(site)!r})\n"
+        "from lucebox.cli import main\n"
+        f"print('exit', main({list(args)!r}))"
+    )
+    return test_device.run(folder, "-c", script)
+
+
+def test_the_command_with_a_driver_and_its_pack(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
+    pack_data.install(tmp_path, "sm_75")
+    text, code = with_drivers(drivers, tmp_path, 13000, "doctor", "--json").splitlines()
+    report = json.loads(text)
+    assert code == "exit 0"
+    assert [driver["version"] for driver in report["drivers"]] == ["CUDA 13.0", None]
+    (device,) = report["devices"]
+    assert (device["target"], device["architecture"], device["pack"]) == ("cuda:0", "sm_75", "sm_75")
+    assert 0 < device["free_bytes"] <= device["total_bytes"]
+
+
+def test_the_command_with_a_driver_too_old_for_the_pack(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
+    pack_data.install(tmp_path, "sm_75")
+    text = with_drivers(drivers, tmp_path, 12040, "doctor")
+    assert "pack sm_75 needs NVIDIA driver 580 or newer; the one of " in text
+    assert "is of generation 550 (CUDA 12.4). Update it, then run `lucebox doctor`" in text
+    assert text.endswith("exit 1\n")
+
+
+def test_the_command_with_a_driver_and_no_pack(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
+    text = with_drivers(drivers, tmp_path, 13000, "doctor")
+    assert text.endswith('    pip install "lucebox[sm75]"\nexit 1\n')

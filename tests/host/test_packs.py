@@ -1,0 +1,372 @@
+"""GPU packs, from installed wheels to the choice for a device: every way a pack can be wrong, and what is said then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lucebox
+import pack_data
+import pytest
+from lucebox import packs, targets
+from lucebox.errors import InvalidRequestError, PackError
+
+VERSION = lucebox.__version__
+MEND = '; pip install --force-reinstall "lucebox[sm86]"'
+WHERE = "lucebox_sm86/manifest.json"
+
+
+@dataclass
+class Gpu:
+    """A device as its driver would describe it."""
+
+    architecture: str
+    name: str = "GPU"
+    vendor: str = "cuda"
+    index: int = 0
+    driver: str = "CUDA 13.0"
+    driver_generation: str = "580"
+
+
+def found(site: Path) -> packs.Packs:
+    with pack_data.on_path(site):
+        return packs.find()
+
+
+def error_of(site: Path) -> str:
+    """Why the one pack of `site` is broken."""
+    there = found(site)
+    assert there.usable == ()
+    (broken,) = there.broken
+    return broken.error
+
+
+# finding
+
+
+def test_no_pack_is_no_error(tmp_path: Path) -> None:
+    assert found(tmp_path) == packs.Packs((), ())
+
+
+def test_a_good_pack_is_found_and_loads(tmp_path: Path) -> None:
+    pack_data.install(tmp_path)
+    (pack,) = found(tmp_path).usable
+    assert (pack.target, pack.distribution) == ("sm_86", "lucebox-sm86")
+    assert pack.manifest.compiler == packs.Compiler("nvcc", "13.0.88", ("-O3",))
+    assert pack.manifest.kernels[0].registers == 24
+    assert pack.manifest_json == json.dumps(pack_data.manifest())
+    assert pack.load() == pack_data.CODE
+
+
+def test_packs_of_several_targets_stand_side_by_side(tmp_path: Path) -> None:
+    for target in ("sm_90", "gfx1151", "sim"):
+        pack_data.install(tmp_path, target)
+    assert [pack.target for pack in found(tmp_path).usable] == ["gfx1151", "sim", "sm_90"]
+
+
+def test_two_packs_of_one_target_are_both_refused(tmp_path: Path) -> None:
+    pack_data.install(tmp_path)
+    pack_data.install(tmp_path, distribution="mylab-sm86")
+    there = found(tmp_path)
+    assert there.usable == ()
+    assert [broken.error for broken in there.broken] == [
+        "lucebox-sm86 and mylab-sm86 both claim sm_86; keep one: pip uninstall mylab-sm86"
+    ] * 2
+
+
+def test_an_entry_point_to_a_missing_package(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, package=False)
+    assert error_of(tmp_path) == "lucebox-sm86 is installed but its package lucebox_sm86 is not" + MEND
+
+
+def test_an_entry_point_to_another_package_is_not_imported(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, entry="antigravity")
+    assert error_of(tmp_path) == (
+        "lucebox-sm86: the package of sm_86 must be lucebox_sm86, its entry point says antigravity"
+    )
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    (pack_data.install(tmp_path) / "manifest.json").unlink()
+    assert error_of(tmp_path) == f"{WHERE} cannot be read (No such file or directory){MEND}"
+
+
+def test_a_target_nobody_knows(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_70", content=pack_data.manifest(target="sm_86"))
+    assert error_of(tmp_path) == (
+        f"lucebox_sm70/manifest.json of lucebox-sm70: lucebox has no target sm_70; there are {', '.join(targets.NAMES)}"
+    )
+
+
+# the manifest
+
+FILES = pack_data.manifest()["files"]
+KERNELS = pack_data.manifest()["kernels"]
+
+
+def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
+    """The list with changes to its second item."""
+    changed = items[1] | changes
+    return [items[0], {key: value for key, value in changed.items() if value is not ...}]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"schema": 2}, "schema 2 is of a newer lucebox; this one reads schema 1"),
+        ({"schema": 2, "files": ..., "shards": 7}, "schema 2 is of a newer lucebox; this one reads schema 1"),
+        ({"schema": 0}, "schema 0 is not known; this lucebox reads schema 1"),
+        ({"schema": ...}, '"schema" must be 1, got null'),
+        ({"schema": "1"}, '"schema" must be 1, got "1"'),
+        ({"tuning": ...}, 'key "tuning" is missing'),
+        ({"colour": "red"}, 'key "colour" is not known in schema 1'),
+        ({"compiler": "nvcc"}, '"compiler" must be an object, got "nvcc"'),
+        ({"compiler": {"name": "nvcc", "version": "13"}}, 'key "compiler.flags" is missing'),
+        (
+            {"compiler": {"name": "nvcc", "version": "13", "flags": [3]}},
+            '"compiler.flags[0]" must be a string, got 3',
+        ),
+        ({"tuning": {"matvec_threads": 1.5}}, '"tuning.matvec_threads" must be an integer, got 1.5'),
+        ({"tuning": {"matvec_threads": True}}, '"tuning.matvec_threads" must be an integer, got true'),
+        (
+            {"capabilities": {"bf16": None}},
+            '"capabilities.bf16" must be true or false or an integer or a string, got null',
+        ),
+        ({"min_driver": 580}, '"min_driver" must be a string, got 580'),
+        ({"min_driver": "new"}, '"min_driver" must be a version like 580 or 6.0, got "new"'),
+        ({"vendor": "intel"}, '"vendor" must be nvidia, amd or sim, got "intel"'),
+        ({"files": {}}, '"files" must be a list, got {}'),
+        ({"files": one(FILES, bytes=-1)}, '"files[1].bytes" must not be negative, got -1'),
+        (
+            {"files": one(FILES, file="../../etc/passwd")},
+            '"files[1].file" must be a file name without folders, got "../../etc/passwd"',
+        ),
+        ({"files": one(FILES, sha256="f00")}, '"files[1].sha256" must be 64 hexadecimal digits, got "f00"'),
+        ({"files": one(FILES, file="rms_norm.cubin")}, '"files" names rms_norm.cubin twice'),
+        ({"kernels": one(KERNELS, registers=...)}, 'key "kernels[1].registers" is missing'),
+        ({"kernels": one(KERNELS, registers="24")}, '"kernels[1].registers" must be an integer, got "24"'),
+        ({"kernels": one(KERNELS, file="x.cubin")}, '"kernels[1].file" is "x.cubin", which "files" does not have'),
+        ({"kernels": one(KERNELS, name="rms_norm_kernel")}, '"kernels" names rms_norm_kernel twice'),
+    ],
+)
+def test_a_manifest_out_of_order_names_the_file_and_the_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    pack_data.install(tmp_path, content=pack_data.manifest(**changes))
+    assert error_of(tmp_path) == f"{WHERE}: {message}{MEND}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "\0", "[" * 100_000])
+def test_a_manifest_that_is_no_json(tmp_path: Path, text: str) -> None:
+    pack_data.install(tmp_path, content=text)
+    assert error_of(tmp_path).startswith(f"{WHERE} is not JSON: ")
+
+
+@pytest.mark.parametrize("text", ["3", "[]", "null"])
+def test_a_manifest_that_is_no_object(tmp_path: Path, text: str) -> None:
+    pack_data.install(tmp_path, content=text)
+    assert error_of(tmp_path) == f'{WHERE}: "schema" must be 1, got null{MEND}'
+
+
+@pytest.mark.parametrize(
+    "key, value, expected",
+    [("target", "sm_89", "sm_86"), ("architecture", "sm_90a", "sm_86"), ("vendor", "amd", "nvidia")],
+)
+def test_a_pack_that_is_not_what_it_announces(tmp_path: Path, key: str, value: str, expected: str) -> None:
+    pack_data.install(tmp_path, content=pack_data.manifest(**{key: value}))
+    assert error_of(tmp_path) == (
+        f'{WHERE} of lucebox-sm86: "{key}" must be {expected} in a pack for sm_86, got {value}{MEND}'
+    )
+
+
+def test_a_pack_of_another_version(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, content=pack_data.manifest(version="0.0.9"))
+    assert error_of(tmp_path) == (
+        f'lucebox-sm86 is version 0.0.9, lucebox is {VERSION}; they must be equal: pip install "lucebox[sm86]"'
+    )
+
+
+# the files
+
+
+def load_error(site: Path) -> str:
+    (pack,) = found(site).usable
+    with pytest.raises(PackError) as error:
+        pack.load()
+    return str(error.value)
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    file = pack_data.install(tmp_path) / "matvec.cubin"
+    data = bytearray(file.read_bytes())
+    data[20] ^= 1
+    file.write_bytes(data)
+    message = load_error(tmp_path)
+    assert message.startswith(f"{file} is damaged: expected sha256 {FILES[1]['sha256']}, found ")
+    assert message.endswith(MEND)
+
+
+def test_a_truncated_file_is_found(tmp_path: Path) -> None:
+    file = pack_data.install(tmp_path) / "matvec.cubin"
+    file.write_bytes(file.read_bytes()[:-3])
+    size = FILES[1]["bytes"]
+    assert load_error(tmp_path) == (
+        f"{file} has {size - 3} bytes, the manifest says {size}: it is truncated or replaced{MEND}"
+    )
+
+
+def test_a_missing_file_is_found(tmp_path: Path) -> None:
+    file = pack_data.install(tmp_path) / "matvec.cubin"
+    file.unlink()
+    assert load_error(tmp_path) == f"{file} cannot be read (No such file or directory){MEND}"
+
+
+# the choice
+
+
+def choose(site: Path, gpu: Gpu, *installed: str) -> packs.Choice:
+    for target in installed:
+        pack_data.install(site, target)
+    return packs.choose(gpu, found(site))
+
+
+def refusal(site: Path, gpu: Gpu, *installed: str) -> str:
+    with pytest.raises(PackError) as error:
+        choose(site, gpu, *installed)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "gfx1151", "sim"])
+def test_the_exact_pack_goes_first(tmp_path: Path, architecture: str) -> None:
+    gpu = Gpu(architecture, driver_generation="580" if architecture == "sm_90" else "7.1")
+    choice = choose(tmp_path, gpu, "sm_80", "sm_90", "gfx1151", "sim")
+    assert (choice.pack.target, choice.reason) == (architecture, f"pack {architecture} is made for {architecture}")
+
+
+def test_then_the_nearest_compatible_one_which_says_what_is_better(tmp_path: Path) -> None:
+    choice = choose(tmp_path, Gpu("sm_89"), "sm_80", "sm_86", "sm_90")
+    assert choice.pack.target == "sm_86"
+    assert choice.reason == (
+        'pack sm_86 runs on sm_89 by the vendor\'s compatibility rule; sm_89 is better: pip install "lucebox[sm89]"'
+    )
+
+
+def test_a_chip_without_a_pack_of_its_own_runs_a_compatible_one(tmp_path: Path) -> None:
+    assert "the pack sm_75, which is not installed (installed: none)" in refusal(tmp_path, Gpu("sm_78"))
+    assert choose(tmp_path, Gpu("sm_78"), "sm_75").reason == (
+        "pack sm_75 runs on sm_78 by the vendor's compatibility rule"
+    )
+
+
+def test_a_missing_pack_names_the_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path, Gpu("sm_89", "NVIDIA L4"), "sm_90") == (
+        'NVIDIA L4 (sm_89) needs the pack sm_89, which is not installed (installed: sm_90); pip install "lucebox[sm89]"'
+    )
+
+
+def test_code_with_a_suffix_runs_on_no_other_chip(tmp_path: Path) -> None:
+    assert "needs the pack sm_121" in refusal(tmp_path, Gpu("sm_121"), "sm_120", "sm_100")
+
+
+def test_a_chip_no_pack_runs_on(tmp_path: Path) -> None:
+    assert refusal(tmp_path, Gpu("sm_61", "GTX 1080"), "sm_75") == (
+        f"GTX 1080 (sm_61): no pack runs on this chip; there are packs for {', '.join(targets.NAMES)}"
+    )
+
+
+def test_a_broken_exact_pack_is_an_error_and_no_reason_to_take_another(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_86", content="{")
+    assert refusal(tmp_path, Gpu("sm_86"), "sm_80").startswith(f"{WHERE} is not JSON: ")
+
+
+@pytest.mark.parametrize(
+    "gpu, installed, message",
+    [
+        (
+            Gpu("sm_86", driver="CUDA 12.4", driver_generation="550"),
+            "sm_86",
+            "pack sm_86 needs NVIDIA driver 580 or newer; the one of GPU is of generation 550 (CUDA 12.4). "
+            "Update it, then run `lucebox doctor`",
+        ),
+        (
+            Gpu("gfx1151", vendor="hip", driver="HIP 5.7", driver_generation="5.7"),
+            "gfx1151",
+            "pack gfx1151 needs HIP runtime 6.0 or newer; the one of GPU is of generation 5.7 (HIP 5.7). "
+            "Update it, then run `lucebox doctor`",
+        ),
+    ],
+)
+def test_an_old_driver(tmp_path: Path, gpu: Gpu, installed: str, message: str) -> None:
+    assert refusal(tmp_path, gpu, installed) == message
+
+
+# targets by name
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("auto", ("auto", 0)),
+        ("cpu", ("cpu", 0)),
+        ("sim", ("sim", 0)),
+        ("sim:1", ("sim", 1)),
+        ("cuda", ("cuda", 0)),
+        ("cuda:12", ("cuda", 12)),
+        ("hip:1", ("hip", 1)),
+    ],
+)
+def test_parse_target(text: str, expected: tuple[str, int]) -> None:
+    assert packs.parse_target(text) == packs.TargetSpec(*expected)
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "sm_86", "cuda:0 "])
+def test_parse_target_refuses(text: str) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        packs.parse_target(text)
+    assert str(error.value) == f'target must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"'
+
+
+def select(text: str, gpus: list[Gpu], site: Path) -> packs.Selection:
+    return packs.select(packs.parse_target(text), gpus, found(site))
+
+
+def test_auto_takes_the_first_device_with_a_pack_and_says_why_not_the_others(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "gfx1151")
+    amd = Gpu("gfx1151", vendor="hip", driver_generation="7.1")
+    selection = select("auto", [Gpu("sm_61"), Gpu("sm_86", index=1), amd], tmp_path)
+    assert (selection.target, selection.device) == ("hip:0", amd)
+    assert [line.partition(": ")[0] for line in selection.report] == ["cuda:0", "cuda:1", "hip:0"]
+    assert "no pack runs on this chip" in selection.report[0]
+    assert 'pip install "lucebox[sm86]"' in selection.report[1]
+    assert selection.report[2] == "hip:0: pack gfx1151 is made for gfx1151"
+
+
+def test_auto_ends_at_the_cpu_with_the_reasons(tmp_path: Path) -> None:
+    selection = select("auto", [Gpu("sm_86")], tmp_path)
+    assert (selection.target, selection.choice) == ("cpu", None)
+    assert "sm_86, which is not installed (installed: none)" in selection.report[0]
+    assert selection.report[1] == "cpu: no GPU has a usable pack"
+    assert select("auto", [], tmp_path).report == ("cpu: no GPU found",)
+
+
+def test_auto_never_takes_sim(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sim")
+    assert select("auto", [Gpu("sim", vendor="sim")], tmp_path).target == "cpu"
+    assert select("sim", [Gpu("sim", vendor="sim")], tmp_path).target == "sim:0"
+
+
+def test_a_named_device_is_never_replaced(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_86")
+    gpus = [Gpu("sm_86"), Gpu("sm_61", index=1)]
+    assert select("cuda", gpus, tmp_path).report == ("cuda:0: pack sm_86 is made for sm_86",)
+    with pytest.raises(PackError, match="no pack runs on this chip"):
+        select("cuda:1", gpus, tmp_path)
+    with pytest.raises(PackError) as error:
+        select("hip:1", gpus, tmp_path)
+    assert str(error.value) == ("there is no device hip:1; devices found: cuda:0, cuda:1. `lucebox doctor` says more")
+
+
+def test_cpu_is_the_cpu(tmp_path: Path) -> None:
+    assert select("cpu", [Gpu("sm_86")], tmp_path).report == ("cpu: as asked for",)
