@@ -57,7 +57,7 @@ NEEDS = {
     "clusters": r"sm_(9|1\d)\da?",
 }
 # Tuning constant -> lowest, highest, and what it must be a multiple of.
-TUNING = {"matvec_threads": (32, 1024, 32), "matvec_blocks_per_sm": (1, 32, 1), "speculation_budget": (1, 64, 1)}
+TUNING = {"matvec_blocks_per_sm": (1, 32, 1), "speculation_budget": (1, 64, 1)}
 EXCUSES = ("spill",)
 
 
@@ -94,7 +94,6 @@ class Capabilities:
 class Tuning:
     """Constants of the launch functions."""
 
-    matvec_threads: int  # of a block of the one-row product
     matvec_blocks_per_sm: int  # its grid over the number of SMs
     speculation_budget: int  # rows of a draft tree, where the user names none
 

@@ -58,8 +58,8 @@ nb::dict choose_embed(const std::string& manifest_json, int n_sms, const std::st
   return dict_of(choose(op, gpu::target_of(manifest_json, n_sms)));
 }
 
-nb::dict choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
-                       const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                                    const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
   LB_CHECK(dtypes.size() == n_out.size() && dtypes.size() <= kMaxProducts, kInvalid, "one n_out for each of up to ",
            kMaxProducts, " dtypes");
   LinearGroup group{};
@@ -70,7 +70,10 @@ nb::dict choose_linear(const std::string& manifest_json, int n_sms, const std::v
                          .n_in = n_in,
                          .n_out = n_out[i],
                          .activations = activations == "int8" ? Activations::kInt8 : Activations::kF32};
-  return dict_of(choose(group, gpu::target_of(manifest_json, n_sms)));
+  const gpu::VecLaunches vecs = gpu::choose(group, {}, gpu::target_of(manifest_json, n_sms));
+  std::vector<nb::dict> launches;
+  for (int i = 0; i < vecs.n; ++i) launches.push_back(dict_of(vecs.launches[i].launch));
+  return launches;
 }
 
 nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
@@ -86,7 +89,7 @@ void bind_launch(nb::module_& m) {
         "The launch of an op on rows, as a dict.");
   m.def("choose_embed", &choose_embed, "manifest_json"_a, "n_sms"_a, "dtype"_a, "vocab"_a, "dim"_a, "rows"_a = 1);
   m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
-        "activations"_a = "int8");
+        "activations"_a = "int8", "The launches of a group, one for each type in it.");
   m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
 }
 
