@@ -106,6 +106,13 @@ def as_markdown(report: Report) -> str:
         lines += ["", f"## {part.name}"]
         for step in part.steps:
             lines += ["", f"`{step.command}`: {step.ending}, {step.seconds:.1f} s"]
-            if tail := step.output.strip().splitlines()[-TAIL:]:
+            if tail := _shown(step):
                 lines += ["", "```", *tail, "```"]
     return "\n".join(lines) + "\n"
+
+
+def _shown(step: Step) -> list[str]:
+    """The end of what it printed; of a build that went well nothing, and JSON is for report.json."""
+    if not step.failed and (" -m pip " in step.command or "data" in _output(step.output)):
+        return []
+    return step.output.strip().splitlines()[-TAIL:]
