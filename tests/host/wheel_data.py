@@ -34,6 +34,7 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],
+        "exceptions": described["exceptions"],
         "files": [
             {"file": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in files.items()
