@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test check format generate bench clean
+.PHONY: demo test check packs format generate bench clean
 
 demo: .venv/tiny  # real weights: a code completion and a chat answer
 	$(RUN) ci/demo.py
@@ -13,6 +13,10 @@ test: .venv/tiny  # everything CI runs
 
 check: .venv/tiny  # the fast part: build, gates, tests
 	$(RUN) ci/test.py wheel gates tests
+
+packs: .venv/ready  # the kernel pack of every GPU family, verified, in build/packs, and an index of them in build/index
+	$(RUN) ci/test.py wheel
+	$(RUN) ci/test_packs.py
 
 format: .venv/ready
 	$(RUN) ci/run_gates.py --fix

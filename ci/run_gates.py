@@ -61,6 +61,7 @@ def main() -> int:
 
     files = tracked_files()
     cpp = [file.relative_to(ROOT).as_posix() for file in files if file.suffix in {".h", ".cpp"}]
+    workflows = [file.relative_to(ROOT).as_posix() for file in files if file.parent.name == "workflows"]
     if arguments.fix:
         for command in (["clang-format", "-i", *cpp], ["ruff", "check", "--fix", "-q"], ["ruff", "format", "-q"]):
             subprocess.run(command, cwd=ROOT, env=tools_environment(), check=False)
@@ -75,6 +76,8 @@ def main() -> int:
         "environment reads": lambda: gates.environment_reads(ROOT, files),
         "host flags": lambda: gates.host_flags(ROOT, files),
         "machine paths": lambda: gates.machine_paths(ROOT, files),
+        "workflow schema": tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows),
+        "workflow safety": tool("zizmor", "--offline", "--pedantic", "-q", "--format=plain", *workflows),
         "instruction set objects": isa_objects,
         "generated files": check_generated.drift,
     }

@@ -1,5 +1,5 @@
-"""Builds the cpu-asan preset, runs every fuzz driver for its fixed number of inputs, then the native host tests
-against a Python module with address and undefined-behaviour sanitizers."""
+"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then the native host
+tests and the GPU kernels' tests on the simulator, with address and undefined-behaviour sanitizers in all of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import sys
 from project import BUILD, ROOT, run, tools_environment
 
 FOLDER = BUILD / "cpu-asan"
+SIM_PACK = BUILD / "sim-asan" / "pack" / "lucebox_sim"
 FUZZ_INPUTS = 20_000
 # Tests of Python code: sanitizers see nothing there, and make it several times slower.
-PYTHON_ONLY = ("bench", "chat*", "cli", "detokenize", "fuzz_text", "gates", "packaging", "stop", "tokenizer")
+PYTHON_ONLY = (
+    *("bench", "chat*", "cli", "detokenize", "fuzz_text", "gates", "make_index", "packaging", "stop", "tokenizer"),
+    *("verify_wheel", "workflows"),
+)
 
 RESIDENT_SET = "tests/host/test_memory.py::test_resident_set"  # the sanitizer's shadow memory is resident too
 
@@ -20,6 +24,8 @@ RESIDENT_SET = "tests/host/test_memory.py::test_resident_set"  # the sanitizer's
 def build() -> None:
     run("cmake", "--preset", "cpu-asan", "-DLUCEBOX_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}")
     run("cmake", "--build", "--preset", "cpu-asan")
+    run("cmake", "--preset", "sim-asan", f"-DPython_EXECUTABLE={sys.executable}")
+    run("cmake", "--build", "--preset", "sim-asan")
 
 
 def fuzz() -> None:
@@ -51,6 +57,7 @@ def tests() -> None:
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
     pytest = (sys.executable, "-m", "pytest", "-q", "--capture=sys")
     run(*pytest, *skipped, f"--deselect={RESIDENT_SET}", "tests/host", env=env)
+    run(*pytest, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """targets/<name>/target.toml: the schema, and the reader that everything built from these files goes through.
 
     targets.py                 checks every target and lists them
+    targets.py --names         every name as one JSON list, for a build matrix
     targets.py sm_86           prints one, complete, as JSON: what CMake and the pack builder read
 
 The dataclasses are the schema: a field without a default must be in the file, and no other key may be. Every problem is
@@ -300,9 +301,13 @@ def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the target files, or print one as JSON.")
     parser.add_argument("target", nargs="?", help="the name of a folder of targets/")
-    name = parser.parse_args().target
+    parser.add_argument("--names", action="store_true", help="print every name as one JSON list, for a build matrix")
+    arguments = parser.parse_args()
+    name = arguments.target
     try:
-        if name:
+        if arguments.names:
+            print(json.dumps(names()))
+        elif name:
             print(json.dumps(description(load(name)), indent=2))
         else:
             for target in load_all():

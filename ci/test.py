@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import test_packs
 from project import ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
@@ -29,6 +30,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "gates": script("run_gates.py"),
     "aarch64": script("cross.py"),
     "reproducible": script("check_reproducible.py"),
+    "packs": lambda: test_packs.test(test_packs.TARGETS),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
     "tests": lambda: run(PYTHON, "-m", "pytest"),  # last: its summary closes the output

@@ -1,0 +1,199 @@
+"""Makes a package index out of wheels: a folder that any web server, or a file:// URL, can serve to pip and uv.
+
+    make_index.py FOLDER WHEEL...
+
+    FOLDER/<project>/index.html          PEP 503, with hashes
+    FOLDER/<project>/index.json          PEP 691, for servers that choose by the Accept header
+    FOLDER/<project>/<wheel>.metadata    PEP 658 and 714: pip resolves without downloading the wheel
+    FOLDER/SHA256SUMS                    for `sha256sum --check`
+    FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, what is in it and what compiled it
+
+The same wheels give the same bytes: no time and no path is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import html
+import json
+import shutil
+import sys
+import uuid
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from wheels import Wheel
+
+Json = dict[str, Any]
+
+
+def make_index(folder: Path, wheels: list[Wheel]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    projects: dict[str, list[Wheel]] = defaultdict(list)
+    for wheel in sorted(wheels, key=lambda wheel: wheel.path.name):
+        projects[wheel.project].append(wheel)
+    for project, files in sorted(projects.items()):
+        own = folder / project
+        own.mkdir(parents=True)
+        for wheel in files:
+            shutil.copyfile(wheel.path, own / wheel.path.name)
+            (own / f"{wheel.path.name}.metadata").write_bytes(_metadata(wheel))
+        _write(own / "index.html", page(project, [link(wheel) for wheel in files]))
+        _write(own / "index.json", dump(project_json(project, files)))
+    names = sorted(projects)
+    _write(folder / "index.html", page("Packages", [f'<a href="{name}/">{name}</a>' for name in names]))
+    _write(folder / "index.json", dump({"meta": META, "projects": [{"name": name} for name in names]}))
+    everything = [wheel for name in names for wheel in projects[name]]
+    _write(folder / "sbom.cdx.json", dump(bill_of_materials(everything)))
+    sums = [f"{_sha256(file.read_bytes())}  {file.relative_to(folder).as_posix()}\n" for file in _files(folder)]
+    _write(folder / "SHA256SUMS", "".join(sums))
+
+
+META: Json = {"api-version": "1.1"}
+
+
+def link(wheel: Wheel) -> str:
+    attributes = {
+        "href": f"{wheel.path.name}#sha256={wheel.sha256}",
+        "data-requires-python": wheel.metadata["Requires-Python"],
+        "data-core-metadata": f"sha256={_sha256(_metadata(wheel))}",
+        "data-dist-info-metadata": f"sha256={_sha256(_metadata(wheel))}",  # the name that PEP 658 gave it
+    }
+    written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
+    return f"<a {written}>{wheel.path.name}</a>"
+
+
+def page(title: str, links: list[str]) -> str:
+    body = "".join(f"  {one}<br>\n" for one in links)
+    head = f'<meta charset="utf-8"><meta name="pypi:repository-version" content="1.1"><title>{title}</title>'
+    return f"<!DOCTYPE html>\n<html>\n<head>{head}</head>\n<body>\n{body}</body>\n</html>\n"
+
+
+def project_json(project: str, wheels: list[Wheel]) -> Json:
+    files = []
+    for wheel in wheels:
+        digest = {"sha256": _sha256(_metadata(wheel))}
+        file: Json = {
+            "filename": wheel.path.name,
+            "url": wheel.path.name,
+            "hashes": {"sha256": wheel.sha256},
+            "size": wheel.path.stat().st_size,
+            "core-metadata": digest,
+            "dist-info-metadata": digest,
+        }
+        if requires := wheel.metadata["Requires-Python"]:
+            file["requires-python"] = requires
+        files.append(file)
+    return {"meta": META, "name": project, "versions": sorted({wheel.version for wheel in wheels}), "files": files}
+
+
+def bill_of_materials(wheels: list[Wheel]) -> Json:
+    compilers: dict[tuple[str, str], Json] = {}
+    components, dependencies = [], []
+    for wheel in wheels:
+        manifests = [manifest(wheel, package) for package in wheel.packs.values()]
+        for made in (one["compiler"] for one in manifests):
+            entry = {"type": "application", "name": made["name"], "version": made["version"]}
+            compilers[made["name"], made["version"]] = entry
+        components.append(component(wheel, manifests))
+        dependencies.append({"ref": reference(wheel), "dependsOn": packs_of(wheel, wheels)})
+    bill: Json = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"tools": {"components": [compilers[key] for key in sorted(compilers)]}},
+        "components": components,
+        "dependencies": dependencies,
+    }
+    # The same content has the same number, so that two builds can be compared byte for byte.
+    bill["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(bill, sort_keys=True))}"
+    return bill
+
+
+def component(wheel: Wheel, manifests: list[Json]) -> Json:
+    properties = [{"name": "python:requires", "value": wheel.metadata["Requires-Python"] or ""}]
+    for one in manifests:
+        compiler = one["compiler"]
+        properties += [
+            {"name": "lucebox:target", "value": one["target"]},
+            {"name": "lucebox:architecture", "value": one["architecture"]},
+            {"name": "lucebox:compiler", "value": f"{compiler['name']} {compiler['version']}"},
+            {"name": "lucebox:compiler-flags", "value": " ".join(compiler["flags"])},
+        ]
+    return {
+        "type": "library",
+        "bom-ref": reference(wheel),
+        "name": wheel.project,
+        "version": wheel.version,
+        "description": wheel.metadata["Summary"] or "",
+        "licenses": [{"expression": wheel.metadata["License-Expression"]}],
+        "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
+        "purl": f"pkg:pypi/{wheel.project}@{wheel.version}?file_name={wheel.path.name}",
+        "properties": properties,
+        "components": [code_object(wheel, file) for one in manifests for file in one["files"]],
+    }
+
+
+def code_object(wheel: Wheel, file: Json) -> Json:
+    return {
+        "type": "file",
+        "bom-ref": f"{reference(wheel)}#{file['file']}",
+        "name": file["file"],
+        "hashes": [{"alg": "SHA-256", "content": file["sha256"]}],
+    }
+
+
+def reference(wheel: Wheel) -> str:
+    return wheel.path.name
+
+
+def packs_of(wheel: Wheel, wheels: list[Wheel]) -> list[str]:
+    """The packs of this index that a host wheel's extras ask for."""
+    wanted = {line.split()[0].split("=")[0] for line in wheel.metadata.get_all("Requires-Dist", [])}
+    return sorted(reference(other) for other in wheels if other.packs and other.project in wanted)
+
+
+def manifest(wheel: Wheel, package: str) -> Json:
+    found: Json = json.loads(wheel.members[f"{package}/manifest.json"])
+    return found
+
+
+def dump(value: Json) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _metadata(wheel: Wheel) -> bytes:
+    return wheel.members[f"{wheel.info}/METADATA"]
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make a package index out of wheels.")
+    parser.add_argument("folder", type=Path, help="the index; what is there is replaced")
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
+    arguments = parser.parse_args()
+    if any(arguments.folder.resolve() in wheel.resolve().parents for wheel in arguments.wheels):
+        parser.error("the wheels lie in the folder that is to be replaced")
+    names = [wheel.name for wheel in arguments.wheels]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        parser.error(f"given twice: {', '.join(twice)}")
+    make_index(arguments.folder, [Wheel(path) for path in arguments.wheels])
+    print(f"{arguments.folder}: {len(names)} wheels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

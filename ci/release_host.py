@@ -1,0 +1,127 @@
+"""Builds the host wheels that are published: manylinux_2_28, compiled by the clang inside PyPI's ziglang, whose linker
+is told which glibc to ask for. No old Linux and no container is needed, and aarch64 is built on x86_64: of Python the
+engine needs the headers of the stable ABI, which are the same on both.
+
+    release_host.py                                 x86_64 and aarch64 for Python 3.12 and newer (abi3)
+    release_host.py --python 3.10 --arch x86_64     for one older Python (not across architectures)
+
+Wheels for this machine are installed into a fresh environment and tried there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pythons
+import ziglang
+from project import BUILD, ROOT, run, tools_environment
+from test_pythons import environment
+
+GLIBC = "2.28"
+ARCHITECTURES = ("x86_64", "aarch64")
+# What shows that the C++ library of another compiler does the same: kernels, parsers, text, sessions.
+TRIED = ("linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
+
+
+def compiler(architecture: str) -> Path:
+    """A folder with zig's tools under the names of one program each, as CMake wants them."""
+    zig = Path(ziglang.__file__).parent / "zig"
+    folder = BUILD / "release" / f"zig-{architecture}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("cc", "c++", "ar", "ranlib"):
+        target = f" -target {architecture}-linux-gnu.{GLIBC}" if name in ("cc", "c++") else ""
+        file = folder / name
+        file.write_text(f'#!/bin/sh\nexec "{zig}" {name}{target} "$@"\n')
+        file.chmod(0o755)
+    return folder
+
+
+def build(architecture: str, version: str, python: Path, out: Path) -> Path:
+    """The wheel as pip makes it, still with the tag linux_<architecture>."""
+    tools = compiler(architecture)
+    folder = BUILD / "release" / f"{architecture}-{version}"
+    defines = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": architecture,
+        "CMAKE_C_COMPILER": tools / "cc",
+        "CMAKE_CXX_COMPILER": tools / "c++",
+        "CMAKE_AR": tools / "ar",
+        "CMAKE_RANLIB": tools / "ranlib",
+        # nanobind uses stderr without its header, which libc++ does not bring along by chance.
+        "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig",
+        "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s",
+    }
+    settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
+    settings += [f"build-dir={folder}", "install.strip=false"]  # stripped by zig's linker, for every architecture
+    cache = str(BUILD / "release" / "zig-cache")
+    env = tools_environment(
+        python,
+        ZIG_GLOBAL_CACHE_DIR=cache,
+        ZIG_LOCAL_CACHE_DIR=cache,
+        _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # the wheel's tag when it is built for another machine
+    )
+    shutil.rmtree(out, ignore_errors=True)
+    pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
+    run(*pip, *(word for setting in settings for word in ("-C", setting)), ROOT, env=env)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def retag(wheel: Path) -> Path:
+    """The wheel with its manylinux tag, once auditwheel agrees that it keeps what the tag promises."""
+    command = (sys.executable, "-m", "auditwheel", "show", wheel)
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, env=tools_environment()).stdout
+    said = " ".join(shown.split())
+    print(f"  auditwheel: {said}")
+    found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_', said)
+    if found is None or (int(found[1]), int(found[2])) > tuple(map(int, GLIBC.split("."))):
+        sys.exit(f"{wheel.name} is not manylinux_{GLIBC.replace('.', '_')}: {said}")
+    architecture = wheel.stem.split("-")[-1].removeprefix("linux_")
+    tag = f"manylinux_{GLIBC.replace('.', '_')}_{architecture}"
+    run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel)
+    (tagged,) = wheel.parent.glob("*.whl")
+    return tagged
+
+
+def try_it(wheel: Path, interpreter: Path) -> None:
+    folder = BUILD / "release" / "try"
+    python = folder / "bin" / "python"
+    run(interpreter, "-m", "venv", "--clear", folder)
+    run(python, "-m", "pip", "install", "-qq", f"{wheel}[test]")
+    tests = [f"tests/host/test_{name}.py" for name in TRIED]
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, env=tools_environment(python))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the host wheels that are published.")
+    parser.add_argument("--python", nargs="+", default=["3.12"], metavar="VERSION")
+    parser.add_argument("--arch", nargs="+", default=list(ARCHITECTURES), choices=ARCHITECTURES)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for version in arguments.python:
+        interpreter = pythons.find(version)
+        if interpreter is None:
+            sys.exit(f"Python {version}: no such interpreter on PATH, in pyenv or in uv")
+        python = environment(version, interpreter)
+        for architecture in arguments.arch:
+            if architecture != platform.machine() and version != "3.12":
+                sys.exit(f"Python {version} has no stable ABI: build its {architecture} wheel on {architecture}")
+            start = time.perf_counter()
+            wheel = retag(build(architecture, version, python, BUILD / "release" / "wheels"))
+            seconds = time.perf_counter() - start
+            if architecture == platform.machine():
+                try_it(wheel, interpreter)
+            final = Path(shutil.copy(wheel, arguments.out))
+            print(f"{final.name}: {final.stat().st_size / 1024:.0f} KiB in {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

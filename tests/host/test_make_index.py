@@ -1,0 +1,129 @@
+"""make_index.py writes what PEP 503, 658, 691 and 714 ask for, and pip installs from it over every route."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import install_test
+import pytest
+import wheel_data as data
+from make_index import make_index
+from wheels import Wheel
+
+EXTRAS = [f"Requires-Dist: lucebox-{slug}=={data.VERSION}; extra == '{slug}'" for slug in ("sm86", "gfx1151")]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A host wheel without an engine and two packs: pip looks only at names and metadata."""
+    folder = tmp_path_factory.mktemp("wheels")
+    host = {
+        "lucebox/__init__.py": b"",
+        "lucebox-0.1.0.dist-info/METADATA": data.metadata(
+            "lucebox", "Provides-Extra: sm86", "Provides-Extra: gfx1151", *EXTRAS
+        ),
+    }
+    return [data.write(folder, members) for members in (host, *map(data.pack_members, ("sm_86", "gfx1151")))]
+
+
+@pytest.fixture(scope="module")
+def index(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "index"
+    make_index(folder, [Wheel(path) for path in wheels])
+    return folder
+
+
+def test_same_bytes_whatever_the_order(wheels: list[Path], index: Path, tmp_path: Path) -> None:
+    make_index(tmp_path / "again", [Wheel(path) for path in reversed(wheels)])
+    first, second = (
+        {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        for folder in (index, tmp_path / "again")
+    )
+    assert first == second and str(tmp_path).encode() not in b"".join(first.values())
+
+
+def test_sums_cover_every_file(index: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=index, check=True)
+    listed = {line.split("  ")[1] for line in (index / "SHA256SUMS").read_text().splitlines()}
+    present = {file.relative_to(index).as_posix() for file in index.rglob("*") if file.is_file()}
+    assert listed == present - {"SHA256SUMS"}
+
+
+def test_html_and_json_say_the_same(index: Path, wheels: list[Path]) -> None:
+    for wheel in map(Wheel, wheels):
+        page = (index / wheel.project / "index.html").read_text()
+        (file,) = json.loads((index / wheel.project / "index.json").read_text())["files"]
+        metadata = (index / wheel.project / f"{wheel.path.name}.metadata").read_bytes()
+        digest = hashlib.sha256(metadata).hexdigest()
+        assert metadata == wheel.members[f"{wheel.info}/METADATA"]
+        assert f'href="{file["url"]}#sha256={file["hashes"]["sha256"]}"' in page
+        assert f'data-core-metadata="sha256={digest}"' in page and f'data-dist-info-metadata="sha256={digest}"' in page
+        assert 'data-requires-python="&gt;=3.10"' in page and file["requires-python"] == ">=3.10"
+        assert file["core-metadata"] == file["dist-info-metadata"] == {"sha256": digest}
+        assert file["size"] == wheel.path.stat().st_size
+
+
+def test_bill_of_materials(index: Path, wheels: list[Path]) -> None:
+    bill = json.loads((index / "sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    hashes = {component["name"]: component["hashes"][0]["content"] for component in bill["components"]}
+    assert hashes == {wheel.project: wheel.sha256 for wheel in map(Wheel, wheels)}
+    assert bill["metadata"]["tools"]["components"] == [{"type": "application", "name": "nvcc", "version": "13.0.88"}]
+    depends = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    assert depends[wheels[0].name] == sorted(wheel.name for wheel in wheels[1:])
+    assert depends[wheels[1].name] == []
+    (pack,) = (component for component in bill["components"] if component["name"] == "lucebox-sm86")
+    assert [file["name"] for file in pack["components"]] == ["rms_norm.cubin"]
+    assert {"name": "lucebox:compiler-flags", "value": "-O3 -arch=sm_86"} in pack["properties"]
+
+
+def test_refuses_to_delete_its_input(index: Path) -> None:
+    wheel = next(index.glob("lucebox/*.whl"))
+    script = Path(install_test.__file__).with_name("make_index.py")
+    done = subprocess.run([sys.executable, script, index, wheel], capture_output=True, text=True)
+    assert done.returncode == 2 and "lie in the folder that is to be replaced" in done.stderr
+    assert wheel.exists()
+
+
+def pip_install(url: str, folder: Path) -> list[str]:
+    options = ("--no-cache-dir", "--index-url", url, "--target", folder)
+    command = [sys.executable, "-m", "pip", "--isolated", "install", "-qq", *options, "lucebox[sm86,gfx1151]"]
+    subprocess.run(command, check=True, env={"PIP_CONFIG_FILE": "/dev/null"})
+    return sorted(found.name for found in folder.glob("*.dist-info"))
+
+
+EXPECTED = [f"{project}-0.1.0.dist-info" for project in ("lucebox", "lucebox_gfx1151", "lucebox_sm86")]
+
+
+def test_pip_from_a_folder(index: Path, tmp_path: Path) -> None:
+    assert pip_install(index.as_uri(), tmp_path) == EXPECTED
+
+
+@pytest.mark.parametrize("speaks_json", [False, True], ids=["html", "json"])
+def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
+    with install_test.served(index, speaks_json=speaks_json) as (url, seen):
+        assert pip_install(url, tmp_path) == EXPECTED
+    assert any(path.endswith("/index.json" if speaks_json else "/index.html") for path in seen)
+    assert any(path.endswith(".whl.metadata") for path in seen)
+
+
+def test_pip_refuses_a_changed_wheel(index: Path, tmp_path: Path, wheels: list[Path]) -> None:
+    changed = tmp_path / "index"
+    make_index(changed, [Wheel(path) for path in wheels])
+    with (next(changed.glob("lucebox-sm86/*.whl"))).open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(subprocess.CalledProcessError):
+        pip_install(changed.as_uri(), tmp_path / "site")
+
+
+def test_content_types(index: Path) -> None:
+    with install_test.served(index, speaks_json=True) as (url, _):
+        for accept, content_type in ((install_test.JSON_TYPE, install_test.JSON_TYPE), ("text/html", "text/html")):
+            request = urllib.request.Request(f"{url}/lucebox/", headers={"Accept": accept})
+            with urllib.request.urlopen(request) as answer:
+                assert answer.headers["Content-Type"] == content_type
