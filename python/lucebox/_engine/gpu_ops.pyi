@@ -32,7 +32,7 @@ def embed(pack: lucebox._engine.gpu.Pack, table: Annotated[NDArray[numpy.uint8],
 def linear(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object: ...
 
 def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
-    """Up to four products of one x in one launch."""
+    """Up to four products of one x, those of one type in one launch."""
 
 def linear_tile(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> object:
     """The product on matrix units, x rounded to the type of w."""
@@ -42,7 +42,7 @@ def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8
 
 def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
     """
-    Seconds a launch over `sets` rotated sets of weights, the bytes it moves, and the launch.
+    Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
     """
 
 def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, replays: int = 20, tries: int = 5) -> float:
@@ -53,6 +53,7 @@ def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: 
 
 def choose_embed(manifest_json: str, n_sms: int, dtype: str, vocab: int, dim: int, rows: int = 1) -> dict: ...
 
-def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8') -> dict: ...
+def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8') -> list[dict]:
+    """The launches of a group, one for each type in it."""
 
 def choose_tile(manifest_json: str, n_sms: int, dtype: str, n_out: int, n_in: int, rows: int) -> dict: ...
