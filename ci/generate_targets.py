@@ -236,7 +236,7 @@ SM is compute units on AMD. A figure that has no source is left out.
 
 ## Start values
 
-Constants of the launch functions. `matvec_blocks_per_sm` is the grid of the one-row product over the number of SMs,
+Constants of the launch functions. `matvec_threads_per_sm` is how much of the one-row product an SM holds at once,
 `speculation_budget` is the rows of a draft tree where the user names none. The target files say which are measured.
 
 | target | {tuning_names} |

@@ -58,7 +58,7 @@ NEEDS = {
     "clusters": r"sm_(9|1\d)\da?",
 }
 # Tuning constant -> lowest, highest, and what it must be a multiple of.
-TUNING = {"matvec_blocks_per_sm": (1, 32, 1), "speculation_budget": (1, 64, 1)}
+TUNING = {"matvec_threads_per_sm": (32, 2048, 32), "speculation_budget": (1, 64, 1)}
 EXCUSES = ("spill",)
 
 
@@ -95,7 +95,7 @@ class Capabilities:
 class Tuning:
     """Constants of the launch functions."""
 
-    matvec_blocks_per_sm: int  # its grid over the number of SMs
+    matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
     speculation_budget: int  # rows of a draft tree, where the user names none
 
 

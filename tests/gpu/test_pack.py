@@ -49,9 +49,9 @@ def test_an_op_without_its_kernel_is_refused(pack_folder: Path, manifest: dict[s
 
 
 def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
-    del manifest["tuning"]["matvec_blocks_per_sm"]
+    del manifest["tuning"]["matvec_threads_per_sm"]
     pack = load(pack_folder, manifest)
-    with pytest.raises(FormatError, match='no tuning constant "matvec_blocks_per_sm"'):
+    with pytest.raises(FormatError, match='no tuning constant "matvec_threads_per_sm"'):
         gpu_ops.linear(pack, np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32))
 
 

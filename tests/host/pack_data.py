@@ -30,7 +30,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
         "min_driver": known.min_driver,
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3"]},
         "capabilities": {"bf16": True, "matrix": "mma_bf16", "shared_block_bytes": 101376},
-        "tuning": {"matvec_blocks_per_sm": 1},
+        "tuning": {"matvec_threads_per_sm": 512},
         "exceptions": [],
         "files": [
             {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -111,5 +111,5 @@ def test_what_no_kernel_computes_is_refused() -> None:
         gpu_ops.choose_linear(sm_90, 132, ["IQ4_XS"], [8], 256)
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
         gpu_ops.choose(sm_90, 132, "swiglu", 0, 8)
-    with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_blocks_per_sm"'):
+    with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads_per_sm"'):
         gpu_ops.choose_linear(manifest("sm_90", tuning={}), 132, ["Q8_0"], [8], 256)

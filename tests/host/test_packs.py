@@ -128,8 +128,8 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             {"compiler": {"name": "nvcc", "version": "13", "flags": [3]}},
             '"compiler.flags[0]" must be a string, got 3',
         ),
-        ({"tuning": {"matvec_blocks_per_sm": 1.5}}, '"tuning.matvec_blocks_per_sm" must be an integer, got 1.5'),
-        ({"tuning": {"matvec_blocks_per_sm": True}}, '"tuning.matvec_blocks_per_sm" must be an integer, got true'),
+        ({"tuning": {"matvec_threads_per_sm": 1.5}}, '"tuning.matvec_threads_per_sm" must be an integer, got 1.5'),
+        ({"tuning": {"matvec_threads_per_sm": True}}, '"tuning.matvec_threads_per_sm" must be an integer, got true'),
         (
             {"capabilities": {"bf16": None}},
             '"capabilities.bf16" must be true or false or an integer or a string, got null',

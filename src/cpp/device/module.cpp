@@ -26,11 +26,8 @@ Kernel::Kernel(std::shared_ptr<const Module::Loaded> module, std::string name)
                   context().status_of(d.module_kernel, &handle_, module_->module.handle(), name_.c_str()),
                   cat("kernel ", name_, " in ", module_->label));
   max_dynamic_shared_ = attribute(KernelAttribute::kMaxDynamicShared);
-  size_t offset = 0, second = 0;
-  // A kernel takes one struct: it has a first parameter and no other.
-  if (d.kernel_parameter && context().status_of(d.kernel_parameter, handle_, 0, &offset, &params_bytes_) == 0)
-    LB_CHECK(context().status_of(d.kernel_parameter, handle_, 1, &offset, &second) != 0, kInternal, "kernel ", name_,
-             " in ", module_->label, " takes more than one parameter");
+  size_t offset = 0;
+  if (d.kernel_parameter) context().status_of(d.kernel_parameter, handle_, 0, &offset, &params_bytes_);
 }
 
 int Kernel::attribute(KernelAttribute which) const {

@@ -80,7 +80,7 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
   long rows = 0;
   for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
   const int teams = shape.threads / shape.row_threads;
-  const long most = long(target.n_sms) * target.tune("matvec_blocks_per_sm");
+  const long most = long(target.n_sms) * std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
   const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + teams - 1) / teams)));
 
   VecLaunch vec = {.launch = {},

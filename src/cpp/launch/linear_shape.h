@@ -17,8 +17,11 @@ struct LinearVec {
   int row_threads;                    // threads that share a weight row: a multiple of 32
   int first_block[kMaxProducts + 1];  // blocks [first_block[i], first_block[i + 1]) have product i
 };
-inline constexpr int kVecThreads = 512;  // of a block at most, one piece of a row a thread
-inline constexpr int kVecWideThreads = 640;
+// Threads of a block at most: of the kernels with one piece of a row a thread (two blocks to a multiprocessor), and of
+// the wide ones for longer rows of plain and of quantised weights.
+inline constexpr int kVecThreads = 256;
+inline constexpr int kVecWideThreads = 512;
+inline constexpr int kVecWideQuantThreads = 640;
 inline constexpr int kVecPassRows = 256;  // rows of a block whose sums wait in shared memory at a time
 
 // linear_tile: 64 x 64 outputs a block.
