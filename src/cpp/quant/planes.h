@@ -47,9 +47,10 @@ LB_FN constexpr PlaneFormat plane_format(DType type) {
 
 // The scale (low 6 bits) and the min (high 6 bits) of run `run` from the four words of a Q4_K scales entry.
 LB_FN constexpr uint32_t k4_fields(const uint32_t* scales, int run) {
+  const uint32_t a = scales[1], b = scales[2], c = scales[3];  // values, so that a device keeps them in registers
   const int bit = 12 * run;
-  const uint32_t first = bit < 32 ? scales[1] : bit < 64 ? scales[2] : scales[3];
-  const uint32_t next = bit < 32 ? scales[2] : scales[3];
+  const uint32_t first = bit < 32 ? a : bit < 64 ? b : c;
+  const uint32_t next = bit < 32 ? b : c;
   return uint32_t((uint64_t(next) << 32 | first) >> bit % 32) & 0xfff;
 }
 
