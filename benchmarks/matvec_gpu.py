@@ -4,7 +4,9 @@ matvec_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types
 matvec_gpu.py --pack FOLDER --types Q4_K --shapes 4096x4096 --csv out.csv --json out.json
 
 A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is
-the device's, of a graph of all sets, the best of several tries.
+the device's, of a graph of all sets, the best of several tries. Two ceilings: the read bandwidth of one large buffer,
+and that of launches which read no more than the product does, rotating the same way: what is left when starting and
+ending a launch is taken off.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class Row:
     gb_s: float
     share: float
     """Of the measured read bandwidth."""
+    share_of_size: float
+    """Of the read bandwidth of launches of the same size."""
     launch: str
 
 
@@ -65,6 +69,7 @@ def measure(
     sets = max(4, int(4 * info.l2_bytes / weights) + 1) if info.l2_bytes else 2
     got = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
     rate = got["bytes"] / got["seconds"]
+    same_size = _engine.gpu_ops.read_bandwidth(pack, got["bytes"], sets=sets)
     return Row(
         target=pack.target,
         device=info.name,
@@ -76,6 +81,7 @@ def measure(
         us=got["seconds"] * 1e6,
         gb_s=rate / 1e9,
         share=rate / peak,
+        share_of_size=rate / same_size,
         launch=got["launch"],
     )
 
@@ -95,7 +101,7 @@ def main() -> None:
 
     pack, info = load(options.pack, options.device)
     peak = _engine.gpu_ops.read_bandwidth(pack, options.read_mb << 20)
-    print(f"{info.name}, pack {pack.target}: reads {peak / 1e9:.0f} GB/s")
+    print(f"{info.name}, pack {pack.target}: reads {peak / 1e9:.0f} GB/s; shares of that, of reads of the same size")
     rows = []
     for dtype in options.types:
         for activations in options.activations if dtype.startswith("Q") else ["f32"]:
@@ -104,7 +110,7 @@ def main() -> None:
                 rows.append(row)
                 print(
                     f"{row.type:5} {row.activations:4} {shape:>12} {row.us:9.2f} us {row.gb_s:8.1f} GB/s "
-                    f"{row.share:6.1%}   {row.launch}",
+                    f"{row.share:6.1%} {row.share_of_size:6.1%}   {row.launch}",
                     flush=True,
                 )
     if options.json:

@@ -12,6 +12,7 @@ LB_KERNEL(read_kernel, ReadMemory, 512, 1) {
   const size_t count = p.bytes / 16, step = size_t(n_blocks()) * n_threads();
   size_t at = size_t(block_id()) * n_threads() + thread_id();
   uint32_t sum = 0;
+  dependents_may_launch();
   for (; at + (kUnroll - 1) * step < count; at += kUnroll * step) {
     u32x4 v[kUnroll];
     LB_UNROLL
@@ -24,6 +25,7 @@ LB_KERNEL(read_kernel, ReadMemory, 512, 1) {
     sum += v[0] + v[1] + v[2] + v[3];
   }
   sum = warp_sum(sum);
+  wait_for_previous();  // it may be writing the same sums
   if (lane() == 0) scratch[warp()] = sum;
   block_barrier();
   if (thread_id() == 0) {

@@ -74,4 +74,4 @@ def test_timing(pack: gpu.Pack) -> None:
     got = gpu_ops.time_linear(pack, ["Q8_0", "Q8_0"], [16, 8], 256, sets=2, replays=2, tries=1)
     assert got["seconds"] > 0 and "q8_0_int8" in got["launch"]
     assert got["bytes"] == 24 * 256 // 32 * 34 + 256 * 4 + 24 * 4
-    assert gpu_ops.read_bandwidth(pack, 1 << 16, 2, 1) > 0
+    assert gpu_ops.read_bandwidth(pack, 1 << 16, sets=2, replays=2, tries=1) > 0

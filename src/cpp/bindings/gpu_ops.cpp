@@ -479,11 +479,17 @@ nb::dict time_linear(PythonPack& pack, const std::vector<std::string>& dtypes, c
   return result;
 }
 
-double read_bandwidth(PythonPack& pack, size_t bytes, int replays, int tries) {
-  const gpu::Buffer x = random_buffer(pack, bytes / 16 * 16, 88172645463325252ull);
+double read_bandwidth(PythonPack& pack, size_t bytes, int sets, int replays, int tries) {
+  LB_CHECK(bytes >= 16 && sets >= 1 && replays >= 1 && tries >= 1, kInvalid,
+           "bytes must be at least 16; sets, replays and tries at least 1");
+  bytes = bytes / 16 * 16;
+  const gpu::Buffer x = random_buffer(pack, sets * bytes, 88172645463325252ull);
   const gpu::Buffer sums(pack.device(), size_t(gpu::read_blocks(pack.target())) * sizeof(uint32_t));
-  const ReadMemory op{.x = x.data(), .bytes = x.size(), .sums = reinterpret_cast<uint32_t*>(sums.data())};
-  const double seconds = time_on_device(pack, replays, tries, [&] { pack.run(op); });
+  const double seconds = time_on_device(pack, replays, tries, [&] {
+    for (int set = 0; set < sets; ++set)
+      pack.run(ReadMemory{
+          .x = x.data() + set * bytes, .bytes = bytes, .sums = reinterpret_cast<uint32_t*>(sums.data())});
+  });
   pack.take_started();
   return double(x.size()) / seconds;
 }
@@ -493,8 +499,8 @@ void bind_timing(nb::module_& m) {
         "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the "
         "launch.");
-  m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "replays"_a = 20, "tries"_a = 5,
-        "Bytes a second of a kernel that only reads.");
+  m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "sets"_a = 1, "replays"_a = 20,
+        "tries"_a = 5, "Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.");
 }
 
 }  // namespace

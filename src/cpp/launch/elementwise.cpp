@@ -105,9 +105,11 @@ int read_blocks(const Target& target) { return 4 * target.n_sms; }
 Launch choose(const ReadMemory& op, const Target& target) {
   const std::string what = cat("[read_memory] ", op.bytes, " bytes");
   LB_CHECK(op.bytes > 0 && op.bytes % 16 == 0, kInvalid, what, ": must be a multiple of 16");
-  return checked(
-      {.kernel = "read_kernel", .grid = {static_cast<uint32_t>(read_blocks(target)), 1, 1}, .block = {512, 1, 1}},
-      target, what);
+  return checked({.kernel = "read_kernel",
+                  .grid = {static_cast<uint32_t>(read_blocks(target)), 1, 1},
+                  .block = {512, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
 }
 
 Launch choose(const OnGrid<Softmax>& op, const Target& target) {
