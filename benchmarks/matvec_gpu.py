@@ -14,7 +14,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 from lucebox import _engine
@@ -28,6 +31,8 @@ DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 class Row:
     """One measurement."""
 
+    date: str
+    commit: str
     target: str
     device: str
     type: str
@@ -42,6 +47,14 @@ class Row:
     share_of_size: float
     """Of the read bandwidth of launches of the same size."""
     launch: str
+    command: str
+
+
+def commit() -> str:
+    """Of the sources this runs from; "unknown" where they are no git checkout."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def load(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.DeviceInfo]:
@@ -71,6 +84,8 @@ def measure(
     rate = got["bytes"] / got["seconds"]
     same_size = _engine.gpu_ops.read_bandwidth(pack, got["bytes"], sets=sets)
     return Row(
+        date=date.today().isoformat(),
+        commit=commit(),
         target=pack.target,
         device=info.name,
         type=dtype,
@@ -83,6 +98,7 @@ def measure(
         share=rate / peak,
         share_of_size=rate / same_size,
         launch=got["launch"],
+        command=" ".join(["matvec_gpu.py", *sys.argv[1:]]),
     )
 
 
