@@ -99,13 +99,22 @@ Tree tree_of(const Indices& parent, const Masks& ancestors, int rows) {
   return {parent ? parent->data() : nullptr, ancestors ? ancestors->data() : nullptr};
 }
 
-Accepted accepted_of(const Indices& path) {
-  if (!path) return {nullptr, 0};
-  LB_CHECK(path->shape(0) <= kMaxTree, kInvalid, "at most ", kMaxTree, " rows can be accepted, got ", path->shape(0));
-  for (size_t i = 0; i < path->shape(0); ++i)
-    LB_CHECK(path->data()[i] >= 0 && path->data()[i] < kMaxTree, kInvalid, "accepted row ", path->data()[i],
+// An Accepted that points into Python's array and into itself.
+struct AcceptedRows {
+  int32_t n = 0;
+  const int32_t* path = nullptr;
+  explicit AcceptedRows(const Indices& path);
+  Accepted view() const { return {path, &n}; }
+};
+
+AcceptedRows::AcceptedRows(const Indices& rows) {
+  if (!rows) return;
+  LB_CHECK(rows->shape(0) <= kMaxTree, kInvalid, "at most ", kMaxTree, " rows can be accepted, got ", rows->shape(0));
+  for (size_t i = 0; i < rows->shape(0); ++i)
+    LB_CHECK(rows->data()[i] >= 0 && rows->data()[i] < kMaxTree, kInvalid, "accepted row ", rows->data()[i],
              " is not in [0, ", kMaxTree, ")");
-  return {path->data(), size(*path, 0)};
+  path = rows->data();
+  n = size(*rows, 0);
 }
 
 // Pages as arrays of float32 or of 16-bit patterns.
@@ -223,7 +232,7 @@ void kv_append(In<float, 3> k, In<float, 3> v, Pages k_pages, Pages v_pages, con
   check_shape("v", v, {k.shape(0), k_pages.shape(1), k_pages.shape(3)});
   const KvLayer cache = cache_of(k_pages, v_pages, k_type, v_type, page_table, n_past + size(k, 0));
   Stream stream = stream_of(isa, threads);
-  run(KvAppend{.k = k.data(), .v = v.data(), .cache = cache, .rows = size(k, 0), .n_past = n_past}, stream);
+  run(KvAppend{.k = k.data(), .v = v.data(), .cache = cache, .n_past = &n_past, .rows = size(k, 0)}, stream);
 }
 
 void kv_move(Pages k_pages, Pages v_pages, const std::string& k_type, const std::string& v_type,
@@ -232,7 +241,8 @@ void kv_move(Pages k_pages, Pages v_pages, const std::string& k_type, const std:
   for (size_t i = 0; i < path.shape(0); ++i) last = std::max(last, path.data()[i]);
   const KvLayer cache = cache_of(k_pages, v_pages, k_type, v_type, page_table, n_past + last + 1);
   Stream stream = stream_of("auto", 1);
-  run(KvMove{.cache = cache, .path = path.data(), .n_path = size(path, 0), .n_past = n_past}, stream);
+  const int32_t n = size(path, 0);
+  run(KvMove{.cache = cache, .accepted = {path.data(), &n}, .n_past = &n_past}, stream);
 }
 
 Out<3> attention(In<float, 3> q, Pages k_pages, Pages v_pages, const std::string& k_type, const std::string& v_type,
@@ -251,9 +261,9 @@ Out<3> attention(In<float, 3> q, Pages k_pages, Pages v_pages, const std::string
                 .o = o.data(),
                 .cache = cache,
                 .tree = tree_of(parent, ancestors, rows),
+                .n_past = &n_past,
                 .rows = rows,
                 .n_heads = n_heads,
-                .n_past = n_past,
                 .gate_row_stride = gate ? gate->stride(0) : 0,
                 .gate_head_stride = gate ? gate->stride(1) : 0,
                 .scale = scale},
@@ -271,12 +281,13 @@ Out<2> causal_conv(In<float, 2> x, In<float, 2> w, State<2> history, State<2> pe
   check_shape("pending", pending, {size_t(kMaxTree), x.shape(1)});
   Out<2> y = fresh<2>({x.shape(0), x.shape(1)});
   Stream stream = stream_of(isa, threads);
+  const AcceptedRows folded(accepted);
   run(CausalConv{.x = x.data(),
                  .w = w.data(),
                  .history = history.data(),
                  .pending = pending.data(),
                  .y = y.data(),
-                 .accepted = accepted_of(accepted),
+                 .accepted = folded.view(),
                  .tree = tree_of(parent, std::nullopt, rows),
                  .rows = rows,
                  .channels = size(x, 1),
@@ -311,14 +322,15 @@ void delta_prepare(StridedState<3> q, StridedState<3> k, State<2> g, State<2> be
 }
 
 Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<float, 2> beta, State<3> S,
-                   State<3> k_in, State<3> k_out, State<3> delta, State<2> cs, Indices accepted, Indices parent,
+                   State<3> k_in, State<3> k_out, State<3> delta, State<2> cs_in, State<2> cs_out, Indices accepted, Indices parent,
                    Masks ancestors, const std::string& order, const std::string& isa, int threads) {
   const size_t rows = q.shape(0), KH = q.shape(1), VH = v.shape(1), dk = q.shape(2), dv = v.shape(2), cap = kMaxTree;
   LB_CHECK(rows <= cap, kInvalid, "at most ", cap, " rows, got ", rows);
   LB_CHECK(KH > 0 && VH % KH == 0 && dk % 8 == 0 && dv % 8 == 0, kInvalid,
            "value heads must be a multiple of key heads and dims of 8, got ", VH, " and ", KH, ", ", dk, " and ", dv);
   LB_CHECK(order == "grouped" || order == "tiled", kInvalid, "order must be grouped or tiled, got ", order);
-  LB_CHECK(k_in.data() != k_out.data(), kInvalid, "k_in and k_out must be two arrays");
+  LB_CHECK(k_in.data() != k_out.data() && cs_in.data() != cs_out.data(), kInvalid,
+           "k_in and k_out must be two arrays, and so must cs_in and cs_out");
   check_shape("k", k, {rows, KH, dk});
   check_shape("v", v, {rows, VH, dv});
   check_shape("g", g, {rows, VH});
@@ -327,12 +339,15 @@ Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<
   check_shape("k_in", k_in, {cap, KH, dk});
   check_shape("k_out", k_out, {cap, KH, dk});
   check_shape("delta", delta, {cap, VH, dv});
-  check_shape("cs", cs, {cap, VH});
+  check_shape("cs_in", cs_in, {cap, VH});
+  check_shape("cs_out", cs_out, {cap, VH});
   for (const auto* array : {&q, &k, &v})
     LB_CHECK(rows == 0 || has_packed_heads(*array, q.stride(0)), kInvalid,
              "the heads of q, k and v must be contiguous and their rows equally far apart");
   Out<3> o = fresh<3>({rows, VH, dv});
   Stream stream = stream_of(isa, threads, 0, delta_thread_scratch(dk, dv));
+  const AcceptedRows folded(accepted);
+  const int32_t buffer = 0;
   run(GatedDelta{.q = q.data(),
                  .k = k.data(),
                  .v = v.data(),
@@ -340,11 +355,12 @@ Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<
                  .beta = beta.data(),
                  .o = o.data(),
                  .S = S.data(),
-                 .k_in = k_in.data(),
-                 .k_out = k_out.data(),
+                 .k_pending = {k_in.data(), k_out.data()},
+                 .cs_pending = {cs_in.data(), cs_out.data()},
                  .delta = delta.data(),
-                 .cs = cs.data(),
-                 .accepted = accepted_of(accepted),
+                 .buffer = &buffer,
+                 .flip = 0,
+                 .accepted = folded.view(),
                  .tree = tree_of(parent, ancestors, int(rows)),
                  .rows = int(rows),
                  .n_k_heads = int(KH),
@@ -377,7 +393,7 @@ void bind_ops(nb::module_& m) {
   m.def("delta_prepare", &delta_prepare, "q"_a.noconvert(), "k"_a.noconvert(), "g"_a.noconvert(), "beta"_a.noconvert(),
         "a_neg"_a, "dt_bias"_a, "eps"_a, "isa"_a = "auto", "threads"_a = 1);
   m.def("gated_delta", &gated_delta, "q"_a, "k"_a, "v"_a, "g"_a, "beta"_a, "S"_a.noconvert(), "k_in"_a.noconvert(),
-        "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs"_a.noconvert(), "accepted"_a = nb::none(),
+        "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs_in"_a.noconvert(), "cs_out"_a.noconvert(), "accepted"_a = nb::none(),
         "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped", "isa"_a = "auto", "threads"_a = 1);
   bind_ops_linear(m);
   bind_ops_rows(m);

@@ -25,7 +25,7 @@ inline void append_rows(const float* x, void* data, const KvAppend& op, int begi
   const int dim = op.cache.head_dim;
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < op.cache.n_kv_heads; ++h)
-      narrow(slot_of<T>(data, op.cache, h, op.n_past + r), x + (long(r) * op.cache.n_kv_heads + h) * dim, dim);
+      narrow(slot_of<T>(data, op.cache, h, *op.n_past + r), x + (long(r) * op.cache.n_kv_heads + h) * dim, dim);
 }
 
 inline void append_rows(const float* x, void* data, DType type, const KvAppend& op, int begin, int end) {
@@ -60,7 +60,7 @@ struct Scores {
 inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scores& scores) {
   const int first_hidden = tile.op.tree.ancestors ? 0 : tile.row_begin + 1;  // all see committed and earlier rows
   for (int s = 0; s < n_slots; ++s) {
-    const int other = slot + s - tile.op.n_past;
+    const int other = slot + s - *tile.op.n_past;
     if (other < first_hidden) continue;
     float* score = scores.at + s * scores.slot_step;
     for (int row = tile.row_begin; row < tile.row_begin + tile.n / tile.group; ++row) {

@@ -15,10 +15,10 @@ namespace {
 constexpr int kMaxTaps = 8;
 
 void causal_conv(const CausalConv& op, int begin, int end) {
-  const int n_past = op.n_taps - 1;
+  const int n_past = op.n_taps - 1, n_folded = n_accepted(op.accepted);
   for (int t = 0; t < n_past; ++t) {
     // The new history is the tail of [history, accepted rows]; every source lies at or behind its target.
-    const int from = t + op.accepted.n;
+    const int from = t + n_folded;
     const float* source = from < n_past ? op.history + long(from) * op.channels
                                         : op.pending + long(op.accepted.path[from - n_past]) * op.channels;
     float* target = op.history + long(t) * op.channels;
@@ -94,18 +94,20 @@ struct Fold {
 inline Fold pack_fold(const DeltaHead& head, float* keys, float* deltas) {
   const GatedDelta& op = head.op;
   const Accepted& accepted = op.accepted;
-  if (accepted.n == 0) return {keys, deltas, 1, 0};
-  auto cs = [&](int p) { return op.cs[long(accepted.path[p]) * op.n_v_heads + head.v_head]; };
-  const float last = cs(accepted.n - 1);
-  for (int p = 0; p < accepted.n; ++p) {
+  const int n = n_accepted(accepted);
+  if (n == 0) return {keys, deltas, 1, 0};
+  const int in = filled_buffer(op);
+  auto cs = [&](int p) { return op.cs_pending[in][long(accepted.path[p]) * op.n_v_heads + head.v_head]; };
+  const float last = cs(n - 1);
+  for (int p = 0; p < n; ++p) {
     const int row = accepted.path[p];
-    __builtin_memcpy(keys + long(p) * op.dk, op.k_in + (long(row) * op.n_k_heads + head.k_head) * op.dk,
+    __builtin_memcpy(keys + long(p) * op.dk, op.k_pending[in] + (long(row) * op.n_k_heads + head.k_head) * op.dk,
                      sizeof(float) * op.dk);
     const vf decay = exp(splat(last - cs(p)));
     for (int c = 0; c < head.n; c += kLanes)
       store(deltas + long(p) * head.n + c, decay * load(head.delta(row) + c, head.n - c), head.n - c);
   }
-  return {keys, deltas, exp(splat(last))[0], accepted.n};
+  return {keys, deltas, exp(splat(last))[0], n};
 }
 
 // Rows [d, d + n_rows) of S, columns [c, c + n) of the range. The only place that folds, so that a fold gives the same

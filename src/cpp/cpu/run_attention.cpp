@@ -68,11 +68,12 @@ void run(const KvMove& op, Stream&) {
       std::memcpy(at(to), at(from), bytes);
     }
   };
-  for (int j = 0; j < op.n_path; ++j) {
-    LB_ASSERT(op.path[j] >= j);
-    if (op.path[j] == j) continue;
-    move(cache.k, cache.k_type, op.n_past + op.path[j], op.n_past + j);
-    move(cache.v, cache.v_type, op.n_past + op.path[j], op.n_past + j);
+  for (int j = 0; j < *op.accepted.n; ++j) {
+    const int row = op.accepted.path[j];
+    LB_ASSERT(row >= j);
+    if (row == j) continue;
+    move(cache.k, cache.k_type, *op.n_past + row, *op.n_past + j);
+    move(cache.v, cache.v_type, *op.n_past + row, *op.n_past + j);
   }
 }
 
@@ -82,7 +83,7 @@ void run(const Attention& op, Stream& stream) {
   const int group = op.n_heads / n_kv;
   const int tile = tile_rows(group);
   const int n_tiles = (op.rows + tile - 1) / tile;
-  const int n_slots = op.n_past + op.rows;
+  const int n_past = *op.n_past, n_slots = n_past + op.rows;
   const int run_slots = slots_per_split(op.rows, n_slots);
   const int n_splits = (n_slots + run_slots - 1) / run_slots;
   const long values = long(op.rows) * op.n_heads * dim * n_slots / 4;
@@ -90,7 +91,7 @@ void run(const Attention& op, Stream& stream) {
   // A tile of rows against one run of slots; slots beyond the tile's last row are no row's business.
   auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
     const int row_end = std::min(op.rows, (row_tile + 1) * tile);
-    const int slot_end = std::min((split + 1) * run_slots, op.n_past + row_end);
+    const int slot_end = std::min((split + 1) * run_slots, n_past + row_end);
     const int slot_begin = std::min(split * run_slots, slot_end);
     kernels.attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
                       stream.thread_scratch(thread, body_scratch(dim, group)));

@@ -23,7 +23,7 @@ size_t delta_thread_scratch(int dk, int dv) {
 }
 
 void run(const CausalConv& op, Stream& stream) {
-  LB_ASSERT(op.rows <= kMaxTree && op.accepted.n <= kMaxTree && op.n_taps >= 2 && op.n_taps <= 8);
+  LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.n_taps >= 2 && op.n_taps <= 8);
   const long values = long(op.channels) * (op.rows + 1) * op.n_taps;
   const int run_channels = 256;
   cpu::for_tasks(stream.pool(), (op.channels + run_channels - 1) / run_channels, values / 2, [&](int task, int) {
@@ -37,8 +37,9 @@ void run(const DeltaPrepare& op, Stream& stream) {
 }
 
 void run(const GatedDelta& op, Stream& stream) {
-  LB_ASSERT(op.rows <= kMaxTree && op.accepted.n <= kMaxTree && op.dk % 8 == 0 && op.dv % 8 == 0);
-  LB_ASSERT(op.k_in != op.k_out);
+  LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.dk % 8 == 0 && op.dv % 8 == 0);
+  float* k_out = op.k_pending[1 - cpu::filled_buffer(op)];
+  float* cs_out = op.cs_pending[1 - cpu::filled_buffer(op)];
   // Columns are independent, so how many slices a head is cut into changes no bit of the result.
   const int wanted = (2 * stream.pool().size() + op.n_v_heads - 1) / op.n_v_heads;
   const int n_slices = std::clamp(wanted, 1, (op.dv + kColumns - 1) / kColumns);
@@ -52,15 +53,14 @@ void run(const GatedDelta& op, Stream& stream) {
     if (begin != 0 || !is_first_of_key_head(op, v_head)) return;
     const int k_head = cpu::key_head(op, v_head);
     for (int r = 0; r < op.rows; ++r)
-      std::memcpy(op.k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
+      std::memcpy(k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
                   sizeof(float) * op.dk);
   });
-  // Only now is the previous cs of every head read.
   for (int r = 0; r < op.rows; ++r) {
     const int parent = cpu::parent_of(op.tree, r);
     for (int h = 0; h < op.n_v_heads; ++h)
-      op.cs[long(r) * op.n_v_heads + h] =
-          op.g[long(r) * op.n_v_heads + h] + (parent < 0 ? 0.0f : op.cs[long(parent) * op.n_v_heads + h]);
+      cs_out[long(r) * op.n_v_heads + h] =
+          op.g[long(r) * op.n_v_heads + h] + (parent < 0 ? 0.0f : cs_out[long(parent) * op.n_v_heads + h]);
   }
 }
 

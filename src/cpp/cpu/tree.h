@@ -24,4 +24,9 @@ namespace lb::cpu {
   return op.order == HeadOrder::kGrouped ? v_head / (op.n_v_heads / op.n_k_heads) : v_head % op.n_k_heads;
 }
 
+[[maybe_unused]] static inline int n_accepted(const Accepted& accepted) { return accepted.n ? *accepted.n : 0; }
+
+// Which of the two pending buffers the previous append has filled; this one fills the other.
+[[maybe_unused]] static inline int filled_buffer(const GatedDelta& op) { return (*op.buffer + op.flip) % 2; }
+
 }  // namespace lb::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,7 @@ class Stream {
   ThreadPool& pool() { return pool_; }
   const cpu::Kernels& kernels() const { return *kernels_; }
   Isa isa() const { return isa_; }
+  void upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
   // 64-byte aligned; the bytes hold until the next op. Asking for more than planned is our bug.
   std::byte* shared_scratch(size_t bytes);

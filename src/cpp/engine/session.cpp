@@ -55,7 +55,7 @@ void Session::forward(std::span<const int32_t> ids, const AppendOptions& options
   const int rows = static_cast<int>(ids.size());
   std::copy(ids.begin(), ids.end(), executor.tokens);
   if (!options.positions.empty()) std::copy(options.positions.begin(), options.positions.end(), executor.positions);
-  state_.begin_append(rows, tree);
+  state_.begin_append(rows, tree, executor.stream);
   appended_.clear();
   try {
     engine_->model().forward({.tokens = {executor.tokens, ids.size()},

@@ -94,16 +94,15 @@ void AttentionBlock::forward(int layer, const float* y, float* x, const Step& st
   run(Rope{b.k, step.cos, step.sin, rows, n_kv_heads, head_dim, n_rot / 2, pairs}, step.stream);
 
   const KvLayer cache = step.state.kv(layer);
-  const int n_past = step.state.n_tokens();
-  run(KvAppend{b.k, b.v, cache, rows, n_past}, step.stream);
+  run(KvAppend{b.k, b.v, cache, step.state.n_past(), rows}, step.stream);
   run(Attention{.q = b.q,
                 .gate = gated ? b.u + head_dim : nullptr,
                 .o = b.o,
                 .cache = cache,
                 .tree = step.tree,
+                .n_past = step.state.n_past(),
                 .rows = rows,
                 .n_heads = n_heads,
-                .n_past = n_past,
                 .gate_row_stride = u_row,
                 .gate_head_stride = u_head,
                 .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
@@ -160,10 +159,11 @@ void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& ste
                    .beta = beta_rows,
                    .o = b.o + row * dims.n_v_heads * dims.dv,
                    .S = r.layer.S,
-                   .k_in = r.k_in,
-                   .k_out = r.k_out,
+                   .k_pending = {r.layer.k_pending[0], r.layer.k_pending[1]},
+                   .cs_pending = {r.layer.cs_pending[0], r.layer.cs_pending[1]},
                    .delta = r.layer.delta_pending,
-                   .cs = r.layer.cs_pending,
+                   .buffer = r.buffer,
+                   .flip = r.flip,
                    .accepted = r.accepted,
                    .tree = tree,
                    .rows = r.rows,

@@ -26,15 +26,16 @@ struct KvAppend {
   const float* k;  // [rows, n_kv_heads, head_dim]
   const float* v;  // [rows, n_kv_heads, head_dim]
   KvLayer cache;
-  int rows, n_past;
+  const int32_t* n_past;  // [1]
+  int rows;
 };
 void run(const KvAppend&, Stream&);
 
-// slot n_past + j <- slot n_past + path[j], ascending j; path[j] >= j, so it is safe in place.
+// slot n_past + j <- slot n_past + path[j] for every accepted row, ascending j; path[j] >= j, so it is safe in place.
 struct KvMove {
   KvLayer cache;
-  const int32_t* path;  // [n_path]
-  int n_path, n_past;
+  Accepted accepted;
+  const int32_t* n_past;  // [1] before these rows were accepted
 };
 void run(const KvMove&, Stream&);
 
@@ -48,7 +49,8 @@ struct Attention {
   float* o;           // [rows, n_heads, head_dim]
   KvLayer cache;
   Tree tree;
-  int rows, n_heads, n_past;
+  const int32_t* n_past;  // [1]
+  int rows, n_heads;
   long gate_row_stride, gate_head_stride;
   float scale;
 };

@@ -15,4 +15,13 @@ struct Tree {
   const uint64_t* ancestors;  // [rows]; null: chain
 };
 
+// Numbers that change from one append to the next are read through a pointer, so that a launch which was recorded once
+// can be replayed.
+
+// Rows of the previous append that were accepted: their indices, oldest first. *n == 0: none.
+struct Accepted {
+  const int32_t* path;  // [*n], at most kMaxTree
+  const int32_t* n;
+};
+
 }  // namespace lb

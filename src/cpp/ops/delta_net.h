@@ -14,12 +14,6 @@ namespace lb {
 
 class Stream;
 
-// Rows of the previous append that were accepted: their indices, oldest first. n == 0: nothing to fold.
-struct Accepted {
-  const int32_t* path;  // [n]
-  int n;
-};
-
 // y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
 // into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
 struct CausalConv {
@@ -66,10 +60,13 @@ struct GatedDelta {
   const float* beta;  // [rows, VH]
   float* o;           // [rows, VH, dv] contiguous
   float* S;           // [VH, dk, dv] committed state, zeros at the start
-  const float* k_in;  // [64, KH, dk] keys of the previous append
-  float* k_out;       // [64, KH, dk] keys of this one; not k_in (value heads share keys)
-  float* delta;       // [64, VH, dv] in: of the previous append, out: of this one
-  float* cs;          // [64, VH]     likewise
+  // Of the previous append in one, of this one in the other of two buffers: what is shared within a head is read until
+  // all have folded.
+  float* k_pending[2];    // [64, KH, dk] keys
+  float* cs_pending[2];   // [64, VH] sums of g
+  float* delta;           // [64, VH, dv] in: of the previous append, out: of this one
+  const int32_t* buffer;  // [1] (*buffer + flip) % 2 holds those of the previous append
+  int flip;
   Accepted accepted;
   Tree tree;
   int rows, n_k_heads, n_v_heads, dk, dv;

@@ -31,6 +31,7 @@ SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, c
                                            Carver& carver) {
   const size_t pages = n_pages(options.capacity);
   Layout layout;
+  layout.numbers = carver.take<AppendNumbers>(1);
   layout.page_table = carver.take<int32_t>(pages);
   for (const LayerShape& shape : shapes) {
     if (const auto* kv = std::get_if<KvShape>(&shape)) {
@@ -47,8 +48,8 @@ SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, c
     layer.conv_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.channels());
     layer.k_pending[0] = carver.take<float>(keys);
     layer.k_pending[1] = carver.take<float>(keys);
+    for (float*& cs : layer.cs_pending) cs = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
     layer.delta_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads * r.dv);
-    layer.cs_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
     layout.layers.emplace_back(layer);
   }
   return layout;
@@ -68,11 +69,13 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   Carver carver(arena_);
   layout_ = carve(shapes_, options_, carver);
   std::iota(layout_.page_table, layout_.page_table + n_pages(options_.capacity), 0);
+  numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_run = kMaxTree, .accepted = {}, .run = {}};
+  std::ranges::copy(kIdentity, numbers_.run);
 }
 
 int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
 
-void SequenceState::begin_append(int rows, const Tree& tree) {
+void SequenceState::begin_append(int rows, const Tree& tree, Stream& stream) {
   LB_ASSERT(!appending_ && rows > 0);
   is_tree_ = tree.parent != nullptr;
   LB_ASSERT(!is_tree_ || rows <= kMaxTree);
@@ -82,6 +85,8 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
   appended_ = false;
   n_rows_ = rows;
   n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
+  numbers_.n_past = n_tokens_;
+  publish(stream);
 }
 
 KvLayer SequenceState::kv(int layer) const {
@@ -94,19 +99,20 @@ SequenceState::Run SequenceState::recurrent(int layer, int run) const {
   LB_ASSERT(appending_ && run < n_runs_);
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int first = run * kMaxTree;
-  const Accepted accepted = run == 0 ? Accepted{accepted_.data(), n_accepted_} : Accepted{kIdentity.data(), kMaxTree};
-  const int in = (key_buffer_ + run) % 2;
-  return {first, std::min(kMaxTree, n_rows_ - first), accepted, memory.k_pending[in], memory.k_pending[1 - in], memory};
+  const AppendNumbers& numbers = *layout_.numbers;
+  const Accepted accepted =
+      run == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.run, &numbers.n_run};
+  return {first, std::min(kMaxTree, n_rows_ - first), accepted, &numbers.key_buffer, run % 2, memory};
 }
 
 void SequenceState::end_append() {
   LB_ASSERT(appending_);
   appending_ = false;
   appended_ = true;
-  key_buffer_ = (key_buffer_ + n_runs_) % 2;
+  numbers_.key_buffer = (numbers_.key_buffer + n_runs_) % 2;
   // S now holds what had been accepted before and every run but the last of this append.
   n_folded_ = n_tokens_ + (n_runs_ - 1) * kMaxTree;
-  n_accepted_ = 0;
+  numbers_.n_accepted = 0;
 }
 
 void SequenceState::commit_chain(int keep) {
@@ -117,8 +123,8 @@ void SequenceState::commit_chain(int keep) {
   appended_ = false;
   n_tokens_ += keep;
   if (has_recurrent_) {
-    n_accepted_ = in_last_run;
-    std::copy_n(kIdentity.begin(), in_last_run, accepted_.begin());
+    numbers_.n_accepted = in_last_run;
+    std::copy_n(kIdentity.begin(), in_last_run, numbers_.accepted);
   } else {
     n_folded_ = n_tokens_;
   }
@@ -135,13 +141,15 @@ void SequenceState::commit(std::span<const int32_t> path, Stream& stream) {
   for (int i = 0; i < n; ++i)
     LB_CHECK(path[i] >= i && path[i] < n_rows_ && (i == 0 || path[i] > path[i - 1]), kInvalid,
              "an accepted path must ascend from the root; entry ", i, " is ", path[i]);
+  std::ranges::copy(path, numbers_.accepted);
+  numbers_.n_accepted = n;
   if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
+    publish(stream);
+    const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
     for (size_t layer = 0; layer < shapes_.size(); ++layer)
       if (std::holds_alternative<KvShape>(shapes_[layer]))
-        run(KvMove{kv(static_cast<int>(layer)), path.data(), n, n_tokens_}, stream);
+        run(KvMove{kv(static_cast<int>(layer)), accepted, n_past()}, stream);
   }
-  std::copy(path.begin(), path.end(), accepted_.begin());
-  n_accepted_ = n;
   n_tokens_ += n;
   appended_ = false;
   if (!has_recurrent_) n_folded_ = n_tokens_;
@@ -154,7 +162,7 @@ void SequenceState::rewind(int n_tokens) {
   appended_ = false;
   n_tokens_ = n_tokens;
   if (has_recurrent_) {
-    n_accepted_ = n_tokens - n_folded_;  // a shorter part of the accepted path; the rest was never folded
+    numbers_.n_accepted = n_tokens - n_folded_;  // a shorter part of the accepted path; the rest was never folded
   } else {
     n_folded_ = n_tokens;
   }
@@ -167,7 +175,7 @@ void SequenceState::abort_append() {
 
 void SequenceState::reset() {
   appending_ = appended_ = false;
-  n_tokens_ = n_folded_ = n_accepted_ = 0;
+  n_tokens_ = n_folded_ = numbers_.n_accepted = 0;
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
@@ -179,8 +187,9 @@ void SequenceState::reset() {
 
 void SequenceState::fold(Stream& stream) {
   LB_ASSERT(!appending_);
-  if (!has_recurrent_ || n_accepted_ == 0) return;
-  const Accepted accepted{accepted_.data(), n_accepted_};
+  if (!has_recurrent_ || numbers_.n_accepted == 0) return;
+  publish(stream);
+  const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
@@ -203,10 +212,11 @@ void SequenceState::fold(Stream& stream) {
                    .beta = nullptr,
                    .o = nullptr,
                    .S = layer.S,
-                   .k_in = layer.k_pending[key_buffer_],
-                   .k_out = nullptr,
+                   .k_pending = {layer.k_pending[0], layer.k_pending[1]},
+                   .cs_pending = {layer.cs_pending[0], layer.cs_pending[1]},
                    .delta = layer.delta_pending,
-                   .cs = layer.cs_pending,
+                   .buffer = &layout_.numbers->key_buffer,
+                   .flip = 0,
                    .accepted = accepted,
                    .tree = {},
                    .rows = 0,
@@ -219,7 +229,7 @@ void SequenceState::fold(Stream& stream) {
         stream);
   }
   n_folded_ = n_tokens_;
-  n_accepted_ = 0;
+  numbers_.n_accepted = 0;
 }
 
 std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n_tokens) const {
@@ -243,7 +253,7 @@ void SequenceState::restore_length(int n_tokens) {
   LB_ASSERT(n_tokens >= 0 && n_tokens <= options_.capacity);
   appending_ = appended_ = false;
   n_tokens_ = n_folded_ = n_tokens;
-  n_accepted_ = 0;
+  numbers_.n_accepted = 0;
 }
 
 }  // namespace lb

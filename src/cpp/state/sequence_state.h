@@ -42,8 +42,18 @@ struct RecurrentLayer {
   float* history;
   float* conv_pending;
   float* k_pending[2];
+  float* cs_pending[2];
   float* delta_pending;
-  float* cs_pending;
+};
+
+// The numbers of the append in progress, as the ops read them.
+struct AppendNumbers {
+  int32_t n_past;      // committed tokens
+  int32_t key_buffer;  // which k_pending and cs_pending hold the previous append's
+  int32_t n_accepted;  // of the previous append, waiting to be folded
+  int32_t n_run;       // kMaxTree: a run folds the whole run before it
+  int32_t accepted[kMaxTree];
+  int32_t run[kMaxTree];  // 0, 1, 2, ...
 };
 
 class SequenceState {
@@ -58,15 +68,16 @@ class SequenceState {
   std::span<const LayerShape> layers() const { return shapes_; }
 
   // --- during an append of `rows` rows (the forward pass)
-  void begin_append(int rows, const Tree& tree);
+  void begin_append(int rows, const Tree& tree, Stream& stream);
   KvLayer kv(int layer) const;
+  const int32_t* n_past() const { return &layout_.numbers->n_past; }
   // Recurrent layers take an append in runs of at most kMaxTree rows; run 0 folds what was accepted before, each
   // later run folds the whole run before it.
   struct Run {
     int first_row, rows;
     Accepted accepted;
-    const float* k_in;
-    float* k_out;
+    const int32_t* buffer;
+    int flip;
     RecurrentLayer layer;
   };
   int n_runs() const { return n_runs_; }
@@ -94,9 +105,11 @@ class SequenceState {
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer>;
   struct Layout {
+    AppendNumbers* numbers;
     int32_t* page_table;  // identity: one sequence owns its pages in order
     std::vector<LayerMemory> layers;
   };
+  void publish(Stream& stream) { stream.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
 
   std::vector<LayerShape> shapes_;
@@ -107,10 +120,8 @@ class SequenceState {
   Layout layout_;
 
   int n_tokens_ = 0;
-  int n_folded_ = 0;  // tokens in S; the rest of n_tokens_ are accepted_ rows
-  std::array<int32_t, kMaxTree> accepted_{};
-  int n_accepted_ = 0;
-  int key_buffer_ = 0;  // which k_pending holds the pending keys
+  int n_folded_ = 0;       // tokens in S; the rest of n_tokens_ are accepted rows
+  AppendNumbers numbers_;  // of the next append
 
   bool appending_ = false, appended_ = false;
   bool is_tree_ = false;

@@ -38,7 +38,7 @@ void kv_append(const KvAppend& op, int begin, int end) {
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < cache.n_kv_heads; ++h) {
       const long from = (long(r) * cache.n_kv_heads + h) * cache.head_dim;
-      const long to = slot_at(cache, h, op.n_past + r);
+      const long to = slot_at(cache, h, *op.n_past + r);
       for (int i = 0; i < cache.head_dim; ++i) {
         store(cache.k, cache.k_type, to + i, op.k[from + i]);
         store(cache.v, cache.v_type, to + i, op.v[from + i]);
@@ -51,6 +51,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim;
   const int group = op.n_heads / cache.n_kv_heads;
+  const int n_past = *op.n_past;
   for (int r = row_begin; r < row_end; ++r)
     for (int h = kv_head * group; h < (kv_head + 1) * group; ++h, ++m, ++l, o += dim) {
       const float* q = op.q + (long(r) * op.n_heads + h) * dim;
@@ -58,7 +59,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       *l = 0;
       for (int i = 0; i < dim; ++i) o[i] = 0;
       for (int slot = slot_begin; slot < slot_end; ++slot) {
-        if (slot >= op.n_past && !sees(op.tree, r, slot - op.n_past)) continue;
+        if (slot >= n_past && !sees(op.tree, r, slot - n_past)) continue;
         const long at = slot_at(cache, kv_head, slot);
         float score = 0;
         for (int i = 0; i < dim; ++i) score += q[i] * load(cache.k, cache.k_type, at + i);

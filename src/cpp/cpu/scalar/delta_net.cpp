@@ -18,11 +18,11 @@ float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 }  // namespace
 
 void causal_conv(const CausalConv& op, int begin, int end) {
-  const int n_past = op.n_taps - 1;
+  const int n_past = op.n_taps - 1, n_folded = n_accepted(op.accepted);
   for (int c = begin; c < end; ++c) {
     // The new history is the tail of [history, accepted rows]; every source lies at or behind its target.
     for (int t = 0; t < n_past; ++t) {
-      const int from = t + op.accepted.n;
+      const int from = t + n_folded;
       op.history[long(t) * op.channels + c] = from < n_past
                                                   ? op.history[long(from) * op.channels + c]
                                                   : op.pending[long(op.accepted.path[from - n_past]) * op.channels + c];
@@ -68,15 +68,17 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   auto k = [&](int i) { return op.k + i * op.row_stride + long(k_head) * dk; };
   auto delta = [&](int i) { return op.delta + (long(i) * VH + v_head) * dv; };
 
-  if (const Accepted& accepted = op.accepted; accepted.n > 0) {
-    auto cs = [&](int i) { return op.cs[long(i) * VH + v_head]; };
-    const float last = cs(accepted.path[accepted.n - 1]);
+  if (const int n = n_accepted(op.accepted); n > 0) {
+    const int in = filled_buffer(op);
+    const int32_t* path = op.accepted.path;
+    auto cs = [&](int i) { return op.cs_pending[in][long(i) * VH + v_head]; };
+    const float last = cs(path[n - 1]);
     for (int d = 0; d < dk; ++d)
       for (int c = begin; c < end; ++c) {
         float s = std::exp(last) * S[long(d) * dv + c];
-        for (int p = 0; p < accepted.n; ++p) {
-          const int j = accepted.path[p];
-          s += op.k_in[(long(j) * KH + k_head) * dk + d] * (std::exp(last - cs(j)) * delta(j)[c]);
+        for (int p = 0; p < n; ++p) {
+          const int j = path[p];
+          s += op.k_pending[in][(long(j) * KH + k_head) * dk + d] * (std::exp(last - cs(j)) * delta(j)[c]);
         }
         S[long(d) * dv + c] = s;
       }
