@@ -1,0 +1,196 @@
+// Single ops on a device from numpy arrays: gpu.Pack, and what the functions of gpu_ops*.cpp share. Each op gets memory
+// of its own; results are filled with NaN before the launch and have guards around them, so that a value forgotten or
+// written elsewhere shows.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "device/graph.h"
+#include "launch/pack.h"
+#include "quant/repack.h"
+
+namespace lb {
+
+namespace nb = nanobind;
+
+template <class T, int kDims>
+using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+using Bytes = In<uint8_t, 1>;
+using FloatMatrix = In<float, 2>;
+
+// A pack for Python: what it loads, and the kernels it has started since somebody asked.
+class PythonPack {
+ public:
+  PythonPack(const gpu::Device& device, const std::string& manifest_json, const std::map<std::string, nb::bytes>& files)
+      : pack_(device, manifest_json, views(files)), stream_(device) {}
+
+  const gpu::Target& target() const { return pack_.target(); }
+  const gpu::Device& device() const { return pack_.device(); }
+  const gpu::Stream& stream() const { return stream_; }
+  gpu::Pack& pack() { return pack_; }
+
+  template <class Params>
+  void run(const gpu::Launch& launch, const Params& params) {
+    started_.emplace_back(launch.kernel);
+    last_ = gpu::to_string(launch);
+    pack_.run(launch, params, stream_);
+  }
+  template <class Op>
+  void run(const Op& op) {
+    run(gpu::choose(op, pack_.target()), op);
+  }
+  // A group as the engine runs it: x rounded once into `rounded` where the weights want it, then the mat-vecs.
+  void run(const LinearGroup& group, std::byte* rounded) {
+    const Linear& first = group.products[0];
+    RoundedRows x = {};
+    if (const int bits = gpu::rounded_bits(group)) {
+      x = rounded_rows(rounded, first.rows, first.n_in, bits == 16);
+      run(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
+    }
+    run_rounded(group, x);
+  }
+  void run_rounded(const LinearGroup& group, const RoundedRows& x) {
+    const gpu::VecLaunches vecs = gpu::choose(group, x, pack_.target());
+    for (int i = 0; i < vecs.n; ++i) run(vecs.launches[i].launch, vecs.launches[i].params);
+  }
+  std::vector<std::string> take_started() { return std::exchange(started_, {}); }
+  const std::string& last() const { return last_; }
+
+ private:
+  static gpu::Pack::Files views(const std::map<std::string, nb::bytes>& files) {
+    gpu::Pack::Files result;
+    for (const auto& [name, bytes] : files) result[name] = std::as_bytes(std::span(bytes.c_str(), bytes.size()));
+    return result;
+  }
+
+  gpu::Pack pack_;
+  gpu::Stream stream_;
+  std::vector<std::string> started_;
+  std::string last_;
+};
+
+// The device memory of one call.
+class Call {
+ public:
+  explicit Call(PythonPack& pack) : pack_(pack) {}
+
+  template <class T>
+  const T* in(const T* values, size_t count) {
+    const gpu::Buffer& buffer = allocate(count * sizeof(T));
+    pack_.stream().copy_to_device(buffer.data(), values, count * sizeof(T));
+    pack_.stream().synchronize();  // the caller's memory may go
+    return reinterpret_cast<const T*>(buffer.data());
+  }
+  template <class Array>
+  auto in(const Array& array) {
+    return in(array.data(), array.size());
+  }
+  const void* weights(const Bytes& blocks, DType type, int n_out, int n_in) {
+    const quant::PlaneLayout layout = quant::checked_plane_layout(type, n_out, n_in);
+    const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
+    LB_CHECK(blocks.size() == bytes, kInvalid, "weights [", n_out, ", ", n_in, "] of ", name(type), " are ", bytes,
+             " bytes, got ", blocks.size());
+    std::vector<std::byte> planes(layout.bytes);
+    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
+    return in(planes.data(), planes.size());
+  }
+  // Zeros, as a grid's work space starts.
+  void* zeros(size_t bytes) {
+    const gpu::Buffer& buffer = allocate(bytes);
+    pack_.stream().fill(buffer.data(), 0, bytes);
+    return buffer.data();
+  }
+
+  // Every byte 0xff: a NaN as fp32, f16 and bf16, and -1.
+  template <class T>
+  T* out(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    const gpu::Buffer& buffer = allocate(bytes + 2 * kGuardBytes);
+    pack_.stream().fill(buffer.data(), 0xff, buffer.size());
+    outputs_.push_back({&buffer, bytes});
+    return reinterpret_cast<T*>(buffer.data() + kGuardBytes);
+  }
+  // For an op that works in place.
+  template <class T>
+  T* in_out(const T* values, size_t count) {
+    T* to = out<T>(count);
+    pack_.stream().copy_to_device(to, values, count * sizeof(T));
+    pack_.stream().synchronize();
+    return to;
+  }
+
+  template <class T, class... Sizes>
+  auto read(const T* from, Sizes... sizes) {
+    const size_t shape[] = {size_t(sizes)...};
+    size_t count = 1;
+    for (size_t n : shape) count *= n;
+    check_guards();
+    auto values = std::make_unique<T[]>(count);
+    pack_.stream().copy_to_host(values.get(), const_cast<T*>(from), count * sizeof(T));
+    pack_.stream().synchronize();
+    T* data = values.release();
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return nb::ndarray<nb::numpy, T>(data, sizeof...(Sizes), shape, owner).cast();
+  }
+
+ private:
+  static constexpr size_t kGuardBytes = 256;
+  struct Output {
+    const gpu::Buffer* buffer;
+    size_t bytes;
+  };
+
+  const gpu::Buffer& allocate(size_t bytes) {
+    return buffers_.emplace_back(pack_.device(), std::max<size_t>(bytes, 16));
+  }
+  void check_guards() const {
+    unsigned char guard[kGuardBytes];
+    for (const Output& output : outputs_)
+      for (size_t at : {size_t(0), kGuardBytes + output.bytes}) {
+        pack_.stream().copy_to_host(guard, output.buffer->data() + at, kGuardBytes);
+        pack_.stream().synchronize();
+        LB_CHECK(std::all_of(guard, guard + kGuardBytes, [](unsigned char b) { return b == 0xff; }), kInternal,
+                 pack_.last(), " wrote ", at ? "behind" : "before", " its output of ", output.bytes, " bytes");
+      }
+  }
+
+  PythonPack& pack_;
+  std::deque<gpu::Buffer> buffers_;
+  std::vector<Output> outputs_;
+};
+
+inline int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }
+
+template <class Array>
+void check_shape(const char* what, const Array& array, std::initializer_list<size_t> shape) {
+  bool same = array.ndim() == shape.size();
+  for (size_t i = 0; same && i < shape.size(); ++i) same = array.shape(i) == shape.begin()[i];
+  LB_CHECK(same, kInvalid, what, " has the wrong shape");
+}
+
+inline DType dtype_named(const std::string& text) {
+  const auto type = dtype_from_name(text);
+  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
+  return *type;
+}
+
+inline Activations activations_named(const std::string& text) {
+  LB_CHECK(text == "int8" || text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
+  return text == "int8" ? Activations::kInt8 : Activations::kF32;
+}
+
+}  // namespace lb
