@@ -11,7 +11,8 @@ from pathlib import Path
 # A folder of src/cpp may include its own row and the rows above.
 LAYERS = (
     ("base", "quant"),
-    ("format", "device", "ops"),
+    ("ops",),
+    ("format", "device"),
     ("cpu", "launch"),
     ("weights", "state"),
     ("models",),

@@ -13,7 +13,18 @@ FOLDER = BUILD / "cpu-asan"
 SIM_PACK = BUILD / "sim-asan" / "pack" / "lucebox_sim"
 FUZZ_INPUTS = 20_000
 # Tests of Python code: sanitizers see nothing there, and make it several times slower.
-PYTHON_ONLY = ("bench", "chat*", "cli", "detokenize", "doctor", "fuzz_text", "machine", "packaging", "stop", "tokenizer")
+PYTHON_ONLY = (
+    "bench",
+    "chat*",
+    "cli",
+    "detokenize",
+    "doctor",
+    "fuzz_text",
+    "machine",
+    "packaging",
+    "stop",
+    "tokenizer",
+)
 RESIDENT_SET = "tests/host/test_memory.py::test_resident_set"  # the sanitizer's shadow memory is resident too
 
 

@@ -95,7 +95,11 @@ def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
     [
         ("schema = 1", "schema = 1\ncolour = 3", "colour: no such key; the keys are schema, name, vendor"),
         ("fp4 = false", "fp4 = false\nfp8 = true", "capabilities.fp8: no such key; the keys are bf16, matrix"),
-        ("matvec_threads", "matvec_thread", "tuning.matvec_thread_per_sm: no such key; the keys are matvec_threads_per_sm"),
+        (
+            "matvec_threads",
+            "matvec_thread",
+            "tuning.matvec_thread_per_sm: no such key; the keys are matvec_threads_per_sm",
+        ),
         ("sm_count = 82", "sms = 82", "boards[0].sms: no such key; the keys are name, source, sm_count"),
         ("schema = 1\n", "", "schema: missing"),
         ("tma = false\n", "", "capabilities.tma: missing"),
@@ -128,7 +132,11 @@ def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
         ("clusters = false", "clusters = true", "capabilities.clusters: sm_86 has none, got true"),
         ("101376", "99", "capabilities.shared_block_bytes: expected whole KiB from 16 to 256, got 99 bytes"),
         ("warp_size = 32", "warp_size = 64", "capabilities.warp_size: expected 32, which every kernel is written for"),
-        ("per_sm = 512", "per_sm = 500", "tuning.matvec_threads_per_sm: expected 32 to 2048, a multiple of 32, got 500"),
+        (
+            "per_sm = 512",
+            "per_sm = 500",
+            "tuning.matvec_threads_per_sm: expected 32 to 2048, a multiple of 32, got 500",
+        ),
         ("budget = 22", "budget = 65", "tuning.speculation_budget: expected 1 to 64, got 65"),
         ("sm_count = 82", "sm_count = 0", "boards[0].sm_count: expected more than 0, got 0"),
         ('["rope"]', '["rape"]', "kernels: src/gpu/rape.cpp does not exist"),

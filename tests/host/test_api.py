@@ -228,9 +228,9 @@ want = llm.generate("x = 1", Sampling(max_tokens=3)).ids
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 start = time.monotonic()
 try:
-    llm.generate(list(range(8000)), Sampling(max_tokens=1))  # many seconds of prefill
+    llm.generate(list(range(8000)), Sampling(max_tokens=1))  # a minute of prefill
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - start < 5)
+    print("interrupted", time.monotonic() - start < 20)
 print("usable", llm.generate("x = 1", Sampling(max_tokens=3)).ids == want)
 """
 

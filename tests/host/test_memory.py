@@ -94,7 +94,7 @@ def test_plan_adds_up(tmp_path: Path) -> None:
     assert all(n_bytes > 0 and name for name, n_bytes, _ in plan["entries"])
     cache = {name: n_bytes for name, n_bytes, _ in plan["entries"]}["KV cache"]
     pages = 5 * 64  # 300 tokens in whole pages; one attention layer, K and V, 2 heads of 32
-    assert pages * 2 * 2 * 32 * 4 <= cache <= pages * 2 * 2 * 32 * 4 + 4096
+    assert pages * 2 * 2 * 32 * 4 <= cache <= pages * 2 * 2 * 32 * 4 + 8192  # and page table, numbers of the append
 
 
 @pytest.fixture(scope="module")

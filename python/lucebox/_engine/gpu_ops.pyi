@@ -45,8 +45,10 @@ def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Se
     Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
     """
 
-def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, replays: int = 20, tries: int = 5) -> float:
-    """Bytes a second of a kernel that only reads."""
+def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets: int = 1, replays: int = 20, tries: int = 5) -> float:
+    """
+    Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
+    """
 
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""

@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base/error.h"
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
 
 namespace nb = nanobind;
 

@@ -15,7 +15,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
 #include "ops/linear.h"
@@ -85,11 +85,11 @@ Isa isa_named(const std::string& text) {
   fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got ", text);
 }
 
-Stream stream_of(const std::string& isa, int threads, size_t shared_bytes = 0, size_t thread_bytes = 0) {
-  return Stream(StreamOptions{.n_threads = threads,
-                              .isa = isa_named(isa),
-                              .shared_scratch_bytes = shared_bytes,
-                              .thread_scratch_bytes = thread_bytes});
+CpuStream stream_of(const std::string& isa, int threads, size_t shared_bytes = 0, size_t thread_bytes = 0) {
+  return CpuStream(CpuStreamOptions{.n_threads = threads,
+                                    .isa = isa_named(isa),
+                                    .shared_scratch_bytes = shared_bytes,
+                                    .thread_scratch_bytes = thread_bytes});
 }
 
 Tree tree_of(const Indices& parent, const Masks& ancestors, int rows) {
@@ -146,7 +146,7 @@ Out<3> rms_norm(Strided<3> x, In<float, 1> w, float eps, const std::string& isa,
   check_shape("w", w, {x.shape(2)});
   check_last_axis("x", x);
   Out<3> y = fresh<3>({x.shape(0), x.shape(1), x.shape(2)});
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(RmsNorm{.x = x.data(),
               .w = w.data(),
               .y = y.data(),
@@ -164,7 +164,7 @@ Out<3> gated_rms_norm(In<float, 3> o, In<float, 3> z, In<float, 1> w, float eps,
   check_shape("z", z, {o.shape(0), o.shape(1), o.shape(2)});
   check_shape("w", w, {o.shape(2)});
   Out<3> y = fresh<3>({o.shape(0), o.shape(1), o.shape(2)});
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(GatedRmsNorm{.o = o.data(),
                    .z = z.data(),
                    .w = w.data(),
@@ -180,7 +180,7 @@ Out<3> gated_rms_norm(In<float, 3> o, In<float, 3> z, In<float, 1> w, float eps,
 Out<2> swiglu(In<float, 2> gate, In<float, 2> up, const std::string& isa, int threads) {
   check_shape("up", up, {gate.shape(0), gate.shape(1)});
   Out<2> y = fresh<2>({gate.shape(0), gate.shape(1)});
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(SwiGlu{.gate = gate.data(), .up = up.data(), .y = y.data(), .rows = size(gate, 0), .dim = size(gate, 1)}, stream);
   return y;
 }
@@ -192,7 +192,7 @@ std::tuple<Out<2>, Out<2>> rope_table(In<int32_t, 2> pos, In<uint8_t, 1> axis, I
     LB_CHECK(axis.data()[i] < 3, kInvalid, "an axis is 0, 1 or 2, got ", int(axis.data()[i]));
   Out<2> cos = fresh<2>({pos.shape(1), axis.shape(0)});
   Out<2> sin = fresh<2>({pos.shape(1), axis.shape(0)});
-  Stream stream = stream_of("auto", threads);
+  CpuStream stream = stream_of("auto", threads);
   run(RopeTable{.pos = pos.data(),
                 .axis = axis.data(),
                 .inv_freq = inv_freq.data(),
@@ -213,7 +213,7 @@ Out<3> rope(In<float, 3> x, In<float, 2> cos, In<float, 2> sin, const std::strin
   check_shape("sin", sin, {x.shape(0), cos.shape(1)});
   Out<3> y = fresh<3>({x.shape(0), x.shape(1), x.shape(2)});
   std::copy_n(x.data(), x.size(), y.data());
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(Rope{.x = y.data(),
            .cos = cos.data(),
            .sin = sin.data(),
@@ -231,7 +231,7 @@ void kv_append(In<float, 3> k, In<float, 3> v, Pages k_pages, Pages v_pages, con
   check_shape("k", k, {k.shape(0), k_pages.shape(1), k_pages.shape(3)});
   check_shape("v", v, {k.shape(0), k_pages.shape(1), k_pages.shape(3)});
   const KvLayer cache = cache_of(k_pages, v_pages, k_type, v_type, page_table, n_past + size(k, 0));
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(KvAppend{.k = k.data(), .v = v.data(), .cache = cache, .n_past = &n_past, .rows = size(k, 0)}, stream);
 }
 
@@ -240,7 +240,7 @@ void kv_move(Pages k_pages, Pages v_pages, const std::string& k_type, const std:
   int last = -1;
   for (size_t i = 0; i < path.shape(0); ++i) last = std::max(last, path.data()[i]);
   const KvLayer cache = cache_of(k_pages, v_pages, k_type, v_type, page_table, n_past + last + 1);
-  Stream stream = stream_of("auto", 1);
+  CpuStream stream = stream_of("auto", 1);
   const int32_t n = size(path, 0);
   run(KvMove{.cache = cache, .accepted = {path.data(), &n}, .n_past = &n_past}, stream);
 }
@@ -254,8 +254,8 @@ Out<3> attention(In<float, 3> q, Pages k_pages, Pages v_pages, const std::string
            head_dim, "] does not fit a cache of ", cache.n_kv_heads, " heads of ", cache.head_dim);
   if (gate) check_shape("gate", *gate, {q.shape(0), q.shape(1), q.shape(2)}), check_last_axis("gate", *gate);
   Out<3> o = fresh<3>({q.shape(0), q.shape(1), q.shape(2)});
-  Stream stream = stream_of(isa, threads, attention_shared_scratch(rows, n_heads, head_dim, n_past + rows),
-                            attention_thread_scratch(head_dim, n_heads, cache.n_kv_heads));
+  CpuStream stream = stream_of(isa, threads, attention_shared_scratch(rows, n_heads, head_dim, n_past + rows),
+                               attention_thread_scratch(head_dim, n_heads, cache.n_kv_heads));
   run(Attention{.q = q.data(),
                 .gate = gate ? gate->data() : nullptr,
                 .o = o.data(),
@@ -280,7 +280,7 @@ Out<2> causal_conv(In<float, 2> x, In<float, 2> w, State<2> history, State<2> pe
   check_shape("history", history, {w.shape(1) - 1, x.shape(1)});
   check_shape("pending", pending, {size_t(kMaxTree), x.shape(1)});
   Out<2> y = fresh<2>({x.shape(0), x.shape(1)});
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   const AcceptedRows folded(accepted);
   run(CausalConv{.x = x.data(),
                  .w = w.data(),
@@ -305,7 +305,7 @@ void delta_prepare(StridedState<3> q, StridedState<3> k, State<2> g, State<2> be
   for (const auto* array : {&q, &k})
     LB_CHECK(has_packed_heads(*array, q.stride(0)), kInvalid,
              "the heads of q and k must be contiguous and their rows equally far apart");
-  Stream stream = stream_of(isa, threads);
+  CpuStream stream = stream_of(isa, threads);
   run(DeltaPrepare{.q = q.data(),
                    .k = k.data(),
                    .g = g.data(),
@@ -322,8 +322,8 @@ void delta_prepare(StridedState<3> q, StridedState<3> k, State<2> g, State<2> be
 }
 
 Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<float, 2> beta, State<3> S,
-                   State<3> k_in, State<3> k_out, State<3> delta, State<2> cs_in, State<2> cs_out, Indices accepted, Indices parent,
-                   Masks ancestors, const std::string& order, const std::string& isa, int threads) {
+                   State<3> k_in, State<3> k_out, State<3> delta, State<2> cs_in, State<2> cs_out, Indices accepted,
+                   Indices parent, Masks ancestors, const std::string& order, const std::string& isa, int threads) {
   const size_t rows = q.shape(0), KH = q.shape(1), VH = v.shape(1), dk = q.shape(2), dv = v.shape(2), cap = kMaxTree;
   LB_CHECK(rows <= cap, kInvalid, "at most ", cap, " rows, got ", rows);
   LB_CHECK(KH > 0 && VH % KH == 0 && dk % 8 == 0 && dv % 8 == 0, kInvalid,
@@ -345,7 +345,7 @@ Out<3> gated_delta(Strided<3> q, Strided<3> k, Strided<3> v, In<float, 2> g, In<
     LB_CHECK(rows == 0 || has_packed_heads(*array, q.stride(0)), kInvalid,
              "the heads of q, k and v must be contiguous and their rows equally far apart");
   Out<3> o = fresh<3>({rows, VH, dv});
-  Stream stream = stream_of(isa, threads, 0, delta_thread_scratch(dk, dv));
+  CpuStream stream = stream_of(isa, threads, 0, delta_thread_scratch(dk, dv));
   const AcceptedRows folded(accepted);
   const int32_t buffer = 0;
   run(GatedDelta{.q = q.data(),
@@ -393,8 +393,9 @@ void bind_ops(nb::module_& m) {
   m.def("delta_prepare", &delta_prepare, "q"_a.noconvert(), "k"_a.noconvert(), "g"_a.noconvert(), "beta"_a.noconvert(),
         "a_neg"_a, "dt_bias"_a, "eps"_a, "isa"_a = "auto", "threads"_a = 1);
   m.def("gated_delta", &gated_delta, "q"_a, "k"_a, "v"_a, "g"_a, "beta"_a, "S"_a.noconvert(), "k_in"_a.noconvert(),
-        "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs_in"_a.noconvert(), "cs_out"_a.noconvert(), "accepted"_a = nb::none(),
-        "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped", "isa"_a = "auto", "threads"_a = 1);
+        "k_out"_a.noconvert(), "delta"_a.noconvert(), "cs_in"_a.noconvert(), "cs_out"_a.noconvert(),
+        "accepted"_a = nb::none(), "parent"_a = nb::none(), "ancestors"_a = nb::none(), "order"_a = "grouped",
+        "isa"_a = "auto", "threads"_a = 1);
   bind_ops_linear(m);
   bind_ops_rows(m);
 }

@@ -94,7 +94,8 @@ class Products {
       op.n_out = n_out[i];
       op.activations = parse_activations(activations);
     }
-    stream_ = std::make_unique<Stream>(StreamOptions{.n_threads = threads,
+    stream_ =
+        std::make_unique<CpuStream>(CpuStreamOptions{.n_threads = threads,
                                                      .isa = parse_isa(isa),
                                                      .shared_scratch_bytes = linear_shared_scratch(max_rows, n_in),
                                                      .thread_scratch_bytes = linear_thread_scratch(n_in)});
@@ -127,7 +128,7 @@ class Products {
  private:
   std::vector<Bytes> weights_;  // keeps the arrays alive
   LinearGroup group_{};
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<CpuStream> stream_;
   int n_in_, max_rows_;
 };
 
@@ -151,7 +152,7 @@ nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Id
     LB_CHECK(ids.data()[i] >= 0 && size_t(ids.data()[i] + 1) * stride <= table.size(), kInvalid, "id ", ids.data()[i],
              " is outside a table of ", table.size() / stride, " rows");
   auto y = make_array<float>(ids.size(), dim);
-  Stream stream({.n_threads = threads, .isa = parse_isa(isa)});
+  CpuStream stream({.n_threads = threads, .isa = parse_isa(isa)});
   lb::run(Embed{.table = table.data(),
                 .type = type,
                 .ids = ids.data(),

@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
 #include "ops/arg_max.h"
 #include "ops/convert.h"
 #include "ops/softmax.h"
@@ -36,19 +36,19 @@ DType dtype_named(const std::string& text) {
   return *type;
 }
 
-Stream stream_of(int threads) { return Stream({.n_threads = threads, .isa = best_isa()}); }
+CpuStream stream_of(int threads) { return CpuStream({.n_threads = threads, .isa = best_isa()}); }
 
 nb::object softmax(Matrix x, float scale, int threads) {
   auto y = std::make_unique<float[]>(x.size());
-  Stream stream = stream_of(threads);
-  run(Softmax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1)), .scale = scale}, stream);
+  CpuStream stream = stream_of(threads);
+  stream.run(Softmax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1)), .scale = scale});
   return array_of(std::move(y), {x.shape(0), x.shape(1)});
 }
 
 nb::object arg_max(Matrix x, int threads) {
   auto y = std::make_unique<int32_t[]>(x.shape(0));
-  Stream stream = stream_of(threads);
-  run(ArgMax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1))}, stream);
+  CpuStream stream = stream_of(threads);
+  stream.run(ArgMax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1))});
   return array_of(std::move(y), {x.shape(0)});
 }
 
@@ -56,8 +56,8 @@ nb::object convert(Bytes x, const std::string& from, const std::string& to, int 
   const DType from_type = dtype_named(from), to_type = dtype_named(to);
   const size_t count = x.size() / info(from_type).block_bytes, bytes = count * info(to_type).block_bytes;
   auto y = std::make_unique<uint8_t[]>(bytes);
-  Stream stream = stream_of(threads);
-  run(Convert{.x = x.data(), .y = y.get(), .from = from_type, .to = to_type, .count = long(count)}, stream);
+  CpuStream stream = stream_of(threads);
+  stream.run(Convert{.x = x.data(), .y = y.get(), .from = from_type, .to = to_type, .count = long(count)});
   return array_of(std::move(y), {bytes});
 }
 

@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"

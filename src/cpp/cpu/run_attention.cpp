@@ -50,12 +50,12 @@ size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads) {
   return body_scratch(head_dim, group) + Partials::bytes(std::max(kTileQueries, group), head_dim);
 }
 
-void run(const KvAppend& op, Stream& stream) {
-  cpu::for_ranges(stream.pool(), op.rows, 2L * op.cache.n_kv_heads * op.cache.head_dim,
-                  [&](int begin, int end) { stream.kernels().kv_append(op, begin, end); });
+void CpuStream::run(const KvAppend& op) {
+  cpu::for_ranges(pool(), op.rows, 2L * op.cache.n_kv_heads * op.cache.head_dim,
+                  [&](int begin, int end) { kernels().kv_append(op, begin, end); });
 }
 
-void run(const KvMove& op, Stream&) {
+void CpuStream::run(const KvMove& op) {
   const KvLayer& cache = op.cache;
   auto move = [&](void* data, DType type, int from, int to) {
     const size_t bytes = row_bytes(type, cache.head_dim);
@@ -77,8 +77,7 @@ void run(const KvMove& op, Stream&) {
   }
 }
 
-void run(const Attention& op, Stream& stream) {
-  const cpu::Kernels& kernels = stream.kernels();
+void CpuStream::run(const Attention& op) {
   const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
   const int group = op.n_heads / n_kv;
   const int tile = tile_rows(group);
@@ -93,18 +92,18 @@ void run(const Attention& op, Stream& stream) {
     const int row_end = std::min(op.rows, (row_tile + 1) * tile);
     const int slot_end = std::min((split + 1) * run_slots, n_past + row_end);
     const int slot_begin = std::min(split * run_slots, slot_end);
-    kernels.attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
-                      stream.thread_scratch(thread, body_scratch(dim, group)));
+    kernels().attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
+                        thread_scratch(thread, body_scratch(dim, group)));
   };
   auto merge = [&](int row_tile, int kv_head, const Partials& from, long split_stride) {
-    kernels.attention_merge(op, kv_head * group, (kv_head + 1) * group, row_tile * tile,
-                            std::min(op.rows, (row_tile + 1) * tile), n_splits, split_stride, from.m, from.l, from.o);
+    kernels().attention_merge(op, kv_head * group, (kv_head + 1) * group, row_tile * tile,
+                              std::min(op.rows, (row_tile + 1) * tile), n_splits, split_stride, from.m, from.l, from.o);
   };
 
   if (n_splits == 1) {
-    cpu::for_tasks(stream.pool(), n_tiles * n_kv, values, [&](int task, int thread) {
+    cpu::for_tasks(pool(), n_tiles * n_kv, values, [&](int task, int thread) {
       const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see most: start them first
-      std::byte* scratch = stream.thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv));
+      std::byte* scratch = thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv));
       const Partials partials(scratch + body_scratch(dim, group), long(tile) * group);
       partial(row_tile, task % n_kv, 0, partials, thread);
       merge(row_tile, task % n_kv, partials, 0);
@@ -113,18 +112,18 @@ void run(const Attention& op, Stream& stream) {
   }
 
   const long split_stride = long(op.rows) * op.n_heads;
-  const Partials all(stream.shared_scratch(Partials::bytes(split_stride * n_splits, dim)), split_stride * n_splits);
+  const Partials all(shared_scratch(Partials::bytes(split_stride * n_splits, dim)), split_stride * n_splits);
   auto at = [&](int row_tile, int kv_head, int split) {
     const long entry = split * split_stride + (long(kv_head) * op.rows + row_tile * tile) * group;
     Partials partials = all;
     partials.m += entry, partials.l += entry, partials.o += entry * dim;
     return partials;
   };
-  cpu::for_tasks(stream.pool(), n_tiles * n_kv * n_splits, values, [&](int task, int thread) {
+  cpu::for_tasks(pool(), n_tiles * n_kv * n_splits, values, [&](int task, int thread) {
     const int split = task % n_splits, kv_head = task / n_splits % n_kv, row_tile = task / n_splits / n_kv;
     partial(row_tile, kv_head, split, at(row_tile, kv_head, split), thread);
   });
-  cpu::for_tasks(stream.pool(), n_tiles * n_kv, split_stride * n_splits * dim, [&](int task, int) {
+  cpu::for_tasks(pool(), n_tiles * n_kv, split_stride * n_splits * dim, [&](int task, int) {
     merge(task / n_kv, task % n_kv, at(task / n_kv, task % n_kv, 0), split_stride);
   });
 }

@@ -22,34 +22,34 @@ size_t delta_thread_scratch(int dk, int dv) {
   return sizeof(float) * kMaxTree * (3L * dk + dv + 2 * kMaxTree + 1);
 }
 
-void run(const CausalConv& op, Stream& stream) {
+void CpuStream::run(const CausalConv& op) {
   LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.n_taps >= 2 && op.n_taps <= 8);
   const long values = long(op.channels) * (op.rows + 1) * op.n_taps;
   const int run_channels = 256;
-  cpu::for_tasks(stream.pool(), (op.channels + run_channels - 1) / run_channels, values / 2, [&](int task, int) {
-    stream.kernels().causal_conv(op, task * run_channels, std::min(op.channels, (task + 1) * run_channels));
+  cpu::for_tasks(pool(), (op.channels + run_channels - 1) / run_channels, values / 2, [&](int task, int) {
+    kernels().causal_conv(op, task * run_channels, std::min(op.channels, (task + 1) * run_channels));
   });
 }
 
-void run(const DeltaPrepare& op, Stream& stream) {
-  cpu::for_ranges(stream.pool(), op.rows, 2L * op.n_k_heads * op.dk + 16L * op.n_v_heads,
-                  [&](int begin, int end) { stream.kernels().delta_prepare(op, begin, end); });
+void CpuStream::run(const DeltaPrepare& op) {
+  cpu::for_ranges(pool(), op.rows, 2L * op.n_k_heads * op.dk + 16L * op.n_v_heads,
+                  [&](int begin, int end) { kernels().delta_prepare(op, begin, end); });
 }
 
-void run(const GatedDelta& op, Stream& stream) {
+void CpuStream::run(const GatedDelta& op) {
   LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.dk % 8 == 0 && op.dv % 8 == 0);
   float* k_out = op.k_pending[1 - cpu::filled_buffer(op)];
   float* cs_out = op.cs_pending[1 - cpu::filled_buffer(op)];
   // Columns are independent, so how many slices a head is cut into changes no bit of the result.
-  const int wanted = (2 * stream.pool().size() + op.n_v_heads - 1) / op.n_v_heads;
+  const int wanted = (2 * pool().size() + op.n_v_heads - 1) / op.n_v_heads;
   const int n_slices = std::clamp(wanted, 1, (op.dv + kColumns - 1) / kColumns);
   const int slice = ((op.dv + n_slices - 1) / n_slices + 15) / 16 * 16;
   const long values = long(op.n_v_heads) * op.dk * op.dv * (op.rows + 1) / 2;
-  cpu::for_tasks(stream.pool(), op.n_v_heads * n_slices, values, [&](int task, int thread) {
+  cpu::for_tasks(pool(), op.n_v_heads * n_slices, values, [&](int task, int thread) {
     const int v_head = task / n_slices, begin = task % n_slices * slice;
     if (begin < op.dv)
-      stream.kernels().gated_delta(op, v_head, begin, std::min(op.dv, begin + slice),
-                                   stream.thread_scratch(thread, delta_thread_scratch(op.dk, op.dv)));
+      kernels().gated_delta(op, v_head, begin, std::min(op.dv, begin + slice),
+                            thread_scratch(thread, delta_thread_scratch(op.dk, op.dv)));
     if (begin != 0 || !is_first_of_key_head(op, v_head)) return;
     const int k_head = cpu::key_head(op, v_head);
     for (int r = 0; r < op.rows; ++r)

@@ -5,8 +5,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "cpu/cpu_stream.h"
 #include "cpu/kernels.h"
-#include "device/stream.h"
 
 namespace lb {
 namespace {
@@ -35,7 +35,7 @@ Q8Layout q8_layout(int rows, int n_in) {
   return {stride, n_blocks, q_bytes, q_bytes + block_bytes, q_bytes + 2 * block_bytes};
 }
 
-Q8Rows quantize(const Linear& op, Stream& stream) {
+Q8Rows quantize(const Linear& op, CpuStream& stream) {
   const Q8Layout layout = q8_layout(op.rows, op.n_in);
   std::byte* base = stream.shared_scratch(layout.bytes);
   auto* q = reinterpret_cast<int8_t*>(base);
@@ -53,7 +53,7 @@ Q8Rows quantize(const Linear& op, Stream& stream) {
 
 }  // namespace
 
-void run(const LinearGroup& group, Stream& stream) {
+void CpuStream::run(const LinearGroup& group) {
   const std::span products(group.products, group.n);
   if (products.empty() || products[0].rows == 0) return;
   const Linear& first = products[0];
@@ -66,28 +66,28 @@ void run(const LinearGroup& group, Stream& stream) {
     work += long(op.rows) * op.n_in * op.n_out;
     n_units += round_up(op.n_out, kTaskRows) / kTaskRows;
   }
-  const Q8Rows x = needs_q8 ? quantize(first, stream) : Q8Rows{};
+  const Q8Rows x = needs_q8 ? quantize(first, *this) : Q8Rows{};
   const size_t scratch_bytes = linear_thread_scratch(first.n_in);
 
   // Units [begin, end) of the group, counted member after member.
   const auto run_units = [&](int begin, int end, int thread) {
-    std::byte* scratch = stream.thread_scratch(thread, scratch_bytes);
+    std::byte* scratch = thread_scratch(thread, scratch_bytes);
     for (const Linear& op : products) {
       const int units = round_up(op.n_out, kTaskRows) / kTaskRows;
       const int row_begin = std::max(begin, 0) * kTaskRows;
       const int row_end = std::min(std::min(end, units) * kTaskRows, op.n_out);
       if (row_begin < row_end) {
         if (is_block_type(op.type) && op.activations == Activations::kInt8)
-          stream.kernels().linear_q8(op, x, row_begin, row_end, scratch);
+          kernels().linear_q8(op, x, row_begin, row_end, scratch);
         else
-          stream.kernels().linear_f32(op, row_begin, row_end, scratch);
+          kernels().linear_f32(op, row_begin, row_end, scratch);
       }
       begin -= units;
       end -= units;
     }
   };
-  const int n_tasks = work < kInlineWork ? 1 : std::min(n_units, kTasksPerThread * stream.pool().size());
-  stream.pool().parallel_for(n_tasks, [&](int task, int thread) {
+  const int n_tasks = work < kInlineWork ? 1 : std::min(n_units, kTasksPerThread * pool().size());
+  pool().parallel_for(n_tasks, [&](int task, int thread) {
     run_units(int(long(n_units) * task / n_tasks), int(long(n_units) * (task + 1) / n_tasks), thread);
   });
 }
@@ -98,11 +98,11 @@ size_t linear_shared_scratch(int max_rows, int max_n_in) { return q8_layout(max_
 // for each 16 of six activation rows.
 size_t linear_thread_scratch(int max_n_in) { return size_t(round_up(max_n_in, 256)) * 50; }
 
-void run(const Embed& op, Stream& stream) {
+void CpuStream::run(const Embed& op) {
   const long work = long(op.rows) * op.dim;
-  const int n_tasks = work < kInlineWork ? 1 : std::min(op.rows, kTasksPerThread * stream.pool().size());
-  stream.pool().parallel_for(n_tasks, [&](int task, int) {
-    stream.kernels().embed(op, int(long(op.rows) * task / n_tasks), int(long(op.rows) * (task + 1) / n_tasks));
+  const int n_tasks = work < kInlineWork ? 1 : std::min(op.rows, kTasksPerThread * pool().size());
+  pool().parallel_for(n_tasks, [&](int task, int) {
+    kernels().embed(op, int(long(op.rows) * task / n_tasks), int(long(op.rows) * (task + 1) / n_tasks));
   });
 }
 

@@ -1,7 +1,7 @@
 # The CPU bodies of the ops. isa_*.cpp hold the same bodies for one instruction set each and are the only files with
 # instruction set flags; everything else runs on any machine of the architecture.
 target_sources(lucebox_engine PRIVATE
-  cpu/kernels.cpp cpu/isa_portable.cpp
+  cpu/cpu_stream.cpp cpu/kernels.cpp cpu/isa_portable.cpp
   cpu/run_attention.cpp cpu/run_delta_net.cpp cpu/run_elementwise.cpp cpu/run_linear.cpp
   cpu/scalar/attention.cpp cpu/scalar/delta_net.cpp cpu/scalar/linear.cpp cpu/scalar/norm.cpp cpu/scalar/rope.cpp
   cpu/scalar/rows.cpp cpu/scalar/swiglu.cpp)

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "engine/place_cpu.h"
 #include "engine/plan.h"
 
 namespace lb {
@@ -64,37 +65,49 @@ size_t Executor::planned_bytes(const Model& model, int max_rows) {
 void Executor::carve_io(Executor* self, Carver& carver, const Model& model, int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
+  int32_t* parents = carver.take<int32_t>(kMaxTree);
+  uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
   float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * model.info().vocab);
   if (self == nullptr) return;
   self->tokens = tokens;
   self->positions = positions;
+  self->parents = parents;
+  self->ancestors = ancestors;
   self->logits = logits;
 }
 
-Executor::Executor(const Model& model, const EngineOptions& options, const StreamOptions& stream_options)
-    : stream(stream_options), max_rows(std::max(options.prefill_chunk, 1)), arena(planned_bytes(model, max_rows)) {
-  Carver carver(arena);
+Executor::Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> place)
+    : stream(std::move(place)),
+      max_rows(std::max(options.prefill_chunk, 1)),
+      memory(stream->reserve(planned_bytes(model, max_rows))) {
+  Carver carver(*memory);
   carve_io(this, carver, model, max_rows);
   workspace = model.workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::unique_ptr<Model> model, EngineOptions options, MemoryPlan plan)
+Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Place> place, EngineOptions options,
+               MemoryPlan plan, const LoadProgress& progress)
     : file_(std::move(file)),
       model_(std::move(model)),
+      place_(std::move(place)),
       options_(options),
       plan_(std::move(plan)),
       fingerprint_(fingerprint_of(file_, *model_, options_)),
-      executor_(std::make_unique<Executor>(*model_, options_, stream_options(*model_, options_))) {}
+      executor_(std::make_unique<Executor>(*model_, options_, place_->make_stream(*model_, options_))),
+      weights_(place_->load(*model_, *executor_->stream, progress)) {}
 
-std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options) {
+std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Place> place,
+                                     const LoadProgress& progress) {
   check(options);
   if (options.n_threads == 0) options.n_threads = usable_cores();
   LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
            options.n_threads);
+  if (place == nullptr) place = cpu_place();
   ModelFile file = open_model_file(path);
   std::unique_ptr<Model> model = make_model(file);
-  MemoryPlan plan = make_plan(*model, file.tensors().total_bytes(), available_memory(), options);
-  return std::shared_ptr<Engine>(new Engine(std::move(file), std::move(model), options, std::move(plan)));
+  MemoryPlan plan = make_plan(*model, *place, file.tensors().total_bytes(), options);
+  return std::shared_ptr<Engine>(
+      new Engine(std::move(file), std::move(model), std::move(place), options, std::move(plan), progress));
 }
 
 }  // namespace lb

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "device/arena.h"
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
+#include "engine/place.h"
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
@@ -31,8 +31,9 @@ struct PlanEntry {
 };
 
 struct MemoryPlan {
+  std::string place;               // whose memory: "cpu", "cuda:0"
   std::vector<PlanEntry> entries;  // private memory, reserved at load
-  size_t mapped_bytes = 0;         // weights, shared with the page cache
+  size_t mapped_bytes = 0;         // weights the CPU reads from the file, shared with the page cache
   size_t available_bytes = 0;      // when the plan was made
   int context = 0, max_context = 0;
   size_t total_bytes() const;
@@ -41,17 +42,20 @@ struct MemoryPlan {
 // The buffers of a forward pass. Sessions of one engine take turns on it.
 struct Executor {
   static constexpr int kLogitRows = 16;
-  Executor(const Model& model, const EngineOptions& options, const StreamOptions& stream_options);
+  Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> stream);
   static size_t planned_bytes(const Model& model, int max_rows);
 
   std::mutex mutex;
-  Stream stream;
+  std::unique_ptr<Stream> stream;
   int max_rows;
-  Arena arena;
+  std::unique_ptr<Memory> memory;
   Workspace workspace;
-  int32_t* tokens;     // [max_rows]
-  int32_t* positions;  // [3, max_rows]
-  float* logits;       // [kLogitRows, vocab]
+  // Where the stream's ops read and write them.
+  int32_t* tokens;      // [max_rows]
+  int32_t* positions;   // [3, rows]
+  int32_t* parents;     // [kMaxTree]
+  uint64_t* ancestors;  // [kMaxTree]
+  float* logits;        // [kLogitRows, vocab]
  private:
   static void carve_io(Executor* self, Carver& carver, const Model& model, int max_rows);
 };
@@ -59,7 +63,9 @@ struct Executor {
 class Engine {
  public:
   // Opens, checks, plans and reserves. Throws before reserving anything when the plan does not fit.
-  static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options);
+  static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
+                                      std::unique_ptr<Place> place = nullptr,  // null: the CPU
+                                      const LoadProgress& progress = {});
 
   const Model& model() const { return *model_; }
   const ModelFile& file() const { return file_; }
@@ -71,14 +77,17 @@ class Engine {
   Executor& executor() const { return *executor_; }
 
  private:
-  Engine(ModelFile file, std::unique_ptr<Model> model, EngineOptions options, MemoryPlan plan);
+  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Place> place, EngineOptions options,
+         MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Place> place_;
   EngineOptions options_;
   MemoryPlan plan_;
   std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Memory> weights_;  // null where they stay in the file
 };
 
 }  // namespace lb

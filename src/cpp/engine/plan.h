@@ -5,8 +5,7 @@
 
 namespace lb {
 
-StreamOptions stream_options(const Model& model, const EngineOptions& options);
 // Resolves options.context. Throws kMemory with the numbers, and the largest context that would fit.
-MemoryPlan make_plan(const Model& model, size_t mapped_bytes, size_t available_bytes, EngineOptions& options);
+MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, EngineOptions& options);
 
 }  // namespace lb

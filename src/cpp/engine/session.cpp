@@ -34,9 +34,10 @@ struct TreeRows {
 
 Session::Session(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
-      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()},
-             engine_->state_options()),
-      logits_(engine_->model().info().vocab) {
+      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options(),
+             *engine_->executor().stream),
+      logits_(engine_->model().info().vocab),
+      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)) {
   tokens_.reserve(state_.capacity());
 }
 
@@ -49,20 +50,27 @@ void Session::check_ids(std::span<const int32_t> ids) const {
            context(), "; load the model with a larger context");
 }
 
-void Session::forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree,
+void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                       const Interrupted& interrupted, const Taps* taps) {
   Executor& executor = engine_->executor();
   const int rows = static_cast<int>(ids.size());
-  std::copy(ids.begin(), ids.end(), executor.tokens);
-  if (!options.positions.empty()) std::copy(options.positions.begin(), options.positions.end(), executor.positions);
-  state_.begin_append(rows, tree, executor.stream);
+  Stream& stream = *executor.stream;
+  state_.begin_append(rows, tree);
+  stream.upload(executor.tokens, ids.data(), ids.size_bytes());
+  stream.upload(executor.positions, positions.data(), positions.size_bytes());
+  Tree placed{};
+  if (tree.parent != nullptr) {
+    stream.upload(executor.parents, tree.parent, rows * sizeof *tree.parent);
+    stream.upload(executor.ancestors, tree.ancestors, rows * sizeof *tree.ancestors);
+    placed = {executor.parents, executor.ancestors};
+  }
   appended_.clear();
   try {
     engine_->model().forward({.tokens = {executor.tokens, ids.size()},
                               .positions = {executor.positions, 3 * ids.size()},
-                              .tree = tree,
+                              .tree = placed,
                               .interrupted = interrupted ? &interrupted : nullptr},
-                             state_, executor.workspace, engine_->options().activations, executor.stream, taps);
+                             state_, executor.workspace, engine_->options().activations, stream, taps);
   } catch (...) {
     state_.abort_append();
     tokens_.resize(state_.n_tokens());
@@ -70,6 +78,14 @@ void Session::forward(std::span<const int32_t> ids, const AppendOptions& options
     throw;
   }
   state_.end_append();
+}
+
+void Session::head(int row, int rows, float* logits) {
+  Executor& executor = engine_->executor();
+  const Model& model = engine_->model();
+  model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, executor.logits,
+             engine_->options().activations, *executor.stream);
+  executor.stream->download(logits, executor.logits, sizeof(float) * rows * model.info().vocab);
 }
 
 void Session::extend(std::span<const int32_t> ids, const Interrupted& interrupted,
@@ -81,9 +97,9 @@ void Session::extend(std::span<const int32_t> ids, const Interrupted& interrupte
     const int first = static_cast<int>(tokens_.size()), chunk = executor.max_rows;
     const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
     for (int axis = 0; axis < 3; ++axis)
-      for (int r = 0; r < rows; ++r) executor.positions[axis * rows + r] = first + r;
+      for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
-    forward(part, {}, {}, interrupted, nullptr);
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, interrupted, nullptr);
     state_.commit_chain(rows);
     tokens_.insert(tokens_.end(), part.begin(), part.end());
     after_chunk(first, rows);
@@ -96,6 +112,7 @@ void Session::shorten_to(int n) {
   if (n >= state_.rewind_floor()) {
     state_.rewind(n);
   } else {
+    const std::lock_guard lock(engine_->executor().mutex);
     state_.reset();  // recurrent layers cannot step back further than their pending rows
   }
   tokens_.resize(state_.n_tokens());
@@ -112,10 +129,7 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   has_logits_ = false;
   extend(ids, interrupted, [&](int first, int rows) {
     if (first + rows == total) {
-      Executor& executor = engine_->executor();
-      const ModelInfo& info = engine_->model().info();
-      engine_->model().head(executor.workspace.y + static_cast<size_t>(rows - 1) * info.hidden, 1, logits_.data(),
-                            engine_->options().activations, executor.stream);
+      head(rows - 1, 1, logits_.data());
       has_logits_ = true;
     }
     if (progress) progress(first + rows - cached, total - cached);
@@ -135,19 +149,17 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   LB_CHECK(ids.size() >= 2, kInvalid, "scoring needs at least two tokens, got ", ids.size());
   check_ids(ids);
   reset();
-  Executor& executor = engine_->executor();
-  const Model& model = engine_->model();
-  const size_t vocab = model.info().vocab;
+  const size_t vocab = engine_->model().info().vocab;
+  std::vector<float> logits(Executor::kLogitRows * vocab);
   std::vector<double> scores;
   scores.reserve(ids.size() - 1);
   extend(ids, interrupted, [&](int first, int rows) {
     for (int r = 0; r < rows; r += Executor::kLogitRows) {
       const int n = std::min(Executor::kLogitRows, rows - r);
-      model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden, n, executor.logits,
-                 engine_->options().activations, executor.stream);
+      head(r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
-        if (next < ids.size()) scores.push_back(logprobs({executor.logits + i * vocab, vocab}, ids[next], 0).token);
+        if (next < ids.size()) scores.push_back(logprobs({logits.data() + i * vocab, vocab}, ids[next], 0).token);
       }
     }
   });
@@ -156,16 +168,18 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
 
 std::vector<std::byte> Session::save() {
   const std::lock_guard lock(engine_->executor().mutex);
-  return save_snapshot(state_, tokens_, engine_->fingerprint(), engine_->executor().stream);
+  return save_snapshot(state_, tokens_, engine_->fingerprint());
 }
 
 void Session::load(std::span<const std::byte> bytes, const std::string& where) {
+  const std::lock_guard lock(engine_->executor().mutex);
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   appended_.clear();
   has_logits_ = false;
 }
 
 void Session::reset() {
+  const std::lock_guard lock(engine_->executor().mutex);
   state_.reset();
   tokens_.clear();
   appended_.clear();
@@ -192,21 +206,20 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   const TreeRows tree(options.parents);
   const int n_past = state_.n_tokens();
   for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r < rows; ++r)
-      executor.positions[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
+    for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
+  const std::span<const int32_t> positions =
+      options.positions.empty() ? std::span<const int32_t>(positions_).first(3 * ids.size()) : options.positions;
   AppendResult result;
   result.taps.resize(options.taps.size() * rows * model.info().hidden);
   const Taps taps{options.taps, result.taps.data()};
-  forward(ids, options, tree.view(), interrupted, &taps);
+  forward(ids, positions, tree.view(), interrupted, &taps);
   has_logits_ = false;
   appended_.assign(ids.begin(), ids.end());
   parents_ = tree.parent;
   const size_t vocab = model.info().vocab;
   result.logits.resize(rows * vocab);
   for (int r = 0; r < rows; r += Executor::kLogitRows)
-    model.head(executor.workspace.y + static_cast<size_t>(r) * model.info().hidden,
-               std::min(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab,
-               engine_->options().activations, executor.stream);
+    head(r, std::min(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
   return result;
 }
 
@@ -219,7 +232,7 @@ void Session::commit(std::span<const int32_t> path) {
     LB_CHECK(parents_[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ",
              parents_[path[i]], "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(engine_->executor().mutex);
-  state_.commit(path, engine_->executor().stream);
+  state_.commit(path);
   for (int32_t row : path) tokens_.push_back(appended_[row]);
   appended_.clear();
 }

@@ -58,21 +58,23 @@ class Session {
   int rewind_floor() const { return state_.rewind_floor(); }
 
  private:
-  void forward(std::span<const int32_t> ids, const AppendOptions& options, const Tree& tree,
+  void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps);
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
   void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
               const std::function<void(int first, int rows)>& after_chunk);
+  void head(int row, int rows, float* logits);  // of the last forward pass: logits [rows, vocab]
   void shorten_to(int n);
   void check_ids(std::span<const int32_t> ids) const;
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
-  std::vector<int32_t> tokens_;    // committed
-  std::vector<int32_t> appended_;  // of the last append(), until it is committed or superseded
-  std::vector<int32_t> parents_;   // of appended_; empty: a chain
-  std::vector<float> logits_;      // [vocab]
-  bool has_logits_ = false;        // logits_ are those of tokens_.back()
+  std::vector<int32_t> tokens_;     // committed
+  std::vector<int32_t> appended_;   // of the last append(), until it is committed or superseded
+  std::vector<int32_t> parents_;    // of appended_; empty: a chain
+  std::vector<float> logits_;       // [vocab]
+  std::vector<int32_t> positions_;  // of an append
+  bool has_logits_ = false;         // logits_ are those of tokens_.back()
 };
 
 }  // namespace lb

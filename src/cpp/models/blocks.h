@@ -2,13 +2,13 @@
 // memory: buffers come from the workspace of the forward pass.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "device/arena.h"
+#include "base/memory.h"
 #include "ops/delta_net.h"
 #include "ops/linear.h"
 #include "ops/rope.h"
+#include "ops/stream.h"
 #include "state/sequence_state.h"
 #include "weights/binder.h"
 
@@ -31,7 +31,8 @@ struct SwiGluMlp {
   Matrix gate, up, down;
   void forward(const float* y, float* x, const Step& step) const;  // x += mlp(y)
   void carve(Carver& scratch, int rows) const;
-  std::array<const Matrix*, 3> matrices() const { return {&gate, &up, &down}; }
+  // Every matrix, and every vector with its length: to count them, or to put another copy in their place.
+  void visit(auto&& matrix, auto&&) { matrix(gate), matrix(up), matrix(down); }
 };
 
 // Grouped-query attention with optional per-head norms of q and k, and an optional output gate that the query
@@ -46,7 +47,10 @@ struct AttentionBlock {
   RopePairs pairs = RopePairs::kHalves;
   void forward(int layer, const float* y, float* x, const Step& step) const;  // x += attention(y)
   void carve(Carver& scratch, int rows) const;
-  std::array<const Matrix*, 4> matrices() const { return {&q, &k, &v, &o}; }
+  void visit(auto&& matrix, auto&& vector) {
+    matrix(q), matrix(k), matrix(v), matrix(o);
+    vector(q_norm, head_dim), vector(k_norm, head_dim);
+  }
   KvShape shape() const { return {n_kv_heads, head_dim}; }
 };
 
@@ -65,7 +69,11 @@ struct DeltaNetBlock {
   float eps = 0;
   void forward(int layer, const float* y, float* x, const Step& step) const;  // x += delta_net(y)
   void carve(Carver& scratch, int rows) const;
-  std::array<const Matrix*, 5> matrices() const { return {&qkv, &z, &beta, &alpha, &out}; }
+  void visit(auto&& matrix, auto&& vector) {
+    matrix(qkv), matrix(z), matrix(beta), matrix(alpha), matrix(out);
+    vector(conv, dims.channels() * dims.n_taps), vector(norm, dims.dv);
+    vector(a_neg, dims.n_v_heads), vector(dt_bias, dims.n_v_heads);
+  }
   RecurrentShape shape() const { return dims; }
 };
 

@@ -2,11 +2,11 @@
 #include "models/model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
+#include "quant/repack.h"
 
 namespace lb {
 namespace {
@@ -20,32 +20,34 @@ RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo
 Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_(std::move(weights)) {
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { layer_shapes_.emplace_back(mixer.shape()); }, layer.mixer);
+  rope_ = {weights_.rope.inv_freq.data(), weights_.rope.axis.data()};
+  bytes_per_token_ = weights_.vector_bytes - (info_.tied ? 0 : weights_.embedding.bytes());  // of it one row is read
+  weights_.visit(
+      [&](const Matrix& m) {
+        bytes_per_token_ += m.bytes();
+        widest_input_ = std::max(widest_input_, m.n_in);
+      },
+      [](const float*, int) {});
 }
 
-size_t Model::bytes_per_token() const {
-  size_t bytes = weights_.head.bytes() + weights_.vector_bytes;
-  for (const Layer& layer : weights_.layers) {
-    for (const Matrix* m : layer.mlp.matrices()) bytes += m->bytes();
-    std::visit(
-        [&](const auto& mixer) {
-          for (const Matrix* m : mixer.matrices()) bytes += m->bytes();
-        },
-        layer.mixer);
-  }
-  return bytes;
-}
-
-int Model::widest_input() const {
-  int widest = info_.hidden;
-  for (const Layer& layer : weights_.layers) {
-    for (const Matrix* m : layer.mlp.matrices()) widest = std::max(widest, m->n_in);
-    std::visit(
-        [&](const auto& mixer) {
-          for (const Matrix* m : mixer.matrices()) widest = std::max(widest, m->n_in);
-        },
-        layer.mixer);
-  }
-  return widest;
+void Model::place(Carver& carver, const Put& put, Stream* stream) {
+  const auto array = [&](auto*& at, size_t n) {
+    auto* to = carver.take<std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(at)>>>>(n);
+    if (to == nullptr || at == nullptr) return;
+    stream->upload(to, at, n * sizeof *at);
+    at = to;
+  };
+  weights_.visit(
+      [&](Matrix& m) {
+        std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
+        if (to == nullptr) return;
+        put(to, m);
+        m.data = to;
+      },
+      [&](const float*& at, int n) { array(at, n); });
+  if (info_.tied) weights_.head = weights_.embedding;
+  array(rope_.inv_freq, weights_.rope.inv_freq.size());
+  array(rope_.axis, weights_.rope.axis.size());
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {
@@ -81,15 +83,13 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
   size_t n_tapped = 0;
   const auto tap = [&](int i, const float* from) {
     if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
-    std::memcpy(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
+    stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
 
   run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden,
             info_.vocab},
       stream);
-  run(RopeTable{append.positions.data(), weights_.rope.axis.data(), weights_.rope.inv_freq.data(), ws.cos, ws.sin, rows,
-                info_.n_rot / 2},
-      stream);
+  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, info_.n_rot / 2}, stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())

@@ -28,6 +28,10 @@ struct RopeAngles {
   std::vector<float> inv_freq;  // [n_rot / 2]
   std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
 };
+struct RopeTables {  // the same, where the ops read them
+  const float* inv_freq;
+  const uint8_t* axis;
+};
 
 // One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
 struct Layer {
@@ -43,8 +47,20 @@ struct Weights {
   const float* final_norm = nullptr;
   std::vector<Layer> layers;
   RopeAngles rope;
-  std::vector<std::unique_ptr<float[]>> vectors;  // what the pointers to fp32 vectors point into
+  std::vector<std::unique_ptr<float[]>> vectors;  // what the pointers to fp32 vectors point into, on the host
   size_t vector_bytes = 0;
+
+  // Every matrix once, and every vector with its length.
+  void visit(auto&& matrix, auto&& vector) {
+    matrix(embedding);
+    if (head.data != embedding.data) matrix(head);  // else tied
+    vector(final_norm, embedding.n_in);
+    for (Layer& layer : layers) {
+      vector(layer.mixer_norm, embedding.n_in), vector(layer.mlp_norm, embedding.n_in);
+      std::visit([&](auto& mixer) { mixer.visit(matrix, vector); }, layer.mixer);
+      layer.mlp.visit(matrix, vector);
+    }
+  }
 };
 
 struct Append {
@@ -73,8 +89,13 @@ class Model {
   const ModelInfo& info() const { return info_; }
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }
   size_t vector_bytes() const { return weights_.vector_bytes; }
-  size_t bytes_per_token() const;  // weights that one decoded token reads
-  int widest_input() const;        // the largest n_in of any product
+  size_t bytes_per_token() const { return bytes_per_token_; }  // weights that one decoded token reads
+  int widest_input() const { return widest_input_; }           // the largest n_in of any product
+
+  // Carves room for the weights as planes of quant/planes.h. Where the carver has memory, `put` brings every matrix
+  // there and `stream` everything else, and ops of that stream use them from now on.
+  using Put = std::function<void(std::byte* to, const Matrix& from)>;
+  void place(Carver& carver, const Put& put, Stream* stream);
 
   size_t workspace_bytes(int rows) const;
   Workspace workspace(Carver carver, int rows) const;
@@ -91,7 +112,10 @@ class Model {
 
   ModelInfo info_;
   Weights weights_;
+  RopeTables rope_;
   std::vector<LayerShape> layer_shapes_;  // what each layer keeps between steps
+  size_t bytes_per_token_ = 0;
+  int widest_input_ = 0;
 };
 
 // Recognises the family of a file and binds its weights. The file must outlive the model.

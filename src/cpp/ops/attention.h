@@ -9,8 +9,6 @@
 
 namespace lb {
 
-class Stream;
-
 // One layer's cache. A page holds 64 tokens of every KV head: [page][n_kv_heads][64][head_dim].
 // Token slot s of the sequence lives in page page_table[s / 64], row s % 64.
 struct KvLayer {
@@ -29,7 +27,6 @@ struct KvAppend {
   const int32_t* n_past;  // [1]
   int rows;
 };
-void run(const KvAppend&, Stream&);
 
 // slot n_past + j <- slot n_past + path[j] for every accepted row, ascending j; path[j] >= j, so it is safe in place.
 struct KvMove {
@@ -37,7 +34,6 @@ struct KvMove {
   Accepted accepted;
   const int32_t* n_past;  // [1] before these rows were accepted
 };
-void run(const KvMove&, Stream&);
 
 // o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]; query head h reads KV head h / (n_heads
 // / n_kv_heads). Row r sees slots [0, n_past) and, of the rows of this append (already in the cache), those up to r
@@ -54,7 +50,6 @@ struct Attention {
   long gate_row_stride, gate_head_stride;
   float scale;
 };
-void run(const Attention&, Stream&);
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);
 size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads);

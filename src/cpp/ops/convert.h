@@ -7,8 +7,6 @@
 
 namespace lb {
 
-class Stream;
-
 // y[i] = x[i] in another type, rounded to nearest even; a NaN stays one.
 struct Convert {
   const void* x;   // [count] of from
@@ -16,6 +14,5 @@ struct Convert {
   DType from, to;  // F32, F16 or BF16
   long count;
 };
-void run(const Convert&, Stream&);
 
 }  // namespace lb

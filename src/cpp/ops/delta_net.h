@@ -12,8 +12,6 @@
 
 namespace lb {
 
-class Stream;
-
 // y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
 // into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
 struct CausalConv {
@@ -26,7 +24,6 @@ struct CausalConv {
   Tree tree;
   int rows, channels, n_taps;
 };
-void run(const CausalConv&, Stream&);
 
 // In place: q <- q / sqrt(sum q^2 + eps) / sqrt(dk), k <- k / sqrt(sum k^2 + eps) per head;
 // g <- a_neg * softplus(g + dt_bias) (the log decay, <= 0), beta <- sigmoid(beta).
@@ -41,7 +38,6 @@ struct DeltaPrepare {
   long row_stride;  // values from row to row of q and of k
   float eps;
 };
-void run(const DeltaPrepare&, Stream&);
 
 enum class HeadOrder {
   kGrouped,  // value head j reads key head j / (VH / KH)      safetensors
@@ -52,7 +48,7 @@ enum class HeadOrder {
 //   delta_i = beta_i (v_i - e^{cs_i} S^T k_i - sum_{strict ancestors j} E_ij (k_i.k_j) delta_j)
 //   o_i     = e^{cs_i} S^T q_i + sum_{ancestors-or-self j} E_ij (q_i.k_j) delta_j
 // First folds the accepted path p (last row l): S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
-struct GatedDelta {
+struct GatedDelta {   // rows == 0: only folds
   const float* q;     // [rows, KH, dk], prepared, rows <= 64
   const float* k;     // [rows, KH, dk], prepared
   const float* v;     // [rows, VH, dv]
@@ -73,7 +69,6 @@ struct GatedDelta {
   long row_stride;  // values from row to row of q, k and v
   HeadOrder order;
 };
-void run(const GatedDelta&, Stream&);  // rows == 0: only folds
 
 size_t delta_thread_scratch(int dk, int dv);
 

@@ -7,8 +7,6 @@
 
 namespace lb {
 
-class Stream;
-
 struct Embed {
   const void* table;  // [vocab, dim] of type
   DType type;
@@ -17,6 +15,5 @@ struct Embed {
   int rows, dim;
   int vocab;  // rows of the table
 };
-void run(const Embed&, Stream&);
 
 }  // namespace lb

@@ -7,8 +7,6 @@
 
 namespace lb {
 
-class Stream;
-
 // kInt8: activations are rounded to 8-bit blocks of 32 before a product with a quantised weight.
 // kF32: weights are expanded and everything is accumulated in fp32.
 enum class Activations { kInt8, kF32 };
@@ -32,8 +30,6 @@ struct LinearGroup {
   Linear products[kMaxProducts];
   int n;
 };
-void run(const LinearGroup&, Stream&);
-inline void run(const Linear& op, Stream& stream) { run(LinearGroup{{op}, 1}, stream); }
 
 // Scratch the largest such product needs.
 size_t linear_shared_scratch(int max_rows, int max_n_in);
@@ -46,6 +42,5 @@ struct SwiGlu {
   float* y;           // [rows, dim]; may be gate or up
   int rows, dim;
 };
-void run(const SwiGlu&, Stream&);
 
 }  // namespace lb

@@ -3,8 +3,6 @@
 
 namespace lb {
 
-class Stream;
-
 // y[r,h,:] = x[r,h,:] / sqrt(mean(x[r,h,:]^2) + eps) * w
 struct RmsNorm {
   const float* x;  // [rows, heads, dim], strides below
@@ -15,7 +13,6 @@ struct RmsNorm {
   long head_stride;  // values from head to head of x
   float eps;
 };
-void run(const RmsNorm&, Stream&);
 
 // y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])      the norm after the recurrence
 struct GatedRmsNorm {
@@ -26,6 +23,5 @@ struct GatedRmsNorm {
   int rows, heads, dim;
   float eps;
 };
-void run(const GatedRmsNorm&, Stream&);
 
 }  // namespace lb

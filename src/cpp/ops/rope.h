@@ -5,8 +5,6 @@
 
 namespace lb {
 
-class Stream;
-
 // cos[r,i] = scale*cos(pos[axis[i], r] * inv_freq[i]), sin likewise; angles in fp64, stored in fp32.
 struct RopeTable {
   const int32_t* pos;     // [3, rows]: temporal, height, width (equal for text)
@@ -16,7 +14,6 @@ struct RopeTable {
   float* sin;             // [rows, n_pairs]
   int rows, n_pairs;
 };
-void run(const RopeTable&, Stream&);
 
 enum class RopePairs {
   kHalves,    // pair i is (x[i], x[i + n_pairs])        Qwen, and Llama in safetensors
@@ -31,6 +28,5 @@ struct Rope {
   int rows, heads, dim, n_pairs;
   RopePairs pairs;
 };
-void run(const Rope&, Stream&);
 
 }  // namespace lb

@@ -3,8 +3,6 @@
 
 namespace lb {
 
-class Stream;
-
 // y[r,i] = exp(scale x[r,i] - m) / sum_j exp(scale x[r,j] - m),  m = max_j scale x[r,j]; fp32 sums.
 // A row with a NaN or with +infinity is NaN throughout.
 struct Softmax {
@@ -13,6 +11,5 @@ struct Softmax {
   int rows, dim;
   float scale;
 };
-void run(const Softmax&, Stream&);
 
 }  // namespace lb

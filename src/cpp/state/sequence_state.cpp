@@ -3,7 +3,6 @@
 #include "state/sequence_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace lb {
@@ -61,21 +60,24 @@ size_t SequenceState::planned_bytes(std::span<const LayerShape> layers, const St
   return counter.used();
 }
 
-SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options)
+SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream)
     : shapes_(std::move(layers)),
       options_(options),
+      stream_(stream),
       has_recurrent_(any_recurrent(shapes_)),
-      arena_(planned_bytes(shapes_, options)) {
-  Carver carver(arena_);
+      memory_(stream.reserve(planned_bytes(shapes_, options))) {
+  Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
-  std::iota(layout_.page_table, layout_.page_table + n_pages(options_.capacity), 0);
+  std::vector<int32_t> pages(n_pages(options_.capacity));
+  std::iota(pages.begin(), pages.end(), 0);
+  stream_.upload(layout_.page_table, pages.data(), pages.size() * sizeof(int32_t));
   numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_run = kMaxTree, .accepted = {}, .run = {}};
   std::ranges::copy(kIdentity, numbers_.run);
 }
 
 int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
 
-void SequenceState::begin_append(int rows, const Tree& tree, Stream& stream) {
+void SequenceState::begin_append(int rows, const Tree& tree) {
   LB_ASSERT(!appending_ && rows > 0);
   is_tree_ = tree.parent != nullptr;
   LB_ASSERT(!is_tree_ || rows <= kMaxTree);
@@ -86,7 +88,7 @@ void SequenceState::begin_append(int rows, const Tree& tree, Stream& stream) {
   n_rows_ = rows;
   n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
   numbers_.n_past = n_tokens_;
-  publish(stream);
+  publish();
 }
 
 KvLayer SequenceState::kv(int layer) const {
@@ -130,7 +132,7 @@ void SequenceState::commit_chain(int keep) {
   }
 }
 
-void SequenceState::commit(std::span<const int32_t> path, Stream& stream) {
+void SequenceState::commit(std::span<const int32_t> path) {
   LB_ASSERT(appended_ && path.size() <= static_cast<size_t>(n_rows_));
   const int n = static_cast<int>(path.size());
   if (!is_tree_) {
@@ -144,11 +146,11 @@ void SequenceState::commit(std::span<const int32_t> path, Stream& stream) {
   std::ranges::copy(path, numbers_.accepted);
   numbers_.n_accepted = n;
   if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
-    publish(stream);
+    publish();
     const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
     for (size_t layer = 0; layer < shapes_.size(); ++layer)
       if (std::holds_alternative<KvShape>(shapes_[layer]))
-        run(KvMove{kv(static_cast<int>(layer)), accepted, n_past()}, stream);
+        run(KvMove{kv(static_cast<int>(layer)), accepted, n_past()}, stream_);
   }
   n_tokens_ += n;
   appended_ = false;
@@ -180,15 +182,15 @@ void SequenceState::reset() {
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
-    std::memset(layer.S, 0, sizeof(float) * shape->n_v_heads * shape->dk * shape->dv);
-    std::memset(layer.history, 0, sizeof(float) * (shape->n_taps - 1) * shape->channels());
+    stream_.zero(layer.S, sizeof(float) * shape->n_v_heads * shape->dk * shape->dv);
+    stream_.zero(layer.history, sizeof(float) * (shape->n_taps - 1) * shape->channels());
   }
 }
 
-void SequenceState::fold(Stream& stream) {
+void SequenceState::fold() {
   LB_ASSERT(!appending_);
   if (!has_recurrent_ || numbers_.n_accepted == 0) return;
-  publish(stream);
+  publish();
   const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
@@ -204,7 +206,7 @@ void SequenceState::fold(Stream& stream) {
                    .rows = 0,
                    .channels = shape->channels(),
                    .n_taps = shape->n_taps},
-        stream);
+        stream_);
     run(GatedDelta{.q = nullptr,
                    .k = nullptr,
                    .v = nullptr,
@@ -226,7 +228,7 @@ void SequenceState::fold(Stream& stream) {
                    .dv = shape->dv,
                    .row_stride = 0,
                    .order = shape->order},
-        stream);
+        stream_);
   }
   n_folded_ = n_tokens_;
   numbers_.n_accepted = 0;

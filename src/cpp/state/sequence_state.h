@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "device/arena.h"
-#include "device/stream.h"
+#include "base/memory.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
+#include "ops/stream.h"
 
 namespace lb {
 
@@ -58,17 +58,19 @@ struct AppendNumbers {
 
 class SequenceState {
  public:
-  SequenceState(std::vector<LayerShape> layers, const StateOptions& options);
+  // The memory is the stream's, and so are all ops and copies from here; the stream outlives the state.
+  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
 
   int capacity() const { return options_.capacity; }
+  Stream& stream() const { return stream_; }
   int n_tokens() const { return n_tokens_; }  // committed
   int rewind_floor() const;                   // the shortest length rewind() can reach
   const StateOptions& options() const { return options_; }
   std::span<const LayerShape> layers() const { return shapes_; }
 
   // --- during an append of `rows` rows (the forward pass)
-  void begin_append(int rows, const Tree& tree, Stream& stream);
+  void begin_append(int rows, const Tree& tree);
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
   // Recurrent layers take an append in runs of at most kMaxTree rows; run 0 folds what was accepted before, each
@@ -87,13 +89,13 @@ class SequenceState {
   // --- after it
   // Keeps these rows of the append (indices in order from the root) and drops the rest. For a chain: a prefix that
   // reaches into the last run; `keep` alone says how long.
-  void commit(std::span<const int32_t> path, Stream& stream);
+  void commit(std::span<const int32_t> path);
   void commit_chain(int keep);
   void rewind(int n_tokens);
-  void
-  abort_append();  // the forward pass stopped half-way: attention-only sequences keep their length, others are emptied
+  // The forward pass stopped half-way: attention-only sequences keep their length, others are emptied.
+  void abort_append();
   void reset();
-  void fold(Stream& stream);  // brings recurrent layers up to n_tokens, e.g. before a snapshot
+  void fold();  // brings recurrent layers up to n_tokens, e.g. before a snapshot
 
   // Raw memory of a layer for snapshots: the bytes that hold n_tokens() tokens, folded.
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
@@ -109,14 +111,14 @@ class SequenceState {
     int32_t* page_table;  // identity: one sequence owns its pages in order
     std::vector<LayerMemory> layers;
   };
-  void publish(Stream& stream) { stream.upload(layout_.numbers, &numbers_, sizeof numbers_); }
+  void publish() { stream_.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
 
   std::vector<LayerShape> shapes_;
   StateOptions options_;
+  Stream& stream_;
   bool has_recurrent_ = false;
-  Arena arena_;
-
+  std::unique_ptr<Memory> memory_;
   Layout layout_;
 
   int n_tokens_ = 0;

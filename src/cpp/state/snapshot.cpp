@@ -45,6 +45,11 @@ class Writer {
   void value(const T& v) {
     put(&v, sizeof(v));
   }
+  // Room for so many bytes, until the next call.
+  std::byte* grow(size_t bytes) {
+    out_.resize(out_.size() + bytes);
+    return out_.data() + out_.size() - bytes;
+  }
   std::vector<std::byte> take() { return std::move(out_); }
 
  private:
@@ -77,9 +82,9 @@ class Reader {
 }  // namespace
 
 std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens,
-                                     const std::string& fingerprint, Stream& stream) {
+                                     const std::string& fingerprint) {
   LB_ASSERT(tokens.size() == static_cast<size_t>(state.n_tokens()));
-  state.fold(stream);
+  state.fold();
   Writer out;
   out.value(static_cast<uint32_t>(fingerprint.size()));
   out.put(fingerprint.data(), fingerprint.size());
@@ -90,7 +95,7 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
   for (size_t layer = 0; layer < state.layers().size(); ++layer)
     for (const auto& part : state.snapshot_parts(static_cast<int>(layer), state.n_tokens())) {
       out.value(static_cast<uint64_t>(part.size()));
-      out.put(part.data(), part.size());
+      state.stream().download(out.grow(part.size()), part.data(), part.size());
     }
   std::vector<std::byte> bytes = out.take();
   const std::span body = std::span(bytes).subspan(sizeof(Header));
@@ -139,7 +144,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
       copies.emplace_back(part, in.take(size));
     }
   LB_CHECK(in.done(), kFormat, where, ": bytes left over after the last layer");
-  for (const auto& [to, from] : copies) std::ranges::copy(from, to.begin());
+  for (const auto& [to, from] : copies) state.stream().upload(to.data(), from.data(), from.size());
   state.restore_length(static_cast<int>(n));
   return tokens;
 }

@@ -14,7 +14,7 @@ namespace lb {
 
 // Folds the state first, so that saving and going on gives the same bits as restoring and going on.
 std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens,
-                                     const std::string& fingerprint, Stream& stream);
+                                     const std::string& fingerprint);
 
 // Fills the state and returns the tokens. Throws kFormat (damaged) or kUnsupported (another model, other KV types, too
 // long) with `where` in the message, and then leaves the state as it was.

@@ -1,16 +1,14 @@
 // CPU stream: instruction set choice and scratch.
-#include "device/stream.h"
+#include "cpu/cpu_stream.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "base/error.h"
+#include "cpu/kernels.h"
 
 namespace lb {
-
-namespace cpu {
-const Kernels* kernels_for(Isa isa);  // src/cpp/cpu, a layer above this one: the Stream only carries the table
-}
 
 std::string_view name(Isa isa) {
   switch (isa) {
@@ -30,16 +28,16 @@ Isa best_isa() {
   return Isa::kPortable;
 }
 
-void Stream::Free::operator()(std::byte* p) const { std::free(p); }
+void CpuStream::Free::operator()(std::byte* p) const { std::free(p); }
 
-Stream::Block Stream::allocate(size_t bytes) {
+CpuStream::Block CpuStream::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   void* p = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   LB_CHECK(p != nullptr, kMemory, "cannot allocate ", bytes, " bytes of CPU scratch");
   return Block(static_cast<std::byte*>(p));
 }
 
-Stream::Stream(const StreamOptions& options)
+CpuStream::CpuStream(const CpuStreamOptions& options)
     : pool_(options.n_threads),
       isa_(options.isa),
       kernels_(cpu::kernels_for(options.isa)),
@@ -50,18 +48,23 @@ Stream::Stream(const StreamOptions& options)
   for (int i = 0; i < options.n_threads; ++i) per_thread_.push_back(allocate(thread_bytes_));
 }
 
-std::byte* Stream::shared_scratch(size_t bytes) {
+std::byte* CpuStream::shared_scratch(size_t bytes) {
   LB_ASSERT(bytes <= shared_bytes_);
   return shared_.get();
 }
 
-std::byte* Stream::thread_scratch(int thread, size_t bytes) {
+std::byte* CpuStream::thread_scratch(int thread, size_t bytes) {
   LB_ASSERT(bytes <= thread_bytes_);
   return per_thread_[thread].get();
 }
 
-size_t Stream::planned_bytes(const StreamOptions& options) {
+size_t CpuStream::planned_bytes(const CpuStreamOptions& options) {
   return options.shared_scratch_bytes + options.n_threads * options.thread_scratch_bytes;
 }
+
+std::unique_ptr<Memory> CpuStream::reserve(size_t bytes) { return std::make_unique<Arena>(bytes); }
+void CpuStream::upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void CpuStream::download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void CpuStream::zero(void* to, size_t bytes) { std::memset(to, 0, bytes); }
 
 }  // namespace lb

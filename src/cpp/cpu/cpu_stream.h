@@ -1,14 +1,17 @@
-// Where ops run. Today the CPU; the GPU backends add their own construction, callers of run(op, stream) do not change.
-// A Stream owns its workers and its scratch; both are sized when it is made, so running an op allocates nothing.
+// The CPU as a place to run ops: its workers and their scratch, both sized when it is made, so that an op allocates
+// nothing. The bodies are in cpu/run_*.cpp.
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "ops/arg_max.h"
+#include "ops/convert.h"
+#include "ops/softmax.h"
+#include "ops/stream.h"
 
 namespace lb {
 
@@ -22,26 +25,47 @@ std::string_view name(Isa isa);
 Isa best_isa();  // the fastest this machine runs
 bool is_available(Isa isa);
 
-struct StreamOptions {
+struct CpuStreamOptions {
   int n_threads = 1;
   Isa isa = Isa::kPortable;
   size_t shared_scratch_bytes = 0;  // for run(): quantised activations, partial results of split attention
   size_t thread_scratch_bytes = 0;  // for one body: an unpacked weight panel, a page of keys
 };
 
-class Stream {
+class CpuStream final : public Stream {
  public:
-  explicit Stream(const StreamOptions& options);
+  explicit CpuStream(const CpuStreamOptions& options);
 
   ThreadPool& pool() { return pool_; }
   const cpu::Kernels& kernels() const { return *kernels_; }
   Isa isa() const { return isa_; }
-  void upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
   // 64-byte aligned; the bytes hold until the next op. Asking for more than planned is our bug.
   std::byte* shared_scratch(size_t bytes);
   std::byte* thread_scratch(int thread, size_t bytes);
-  static size_t planned_bytes(const StreamOptions& options);
+  static size_t planned_bytes(const CpuStreamOptions& options);
+
+  std::unique_ptr<Memory> reserve(size_t bytes) override;
+  void upload(void* to, const void* from, size_t bytes) override;
+  void download(void* to, const void* from, size_t bytes) override;
+  void zero(void* to, size_t bytes) override;
+
+  void run(const Embed&) override;
+  void run(const RopeTable&) override;
+  void run(const Rope&) override;
+  void run(const RmsNorm&) override;
+  void run(const GatedRmsNorm&) override;
+  void run(const SwiGlu&) override;
+  void run(const LinearGroup&) override;
+  void run(const KvAppend&) override;
+  void run(const KvMove&) override;
+  void run(const Attention&) override;
+  void run(const CausalConv&) override;
+  void run(const DeltaPrepare&) override;
+  void run(const GatedDelta&) override;
+  void run(const Softmax&);
+  void run(const ArgMax&);
+  void run(const Convert&);
 
  private:
   struct Free {

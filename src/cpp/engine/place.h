@@ -1,0 +1,34 @@
+// What an engine runs on: it says what memory there is and what a model needs of it, and makes the stream of its ops.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/model.h"
+
+namespace lb {
+
+struct EngineOptions;
+
+// Called while weights are brought to a device, with bytes done and bytes to do.
+using LoadProgress = std::function<void(size_t done, size_t total)>;
+
+class Place {
+ public:
+  virtual ~Place() = default;
+
+  virtual std::string name() const = 0;             // "cpu", "cuda:0"
+  virtual size_t available_bytes() const = 0;       // now
+  virtual std::string memory_name() const = 0;      // in messages: "memory", "memory of cuda:0"
+  virtual bool maps_weights() const = 0;  // matrices stay where the file is mapped
+  virtual size_t weight_bytes(Model& model) const = 0;  // of what load() copies
+  virtual size_t scratch_bytes(const Model& model, const EngineOptions& options) const = 0;
+  virtual std::string scratch_detail(const EngineOptions& options) const = 0;
+
+  virtual std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const = 0;
+  // Brings the weights there; what it returns holds them.
+  virtual std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const = 0;
+};
+
+}  // namespace lb

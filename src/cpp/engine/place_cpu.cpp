@@ -1,0 +1,50 @@
+// Weights stay in the file's mapping; scratch is that of the CPU bodies.
+#include "engine/place_cpu.h"
+
+#include <algorithm>
+
+#include "base/system.h"
+#include "cpu/cpu_stream.h"
+#include "engine/engine.h"
+
+namespace lb {
+namespace {
+
+CpuStreamOptions stream_options(const Model& model, const EngineOptions& options) {
+  const ModelInfo& info = model.info();
+  const int rows = std::max(options.prefill_chunk, kMaxTree), widest = model.widest_input();
+  CpuStreamOptions stream{.n_threads = options.n_threads, .isa = options.isa};
+  stream.shared_scratch_bytes = std::max(linear_shared_scratch(rows, widest),
+                                         attention_shared_scratch(rows, info.n_heads, info.head_dim, options.context));
+  stream.thread_scratch_bytes =
+      std::max(linear_thread_scratch(widest), attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
+  for (const LayerShape& shape : model.layer_shapes())
+    if (const auto* r = std::get_if<RecurrentShape>(&shape))
+      stream.thread_scratch_bytes = std::max(stream.thread_scratch_bytes, delta_thread_scratch(r->dk, r->dv));
+  return stream;
+}
+
+class CpuPlace final : public Place {
+ public:
+  std::string name() const override { return "cpu"; }
+  size_t available_bytes() const override { return available_memory(); }
+  std::string memory_name() const override { return "memory"; }
+  bool maps_weights() const override { return true; }
+  size_t weight_bytes(Model& model) const override { return model.vector_bytes(); }
+  size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {
+    return CpuStream::planned_bytes(stream_options(model, options));
+  }
+  std::string scratch_detail(const EngineOptions& options) const override {
+    return cat(options.n_threads, " threads, ", lb::name(options.isa));
+  }
+  std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
+    return std::make_unique<CpuStream>(stream_options(model, options));
+  }
+  std::unique_ptr<Memory> load(Model&, Stream&, const LoadProgress&) const override { return nullptr; }
+};
+
+}  // namespace
+
+std::unique_ptr<Place> cpu_place() { return std::make_unique<CpuPlace>(); }
+
+}  // namespace lb

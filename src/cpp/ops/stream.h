@@ -1,0 +1,48 @@
+// Where ops run, and in whose memory their pointers lie: the CPU (cpu/cpu_stream.h) or a GPU (launch/gpu_stream.h).
+// Ops of one stream run in the order they are sent; on a GPU they have only begun when run() returns.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "base/memory.h"
+#include "ops/attention.h"
+#include "ops/delta_net.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+
+namespace lb {
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  virtual std::unique_ptr<Memory> reserve(size_t bytes) = 0;
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may go on return
+  virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; there on return
+  virtual void zero(void* to, size_t bytes) = 0;
+
+  virtual void run(const Embed&) = 0;
+  virtual void run(const RopeTable&) = 0;
+  virtual void run(const Rope&) = 0;
+  virtual void run(const RmsNorm&) = 0;
+  virtual void run(const GatedRmsNorm&) = 0;
+  virtual void run(const SwiGlu&) = 0;
+  virtual void run(const LinearGroup&) = 0;
+  virtual void run(const KvAppend&) = 0;
+  virtual void run(const KvMove&) = 0;
+  virtual void run(const Attention&) = 0;
+  virtual void run(const CausalConv&) = 0;
+  virtual void run(const DeltaPrepare&) = 0;
+  virtual void run(const GatedDelta&) = 0;
+};
+
+template <class Op>
+void run(const Op& op, Stream& stream) {
+  stream.run(op);
+}
+inline void run(const Linear& op, Stream& stream) { stream.run(LinearGroup{{op}, 1}); }
+
+}  // namespace lb
