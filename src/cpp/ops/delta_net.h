@@ -3,6 +3,10 @@
 //   the state S is only ever advanced by rows that were accepted ("folded"), at the start of the next append;
 //   the rows of an append leave behind k, delta and the log decay, from which any accepted path can be folded.
 // All arithmetic fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
+//
+// An append is a tree or chain of up to 64 rows, one run; on a GPU also a chain of any number, in runs of 64 rows but
+// for the last. The state is then what it would be after one call for each run, each accepting all of the run before:
+// the last run's rows are pending, where the runs before have flipped the buffers to, and the ones before are folded.
 #pragma once
 
 #include <stddef.h>
@@ -15,10 +19,10 @@ namespace lb {
 // y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
 // into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
 struct CausalConv {
-  const float* x;  // [rows, channels] raw inputs of this append, rows <= 64
+  const float* x;  // [rows, channels] raw inputs of this append
   const float* w;  // [channels, n_taps]; tap n_taps-1 is the row itself
   float* history;  // [n_taps-1, channels] last committed raw inputs, oldest first; zeros at the start
-  float* pending;  // [64, channels] raw inputs of the previous append; overwritten with x
+  float* pending;  // [64, channels] raw inputs of the previous append's last run; overwritten with this one's
   float* y;        // [rows, channels]
   Accepted accepted;
   Tree tree;
@@ -49,7 +53,7 @@ enum class HeadOrder {
 //   o_i     = e^{cs_i} S^T q_i + sum_{ancestors-or-self j} E_ij (q_i.k_j) delta_j
 // First folds the accepted path p (last row l): S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
 struct GatedDelta {   // rows == 0: only folds
-  const float* q;     // [rows, KH, dk], prepared, rows <= 64
+  const float* q;     // [rows, KH, dk], prepared
   const float* k;     // [rows, KH, dk], prepared
   const float* v;     // [rows, VH, dv]
   const float* g;     // [rows, VH] log decay

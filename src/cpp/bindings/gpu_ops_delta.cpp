@@ -1,0 +1,170 @@
+// The functions of gpu_ops for recurrent layers, and the rope table. States come back as new arrays.
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
+
+#include "bindings/bindings.h"
+#include "bindings/gpu_call.h"
+#include "launch/delta_net.h"
+
+using namespace nanobind::literals;
+
+namespace lb {
+namespace {
+
+using Indices = std::optional<In<int32_t, 1>>;
+using Masks = std::optional<In<uint64_t, 1>>;
+
+Accepted accepted_of(Call& call, const Indices& path) {
+  if (!path) return {nullptr, nullptr};
+  LB_CHECK(path->size() <= kMaxTree, kInvalid, "at most ", kMaxTree, " rows can be accepted, got ", path->size());
+  for (size_t i = 0; i < path->size(); ++i)
+    LB_CHECK(path->data()[i] >= 0 && path->data()[i] < kMaxTree, kInvalid, "accepted row ", path->data()[i],
+             " is not in [0, ", kMaxTree, ")");
+  const int32_t n = size(*path, 0);
+  return {call.in(*path), call.in(&n, 1)};
+}
+
+Tree tree_of(Call& call, const Indices& parent, const Masks& ancestors, size_t rows) {
+  if (parent) check_shape("parent", *parent, {rows});
+  if (ancestors) check_shape("ancestors", *ancestors, {rows});
+  return {parent ? call.in(*parent) : nullptr, ancestors ? call.in(*ancestors) : nullptr};
+}
+
+std::tuple<nb::object, nb::object> rope_table(PythonPack& pack, In<int32_t, 2> pos, In<uint8_t, 1> axis,
+                                              In<float, 1> inv_freq) {
+  const size_t rows = pos.shape(1), n_pairs = axis.shape(0);
+  check_shape("pos", pos, {3, rows});
+  check_shape("inv_freq", inv_freq, {n_pairs});
+  for (size_t i = 0; i < n_pairs; ++i)
+    LB_CHECK(axis.data()[i] < 3, kInvalid, "an axis is 0, 1 or 2, got ", int(axis.data()[i]));
+  Call call(pack);
+  float* cos = call.out<float>(rows * n_pairs);
+  float* sin = call.out<float>(rows * n_pairs);
+  const RopeTable op{.pos = call.in(pos),
+                     .axis = call.in(axis),
+                     .inv_freq = call.in(inv_freq),
+                     .cos = cos,
+                     .sin = sin,
+                     .rows = int(rows),
+                     .n_pairs = int(n_pairs)};
+  pack.run(gpu::choose(op, pack.target()), op);
+  return {call.read(cos, rows, n_pairs), call.read(sin, rows, n_pairs)};
+}
+
+std::tuple<nb::object, nb::object, nb::object> causal_conv(PythonPack& pack, FloatMatrix x, FloatMatrix w,
+                                                           FloatMatrix history, FloatMatrix pending, Indices accepted,
+                                                           Indices parent) {
+  const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1);
+  check_shape("w", w, {channels, n_taps});
+  check_shape("history", history, {n_taps - 1, channels});
+  check_shape("pending", pending, {size_t(kMaxTree), channels});
+  Call call(pack);
+  float* y = call.out<float>(x.size());
+  const CausalConv op{.x = call.in(x),
+                      .w = call.in(w),
+                      .history = call.in_out(history.data(), history.size()),
+                      .pending = call.in_out(pending.data(), pending.size()),
+                      .y = y,
+                      .accepted = accepted_of(call, accepted),
+                      .tree = tree_of(call, parent, std::nullopt, rows),
+                      .rows = int(rows),
+                      .channels = int(channels),
+                      .n_taps = int(n_taps)};
+  pack.run(gpu::choose(op, pack.target()), op);
+  return {call.read(y, rows, channels), call.read(op.history, n_taps - 1, channels),
+          call.read(op.pending, size_t(kMaxTree), channels)};
+}
+
+// qk: q and k side by side, and whatever follows them in a row.
+std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, FloatMatrix qk, FloatMatrix g,
+                                                             FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias,
+                                                             int n_k_heads, int dk, float eps) {
+  const size_t rows = qk.shape(0), n_v_heads = a_neg.shape(0);
+  const size_t keys = size_t(n_k_heads) * dk;
+  LB_CHECK(n_k_heads >= 1 && dk >= 1 && 2 * keys <= qk.shape(1), kInvalid, "rows of qk are too short");
+  check_shape("g", g, {rows, n_v_heads});
+  check_shape("beta", beta, {rows, n_v_heads});
+  check_shape("dt_bias", dt_bias, {n_v_heads});
+  Call call(pack);
+  float* q = call.in_out(qk.data(), qk.size());
+  const DeltaPrepare op{.q = q,
+                        .k = q + keys,
+                        .g = call.in_out(g.data(), g.size()),
+                        .beta = call.in_out(beta.data(), beta.size()),
+                        .a_neg = call.in(a_neg),
+                        .dt_bias = call.in(dt_bias),
+                        .rows = int(rows),
+                        .n_k_heads = n_k_heads,
+                        .n_v_heads = int(n_v_heads),
+                        .dk = dk,
+                        .row_stride = long(qk.shape(1)),
+                        .eps = eps};
+  pack.run(gpu::choose(op, pack.target()), op);
+  return {call.read(q, rows, qk.shape(1)), call.read(op.g, rows, n_v_heads), call.read(op.beta, rows, n_v_heads)};
+}
+
+// qkv: prepared q and k and v side by side in a row. Shapes follow from k_pending and delta.
+std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> gated_delta(
+    PythonPack& pack, FloatMatrix qkv, FloatMatrix g, FloatMatrix beta, In<float, 3> S, In<float, 4> k_pending,
+    In<float, 3> cs_pending, In<float, 3> delta, int buffer, Indices accepted, Indices parent, Masks ancestors,
+    const std::string& order) {
+  const size_t rows = qkv.shape(0), KH = k_pending.shape(2), dk = k_pending.shape(3), VH = delta.shape(1),
+               dv = delta.shape(2), cap = kMaxTree;
+  LB_CHECK(order == "grouped" || order == "tiled", kInvalid, "order must be grouped or tiled, got ", order);
+  LB_CHECK(buffer == 0 || buffer == 1, kInvalid, "buffer must be 0 or 1, got ", buffer);
+  check_shape("qkv", qkv, {rows, 2 * KH * dk + VH * dv});
+  check_shape("g", g, {rows, VH});
+  check_shape("beta", beta, {rows, VH});
+  check_shape("S", S, {VH, dk, dv});
+  check_shape("k_pending", k_pending, {2, cap, KH, dk});
+  check_shape("cs_pending", cs_pending, {2, cap, VH});
+  check_shape("delta", delta, {cap, VH, dv});
+  Call call(pack);
+  const float* q = call.in(qkv);
+  float* keys = call.in_out(k_pending.data(), k_pending.size());
+  float* cs = call.in_out(cs_pending.data(), cs_pending.size());
+  float* o = call.out<float>(rows * VH * dv);
+  const int32_t filled = 1 - buffer;  // flip turns it back
+  const GatedDelta op{.q = q,
+                      .k = q + KH * dk,
+                      .v = q + 2 * KH * dk,
+                      .g = call.in(g),
+                      .beta = call.in(beta),
+                      .o = o,
+                      .S = call.in_out(S.data(), S.size()),
+                      .k_pending = {keys, keys + k_pending.size() / 2},
+                      .cs_pending = {cs, cs + cs_pending.size() / 2},
+                      .delta = call.in_out(delta.data(), delta.size()),
+                      .buffer = call.in(&filled, 1),
+                      .flip = 1,
+                      .accepted = accepted_of(call, accepted),
+                      .tree = tree_of(call, parent, ancestors, rows),
+                      .rows = int(rows),
+                      .n_k_heads = int(KH),
+                      .n_v_heads = int(VH),
+                      .dk = int(dk),
+                      .dv = int(dv),
+                      .row_stride = long(qkv.shape(1)),
+                      .order = order == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled};
+  float* work = call.out<float>(gpu::gated_delta_scratch_bytes(int(rows), int(VH)) / sizeof(float));
+  const gpu::DeltaLaunches launches = gpu::choose(op, work, pack.target());
+  for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
+  return {call.read(o, rows, VH, dv), call.read(op.S, VH, dk, dv), call.read(keys, size_t(2), cap, KH, dk),
+          call.read(cs, size_t(2), cap, VH), call.read(op.delta, cap, VH, dv)};
+}
+
+}  // namespace
+
+void bind_gpu_delta(nb::module_& m) {
+  m.def("rope_table", &rope_table, "pack"_a, "pos"_a, "axis"_a, "inv_freq"_a);
+  m.def("causal_conv", &causal_conv, "pack"_a, "x"_a, "w"_a, "history"_a, "pending"_a, "accepted"_a = nb::none(),
+        "parent"_a = nb::none(), "y and the state after it: history, pending.");
+  m.def("delta_prepare", &delta_prepare, "pack"_a, "qk"_a, "g"_a, "beta"_a, "a_neg"_a, "dt_bias"_a, "n_k_heads"_a,
+        "dk"_a, "eps"_a, "qk, g and beta, prepared.");
+  m.def("gated_delta", &gated_delta, "pack"_a, "qkv"_a, "g"_a, "beta"_a, "S"_a, "k_pending"_a, "cs_pending"_a,
+        "delta"_a, "buffer"_a = 0, "accepted"_a = nb::none(), "parent"_a = nb::none(), "ancestors"_a = nb::none(),
+        "order"_a = "grouped", "o and the state after it: S, k_pending, cs_pending, delta.");
+}
+
+}  // namespace lb

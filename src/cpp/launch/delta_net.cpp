@@ -1,0 +1,126 @@
+// Which kernels make up an append of a recurrent layer, and their grids.
+#include "launch/delta_net.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace lb::gpu {
+namespace {
+
+uint32_t up_to_warp(int threads) { return uint32_t(threads + 31) / 32 * 32; }
+int n_runs(int rows) { return (rows + kMaxTree - 1) / kMaxTree; }
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+std::string describe(const GatedDelta& op) {
+  return cat("[gated_delta] ", op.rows, " rows of ", op.n_k_heads, " x ", op.dk, " keys, ", op.n_v_heads, " x ", op.dv,
+             " values");
+}
+
+Launch slices(const char* kernel, const GatedDelta& op, int columns, uint32_t threads, size_t shared_bytes,
+              const Target& target, const std::string& what) {
+  const int n_slices = (op.dv + columns - 1) / columns;
+  return checked({.kernel = kernel,
+                  .grid = {uint32_t(op.n_v_heads * n_slices), 1, 1},
+                  .block = {threads, 1, 1},
+                  .shared_bytes = shared_bytes,
+                  .overlap_previous = true},
+                 target, what);
+}
+
+Launch pairs(const GatedDelta& op, const Target& target, const std::string& what) {
+  return checked({.kernel = "gated_delta_pairs_kernel",
+                  .grid = {uint32_t(op.n_v_heads), uint32_t(n_runs(op.rows)), 1},
+                  .block = {kPairThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+size_t run_shared_bytes(const GatedDelta& op, int columns) {
+  const int depth = (op.dk + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
+  return (size_t(depth) * columns + 2 * kBufferFloats + kMaxTree * columns) * sizeof(float);
+}
+
+// Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere.
+Launch runs(const GatedDelta& op, const Target& target, const std::string& what) {
+  constexpr size_t kStaticBytes = 1024;
+  const bool has_work = 2L * op.n_v_heads * ((op.dv + 31) / 32) > target.n_sms;
+  const bool is_wide = has_work && run_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
+  const int columns = is_wide ? 32 : 16;
+  return slices(is_wide ? "gated_delta_runs32_kernel" : "gated_delta_runs16_kernel", op, columns, kRunThreads,
+                run_shared_bytes(op, columns), target, what);
+}
+
+void check_shape(const GatedDelta& op, const std::string& what) {
+  LB_CHECK(op.rows >= 0 && op.n_k_heads >= 1 && op.n_v_heads >= 1 && op.n_v_heads % op.n_k_heads == 0, kInvalid, what,
+           ": value heads must be a multiple of key heads");
+  LB_CHECK(op.dk >= 8 && op.dk % 8 == 0 && op.dk <= kMaxHeadDim && op.dv >= 8 && op.dv % 8 == 0 && op.dv <= kMaxHeadDim,
+           kUnsupported, what, ": head dims are multiples of 8 up to ", kMaxHeadDim);
+  LB_CHECK(op.rows <= kMaxTree || (!op.tree.parent && !op.tree.ancestors), kInvalid, what, ": a tree has at most ",
+           kMaxTree, " rows");
+  LB_CHECK(op.rows == 0 || (is_aligned(op.q) && is_aligned(op.k) && is_aligned(op.v) && op.row_stride % 4 == 0),
+           kInvalid, what, ": rows of q, k and v must be 16-byte aligned");
+}
+
+}  // namespace
+
+Launch choose(const RopeTable& op, const Target& target) {
+  const std::string what = cat("[rope_table] [", op.rows, ", ", op.n_pairs, "]");
+  LB_CHECK(op.rows >= 1 && op.n_pairs >= 1, kInvalid, what, ": nothing to compute");
+  constexpr int kThreads = 256;
+  const long blocks = (long(op.rows) * op.n_pairs + kThreads - 1) / kThreads;
+  return checked({.kernel = "rope_table_kernel",
+                  .grid = {uint32_t(std::min<long>(blocks, 8L * target.n_sms)), 1, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+Launch choose(const CausalConv& op, const Target& target) {
+  const std::string what = cat("[causal_conv] [", op.rows, ", ", op.channels, "], ", op.n_taps, " taps");
+  LB_CHECK(op.rows >= 0 && op.channels >= 1, kInvalid, what, ": nothing to compute");
+  LB_CHECK(op.n_taps >= 2 && op.n_taps <= 8, kUnsupported, what, ": 2 to 8 taps");
+  LB_CHECK(op.rows <= kMaxTree || !op.tree.parent, kInvalid, what, ": a tree has at most ", kMaxTree, " rows");
+  return checked(
+      {.kernel = "causal_conv_kernel",
+       .grid = {uint32_t((op.channels + kConvChannels - 1) / kConvChannels), uint32_t(std::max(1, n_runs(op.rows))), 1},
+       .block = {kConvThreads, 1, 1},
+       .overlap_previous = true},
+      target, what);
+}
+
+Launch choose(const DeltaPrepare& op, const Target& target) {
+  const std::string what = cat("[delta_prepare] [", op.rows, ", ", op.n_k_heads, ", ", op.dk, "]");
+  LB_CHECK(op.rows >= 1 && op.n_k_heads >= 1 && op.n_v_heads >= 1 && op.dk >= 1, kInvalid, what,
+           ": nothing to compute");
+  constexpr int kWarps = 8;
+  const long items = long(op.rows) * (2 * op.n_k_heads + (op.n_v_heads + 31) / 32);
+  return checked({.kernel = "delta_prepare_kernel",
+                  .grid = {uint32_t((items + kWarps - 1) / kWarps), 1, 1},
+                  .block = {kWarps * 32, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
+  const std::string what = describe(op);
+  check_shape(op, what);
+  DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work}};
+  const auto add = [&](const Launch& launch) { result.launches[result.n++] = launch; };
+  constexpr int kLanesOfRow = kStepColumns / 4;
+  const uint32_t slice_threads = up_to_warp((op.dk + kSliceRows - 1) / kSliceRows * kLanesOfRow);
+  if (op.rows == 1) add(slices("gated_delta_step_kernel", op, kStepColumns, slice_threads, 0, target, what));
+  if (op.rows == 0 || op.rows > kMaxTree)
+    add(slices("gated_delta_fold_kernel", op, kStepColumns, slice_threads, 0, target, what));
+  if (op.rows > 1) {
+    add(pairs(op, target, what));
+    add(runs(op, target, what));
+  }
+  return result;
+}
+
+size_t gated_delta_scratch_bytes(int rows, int n_v_heads) {
+  return rows < 2 ? 0 : size_t(n_runs(rows)) * n_v_heads * kPairFloats * sizeof(float);
+}
+
+}  // namespace lb::gpu

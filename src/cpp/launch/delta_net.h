@@ -1,0 +1,30 @@
+// Geometry of the recurrent mixer's ops and of the rope table.
+#pragma once
+
+#include <cstddef>
+
+#include "launch/delta_net_shape.h"
+#include "launch/launch.h"
+#include "launch/target.h"
+#include "ops/delta_net.h"
+#include "ops/rope.h"
+
+namespace lb::gpu {
+
+Launch choose(const RopeTable& op, const Target& target);
+Launch choose(const CausalConv& op, const Target& target);
+Launch choose(const DeltaPrepare& op, const Target& target);
+
+// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run. More: a
+// fold, the pairs of all runs, then the runs one after another in one launch.
+struct DeltaLaunches {
+  Launch launches[3];
+  int n;
+  DeltaWork params;
+};
+// `work` has gated_delta_scratch_bytes. A step, and runs of up to 64 rows, read S and the accepted rows before the
+// kernel in front of them has ended: that must be delta_prepare, or one that starts nothing early.
+DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
+size_t gated_delta_scratch_bytes(int rows, int n_v_heads);
+
+}  // namespace lb::gpu

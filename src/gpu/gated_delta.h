@@ -1,0 +1,127 @@
+// What the kernels of Gated DeltaNet share: who reads which head, a thread's part of a slice of S, and the fold of an
+// accepted path into it. The only place that folds pending rows: a fold gives the same bits alone and before new rows.
+#pragma once
+
+#include "activation.h"
+#include "launch/delta_net_shape.h"
+
+namespace lb::gpu {
+
+LB_DEVICE int key_head(const GatedDelta& p, int v_head) {
+  return p.order == HeadOrder::kGrouped ? v_head / (p.n_v_heads / p.n_k_heads) : v_head % p.n_k_heads;
+}
+LB_DEVICE bool is_first_of_key_head(const GatedDelta& p, int v_head) {
+  return p.order == HeadOrder::kGrouped ? v_head % (p.n_v_heads / p.n_k_heads) == 0 : v_head < p.n_k_heads;
+}
+LB_DEVICE int n_runs_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / kMaxTree; }
+LB_DEVICE int n_accepted(const GatedDelta& p) { return p.accepted.n ? *p.accepted.n : 0; }
+
+// Which pending buffer the append leaves its rows in when `runs` runs have passed; 0: the previous append's.
+LB_DEVICE int buffer_after(const GatedDelta& p, int runs) { return (*p.buffer + p.flip + runs) % 2; }
+LB_DEVICE float* keys_in(const GatedDelta& p, int buffer) { return buffer ? p.k_pending[1] : p.k_pending[0]; }
+LB_DEVICE float* cs_in(const GatedDelta& p, int buffer) { return buffer ? p.cs_pending[1] : p.cs_pending[0]; }
+
+// The accepted rows, oldest first, and what each weighs: e^{cs_l - cs_j}.
+struct Path {
+  int32_t rows[kMaxTree];
+  float weights[kMaxTree];
+};
+struct Fold {
+  int n;
+  float decay;  // e^{cs_l}
+  const float* keys;
+};
+
+// Every thread of the block; ends with a barrier.
+LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
+  if (n == 0) return {0, 1, nullptr};
+  const int buffer = buffer_after(p, 0);
+  const float* cs = cs_in(p, buffer) + v_head;
+  const float last = cs[long(p.accepted.path[n - 1]) * p.n_v_heads];
+  for (int i = thread_id(); i < n; i += n_threads()) {
+    const int32_t row = p.accepted.path[i];
+    store(&path->rows[i], row);
+    store(&path->weights[i], exp_nonpositive(last - cs[long(row) * p.n_v_heads]));
+  }
+  block_barrier();
+  return {n, exp_nonpositive(last), keys_in(p, buffer)};
+}
+
+// A thread's part of its block's slice: four columns, and every n_row_lanes-th row from row_lane on.
+struct Place {
+  int v_head, k_head, first_column, column, row_lane, n_row_lanes;
+  bool is_inside;  // the last slice may be narrower
+};
+template <int kColumns>
+LB_DEVICE Place place_in_slice(const GatedDelta& p) {
+  constexpr int kLanes = kColumns / 4;
+  const int n_slices = (p.dv + kColumns - 1) / kColumns;
+  Place at;
+  at.v_head = block_id() / n_slices;
+  at.k_head = key_head(p, at.v_head);
+  at.first_column = block_id() % n_slices * kColumns;
+  at.column = at.first_column + thread_id() % kLanes * 4;
+  at.row_lane = thread_id() / kLanes;
+  at.n_row_lanes = n_threads() / kLanes;
+  at.is_inside = at.column < p.dv;
+  return at;
+}
+
+// Rows first_row + i * n_row_lanes of S; zeros beyond it.
+LB_DEVICE void read_state(const GatedDelta& p, const Place& at, int first_row, f32x4 (&s)[kSliceRows]) {
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
+    const int d = first_row + i * at.n_row_lanes;
+    s[i] = {};
+    if (at.is_inside && d < p.dk) s[i] = load<f32x4>(p.S + (long(at.v_head) * p.dk + d) * p.dv + at.column);
+  }
+}
+LB_DEVICE void write_state(const GatedDelta& p, const Place& at, int first_row, const f32x4 (&s)[kSliceRows]) {
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
+    const int d = first_row + i * at.n_row_lanes;
+    if (at.is_inside && d < p.dk) store(p.S + (long(at.v_head) * p.dk + d) * p.dv + at.column, s[i]);
+  }
+}
+
+// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of four rows are under way at
+// once.
+LB_DEVICE void fold_path(const GatedDelta& p, const Place& at, const Fold& fold, const Path* path, int first_row,
+                         f32x4 (&s)[kSliceRows]) {
+  constexpr int kBatch = 4;
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
+    LB_UNROLL
+    for (int c = 0; c < 4; ++c) s[i][c] *= fold.decay;
+  }
+  for (int first = 0; first < fold.n; first += kBatch) {
+    f32x4 deltas[kBatch];
+    float keys[kBatch][kSliceRows];
+    LB_UNROLL
+    for (int b = 0; b < kBatch; ++b) {
+      const int j = min(first + b, fold.n - 1);  // the rows past the end weigh nothing
+      const int32_t row = load<int32_t>(&path->rows[j]);
+      const float weight = first + b < fold.n ? load<float>(&path->weights[j]) : 0.0f;
+      deltas[b] = {};
+      if (at.is_inside) deltas[b] = load<f32x4>(p.delta + (long(row) * p.n_v_heads + at.v_head) * p.dv + at.column);
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) deltas[b][c] *= weight;
+      const float* key = fold.keys + (long(row) * p.n_k_heads + at.k_head) * p.dk;
+      LB_UNROLL
+      for (int i = 0; i < kSliceRows; ++i) {
+        const int d = first_row + i * at.n_row_lanes;
+        keys[b][i] = d < p.dk ? key[d] : 0.0f;
+      }
+    }
+    LB_UNROLL
+    for (int b = 0; b < kBatch; ++b) {
+      LB_UNROLL
+      for (int i = 0; i < kSliceRows; ++i) {
+        LB_UNROLL
+        for (int c = 0; c < 4; ++c) s[i][c] = fma(keys[b][i], deltas[b][c], s[i][c]);
+      }
+    }
+  }
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,261 @@
+"""The recurrent mixer and the rope table on a device: against the fp64 recurrence along each path, and beside the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lucebox import _engine
+from numpy.typing import NDArray
+from reference import delta_net as reference
+from reference import rope as rope_reference
+from tolerances import check
+from tree_data import path_to, random_tree
+
+gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+F32, F64 = NDArray[np.float32], NDArray[np.float64]
+CAP = 64
+Pack = _engine.gpu.Pack
+Shape = tuple[int, int, int, int]
+SHAPES: tuple[Shape, ...] = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88))  # key heads, value heads, dk, dv
+MODEL: Shape = (1, 2, 128, 128)
+
+
+def close(got: F32, want: F32 | F64) -> None:
+    check("delta_net", got, want, np.abs(want).max() + 1e-20 if want.size else 1.0)
+
+
+class Inputs:
+    """Prepared rows as the engine lays them out: q, k and v side by side."""
+
+    def __init__(self, shape: Shape, rows: int, rng: np.random.Generator, decay: float) -> None:
+        kh, vh, dk, dv = shape
+        self.shape = shape
+        self.qkv = rng.normal(size=(rows, 2 * kh * dk + vh * dv)).astype(np.float32)
+        for i, unit in ((0, dk**-0.5), (1, 1.0)):
+            heads = self.qkv[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk)
+            heads = heads / np.linalg.norm(heads, axis=-1, keepdims=True) * np.float32(unit)
+            self.qkv[:, i * kh * dk : (i + 1) * kh * dk] = heads.reshape(rows, -1)
+        scale = 10.0 ** rng.uniform(-3, 0.5, (rows, vh))  # decays of several orders of magnitude
+        self.g = (-decay * scale * rng.exponential(size=(rows, vh))).astype(np.float32)
+        self.beta = rng.uniform(size=(rows, vh)).astype(np.float32)
+
+    def rows(self, rows: slice | NDArray[np.int32]) -> Inputs:
+        part = Inputs.__new__(Inputs)
+        part.shape, part.qkv, part.g, part.beta = self.shape, self.qkv[rows], self.g[rows], self.beta[rows]
+        return part
+
+    @property
+    def parts(self) -> tuple[F32, F32, F32, F32, F32]:
+        """q, k, v, g, beta as the reference wants them."""
+        kh, vh, dk, dv = self.shape
+        q, k, v = np.split(self.qkv, (kh * dk, 2 * kh * dk), axis=1)
+        n = len(self.qkv)
+        return q.reshape(n, kh, dk), k.reshape(n, kh, dk), v.reshape(n, vh, dv), self.g, self.beta
+
+
+class Layer:
+    """The state of one layer on the device, unused rows poisoned."""
+
+    def __init__(self, pack: Pack, shape: Shape, rng: np.random.Generator, order: str = "grouped") -> None:
+        kh, vh, dk, dv = shape
+        self.pack, self.order, self.buffer = pack, order, int(rng.integers(2))
+        self.S = rng.normal(size=(vh, dk, dv)).astype(np.float32)
+        self.k = np.full((2, CAP, kh, dk), np.nan, np.float32)
+        self.cs = np.full((2, CAP, vh), np.nan, np.float32)
+        self.delta = np.full((CAP, vh, dv), np.nan, np.float32)
+
+    def copy(self) -> Layer:
+        twin = Layer.__new__(Layer)
+        twin.__dict__ = dict(self.__dict__)
+        return twin
+
+    def run(self, inputs: Inputs, accepted: NDArray[np.int32] | None = None, **tree: NDArray[np.generic]) -> F32:
+        """One append; the caller's arrays stay as they are."""
+        o, self.S, self.k, self.cs, self.delta = gpu_ops.gated_delta(
+            self.pack, inputs.qkv, inputs.g, inputs.beta, self.S, self.k, self.cs, self.delta, self.buffer, accepted,
+            tree.get("parent"), tree.get("ancestors"), self.order)  # fmt: skip
+        self.buffer = (self.buffer + -(-len(inputs.qkv) // CAP)) % 2
+        return np.asarray(o)
+
+    def run_on_cpu(self, inputs: Inputs, accepted: NDArray[np.int32] | None = None, **tree: NDArray[np.generic]) -> F32:
+        self.S, self.k, self.cs, self.delta = self.S.copy(), self.k.copy(), self.cs.copy(), self.delta.copy()
+        k, cs = ([a[self.buffer], a[1 - self.buffer]] for a in (self.k, self.cs))
+        o = cpu.gated_delta(*inputs.parts, self.S, *k, self.delta, *cs, accepted, tree.get("parent"),
+                            tree.get("ancestors"), self.order)  # fmt: skip
+        self.buffer = 1 - self.buffer
+        return np.asarray(o)
+
+
+def everything(layer: Layer, rows: int) -> list[F32]:
+    """What the next append may read."""
+    return [layer.S, layer.delta[:rows], layer.k[layer.buffer][:rows], layer.cs[layer.buffer][:rows]]
+
+
+def check_beside_cpu(layer: Layer, inputs: Inputs, accepted: NDArray[np.int32] | None = None,
+                     **tree: NDArray[np.generic]) -> F32:  # fmt: skip
+    """Runs an append on both; the state of `layer` is then the device's."""
+    twin = layer.copy()
+    got, want = layer.run(inputs, accepted, **tree), twin.run_on_cpu(inputs, accepted, **tree)
+    close(got, want)
+    for ours, theirs in zip(everything(layer, len(got)), everything(twin, len(got)), strict=True):
+        close(ours, theirs)
+    return got
+
+
+@pytest.mark.parametrize("order", ("grouped", "tiled"))
+@pytest.mark.parametrize("shape", (*SHAPES, MODEL))
+def test_steps(pack: Pack, shape: Shape, order: str, seed: int) -> None:
+    """Each folds the one before."""
+    rng = np.random.default_rng(seed)
+    layer = Layer(pack, shape, rng, order)
+    inputs, state = Inputs(shape, 4, rng, 0.3), layer.S
+    want, after = reference.recurrence(*inputs.parts, state, order)
+    none, first = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    for i in range(4):
+        close(check_beside_cpu(layer, inputs.rows(slice(i, i + 1)), first if i else none)[0], want[i])
+    check_beside_cpu(layer, inputs.rows(slice(0, 0)), first)
+    close(layer.S, after)
+
+
+@pytest.mark.parametrize("order", ("grouped", "tiled"))
+@pytest.mark.parametrize(("shape", "rows"), ((SHAPES[0], 33), (SHAPES[1], 2), (SHAPES[1], 17), (SHAPES[2], 32),
+                                             (SHAPES[2], 64), (MODEL, 63)))  # fmt: skip
+def test_chain_then_step_and_fold(pack: Pack, shape: Shape, rows: int, order: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    layer = Layer(pack, shape, rng, order)
+    inputs, following, state = Inputs(shape, rows, rng, 0.1), Inputs(shape, 1, rng, 0.1), layer.S
+    want, after = reference.recurrence(*inputs.parts, state, order)
+    close(check_beside_cpu(layer, inputs), want)
+    assert np.array_equal(layer.S, state), "nothing accepted leaves the state"
+    alone, path = layer.copy(), np.arange(rows, dtype=np.int32)
+    check_beside_cpu(alone, inputs.rows(slice(0, 0)), path)
+    close(alone.S, after)
+    close(check_beside_cpu(layer, following, path), reference.recurrence(*following.parts, after, order)[0])
+    assert np.array_equal(layer.S, alone.S), "a fold gives the same bits alone and before a step"
+
+
+@pytest.mark.parametrize("shape", (*SHAPES[:2], (1, 1, 256, 40)))
+def test_trees_with_accepted_paths_equal_the_sequence(pack: Pack, shape: Shape, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    layer = Layer(pack, shape, rng)
+    state, taken, accepted = layer.S, [], np.zeros(0, np.int32)
+    for n in (22, 1, 3, 64, 7):
+        inputs = Inputs(shape, n, rng, 0.2)
+        parent, masks = random_tree(n, rng)
+        got = check_beside_cpu(layer, inputs, accepted, parent=parent, ancestors=masks)
+        leaf = int(rng.integers(n))
+        accepted = path_to(parent, leaf)
+        taken.append(inputs.rows(accepted))
+        sequence = [np.concatenate(parts) for parts in zip(*(part.parts for part in taken), strict=True)]
+        want, after = reference.recurrence(*sequence, state)
+        close(got[leaf], want[-1])
+    layer.run(inputs.rows(slice(0, 0)), accepted)
+    close(layer.S, after)
+
+
+@pytest.mark.parametrize("rows", (65, 128, 200))
+@pytest.mark.parametrize("shape", (SHAPES[0], SHAPES[1]))
+def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, rows: int, seed: int) -> None:
+    """After a tree whose path it folds first; what is left pending is what run by run leaves."""
+    rng = np.random.default_rng(seed)
+    layer = Layer(pack, shape, rng, "tiled")
+    before = Inputs(shape, 5, rng, 0.2)
+    parent, masks = random_tree(5, rng)
+    layer.run(before, parent=parent, ancestors=masks)
+    path, inputs, twin = path_to(parent, 4), Inputs(shape, rows, rng, 0.05), layer.copy()
+    by_runs, folded = [], path
+    for first in range(0, rows, CAP):
+        by_runs.append(twin.run(inputs.rows(slice(first, first + CAP)), folded))
+        folded = np.arange(len(by_runs[-1]), dtype=np.int32)
+    state = reference.recurrence(*before.rows(path).parts, layer.S, "tiled")[1]
+    got = layer.run(inputs, path)
+    close(got, reference.recurrence(*inputs.parts, state, "tiled")[0])
+    close(got, np.concatenate(by_runs))
+    assert layer.buffer == twin.buffer
+    for ours, theirs in zip(everything(layer, len(folded)), everything(twin, len(folded)), strict=True):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("rows", (1, 31, 130))
+def test_hard_inputs(pack: Pack, rows: int, seed: int) -> None:
+    """Decays that underflow, beta of 0 and 1, keys of zero."""
+    rng = np.random.default_rng(seed)
+    shape = (2, 4, 32, 32)
+    layer = Layer(pack, shape, rng)
+    inputs = Inputs(shape, rows, rng, 1.0)
+    inputs.g[:, 0], inputs.g[::2, 1] = -300.0, -90.0
+    inputs.beta[:, 2], inputs.beta[::3, 3] = 0.0, 1.0
+    inputs.qkv[::4, 2 * 32 : 4 * 32] = 0
+    want, after = reference.recurrence(*inputs.parts, layer.S)
+    close(layer.run(inputs), want)
+    layer.run(inputs.rows(slice(0, 0)), np.arange((rows - 1) % CAP + 1, dtype=np.int32))
+    close(layer.S, after)
+
+
+@pytest.mark.parametrize("taps", (2, 4, 8))
+@pytest.mark.parametrize("channels", (1, 70))
+def test_conv_over_trees_with_accepted_paths(pack: Pack, taps: int, channels: int, seed: int) -> None:
+    """Paths shorter than the kernel among them; every row against the convolution of its own path."""
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(channels, taps)).astype(np.float32)
+    history, pending = np.zeros((taps - 1, channels), np.float32), np.full((CAP, channels), np.nan, np.float32)
+    sequence, accepted = history, None
+    for n in (5, 1, 1, 64, 2, 9, 1):
+        x = rng.normal(size=(n, channels)).astype(np.float32)
+        parent, _ = random_tree(n, rng)
+        tail = sequence[len(sequence) - taps + 1 :]
+        want = np.stack([reference.causal_conv(x[path_to(parent, i)], w, tail)[-1] for i in range(n)])
+        y, history, pending = gpu_ops.causal_conv(pack, x, w, history, pending, accepted, parent)
+        close(y, want)
+        assert np.array_equal(history, tail) and np.array_equal(pending[:n], x)
+        accepted = path_to(parent, int(rng.integers(n)))
+        sequence = np.concatenate([sequence, x[accepted]])
+    y, history, _ = gpu_ops.causal_conv(pack, x[:0], w, history, pending, accepted)
+    assert np.array_equal(history, sequence[len(sequence) - taps + 1 :])
+
+
+@pytest.mark.parametrize("rows", (64, 65, 66, 200))
+def test_conv_over_a_long_chain(pack: Pack, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, w = rng.normal(size=(rows, 33)).astype(np.float32), rng.normal(size=(33, 4)).astype(np.float32)
+    history, pending = rng.normal(size=(3, 33)).astype(np.float32), rng.normal(size=(CAP, 33)).astype(np.float32)
+    sequence = np.concatenate([history, pending[:2]])[-3:]
+    y, history, pending = gpu_ops.causal_conv(pack, x, w, history, pending, np.arange(2, dtype=np.int32))
+    close(y, reference.causal_conv(x, w, sequence))
+    last = (rows - 1) // CAP * CAP
+    assert np.array_equal(history, np.concatenate([sequence, x[:last]])[-3:])
+    assert np.array_equal(pending[: rows - last], x[last:])
+
+
+@pytest.mark.parametrize(("dk", "vh"), ((8, 3), (40, 16), (128, 33)))
+def test_prepare(pack: Pack, dk: int, vh: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, kh = 5, 3
+    fused = rng.normal(size=(rows, 2 * kh * dk + 5)).astype(np.float32)
+    fused[3] *= np.float32(1e-4)  # here eps on the sum and eps on the mean are far apart
+    fused[4] = 0
+    q, k = (fused[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk) for i in range(2))
+    a, b = rng.normal(size=(2, rows, vh)).astype(np.float32) * np.float32(8)
+    a[0, :3] = [-60.0, 25.0, 200.0]
+    b[0, :2] = [-40.0, 40.0]
+    a_neg, dt_bias = -rng.uniform(0.1, 8, vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
+    want_q, want_k, want_g, want_beta = reference.prepare(q, k, a, b, a_neg, dt_bias, 1e-6)
+    got, g, beta = gpu_ops.delta_prepare(pack, fused, a, b, a_neg, dt_bias, kh, dk, 1e-6)
+    assert np.array_equal(got[:, 2 * kh * dk :], fused[:, 2 * kh * dk :])
+    want = np.concatenate([want_q.reshape(rows, -1), want_k.reshape(rows, -1)], axis=1)
+    check("norm", got[:, : 2 * kh * dk], want, np.abs(want) + 1e-30)
+    # The sum in the exponent is rounded: so much of a small g as the sum is large.
+    check("norm", g, want_g, np.abs(want_g) * (1 + np.abs(a + dt_bias)))
+    check("norm", beta, want_beta, want_beta)
+
+
+def test_rope_table(pack: Pack, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pos = rng.integers(0, 1 << 20, (3, 70)).astype(np.int32)
+    pos[:, :9], pos[:, 9] = np.arange(9), [-5, (1 << 30) - 1, 262143]
+    axis = rng.integers(0, 3, 37).astype(np.uint8)
+    inv_freq = (1e7 ** (-np.arange(37) / 37)).astype(np.float32)
+    got, on_cpu = gpu_ops.rope_table(pack, pos, axis, inv_freq), cpu.rope_table(pos, axis, inv_freq)
+    for ours, theirs, want in zip(got, on_cpu, rope_reference.rope_table(pos, axis, inv_freq), strict=True):
+        check("rope", ours, want, np.ones_like(want))
+        check("rope", ours, theirs, np.ones_like(want))
