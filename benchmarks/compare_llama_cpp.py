@@ -19,7 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lucebox.bench import Summary, device_name
+from lucebox.bench import Summary
+from lucebox.machine import processor_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "cpu.csv"
@@ -86,7 +87,7 @@ def rows_of(
             Row(
                 date=date.today().isoformat(),
                 commit=commit,
-                device=device_name(),
+                device=processor_name(),
                 threads=args.threads,
                 model=args.model.name,
                 test=labels[test],
@@ -159,11 +160,14 @@ def main() -> int:
     if args.csv:
         append(args.csv, rows)
     if args.json:
-        settings = {"lucebox": {k: our_report[k] for k in ("isa", "activations")}, "llama.cpp": peer_report["settings"]}
+        settings = {
+            "lucebox": {k: our_report[k] for k in ("kernels", "activations")},
+            "llama.cpp": peer_report["settings"],
+        }
         runs = {"lucebox": ours, "llama.cpp": theirs}
         print(json.dumps({"rows": [asdict(row) for row in rows], "runs": runs, "settings": settings}, indent=2))
     else:
-        print(f"{args.model.name}, {args.threads} threads, {device_name()}, {args.pairs} pairs")
+        print(f"{args.model.name}, {args.threads} threads, {processor_name()}, {args.pairs} pairs")
         print(table(rows))
     return 0
 

@@ -18,11 +18,12 @@ import numpy as np
 from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
 from lucebox.chat.template import ChatTemplate
+from lucebox.devices import open_pack, resolve_target
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.hub import Progress
+from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling
-from lucebox.packs import parse_target
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
 from lucebox.text import StopMatcher, StreamDecoder
@@ -30,6 +31,7 @@ from lucebox.text import StopMatcher, StreamDecoder
 __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
+BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 ENGINE_FIELDS = [
     "architecture",
     "n_layers",
@@ -101,10 +103,13 @@ class LLM:
         offline: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.target_reason = _only_cpu(target)
+        selection = resolve_target(target)
+        self.target_reason = "; ".join(selection.report)
         for name, value in (("context", context), ("threads", threads)):
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
+        self._pack = open_pack(selection)
+        self.device = selection.device.name if selection.device else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
             str(resolved.path),
@@ -114,6 +119,7 @@ class LLM:
             activations=activations,
             kv=kv,
             prefill_chunk=prefill_chunk,
+            pack=self._pack,
         )
         self._session = _engine.Session(self._engine)
         self._assets = TextAssets.load(resolved.path)
@@ -122,7 +128,7 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
         self.options = EngineOptions(
-            target="cpu",
+            target=selection.target,
             context=self.memory_plan.context,
             threads=self._engine.info["threads"],
             activations=activations,
@@ -145,7 +151,7 @@ class LLM:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                del self._session, self._engine
+                del self._session, self._engine, self._pack
 
     # --- text
 
@@ -386,6 +392,20 @@ class LLM:
 
     # --- measurement
 
+    @property
+    def kernels(self) -> str:
+        """What computes: threads and instruction set, or the pack."""
+        if self._pack is not None:
+            return f"pack {self._pack.target}"
+        return f"{self.options.threads} threads, {self.options.isa}"
+
+    def read_bandwidth(self) -> float:
+        """GB/s at which this target reads memory, measured now: the ceiling of decoding."""
+        if self._pack is not None:
+            return _engine.gpu_ops.read_bandwidth(self._pack, BANDWIDTH_BYTES) / 1e9
+        assert self.options.threads is not None  # an open LLM knows its number
+        return _engine.read_bandwidth(self.options.threads, BANDWIDTH_BYTES)
+
     def bench_prefill(self, n_tokens: int) -> float:
         """Seconds to compute a prompt of n_tokens from an empty session."""
         ids = np.arange(n_tokens, dtype=np.int32) % self.info.vocab
@@ -413,17 +433,6 @@ class LLM:
         if self._closed:
             raise InvalidRequestError("this LLM was closed")
         return self._lock
-
-
-def _only_cpu(target: str) -> str:
-    """Why a model loaded for this target runs on the CPU."""
-    spec = parse_target(target)
-    if spec.backend not in ("auto", "cpu"):
-        raise UnsupportedError(
-            f'models run on target "cpu" in this version, got {target!r}: the GPU engine is not part of it yet. '
-            f"`lucebox doctor` and `lucebox selftest --target {target}` check the GPU and its pack"
-        )
-    return "asked for" if spec.backend == "cpu" else "models run on the CPU in this version, whatever GPU is there"
 
 
 def _check(sampling: Sampling) -> None:

@@ -6,23 +6,18 @@ of the ceiling that is reached. Measures only; the CLI and plots.py show it.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Measurement", "Report", "Summary", "device_name", "measure"]
-
-BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
+__all__ = ["Measurement", "Report", "Summary", "measure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +67,13 @@ class Report:
     model: str
     architecture: str
     file_bytes: int
+    target: str
     device: str
-    threads: int
-    isa: str
+    kernels: str
+    """What computed: threads and instruction set, or the pack."""
     activations: str
     bandwidth_gb_s: float
-    """Read bandwidth with the same number of threads: the larger of a measurement before and one after the tests."""
+    """Read bandwidth of the device: the larger of a measurement before and one after the tests."""
     measurements: tuple[Measurement, ...]
 
     def share(self, measurement: Measurement) -> float | None:
@@ -99,18 +95,16 @@ def measure(
         if value < least:
             raise InvalidRequestError(f"[bench] {what} must be at least {least}, got {value}")
 
-    threads = llm.options.threads
-    assert threads is not None  # an open LLM knows its number
-    bandwidth = _engine.read_bandwidth(threads, BANDWIDTH_BYTES)
+    bandwidth = llm.read_bandwidth()
     measurements = tuple(_tests(llm, prefill, decode, depth, runs, on_run))
-    bandwidth = max(bandwidth, _engine.read_bandwidth(threads, BANDWIDTH_BYTES))
+    bandwidth = max(bandwidth, llm.read_bandwidth())
     return Report(
         model=llm.info.name,
         architecture=llm.info.architecture,
         file_bytes=llm.info.file_bytes,
-        device=device_name(),
-        threads=threads,
-        isa=llm.options.isa,
+        target=llm.options.target,
+        device=llm.device,
+        kernels=llm.kernels,
         activations=llm.options.activations,
         bandwidth_gb_s=bandwidth,
         measurements=measurements,
@@ -142,16 +136,3 @@ def _tests(
 
 def _decode_s(llm: LLM, n_tokens: int, depth: int) -> float:
     return sum(llm.bench_decode(n_tokens, depth))
-
-
-def device_name() -> str:
-    """The processor as the system names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        lines = []
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()

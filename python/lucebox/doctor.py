@@ -13,15 +13,15 @@ from pathlib import Path
 
 import lucebox
 from lucebox import _engine, machine, packs
-from lucebox.bench import device_name
 from lucebox.errors import DeviceError, PackError
+from lucebox.machine import processor_name
 
 __all__ = ["DeviceState", "DriverState", "Gpu", "Host", "PackState", "Report", "Survey", "examine", "survey"]
 
 VENDORS = {"cuda": "nvidia", "hip": "amd"}
 DRIVER_NAMES = {"cuda": "NVIDIA driver", "hip": "AMD driver (ROCm runtime)"}
 KERNEL_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu"}
-CPU_ONLY = "Models run on the CPU in this version."
+ON_CPU = "Models run on the CPU."
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def _host(root: Path) -> Host:
         lucebox=lucebox.__version__,
         python=platform.python_version(),
         os=machine.os_name(root),
-        cpu=device_name(),
+        cpu=processor_name(),
         isa=_engine.best_isa(),
         memory_bytes=machine.memory_bytes(root),
         wsl=machine.is_wsl(root),
@@ -278,9 +278,9 @@ def _verdict(devices: Sequence[DeviceState], wsl: bool) -> tuple[bool, str]:
     ready = [device for device in devices if device.pack]
     if ready:
         names = " and ".join(f"{device.target} ({device.name})" for device in ready)
-        return True, f"{names} ready; `lucebox selftest --target {ready[0].target}` checks every kernel. {CPU_ONLY}"
+        return True, f"{names} ready; `lucebox selftest --target {ready[0].target}` checks every kernel."
     if devices:
-        return False, f"No GPU of this machine can be used yet; the reasons stand beside them. {CPU_ONLY}"
+        return False, f"No GPU of this machine can be used yet; the reasons stand beside them. {ON_CPU}"
     if wsl:
-        return True, f"No GPU found; under WSL it comes with the GPU driver installed in Windows. {CPU_ONLY}"
-    return True, f"No GPU found. {CPU_ONLY}"
+        return True, f"No GPU found; under WSL it comes with the GPU driver installed in Windows. {ON_CPU}"
+    return True, f"No GPU found. {ON_CPU}"

@@ -1,5 +1,5 @@
-"""The GPUs of this machine as the kernel shows them in /proc and /sys, for when no driver library answers. Every
-function takes the root of those trees."""
+"""This machine's processor, and its GPUs as the kernel shows them in /proc and /sys, for when no driver library
+answers. Functions that take a root read the trees below it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FoundGpu", "find_gpus", "is_wsl", "memory_bytes", "nvidia_driver", "os_name"]
+__all__ = ["FoundGpu", "find_gpus", "is_wsl", "memory_bytes", "nvidia_driver", "os_name", "processor_name"]
 
 ROOT = Path("/")
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd"}
@@ -163,3 +163,16 @@ def _hex(file: Path) -> int | None:
         return int(_text(file), 16)
     except ValueError:
         return None
+
+
+def processor_name() -> str:
+    """The processor as the system names it."""
+    try:
+        lines = (ROOT / "proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

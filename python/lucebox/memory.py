@@ -25,8 +25,10 @@ class MemoryPlan:
     entries: tuple[PlanEntry, ...]
     total_bytes: int
     """Private memory: the sum of the entries."""
+    place: str
+    """Whose memory: cpu, cuda:0."""
     mapped_bytes: int
-    """Weights, mapped from the file and shared with the system's page cache."""
+    """Weights the CPU reads, mapped from the file and shared with the system's page cache."""
     available_bytes: int
     """Memory that was free when the plan was made."""
     context: int
@@ -38,9 +40,11 @@ class MemoryPlan:
         return cls(entries=entries, **{name: value for name, value in plan.items() if name != "entries"})
 
     def __str__(self) -> str:
-        rows = [("weights (mapped)", self.mapped_bytes, "read from the file as needed")]
+        mapped = ("weights (mapped)", self.mapped_bytes, "read from the file as needed")
+        rows = [mapped] if self.mapped_bytes else []
         rows += [(entry.name, entry.bytes, entry.detail) for entry in self.entries]
-        rows.append(("total", self.mapped_bytes + self.total_bytes, f"of {_mib(self.available_bytes)} available"))
+        available = f"of {_mib(self.available_bytes)} available ({self.place})"
+        rows.append(("total", self.mapped_bytes + self.total_bytes, available))
         return "\n".join(f"{name:<18}{_mib(size):>14}  {detail}" for name, size, detail in rows)
 
 

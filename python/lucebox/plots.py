@@ -53,7 +53,7 @@ def save_bench_plot(report: Report, path: str | Path) -> None:
         axes.set_xlabel(f"{test} tokens/s (median, whiskers min to max of {len(bars[0].seconds)} runs)")
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()
-    figure.suptitle(f"{report.model} on {report.device}, {report.threads} threads", fontsize=10)
+    figure.suptitle(f"{report.model} on {report.device}, {report.kernels}", fontsize=10)
     try:
         figure.savefig(path, dpi=150)
     except ValueError as error:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.doctor import survey
+from lucebox.devices import open_pack, resolve_target
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
-from lucebox.packs import Choice, Device, Manifest, find, parse_target, select
+from lucebox.packs import Manifest, parse_target
 from lucebox.selftest_cases import LIMITS, Case, cases
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
@@ -40,11 +40,10 @@ class DeviceOps(Protocol):
 class PackDevice:
     """A pack loaded on a device of this machine."""
 
-    def __init__(self, name: str, device: Device, choice: Choice) -> None:
+    def __init__(self, name: str, manifest: Manifest, pack: _engine.gpu.Pack) -> None:
         self.name = name
-        self.manifest = choice.pack.manifest
-        opened = _engine.gpu.Device(device.vendor, device.index)
-        self._pack = _engine.gpu.Pack(opened, choice.pack.manifest_json, choice.pack.load())
+        self.manifest = manifest
+        self._pack = pack
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
         result = getattr(_engine.gpu_ops, case.op)(self._pack, *case.arguments, **case.options)
@@ -57,16 +56,15 @@ def open_device(target: str, note: Callable[[str], None]) -> PackDevice:
     Raises:
         InvalidRequestError, DeviceError, PackError: it names the CPU, there is no such device, or no pack for it.
     """
-    spec = parse_target(target)
-    if spec.backend == "cpu":
+    if parse_target(target).backend == "cpu":
         raise InvalidRequestError("a self-test compares a GPU pack with the CPU: target must be cuda:N, hip:N or sim")
-    devices = survey().devices if spec.backend == "auto" else _engine.gpu.devices(spec.backend)
-    selection = select(spec, devices, find())
-    if selection.device is None or selection.choice is None:
+    selection = resolve_target(target)
+    pack = open_pack(selection)
+    if pack is None or selection.choice is None:
         raise PackError(f"nothing to test: {'; '.join(selection.report)}. `lucebox doctor` says more")
     for line in selection.report:
         note(line)
-    return PackDevice(selection.target, selection.device, selection.choice)
+    return PackDevice(selection.target, selection.choice.pack.manifest, pack)
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import gguf
 import lucebox
 import pytest
-from lucebox.bench import Measurement, Summary, device_name, measure
+from lucebox.bench import Measurement, Summary, measure
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.machine import processor_name
 from lucebox.plots import save_bench_plot
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -40,7 +41,7 @@ def test_measure_counts_every_test_and_run(tmp_path: Path) -> None:
     assert (short.weight_bytes, long.weight_bytes) == (4 * bytes_per_token, 8 * bytes_per_token)
     assert all(seconds > 0 for m in report.measurements for seconds in m.seconds)
     assert report.bandwidth_gb_s > 0.1
-    assert report.device == device_name() != ""
+    assert report.device == processor_name() != ""
 
     picture = tmp_path / "bench.svg"
     save_bench_plot(report, picture)

@@ -31,7 +31,7 @@ def diagnosis(root: Path, answers: Survey = SILENT) -> Report:
 def test_no_gpu_is_well(tmp_path: Path) -> None:
     report = diagnosis(tmp_path)
     assert (report.ok, report.devices, report.install) == (True, (), None)
-    assert report.verdict == "No GPU found. Models run on the CPU in this version."
+    assert report.verdict == "No GPU found. Models run on the CPU."
     assert [driver.error for driver in report.drivers] == [NO_CUDA, NO_HIP]
 
 
@@ -53,8 +53,7 @@ def test_a_gpu_with_its_pack_is_ready(tmp_path: Path) -> None:
     assert pack.bytes == sum(map(len, pack_data.CODE.values()))
     assert (report.ok, report.install) == (True, None)
     assert report.verdict == (
-        "cuda:0 (NVIDIA H100 80GB HBM3) ready; `lucebox selftest --target cuda:0` checks every kernel. "
-        "Models run on the CPU in this version."
+        "cuda:0 (NVIDIA H100 80GB HBM3) ready; `lucebox selftest --target cuda:0` checks every kernel."
     )
     assert dataclasses.astuple(report.drivers[0]) == ("cuda", "CUDA 13.0", None, None)
 
@@ -64,7 +63,7 @@ def test_missing_packs_come_as_one_line_for_the_machine(tmp_path: Path) -> None:
     assert report.install == 'pip install "lucebox[sm90,gfx1151]"'
     assert not report.ok
     assert report.verdict == (
-        "No GPU of this machine can be used yet; the reasons stand beside them. Models run on the CPU in this version."
+        "No GPU of this machine can be used yet; the reasons stand beside them. Models run on the CPU."
     )
 
 

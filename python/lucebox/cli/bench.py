@@ -15,7 +15,7 @@ DESCRIPTION = """Measure how fast a model runs here.
 
 pp N is a prefill of N tokens from an empty context, tg N the decoding of N tokens one by one after --depth tokens;
 both without text or sampling. Every test runs once unmeasured, then --runs times. GB/s counts the weights read per
-decoded token; its share is of the read bandwidth measured in the same process with the same threads."""
+decoded token; its share is of the read bandwidth of the target, measured in the same process."""
 JSON_HELP = "print one JSON object with every run"
 
 
@@ -91,8 +91,8 @@ def as_json(report: Report) -> dict[str, Any]:
 def print_report(report: Report) -> None:
     console.write(
         f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device}: "
-        f"{report.threads} threads, {report.isa} kernels, {report.activations} activations\n"
-        f"read bandwidth of this machine with {report.threads} threads: {report.bandwidth_gb_s:.1f} GB/s\n\n"
+        f"{report.target}, {report.kernels}, {report.activations} activations\n"
+        f"it reads {report.bandwidth_gb_s:.1f} GB/s\n\n"
     )
     rows = []
     for measurement in report.measurements:

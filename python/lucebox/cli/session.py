@@ -37,12 +37,12 @@ def opening_line(llm: LLM) -> str:
     info, plan = llm.info, llm.memory_plan
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
-        f"{console.size(plan.mapped_bytes)} mapped",
+        f"{llm.options.target}, {llm.kernels}",
+        f"{console.size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
         f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
         f"context {plan.context}",
-        f"{llm.options.threads} threads",
     )
-    return " | ".join(parts)
+    return " | ".join(part for part in parts if part)
 
 
 def summary(result: Generation) -> str:

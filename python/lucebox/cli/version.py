@@ -7,9 +7,9 @@ import platform
 from importlib import metadata
 
 from lucebox import _engine
-from lucebox.bench import device_name
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
+from lucebox.machine import processor_name
 
 JSON_HELP = "print one JSON object"
 
@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
         "lucebox": installed,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": device_name(),
+        "device": processor_name(),
         "isa": _engine.best_isa(),
         "isas": _engine.available_isas(),
     }

@@ -12,6 +12,8 @@
 #include "base/bandwidth.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/gpu_call.h"
+#include "engine/place_gpu.h"
 #include "engine/session.h"
 
 namespace nb = nanobind;
@@ -83,14 +85,23 @@ Activations activations_from(const std::string& text) {
 }
 
 std::shared_ptr<Engine> open_engine(const std::string& path, int context, int threads, const std::string& isa,
-                                    const std::string& activations, const std::string& kv, int prefill_chunk) {
+                                    const std::string& activations, const std::string& kv, int prefill_chunk,
+                                    const PythonPack* pack, const nb::object& progress) {
   const EngineOptions options{.context = context,
                               .n_threads = threads,
                               .isa = isa_from(isa),
                               .activations = activations_from(activations),
                               .kv = kv_from(kv),
                               .prefill_chunk = prefill_chunk};
-  return without_gil([&] { return Engine::open(path, options); });
+  std::unique_ptr<Place> place;
+  if (pack != nullptr) place = gpu_place(pack->shared(), pack->name());
+  LoadProgress report;
+  if (!progress.is_none())
+    report = [&](size_t done, size_t total) {
+      nb::gil_scoped_acquire gil;
+      progress(done, total);
+    };
+  return without_gil([&] { return Engine::open(path, options, std::move(place), report); });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -123,6 +134,7 @@ nb::dict plan_of(const Engine& engine) {
   nb::dict d;
   d["entries"] = entries;
   d["total_bytes"] = plan.total_bytes();
+  d["place"] = plan.place;
   d["mapped_bytes"] = plan.mapped_bytes;
   d["available_bytes"] = plan.available_bytes;
   d["context"] = plan.context;
@@ -181,7 +193,8 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_static("open", &open_engine, "path"_a, "context"_a = 0, "threads"_a = 0, "isa"_a = "auto",
-                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 512)
+                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 512, "pack"_a = nb::none(),
+                  "progress"_a = nb::none())
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", &plan_of)
       .def_prop_ro("fingerprint", &Engine::fingerprint);

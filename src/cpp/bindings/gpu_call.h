@@ -36,22 +36,27 @@ using FloatMatrix = In<float, 2>;
 class PythonPack {
  public:
   PythonPack(const gpu::Device& device, const std::string& manifest_json, const std::map<std::string, nb::bytes>& files)
-      : pack_(device, manifest_json, views(files)), stream_(device) {}
+      : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), stream_(device) {}
 
-  const gpu::Target& target() const { return pack_.target(); }
-  const gpu::Device& device() const { return pack_.device(); }
+  const gpu::Target& target() const { return pack_->target(); }
+  // "cuda:0"; the simulator is "sim".
+  std::string name() const {
+    const gpu::DeviceInfo& info = device().info();
+    return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
+  }
+  const gpu::Device& device() const { return pack_->device(); }
   const gpu::Stream& stream() const { return stream_; }
-  gpu::Pack& pack() { return pack_; }
+  const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }
 
   template <class Params>
   void run(const gpu::Launch& launch, const Params& params) {
     started_.emplace_back(launch.kernel);
     last_ = gpu::to_string(launch);
-    pack_.run(launch, params, stream_);
+    pack_->run(launch, params, stream_);
   }
   template <class Op>
   void run(const Op& op) {
-    run(gpu::choose(op, pack_.target()), op);
+    run(gpu::choose(op, target()), op);
   }
   // A group as the engine runs it: x rounded once into `rounded` where the weights want it, then the mat-vecs.
   void run(const LinearGroup& group, std::byte* rounded) {
@@ -64,7 +69,7 @@ class PythonPack {
     run_rounded(group, x);
   }
   void run_rounded(const LinearGroup& group, const RoundedRows& x) {
-    const gpu::VecLaunches vecs = gpu::choose(group, x, pack_.target());
+    const gpu::VecLaunches vecs = gpu::choose(group, x, target());
     for (int i = 0; i < vecs.n; ++i) run(vecs.launches[i].launch, vecs.launches[i].params);
   }
   std::vector<std::string> take_started() { return std::exchange(started_, {}); }
@@ -77,7 +82,7 @@ class PythonPack {
     return result;
   }
 
-  gpu::Pack pack_;
+  std::shared_ptr<gpu::Pack> pack_;
   gpu::Stream stream_;
   std::vector<std::string> started_;
   std::string last_;

@@ -1,3 +1,9 @@
-# Shape and target to kernel and geometry: pure functions, no driver.
+# Shape and target to kernel and geometry: pure functions, no driver. And the stream that carries them out.
 target_sources(lucebox_engine PRIVATE
-  launch/delta_net.cpp launch/elementwise.cpp launch/launch.cpp launch/linear.cpp launch/pack.cpp launch/target.cpp)
+  launch/delta_net.cpp
+  launch/elementwise.cpp
+  launch/gpu_stream.cpp
+  launch/launch.cpp
+  launch/linear.cpp
+  launch/pack.cpp
+  launch/target.cpp)

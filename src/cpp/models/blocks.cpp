@@ -58,7 +58,7 @@ struct DeltaBuffers {
 };
 
 Tree rows_from(const Tree& tree, int first) {
-  // Only chains are longer than one run, so a tree is never cut.
+  // Only chains are longer than one call takes, so a tree is never cut.
   LB_ASSERT(first == 0 || tree.parent == nullptr);
   return tree;
 }
@@ -121,8 +121,8 @@ void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& ste
   run(in, step.stream);
 
   const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;
-  for (int i = 0; i < step.state.n_runs(); ++i) {
-    const SequenceState::Run r = step.state.recurrent(layer, i);
+  for (int i = 0; i < step.state.n_calls(); ++i) {
+    const SequenceState::Call r = step.state.recurrent(layer, i);
     const Tree tree = rows_from(step.tree, r.first_row);
     const size_t row = r.first_row;
     float* c = b.c + row * channels;

@@ -24,6 +24,9 @@ class Stream {
   virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; there on return
   virtual void zero(void* to, size_t bytes) = 0;
 
+  // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
+  virtual int most_chain_rows() const = 0;
+
   virtual void run(const Embed&) = 0;
   virtual void run(const RopeTable&) = 0;
   virtual void run(const Rope&) = 0;

@@ -87,6 +87,7 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
   appended_ = false;
   n_rows_ = rows;
   n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
+  n_calls_ = (rows - 1) / stream_.most_chain_rows() + 1;
   numbers_.n_past = n_tokens_;
   publish();
 }
@@ -97,14 +98,14 @@ KvLayer SequenceState::kv(int layer) const {
   return {pages.k, pages.v, layout_.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
 }
 
-SequenceState::Run SequenceState::recurrent(int layer, int run) const {
-  LB_ASSERT(appending_ && run < n_runs_);
+SequenceState::Call SequenceState::recurrent(int layer, int call) const {
+  LB_ASSERT(appending_ && call < n_calls_);
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
-  const int first = run * kMaxTree;
+  const int most_rows = stream_.most_chain_rows(), first = call * most_rows;
   const AppendNumbers& numbers = *layout_.numbers;
   const Accepted accepted =
-      run == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.run, &numbers.n_run};
-  return {first, std::min(kMaxTree, n_rows_ - first), accepted, &numbers.key_buffer, run % 2, memory};
+      call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.run, &numbers.n_run};
+  return {first, std::min(most_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
 
 void SequenceState::end_append() {

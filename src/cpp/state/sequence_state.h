@@ -74,16 +74,16 @@ class SequenceState {
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
   // Recurrent layers take an append in runs of at most kMaxTree rows; run 0 folds what was accepted before, each
-  // later run folds the whole run before it.
-  struct Run {
+  // later run folds the whole run before it. A stream takes several runs of a chain in one call.
+  struct Call {
     int first_row, rows;
     Accepted accepted;
     const int32_t* buffer;
     int flip;
     RecurrentLayer layer;
   };
-  int n_runs() const { return n_runs_; }
-  Run recurrent(int layer, int run) const;
+  int n_calls() const { return n_calls_; }
+  Call recurrent(int layer, int call) const;
   void end_append();
 
   // --- after it
@@ -127,7 +127,7 @@ class SequenceState {
 
   bool appending_ = false, appended_ = false;
   bool is_tree_ = false;
-  int n_rows_ = 0, n_runs_ = 0;
+  int n_rows_ = 0, n_runs_ = 0, n_calls_ = 0;
 };
 
 }  // namespace lb

@@ -1,0 +1,31 @@
+"""From the target a user writes to a device of this machine with its pack on it."""
+
+from __future__ import annotations
+
+from lucebox import _engine
+from lucebox.doctor import survey
+from lucebox.packs import Selection, find, parse_target, select
+
+__all__ = ["open_pack", "resolve_target"]
+
+
+def resolve_target(target: str) -> Selection:
+    """The device and pack that `target` ("auto", "cpu", "cuda:0", "hip:1", "sim") comes to on this machine.
+
+    Raises:
+        InvalidRequestError, DeviceError, PackError: it is no target, there is no such device, or no pack for it.
+    """
+    spec = parse_target(target)
+    if spec.backend == "cpu":
+        return select(spec, (), find())
+    devices = survey().devices if spec.backend == "auto" else _engine.gpu.devices(spec.backend)
+    return select(spec, devices, find())
+
+
+def open_pack(selection: Selection) -> _engine.gpu.Pack | None:
+    """The pack of a selection, its files checked, loaded on the device; None for the CPU."""
+    if selection.device is None or selection.choice is None:
+        return None
+    device = _engine.gpu.Device(selection.device.vendor, selection.device.index)
+    pack = selection.choice.pack
+    return _engine.gpu.Pack(device, pack.manifest_json, pack.load())

@@ -1,0 +1,79 @@
+// Weights are taken apart into planes on their way to the device; scratch is what the largest launches need.
+#include "engine/place_gpu.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/engine.h"
+#include "launch/gpu_stream.h"
+#include "quant/repack.h"
+
+namespace lb {
+namespace {
+
+// Left to the driver: contexts, code, graphs.
+constexpr size_t kReserveBytes = size_t(256) << 20;
+
+// Ops run one after another: they share the scratch of the largest.
+size_t scratch_of(const Model& model, const EngineOptions& options) {
+  const int rows = std::max(options.prefill_chunk, kMaxTree);
+  size_t bytes = rounded_bytes(rows, model.widest_input(), options.activations == Activations::kF32);
+  for (const LayerShape& shape : model.layer_shapes())
+    if (const auto* r = std::get_if<RecurrentShape>(&shape))
+      bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(rows, r->n_v_heads));
+  return bytes;
+}
+
+class GpuPlace final : public Place {
+ public:
+  GpuPlace(std::shared_ptr<gpu::Pack> pack, std::string name) : pack_(std::move(pack)), name_(std::move(name)) {}
+
+  std::string name() const override { return name_; }
+  size_t available_bytes() const override {
+    const size_t free = pack_->device().memory().free_bytes;
+    return free > kReserveBytes ? free - kReserveBytes : 0;
+  }
+  std::string memory_name() const override { return cat("memory of ", name_); }
+  bool maps_weights() const override { return false; }
+  size_t weight_bytes(Model& model) const override {
+    Carver counter;
+    model.place(counter, {}, nullptr);
+    return counter.used();
+  }
+  size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {
+    return scratch_of(model, options);
+  }
+  std::string scratch_detail(const EngineOptions&) const override {
+    return cat("rounded activations, partial attention; pack ", pack_->target().name);
+  }
+  std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
+    return std::make_unique<GpuStream>(pack_, scratch_of(model, options), options.context);
+  }
+
+  std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const override {
+    const size_t total = weight_bytes(model);
+    std::unique_ptr<Memory> memory = stream.reserve(total);
+    Carver carver(*memory);
+    std::vector<std::byte> planes;
+    const auto put = [&](std::byte* to, const Matrix& m) {
+      planes.assign(quant::plane_layout(m.type, m.n_out, m.n_in).bytes, std::byte{0});
+      quant::to_planes(m.type, m.n_out, m.n_in, m.data, planes.data());
+      stream.upload(to, planes.data(), planes.size());
+      if (progress) progress(carver.used(), total);
+    };
+    model.place(carver, put, &stream);
+    return memory;
+  }
+
+ private:
+  std::shared_ptr<gpu::Pack> pack_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Place> gpu_place(std::shared_ptr<gpu::Pack> pack, std::string name) {
+  return std::make_unique<GpuPlace>(std::move(pack), std::move(name));
+}
+
+}  // namespace lb

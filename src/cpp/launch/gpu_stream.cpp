@@ -1,0 +1,104 @@
+// Copies by way of pinned memory, and ops as launches.
+#include "launch/gpu_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace lb {
+namespace {
+
+class DeviceMemory final : public Memory {
+ public:
+  explicit DeviceMemory(gpu::Buffer buffer) : Memory(buffer.data(), buffer.size()), buffer_(std::move(buffer)) {}
+
+ private:
+  gpu::Buffer buffer_;
+};
+
+}  // namespace
+
+GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity)
+    : pack_(std::move(pack)),
+      stream_(pack_->device()),
+      capacity_(capacity),
+      scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
+      staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {}
+
+std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
+  gpu::Buffer buffer(pack_->device(), std::max<size_t>(bytes, 1));
+  stream_.fill(buffer.data(), 0, buffer.size());
+  return std::make_unique<DeviceMemory>(std::move(buffer));
+}
+
+// Pinned memory that nothing in flight reads or writes.
+std::byte* GpuStream::stage(size_t bytes) {
+  if (staged_ + bytes > kStagingBytes) {
+    stream_.synchronize();
+    staged_ = 0;
+  }
+  std::byte* at = staging_.data() + staged_;
+  staged_ += (bytes + 255) / 256 * 256;
+  return at;
+}
+
+void GpuStream::upload(void* to, const void* from, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    const size_t part = std::min(bytes - done, kStagingBytes / 4);
+    std::byte* staged = stage(part);
+    std::memcpy(staged, static_cast<const std::byte*>(from) + done, part);
+    stream_.copy_to_device(static_cast<std::byte*>(to) + done, staged, part);
+    done += part;
+  }
+}
+
+void GpuStream::download(void* to, const void* from, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    const size_t part = std::min(bytes - done, kStagingBytes);
+    std::byte* staged = stage(part);
+    stream_.copy_to_host(staged, static_cast<std::byte*>(const_cast<void*>(from)) + done, part);
+    stream_.synchronize();
+    staged_ = 0;
+    std::memcpy(static_cast<std::byte*>(to) + done, staged, part);
+    done += part;
+  }
+}
+
+void GpuStream::zero(void* to, size_t bytes) { stream_.fill(static_cast<std::byte*>(to), 0, bytes); }
+
+void GpuStream::run(const Embed& op) { send(op); }
+void GpuStream::run(const Rope& op) { send(op); }
+void GpuStream::run(const RmsNorm& op) { send(op); }
+void GpuStream::run(const GatedRmsNorm& op) { send(op); }
+void GpuStream::run(const SwiGlu& op) { send(op); }
+
+void GpuStream::run(const LinearGroup& group) {
+  const Linear& first = group.products[0];
+  RoundedRows x = {};
+  if (const int bits = gpu::rounded_bits(group)) {
+    x = rounded_rows(scratch_.data(), first.rows, first.n_in, bits == 16);
+    send(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
+  }
+  const gpu::VecLaunches vecs = gpu::choose(group, x, pack_->target());
+  for (int i = 0; i < vecs.n; ++i) pack_->run(vecs.launches[i].launch, vecs.launches[i].params, stream_);
+}
+
+void GpuStream::run(const RopeTable& op) { send(op); }
+void GpuStream::run(const CausalConv& op) { send(op); }
+void GpuStream::run(const DeltaPrepare& op) { send(op); }
+
+void GpuStream::run(const GatedDelta& op) {
+  const gpu::DeltaLaunches delta = gpu::choose(op, reinterpret_cast<float*>(scratch_.data()), pack_->target());
+  for (int i = 0; i < delta.n; ++i) pack_->run(delta.launches[i], delta.params, stream_);
+}
+
+void GpuStream::run(const KvAppend& op) { send(op); }
+void GpuStream::run(const KvMove& op) { send(op); }
+
+void GpuStream::run(const Attention& op) {
+  const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());
+  for (int i = 0; i < attention.n; ++i) pack_->run(attention.launches[i], attention.params, stream_);
+}
+
+}  // namespace lb

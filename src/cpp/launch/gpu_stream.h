@@ -1,0 +1,57 @@
+// A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and the
+// staging memory of copies are made with it, so that an op allocates nothing.
+#pragma once
+
+#include <memory>
+
+#include "device/memory.h"
+#include "launch/pack.h"
+#include "ops/stream.h"
+
+namespace lb {
+
+class GpuStream final : public Stream {
+ public:
+  static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned, of the host
+
+  // capacity: tokens of the longest cache an op will see.
+  GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
+
+  gpu::Pack& pack() { return *pack_; }
+
+  std::unique_ptr<Memory> reserve(size_t bytes) override;
+  void upload(void* to, const void* from, size_t bytes) override;
+  void download(void* to, const void* from, size_t bytes) override;
+  void zero(void* to, size_t bytes) override;
+  int most_chain_rows() const override { return 1 << 20; }
+
+  void run(const Embed&) override;
+  void run(const RopeTable&) override;
+  void run(const Rope&) override;
+  void run(const RmsNorm&) override;
+  void run(const GatedRmsNorm&) override;
+  void run(const SwiGlu&) override;
+  void run(const LinearGroup&) override;
+  void run(const KvAppend&) override;
+  void run(const KvMove&) override;
+  void run(const Attention&) override;
+  void run(const CausalConv&) override;
+  void run(const DeltaPrepare&) override;
+  void run(const GatedDelta&) override;
+
+ private:
+  template <class Op>
+  void send(const Op& op) {
+    pack_->run(op, stream_);
+  }
+  std::byte* stage(size_t bytes);
+
+  std::shared_ptr<gpu::Pack> pack_;
+  gpu::Stream stream_;
+  int capacity_;
+  gpu::Buffer scratch_;  // of one op at a time
+  gpu::Buffer staging_;
+  size_t staged_ = 0;  // of the staging memory, since the stream was last waited for
+};
+
+}  // namespace lb

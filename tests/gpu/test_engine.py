@@ -1,0 +1,150 @@
+"""Whole models on a device: beside the CPU, whose own results are checked against other implementations elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import feed, largest_difference, logits_of, open_engine, path_to, random_ids
+from lucebox import _engine
+from lucebox.errors import OutOfMemoryError
+from numpy.typing import NDArray
+from reference.gguf_files import Shape, write_model
+from reference.linear import BLOCK_TYPES, PLAIN_TYPES
+from tolerances import tolerance
+
+EXACT = tolerance("logits", "f32_device")
+N_IDS = 70  # crosses a run of recurrent rows and a KV page
+
+Write = Callable[[Shape], Path]
+
+SHAPES = {
+    "qwen35": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
+    ),
+    "qwen3": Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=4, head_dim=64),
+    "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """Writes each shape once."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def write(shape: Shape) -> Path:
+        return write_model(folder / f"{abs(hash(shape))}.gguf", shape)
+
+    return write
+
+
+@functools.cache
+def on_cpu(path: Path, n: int) -> NDArray[np.float32]:
+    engine = open_engine(path)
+    return logits_of(engine, random_ids(n, engine.info["vocab"]))
+
+
+@pytest.mark.parametrize("name", ["qwen35_a", "qwen3_a", "llama_a"])
+def test_golden_logits(pack: _engine.gpu.Pack, data: Path, name: str) -> None:
+    arrays = np.load(data / "tiny" / f"{name}.npz")
+    engine = open_engine(data / "tiny" / f"{name}.gguf", pack=pack)
+    assert largest_difference(logits_of(engine, arrays["ids"]), arrays["logits"]) < EXACT
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("family", SHAPES)
+def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, chunk: int) -> None:
+    path = written(SHAPES[family])
+    engine = open_engine(path, pack=pack)
+    ids = random_ids(N_IDS, engine.info["vocab"])
+    assert largest_difference(logits_of(engine, ids, chunk), on_cpu(path, N_IDS)) < EXACT
+
+
+def test_long_chunk(pack: _engine.gpu.Pack, written: Write) -> None:
+    """Several runs of a recurrent layer in one append."""
+    path = written(SHAPES["qwen35"])
+    ids = random_ids(150, SHAPES["qwen35"].vocab)
+    session = _engine.Session(open_engine(path, pack=pack, prefill_chunk=150))
+    session.sync(ids)
+    assert largest_difference(session.logits(), on_cpu(path, 150)[-1]) < EXACT
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -> None:
+    path = written(replace(SHAPES["qwen35"], dtype=dtype))
+    engine = open_engine(path, pack=pack)
+    ids = random_ids(5, engine.info["vocab"])
+    assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < EXACT
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
+    """Back to every length that can be reached, then on along another way."""
+    path = written(SHAPES[family])
+    cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
+    ids = random_ids(12, SHAPES[family].vocab, seed=1)
+    for session in (cpu, gpu):
+        feed(session, ids[:6], 6)
+    for n in range(6, cpu.rewind_floor - 1, -1):
+        for session in (cpu, gpu):
+            session.rewind(n)
+        assert gpu.rewind_floor == cpu.rewind_floor
+        want, got = (session.append(ids[6:9])[0] for session in (cpu, gpu))
+        assert largest_difference(got, want) < EXACT
+        for session in (cpu, gpu):
+            session.commit([])
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
+    """Random trees: every row as if its path had been decoded alone, and so what follows an accepted path."""
+    rng = np.random.default_rng(seed)
+    path = written(SHAPES[family])
+    engine, plain = open_engine(path, pack=pack), open_engine(path)
+    vocab = SHAPES[family].vocab
+    prefix, ids = random_ids(5, vocab, seed=2), random_ids(9, vocab, seed=3)
+    parents = [-1] + [int(rng.integers(-1, i)) for i in range(1, len(ids))]
+    session = _engine.Session(engine)
+    feed(session, prefix)
+    got = session.append(ids, parents=parents)[0]
+    for row in range(len(ids)):
+        along = np.concatenate([prefix, ids[path_to(row, parents)]])
+        assert largest_difference(got[row], logits_of(plain, along)[-1]) < EXACT, (parents, row)
+    row = int(rng.integers(len(ids)))
+    accepted = path_to(row, parents)
+    session.commit(accepted)
+    after = np.concatenate([prefix, ids[accepted], ids[:2]])
+    assert largest_difference(session.append(ids[:2])[0], logits_of(plain, after)[-2:]) < EXACT, (parents, row)
+
+
+def test_snapshots_move_between_devices(pack: _engine.gpu.Pack, written: Write) -> None:
+    path = written(SHAPES["qwen35"])
+    cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
+    ids = random_ids(20, SHAPES["qwen35"].vocab)
+    feed(gpu, ids[:15])
+    cpu.load(gpu.save())
+    assert largest_difference(cpu.append(ids[15:])[0], gpu.append(ids[15:])[0]) < EXACT
+
+
+def test_two_runs_give_the_same_bits(pack: _engine.gpu.Pack, written: Write) -> None:
+    path = written(SHAPES["qwen35"])
+    ids = random_ids(N_IDS, SHAPES["qwen35"].vocab)
+    first, second = (logits_of(open_engine(path, pack=pack, activations="int8"), ids, 13) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_plan_is_of_the_device(pack: _engine.gpu.Pack, written: Write) -> None:
+    plan = open_engine(written(SHAPES["llama"]), pack=pack).plan
+    assert plan["place"] == pack.name and plan["mapped_bytes"] == 0
+    assert {name for name, _, _ in plan["entries"]} == {"weights", "KV cache", "activations", "kernel scratch"}
+
+
+def test_a_context_that_does_not_fit(pack: _engine.gpu.Pack, written: Write) -> None:
+    path = written(replace(SHAPES["llama"], max_context=1 << 30))
+    with pytest.raises(OutOfMemoryError, match=rf"memory of {pack.name} are available"):
+        open_engine(path, context=1 << 30, pack=pack)
