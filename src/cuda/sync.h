@@ -10,6 +10,7 @@ LB_DEVICE void warp_barrier() { __syncwarp(); }
 
 LB_DEVICE int atomic_add(int* p, int v) { return atomicAdd(p, v); }
 LB_DEVICE uint32_t atomic_add(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
+LB_DEVICE unsigned long long atomic_add(unsigned long long* p, unsigned long long v) { return atomicAdd(p, v); }
 LB_DEVICE float atomic_add(float* p, float v) { return atomicAdd(p, v); }
 LB_DEVICE int atomic_max(int* p, int v) { return atomicMax(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomicMax(p, v); }
@@ -22,6 +23,10 @@ LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
 }
 LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+// Seen by the host too.
+LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
 // Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids

@@ -27,6 +27,7 @@ LB_DEVICE T atomic_max_any(T* p, T v) {
 }
 LB_DEVICE int atomic_add(int* p, int v) { return atomic_add_any(p, v); }
 LB_DEVICE uint32_t atomic_add(uint32_t* p, uint32_t v) { return atomic_add_any(p, v); }
+LB_DEVICE unsigned long long atomic_add(unsigned long long* p, unsigned long long v) { return atomic_add_any(p, v); }
 LB_DEVICE float atomic_add(float* p, float v) {
   // One instruction instead of a compare-and-swap loop: the memory is the device's own.
   [[clang::atomic(no_remote_memory, no_fine_grained_memory, ignore_denormal_mode)]] { return atomic_add_any(p, v); }
@@ -40,6 +41,10 @@ LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
 }
 LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
   __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+// Seen by the host too.
+LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
+  __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
 // Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids

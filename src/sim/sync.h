@@ -36,6 +36,9 @@ inline int atomic_add(int* p, int v) {
 inline uint32_t atomic_add(uint32_t* p, uint32_t v) {
   return sim::update(p, [v](uint32_t x) { return x + v; });
 }
+inline unsigned long long atomic_add(unsigned long long* p, unsigned long long v) {
+  return sim::update(p, [v](unsigned long long x) { return x + v; });
+}
 inline float atomic_add(float* p, float v) {
   return sim::update(p, [v](float x) { return x + v; });
 }
@@ -53,6 +56,7 @@ inline void store_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "store_release");
   __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
+inline void store_release_system(uint32_t* p, uint32_t v) { store_release(p, v); }
 
 inline void dependents_may_launch() {}
 inline void wait_for_previous() {}

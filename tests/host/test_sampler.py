@@ -131,7 +131,7 @@ def test_uniform_draw() -> None:
 
 @pytest.mark.parametrize("options", [Options(), Options(top_k=4), Options(temperature=2.0, top_p=0.7)])
 def test_one_draw_a_token(options: Options) -> None:
-    """The n-th token is where the n-th draw falls: by id, or by rank once a filter has ordered the candidates."""
+    """The n-th token is where the n-th draw falls, by id."""
     logits = random_logits(9, seed=5)
     p = reference.distribution(logits, options)
     bounds = np.cumsum(list(p.values()))

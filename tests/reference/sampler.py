@@ -96,13 +96,13 @@ def min_p(logits: F32, ids: Sequence[int], share: float) -> list[int]:
 def distribution(
     logits: F32, options: Options, prompt: Sequence[int] = (), generated: Sequence[int] = ()
 ) -> dict[int, float]:
-    """Probability of each token that can be drawn. The order: bias, penalties, temperature, top-k, typical, top-p,
-    min-p."""
+    """Probability of each token that can be drawn, by id. The order: bias, penalties, temperature, top-k, typical,
+    top-p, min-p."""
     x = penalised(biased(logits, options), options, prompt, generated) / np.float32(options.temperature)
     ids = top_k(x, range(len(x)), options.top_k)
     ids = typical(x, ids, float(np.float32(options.typical_p)))
     ids = top_p(x, ids, float(np.float32(options.top_p)))
-    ids = min_p(x, ids, float(np.float32(options.min_p)))
+    ids = sorted(min_p(x, ids, float(np.float32(options.min_p))))
     return {i: p for i, p in zip(ids, softmax(x, ids).tolist(), strict=True) if p > 0}
 
 

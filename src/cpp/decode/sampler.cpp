@@ -6,16 +6,10 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/sample_rules.h"
 
 namespace lb {
 namespace {
-
-uint64_t splitmix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 void check_range(const char* name, double value, double low, double high) {
   LB_CHECK(value >= low && value <= high, kInvalid, name, " must be between ", low, " and ", high, ", got ", value);
@@ -47,7 +41,7 @@ void validate(const SamplingParams& p, int vocab) {
 }
 
 double uniform_draw(uint64_t seed, uint64_t draw) {
-  return static_cast<double>(splitmix(splitmix(seed) + draw) >> 11) * 0x1.0p-53;
+  return static_cast<double>(sampling::uniform(seed, draw)) * 0x1.0p-53;
 }
 
 Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), vocab_(vocab) {
@@ -87,7 +81,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
     if (params_.temperature == 0) {
       token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
     } else {
-      for (Candidate& c : candidates_) c.logit /= params_.temperature;
+      weigh();
       filter_top_k();
       filter_typical();
       filter_top_p();
@@ -102,9 +96,10 @@ int32_t Sampler::sample(std::span<const float> logits) {
 
 void Sampler::load(std::span<const float> logits) {
   candidates_.clear();
-  for (int32_t id = 0; id < vocab_; ++id) candidates_.push_back({id, logits[id], 0});
+  for (int32_t id = 0; id < vocab_; ++id) candidates_.push_back({id, logits[id], 0, 0});
   for (const auto& [id, bias] : params_.logit_bias)
-    candidates_[id].logit = bias <= -100 ? -std::numeric_limits<float>::infinity() : candidates_[id].logit + bias;
+    candidates_[id].logit =
+        sampling::biased(candidates_[id].logit, bias <= -100 ? -std::numeric_limits<float>::infinity() : bias);
 }
 
 void Sampler::penalise() {
@@ -116,13 +111,27 @@ void Sampler::penalise() {
       if (seen_[id]) continue;
       seen_[id] = 1;
       float& logit = candidates_[id].logit;
-      logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+      logit = sampling::repeated(logit, params_.repetition_penalty);
     }
     for (size_t i = first; i < history_.size(); ++i) seen_[history_[i]] = 0;
   }
   if (params_.frequency_penalty != 0 || params_.presence_penalty != 0)
     for (const auto& [id, count] : generated_)
-      candidates_[id].logit -= params_.frequency_penalty * static_cast<float>(count) + params_.presence_penalty;
+      candidates_[id].logit =
+          sampling::counted(candidates_[id].logit, params_.frequency_penalty, params_.presence_penalty, count);
+}
+
+// Temperature, and each candidate's weight beside the likeliest.
+void Sampler::weigh() {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (Candidate& c : candidates_) {
+    c.logit = sampling::tempered(c.logit, params_.temperature);
+    largest = std::max(largest, c.logit);
+  }
+  for (Candidate& c : candidates_) {
+    c.distance = sampling::distance(largest, c.logit);
+    c.weight = sampling::weight(c.distance);
+  }
 }
 
 // Brings the k likeliest candidates to the front, in order.
@@ -139,44 +148,40 @@ void Sampler::filter_top_k() {
   candidates_.resize(params_.top_k);
 }
 
-void Sampler::normalise() {
-  float top = -std::numeric_limits<float>::infinity();
-  for (const Candidate& c : candidates_) top = std::max(top, c.logit);
-  double total = 0;
-  for (Candidate& c : candidates_) total += c.p = std::exp(static_cast<double>(c.logit) - top);
-  for (Candidate& c : candidates_) c.p /= total;
+uint64_t Sampler::total() const {
+  uint64_t sum = 0;
+  for (const Candidate& c : candidates_) sum += c.weight;
+  return sum;
 }
 
 void Sampler::filter_typical() {
   if (params_.typical_p >= 1) return;
-  normalise();
-  double entropy = 0;
-  for (const Candidate& c : candidates_)
-    if (c.p > 0) entropy -= c.p * std::log(c.p);
-  const auto distance = [&](const Candidate& c) {
-    return c.p > 0 ? std::abs(-std::log(c.p) - entropy) : std::numeric_limits<double>::infinity();
-  };
+  sampling::WeightedDistances sum = {};
+  for (const Candidate& c : candidates_) sampling::add_to(sum, c.distance, c.weight);
+  const uint32_t mean = sampling::mean(sum);
+  const auto atypicality = [mean](const Candidate& c) { return sampling::atypicality(c.distance, c.weight, mean); };
   std::sort(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
-    const double da = distance(a), db = distance(b);
+    const uint32_t da = atypicality(a), db = atypicality(b);
     return da != db ? da < db : likelier(a, b);
   });
-  double sum = 0;
-  size_t keep = 0;
-  while (keep < candidates_.size() && sum < params_.typical_p) sum += candidates_[keep++].p;
-  candidates_.resize(keep);
+  const uint64_t enough = sampling::share_of(sum.weights, params_.typical_p);
+  uint64_t kept = 0;
+  size_t n = 0;
+  while (n < candidates_.size() && (n == 0 || kept < enough)) kept += candidates_[n++].weight;
+  candidates_.resize(n);
 }
 
 void Sampler::filter_top_p() {
   if (params_.top_p >= 1) return;
-  normalise();
+  const uint64_t enough = sampling::share_of(total(), params_.top_p);
   // The set is usually small: order ever larger fronts instead of the whole vocabulary.
   for (size_t front = 64;; front *= 8) {
     keep_top(front);
     const size_t end = std::min(front, candidates_.size());
-    double sum = 0;
+    uint64_t sum = 0;
     for (size_t i = 0; i < end; ++i) {
-      sum += candidates_[i].p;
-      if (sum >= params_.top_p) return candidates_.resize(i + 1);
+      sum += candidates_[i].weight;
+      if (sum >= enough) return candidates_.resize(i + 1);
     }
     if (end == candidates_.size()) return;
   }
@@ -184,25 +189,22 @@ void Sampler::filter_top_p() {
 
 void Sampler::filter_min_p() {
   if (params_.min_p <= 0) return;
-  normalise();
-  double top = 0;
-  for (const Candidate& c : candidates_) top = std::max(top, c.p);
-  std::erase_if(candidates_, [&](const Candidate& c) { return c.p < params_.min_p * top; });
+  uint64_t top = 0;
+  for (const Candidate& c : candidates_) top = std::max(top, c.weight);
+  const uint64_t least = sampling::share_of(top, params_.min_p);
+  std::erase_if(candidates_, [least](const Candidate& c) { return c.weight < least; });
 }
 
 int32_t Sampler::draw() {
-  normalise();
-  // Inverse of the distribution in a fixed order of ids or ranks: the filters above leave a deterministic one.
-  const double u = uniform_draw(params_.seed, draws_++);
-  double sum = 0;
-  int32_t last = candidates_.front().id;
-  for (const Candidate& c : candidates_) {
-    if (c.p <= 0) continue;
-    sum += c.p;
-    last = c.id;
-    if (u < sum) break;
-  }
-  return last;
+  // By id: an order that needs no sort of what the filters leave, except where one of them has sorted it.
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
+  if (!std::ranges::is_sorted(candidates_, by_id)) std::ranges::sort(candidates_, by_id);
+  const uint64_t fall = sampling::fall_of(sampling::uniform(params_.seed, draws_++), total());
+  uint64_t sum = 0;
+  for (const Candidate& c : candidates_)
+    if ((sum += c.weight) > fall) return c.id;
+  LB_ASSERT(false);  // fall is below the total
+  return 0;
 }
 
 int32_t argmax(std::span<const float> logits) {

@@ -1,5 +1,6 @@
 // Turns logits into a token. Order: logit bias, penalties, temperature, top-k, typical, top-p, min-p, one draw.
-// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number.
+// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The arithmetic
+// is that of ops/sample_rules.h, so that src/gpu/sample.cpp draws the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +40,19 @@ class Sampler {
   struct Candidate {
     int32_t id;
     float logit;
-    double p;
+    uint32_t distance;  // of the logit to the largest
+    uint64_t weight;    // of this distance
   };
   bool plain() const;  // greedy without anything that changes logits
   void load(std::span<const float> logits);
   void penalise();
+  void weigh();
+  uint64_t total() const;
   void keep_top(size_t k);
   void filter_top_k();
   void filter_typical();
   void filter_top_p();
   void filter_min_p();
-  void normalise();
   int32_t draw();
 
   SamplingParams params_;

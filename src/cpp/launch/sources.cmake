@@ -6,4 +6,5 @@ target_sources(lucebox_engine PRIVATE
   launch/launch.cpp
   launch/linear.cpp
   launch/pack.cpp
+  launch/sample.cpp
   launch/target.cpp)

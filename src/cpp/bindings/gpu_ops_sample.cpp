@@ -1,0 +1,142 @@
+// A decode loop without its model: given logits for every step, the sampler and the end of a step run on the device as
+// the engine runs them, and the tokens come out of the ring.
+#include <nanobind/stl/pair.h>
+
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include "bindings/bindings.h"
+#include "bindings/gpu_call.h"
+#include "device/memory.h"
+#include "launch/sample.h"
+
+using namespace nanobind::literals;
+
+namespace lb {
+namespace {
+
+template <class T>
+T* zeros(Call& call, size_t count) {
+  return static_cast<T*>(call.zeros(count * sizeof(T)));
+}
+
+template <class T, class... Sizes>
+nb::object array_of(std::vector<T> values, Sizes... sizes) {
+  const size_t shape[] = {size_t(sizes)...};
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T>(kept->data(), sizeof...(Sizes), shape, owner).cast();
+}
+
+// A step's fields, each as an array over the steps.
+nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
+  std::vector<int32_t> tokens, top_ids;
+  std::vector<uint32_t> problems;
+  std::vector<float> logprobs, top_logprobs;
+  for (const Sampled& step : steps) {
+    tokens.push_back(step.token);
+    problems.push_back(uint32_t(step.problem));
+    logprobs.push_back(step.logprob);
+    for (int i = 0; i < n_top; ++i) {
+      top_ids.push_back(step.top_ids[i]);
+      top_logprobs.push_back(step.top_logprobs[i]);
+    }
+  }
+  const size_t n = steps.size();
+  nb::dict result;
+  result["tokens"] = array_of(std::move(tokens), n);
+  result["problems"] = array_of(std::move(problems), n);
+  result["logprobs"] = array_of(std::move(logprobs), n);
+  result["top_ids"] = array_of(std::move(top_ids), n, n_top);
+  result["top_logprobs"] = array_of(std::move(top_logprobs), n, n_top);
+  return result;
+}
+
+nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, float temperature, int top_k, float top_p,
+                float min_p, float typical_p, float repetition_penalty, float frequency_penalty, float presence_penalty,
+                int penalty_window, const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed, int n_top,
+                int ring_capacity) {
+  const size_t steps = logits.shape(0);
+  const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
+  LB_CHECK(n_top <= kMaxTopLogprobs, kInvalid, "n_top is at most ", kMaxTopLogprobs);
+  Call call(pack);
+  const SampleOptions options{.temperature = temperature,
+                              .top_k = top_k,
+                              .top_p = top_p,
+                              .min_p = min_p,
+                              .typical_p = typical_p,
+                              .repetition_penalty = repetition_penalty,
+                              .frequency_penalty = frequency_penalty,
+                              .presence_penalty = presence_penalty,
+                              .penalty_window = penalty_window,
+                              .has_bias = !logit_bias.empty(),
+                              .n_top = n_top,
+                              .seed = seed};
+  std::vector<float> bias(logit_bias.empty() ? 0 : vocab);
+  for (const auto& [id, value] : logit_bias) bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
+  std::vector<int32_t> history(capacity, -1);
+  std::copy_n(prompt.data(), n_prompt, history.begin());
+  const SampleState state{.draws = 0, .n_tokens = n_prompt};
+
+  Sample op{.logits = nullptr,
+            .options = call.in(&options, 1),
+            .bias = bias.empty() ? nullptr : call.in(bias),
+            .counts = zeros<TokenCounts>(call, vocab),
+            .history = call.in_out(history.data(), history.size()),
+            .state = call.in_out(&state, 1),
+            .result = call.out<Sampled>(1),
+            .vocab = vocab,
+            .capacity = capacity};
+  const CountWindow window{
+      .options = op.options, .state = op.state, .history = op.history, .counts = op.counts, .capacity = capacity};
+  pack.run(gpu::choose(window, pack.target()), window);
+
+  const gpu::Buffer ring(pack.device(), ring_capacity * sizeof(Sampled) + sizeof(uint32_t), gpu::Buffer::Kind::kPinned);
+  std::memset(ring.data(), 0, ring.size());
+  const auto* slots = reinterpret_cast<Sampled*>(ring.data());
+  auto* written = reinterpret_cast<uint32_t*>(ring.data() + ring_capacity * sizeof(Sampled));
+  constexpr int kPositions = 3;
+  int32_t* numbers = zeros<int32_t>(call, 6 + kPositions);
+  const NextToken next{.sampled = op.result,
+                       .ring = {.slots = const_cast<Sampled*>(slots), .written = written, .capacity = ring_capacity},
+                       .n_written = zeros<uint32_t>(call, 1),
+                       .token = numbers,
+                       .n_past = numbers + 1,
+                       .key_buffer = numbers + 2,
+                       .n_accepted = numbers + 3,
+                       .accepted = numbers + 4,
+                       .positions = numbers + 5,
+                       .n_positions = kPositions};
+  void* scratch = call.zeros(gpu::sample_scratch_bytes(vocab));
+  const float* all_logits = call.in(logits);
+  std::vector<Sampled> results;
+  for (size_t step = 0; step < steps; ++step) {
+    op.logits = all_logits + step * vocab;
+    const gpu::SampleLaunches launches = gpu::choose(op, scratch, pack.target());
+    pack.run(launches.launch, launches.params);
+    pack.run(gpu::choose(next, pack.target()), next);
+    if ((step + 1) % ring_capacity != 0 && step + 1 < steps) continue;  // the host falls behind as far as it may
+    pack.stream().synchronize();
+    const uint32_t n = __atomic_load_n(written, __ATOMIC_ACQUIRE);
+    LB_CHECK(n == step + 1, kInternal, "the ring says ", n, " tokens after ", step + 1);
+    while (results.size() < n) results.push_back(slots[results.size() % ring_capacity]);
+  }
+  nb::dict result = dict_of(results, std::max(std::min(n_top, vocab), 0));
+  result["numbers"] = call.read(numbers, size_t(5 + kPositions));
+  result["counts"] = call.read(reinterpret_cast<const int32_t*>(op.counts), size_t(vocab), size_t(2));
+  result["history"] = call.read(op.history, size_t(capacity));
+  return result;
+}
+
+}  // namespace
+
+void bind_gpu_sample(nb::module_& m) {
+  m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
+        "min_p"_a = 0.0f, "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
+        "presence_penalty"_a = 0.0f, "penalty_window"_a = 64,
+        "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4,
+        "One token for each row of logits, and what the device then knows: a dict of arrays.");
+}
+
+}  // namespace lb

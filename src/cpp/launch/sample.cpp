@@ -1,0 +1,59 @@
+// The grid of the sampler: at most a block an SM, so that all are resident, and four logits a thread where there are that
+// many.
+#include "launch/sample.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kMostThreads = 512;
+
+int sample_blocks(int vocab, const Target& target) {
+  const int blocks = (vocab + 4 * kMostThreads - 1) / (4 * kMostThreads);
+  return std::clamp(blocks, 1, std::min(target.n_sms, kMaxSampleBlocks));
+}
+
+}  // namespace
+
+size_t sample_scratch_bytes(int vocab) { return sizeof(SampleGrid) + size_t(vocab) * sizeof(float); }
+
+SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
+  const std::string what = cat("[sample] vocabulary of ", op.vocab);
+  LB_CHECK(op.vocab >= 1 && op.vocab < kMaxSampleVocab, kUnsupported, what, " on ", target.name, ": must be 1 to ",
+           kMaxSampleVocab - 1);
+  const int blocks = sample_blocks(op.vocab, target);
+  const uint32_t threads =
+      blocks > 1 ? kMostThreads : std::clamp(std::bit_ceil(uint32_t(op.vocab + 3) / 4), 32u, uint32_t(kMostThreads));
+  auto* grid = static_cast<SampleGrid*>(scratch);
+  return {.launch = checked({.kernel = "sample_kernel",
+                             .grid = {uint32_t(blocks), 1, 1},
+                             .block = {threads, 1, 1},
+                             .cooperative = true},
+                            target, what),
+          .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
+}
+
+Launch choose(const CountWindow& op, const Target& target) {
+  const std::string what = cat("[count_window] history of ", op.capacity);
+  LB_CHECK(op.capacity >= 1, kInvalid, what, ": nothing to count");
+  constexpr int kThreads = 256;
+  const int blocks = std::clamp((op.capacity + kThreads - 1) / kThreads, 1, target.n_sms);
+  return checked({.kernel = "count_window_kernel",
+                  .grid = {uint32_t(blocks), 1, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+Launch choose(const NextToken& op, const Target& target) {
+  const std::string what = cat("[next_token] ring of ", op.ring.capacity);
+  LB_CHECK(op.ring.capacity >= 1 && std::has_single_bit(uint32_t(op.ring.capacity)), kInvalid, what,
+           ": the capacity must be a power of two");
+  return checked({.kernel = "next_token_kernel", .block = {32, 1, 1}, .overlap_previous = true}, target, what);
+}
+
+}  // namespace lb::gpu

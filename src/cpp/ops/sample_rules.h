@@ -1,0 +1,120 @@
+// What makes a drawn token the same on every device: the order of candidates, their weights and the arithmetic of
+// shares and draws. Weights are integers, so sums do not depend on their order; fp32 appears only in single correctly
+// rounded operations. Compiled for host and device.
+#pragma once
+
+#include <stdint.h>
+
+#include "quant/half.h"
+
+namespace lb::sampling {
+
+// --- penalties and temperature, in this order; -infinity (a forbidden token) stays what it is
+
+LB_FN float biased(float logit, float bias) { return logit + bias; }
+
+LB_FN float repeated(float logit, float penalty) { return logit > 0 ? logit / penalty : logit * penalty; }
+
+LB_FN float counted(float logit, float frequency, float presence, int count) {
+  return logit - __builtin_fmaf(frequency, float(count), presence);
+}
+
+// Stays finite, so that differences are numbers.
+LB_FN float tempered(float logit, float temperature) {
+  constexpr float kMost = 3.40282347e38f;
+  if (logit == -__builtin_inff()) return logit;
+  const float x = logit / temperature;
+  return x > kMost ? kMost : x < -kMost ? -kMost : x;
+}
+
+// --- order: the larger logit first, then the lower id
+
+// Larger for a larger x; the two zeros are equal, a NaN is below everything.
+LB_FN uint32_t ordered(float x) {
+  const uint32_t bits = x == 0 ? 0 : quant::bits_of(x);
+  return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+LB_FN float of_ordered(uint32_t bits) { return quant::float_of(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits); }
+
+// --- weights
+
+inline constexpr uint32_t kFar = 0x7fffffff;  // 32 nat and more
+
+// How far x is below the largest logit, in 2^-26 nat.
+LB_FN uint32_t distance(float largest, float x) {
+  const float d = x == largest ? 0 : largest - x;
+  return d < 31.9f ? uint32_t(d * 0x1p26f) : kFar;
+}
+
+LB_FN uint32_t high_product(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }
+
+inline constexpr uint64_t kTopWeight = uint64_t(1) << 40;
+
+// e^-distance in units of 2^-40, rounded; 0 from 28.1 nat on.
+LB_FN uint64_t weight(uint32_t distance) {
+  const uint64_t halvings = distance * 0x171547653u;  // times log2(e) in 2^-32: the distance in 2^-58 powers of two
+  const uint32_t whole = uint32_t(halvings >> 58), f = uint32_t(halvings >> 26);
+  // 2^-f by its series in f ln 2, alternating: the coefficients are ln(2)^k / k! in 2^-32
+  uint32_t h = 0x1e;
+  h = 0x1b5 - high_product(f, h);
+  h = 0x162c - high_product(f, h);
+  h = 0xffe6 - high_product(f, h);
+  h = 0xa1849 - high_product(f, h);
+  h = 0x576200 - high_product(f, h);
+  h = 0x276556e - high_product(f, h);
+  h = 0xe35846c - high_product(f, h);
+  h = 0x3d7f7bff - high_product(f, h);
+  h = 0xb17217f8 - high_product(f, h);
+  const uint64_t power = (uint64_t(1) << 32) - high_product(f, h);
+  return ((power << 8) + ((uint64_t(1) << whole) >> 1)) >> whole;
+}
+
+// --- shares of sums of up to 2^22 weights
+
+// The least integer that is at least total * share; share in [0, 1].
+LB_FN uint64_t share_of(uint64_t total, float share) {
+  const uint64_t q = uint64_t(share * 0x1p32f);
+  return (total >> 32) * q + (((total & 0xffffffffu) * q + 0xffffffffu) >> 32);
+}
+
+// A sum of weighted distances in two parts, which cannot overflow.
+struct WeightedDistances {
+  uint64_t high, low, weights;
+};
+LB_FN void add_to(WeightedDistances& sum, uint32_t distance, uint64_t weight) {
+  const uint64_t product = weight * (distance >> 8);  // at most 2^57
+  sum.high += product >> 32;
+  sum.low += product & 0xffffffffu;
+  sum.weights += weight;
+}
+// The mean distance: entropy less the surprise of the likeliest candidate.
+LB_FN uint32_t mean(const WeightedDistances& sum) {
+  return uint32_t((double(sum.high) * 0x1p32 + double(sum.low)) / double(sum.weights) * 0x1p8);
+}
+// How far a candidate's surprise is from the entropy.
+LB_FN uint32_t atypicality(uint32_t distance, uint64_t weight, uint32_t mean) {
+  return weight == 0 ? kFar : distance > mean ? distance - mean : mean - distance;
+}
+
+// --- draws: SplitMix64 (Steele, Lea and Flood 2014) of seed and draw number
+
+LB_FN uint64_t splitmix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// A uniform number in units of 2^-53.
+LB_FN uint64_t uniform(uint64_t seed, uint64_t draw) { return splitmix(splitmix(seed) + draw) >> 11; }
+
+// Where that number falls in [0, total): the candidate is the first, by id, at which the sum of weights exceeds this.
+LB_FN uint64_t fall_of(uint64_t uniform, uint64_t total) {
+  const uint64_t u = uniform << 11;
+  const uint64_t a = u >> 32, b = u & 0xffffffffu, c = total >> 32, d = total & 0xffffffffu;
+  const uint64_t middle = a * d + (b * d >> 32);
+  return a * c + (middle >> 32) + (((middle & 0xffffffffu) + b * c) >> 32);
+}
+
+}  // namespace lb::sampling

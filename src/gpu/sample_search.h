@@ -1,0 +1,255 @@
+// What the sampler asks of all candidates at once: totals, and where a prefix of an order ends. Exact integers
+// throughout (ops/sample_rules.h): neither the order of atomics nor the cut into blocks shows. Every thread gets each
+// result.
+#pragma once
+
+#include "ops/sample.h"
+#include "ops/sample_rules.h"
+
+namespace lb::gpu {
+
+using namespace sampling;
+
+inline constexpr int kScratch = 35;  // shared uint64_t: one a warp, then what find_crossing found
+
+LB_DEVICE uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+// --- over blocks and grids
+
+LB_DEVICE uint64_t block_total(uint64_t v, uint64_t* scratch) {
+  v = warp_sum(v);
+  if (lane() == 0) scratch[warp()] = v;
+  block_barrier();
+  v = warp_sum(lane() < n_warps() ? scratch[lane()] : uint64_t(0));
+  block_barrier();
+  return v;
+}
+
+LB_DEVICE uint64_t warp_largest(uint64_t v) {
+  LB_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) v = larger(v, shuffle_xor(v, mask));
+  return v;
+}
+
+LB_DEVICE uint64_t block_largest(uint64_t v, uint64_t* scratch) {
+  v = warp_largest(v);
+  if (lane() == 0) scratch[warp()] = v;
+  block_barrier();
+  v = warp_largest(lane() < n_warps() ? scratch[lane()] : uint64_t(0));
+  block_barrier();
+  return v;
+}
+
+LB_DEVICE uint64_t total_of(const uint64_t* values, int n, uint64_t* scratch) {
+  uint64_t v = 0;
+  for (int i = thread_id(); i < n; i += n_threads()) v += values[i];
+  return block_total(v, scratch);
+}
+
+LB_DEVICE uint64_t largest_of(const uint64_t* values, int n, uint64_t* scratch) {
+  uint64_t v = 0;
+  for (int i = thread_id(); i < n; i += n_threads()) v = larger(v, values[i]);
+  return block_largest(v, scratch);
+}
+
+LB_DEVICE uint64_t warp_prefix(uint64_t v) {  // the lane's own included
+  LB_UNROLL
+  for (int n = 1; n < 32; n *= 2) {
+    const uint64_t before = shuffle_up(v, n);
+    if (lane() >= n) v += before;
+  }
+  return v;
+}
+
+struct Crossing {
+  int at;
+  uint64_t before, size;  // the sum of the values ahead of it, and its own
+};
+
+// The first of value(0..n-1) at which their running sum reaches enough(total), which is 1 to total.
+template <class Value, class Enough>
+LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough enough) {
+  const int each = (n + n_threads() - 1) / n_threads();
+  const int first = min(thread_id() * each, n), last = min(first + each, n);
+  uint64_t own = 0;
+  for (int i = first; i < last; ++i) own += value(i);
+  const uint64_t in_warp = warp_prefix(own);
+  if (lane() == 31) scratch[warp()] = in_warp;
+  block_barrier();
+  const uint64_t of_warp = lane() < n_warps() ? scratch[lane()] : 0;
+  const uint64_t of_warps = warp_prefix(of_warp);
+  uint64_t before = shuffle(of_warps - of_warp, warp()) + in_warp - own;
+  const uint64_t goal = enough(shuffle(of_warps, 31));
+  if (before < goal && goal <= before + own) {
+    int at = first;
+    uint64_t size = value(at);
+    while (before + size < goal) {
+      before += size;
+      size = value(++at);
+    }
+    scratch[32] = uint64_t(at);
+    scratch[33] = before;
+    scratch[34] = size;
+  }
+  block_barrier();
+  const Crossing crossing{int(scratch[32]), scratch[33], scratch[34]};
+  block_barrier();
+  return crossing;
+}
+
+// --- candidates
+
+// A place in an order: lexicographic, the smaller is earlier. Candidates spread evenly over the first word, so that
+// histograms of it have few collisions; the others order what it takes for equal.
+struct Place {
+  uint32_t coarse, value, id;
+};
+inline constexpr Place kLastPlace = {0xffffffff, 0xffffffff, 0xffffffff};
+
+LB_DEVICE bool within(const Place& a, const Place& end) {  // the end itself is
+  if (a.coarse != end.coarse) return a.coarse < end.coarse;
+  return a.value != end.value ? a.value < end.value : a.id <= end.id;
+}
+
+struct Candidate {
+  Place rank;  // by likelihood: distance, logit, id
+  uint64_t weight;
+};
+
+LB_DEVICE Candidate candidate(float largest, float x, int id) {
+  const uint32_t d = distance(largest, x);
+  return {{d, ~ordered(x), uint32_t(id)}, weight(d)};
+}
+
+LB_DEVICE Place typical_place(const Candidate& c, uint32_t mean) {
+  return {atypicality(c.rank.coarse, c.weight, mean), c.rank.value, c.rank.id};
+}
+
+// What may still be drawn.
+struct Filters {
+  Place likely = kLastPlace;
+  Place typical = kLastPlace;
+  uint32_t mean = 0;   // distance, which typical places refer to
+  uint64_t least = 0;  // weight
+};
+
+LB_DEVICE bool keeps(const Filters& f, const Candidate& c) {
+  return within(c.rank, f.likely) && within(typical_place(c, f.mean), f.typical) && c.weight >= f.least;
+}
+
+// A block's piece of a row of logits.
+struct Piece {
+  const float* x;
+  float largest;  // of the row
+  int begin, end;
+
+  LB_DEVICE Candidate at(int id) const { return candidate(largest, x[id], id); }
+};
+
+// --- the end of a prefix
+
+enum class Order { kLikely, kTypical };
+
+// How much of an order a prefix takes: the candidates themselves, or a share of their weight.
+struct CountOf {
+  static constexpr bool kWeighs = false;
+  uint64_t count;  // no more than there are
+};
+struct ShareOf {
+  static constexpr bool kWeighs = true;
+  float share;
+};
+
+// The three histograms serve in turn: one fills, the next is cleared, and slower blocks may still read the one before.
+LB_DEVICE void clear_turn(SampleGrid& grid, int turn) {
+  for (int i = block_id() * n_threads() + thread_id(); i < kSampleBins; i += n_blocks() * n_threads()) {
+    grid.bin_weights[turn][i] = 0;
+    grid.bin_counts[turn][i] = 0;
+  }
+}
+
+LB_DEVICE void add_to(uint64_t* sum, uint64_t v) {
+  atomic_add(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(v));
+}
+
+// Adds each member lane's candidate to its bin; lanes of one bin, as ties make them, cost one atomic.
+template <bool kWeighs>
+LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, bool member, int bin, uint64_t weight) {
+  if (!any(member)) return;
+  const int first = warp_min(member ? lane() : 32);
+  const int first_bin = shuffle(bin, first);
+  if (all(!member || bin == first_bin)) {
+    const int count = warp_sum(int(member));
+    weight = kWeighs ? warp_sum(member ? weight : uint64_t(0)) : 0;
+    if (lane() != first) return;
+    if (counting) atomic_add(counts + bin, uint32_t(count));
+    if (kWeighs) add_to(weights + bin, weight);
+  } else if (member) {
+    if (counting) atomic_add(counts + bin, 1u);
+    if (kWeighs) add_to(weights + bin, weight);
+  }
+}
+
+// The last place of the shortest prefix that has `amount`, of what the filters keep in this order. Found digit by digit
+// (11, 11 and 10 bits of each word, of ids the low two), with a histogram and a grid barrier each, until a bin is taken
+// whole or holds one candidate: two digits as a rule, eight among ties.
+template <class Amount>
+LB_DEVICE Place descend(const Piece& piece, const Filters& filters, Order order, Amount amount, SampleGrid& grid,
+                        int& turn, uint64_t* scratch) {
+  constexpr bool kWeighs = Amount::kWeighs;
+  Place end = {0, 0, 0};
+  uint64_t need = 0;
+  for (int digit = 0; digit < 9; ++digit) {
+    if (digit == 6) continue;  // ids are below 2^21
+    const int word = digit / 3, part = digit % 3;
+    const int shift = part == 0 ? 21 : part == 1 ? 10 : 0, bits = part == 2 ? 10 : 11;
+    const uint32_t above = part == 0 ? 0 : 0xffffffffu << (shift + bits);  // digits of the word already found
+    const bool counting = !kWeighs || digit > 0;  // the first bin rarely holds one candidate alone
+    uint64_t* weights = grid.bin_weights[turn];
+    uint32_t* counts = grid.bin_counts[turn];
+    turn = turn == 2 ? 0 : turn + 1;
+    clear_turn(grid, turn);
+    for (int from = piece.begin; from < piece.end; from += n_threads()) {  // whole warps, for add_to_bins
+      const int i = from + thread_id();
+      bool member = i < piece.end;
+      int bin = 0;
+      uint64_t weight = 0;
+      if (member) {
+        const Candidate c = piece.at(i);
+        const Place at = order == Order::kLikely ? c.rank : typical_place(c, filters.mean);
+        const uint32_t value = word == 0 ? at.coarse : word == 1 ? at.value : at.id;
+        const uint32_t found = word == 0 ? end.coarse : word == 1 ? end.value : end.id;
+        member = (word < 1 || at.coarse == end.coarse) && (word < 2 || at.value == end.value) &&
+                 ((value ^ found) & above) == 0 && (!kWeighs || c.weight > 0) && keeps(filters, c);
+        bin = int(value >> shift & ((1u << bits) - 1));
+        weight = c.weight;
+      }
+      add_to_bins<kWeighs>(weights, counts, counting, member, bin, weight);
+    }
+    grid_barrier(&grid.barrier);
+    const Crossing crossing = find_crossing(
+        kSampleBins, scratch, [&](int i) { return kWeighs ? weights[i] : uint64_t(counts[i]); },
+        [&]([[maybe_unused]] uint64_t total) {
+          if (digit > 0) return need;
+          if constexpr (kWeighs) {
+            need = larger(share_of(total, amount.share), 1);
+          } else {
+            need = amount.count;
+          }
+          return need;
+        });
+    need -= crossing.before;
+    const bool done = crossing.size == need || counts[crossing.at] == 1;
+    const uint32_t found = uint32_t(crossing.at) << shift | (done ? (1u << shift) - 1 : 0);
+    if (word == 0) end.coarse |= found;
+    if (word == 1) end.value |= found;
+    if (word == 2) end.id |= found;
+    if (!done) continue;
+    if (word < 1) end.value = 0xffffffff;
+    if (word < 2) end.id = 0xffffffff;
+    break;
+  }
+  return end;
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,196 @@
+"""The sampler on a device: the same tokens as the CPU's from the same logits and seed, whatever the options."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
+from numpy.typing import NDArray
+from reference.sampler import Options
+from tolerances import check
+
+F32 = NDArray[np.float32]
+PROMPT = np.array([0, 1, 1, 0, 1], np.int32)
+FILTERS = {
+    "greedy": Options(temperature=0),
+    "all": Options(),
+    "temperature": Options(temperature=0.4),
+    "top-k": Options(temperature=2.0, top_k=4),
+    "top-p": Options(top_p=0.6),
+    "tiny top-p": Options(top_p=1e-12),
+    "min-p": Options(min_p=0.3),
+    "typical": Options(typical_p=0.5),
+    "every filter": Options(temperature=1.3, top_k=9, typical_p=0.9, top_p=0.9, min_p=0.1),
+}
+PENALTIES = {
+    "repetition": Options(repetition_penalty=1.7),
+    "repetition, whole history": Options(temperature=0, repetition_penalty=1.7, penalty_window=-1),
+    "repetition, window of 3": Options(temperature=0, repetition_penalty=0.6, penalty_window=3),
+    "repetition, no window": Options(temperature=0, repetition_penalty=1.7, penalty_window=0),
+    "frequency": Options(temperature=0, frequency_penalty=0.3),
+    "presence": Options(presence_penalty=0.9),
+    "negative frequency": Options(temperature=0, frequency_penalty=-0.2),
+    "all with bias and filters": Options(
+        temperature=0.9, repetition_penalty=1.3, frequency_penalty=0.2, presence_penalty=0.1, penalty_window=6, top_k=7,
+        top_p=0.8, logit_bias={0: 0.5, 1: -100.0},
+    ),
+}  # fmt: skip
+
+
+def fields(options: Options) -> dict[str, Any]:
+    return asdict(options) | {"logit_bias": list(options.logit_bias.items())}
+
+
+def on_device(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int, **more: int) -> dict[str, Any]:
+    result: dict[str, Any] = _engine.gpu_ops.sample(
+        pack, logits, PROMPT[: logits.shape[1]] % logits.shape[1], seed=seed, **fields(options), **more
+    )
+    return result
+
+
+def on_cpu(logits: F32, options: Options, seed: int) -> list[int]:
+    vocab = logits.shape[1]
+    sampler = _engine.Sampler(vocab, seed=seed, **fields(options))
+    sampler.set_prompt(PROMPT[:vocab] % vocab)
+    return [sampler.sample(row) for row in logits]
+
+
+def compare(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int) -> None:
+    got = on_device(pack, logits, options, seed)
+    assert not got["problems"].any()
+    assert got["tokens"].tolist() == on_cpu(logits, options, seed)
+
+
+def normal(rng: np.random.Generator, *shape: int, spread: float = 1) -> F32:
+    return rng.normal(0, spread, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+@pytest.mark.parametrize("name", FILTERS)
+def test_thousand_draws(pack: _engine.gpu.Pack, name: str, ties: bool, seed: int) -> None:
+    logits = normal(np.random.default_rng(seed), 1000, 13)
+    compare(pack, np.round(logits) if ties else logits, FILTERS[name], seed)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties(pack: _engine.gpu.Pack, name: str, seed: int) -> None:
+    """Counts follow what was drawn, on the device alone."""
+    options = PENALTIES[name]
+    logits = normal(np.random.default_rng(seed), 60, 9)
+    compare(pack, logits, options, seed)
+    got = on_device(pack, logits, options, seed)
+    history = np.concatenate([PROMPT, got["tokens"]])
+    assert np.array_equal(got["history"], history)
+    window = history[max(0, len(history) - options.penalty_window) :] if options.penalty_window >= 0 else history
+    assert np.array_equal(got["counts"][:, 0], np.bincount(window, minlength=9))
+    assert np.array_equal(got["counts"][:, 1], np.bincount(got["tokens"], minlength=9))
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 31, 1000, 32768 + 13])
+@pytest.mark.parametrize("name", ["greedy", "all", "top-k", "top-p", "typical", "every filter"])
+def test_vocabularies(pack: _engine.gpu.Pack, vocab: int, name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    compare(pack, normal(rng, 2, vocab, spread=3), FILTERS[name], seed)
+    compare(pack, np.round(normal(rng, 1, vocab)), FILTERS[name], seed)
+
+
+def test_a_large_vocabulary(pack: _engine.gpu.Pack, seed: int) -> None:
+    logits = normal(np.random.default_rng(seed), 1, 262144, spread=2.5)
+    for options in (Options(temperature=0), Options(top_k=40, top_p=0.95)):
+        compare(pack, logits, options, seed)
+
+
+def test_random_combinations(pack: _engine.gpu.Pack, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for i in range(60):
+        options = Options(
+            temperature=float(rng.choice([0, 0.1, 0.7, 1, 5])),
+            top_k=int(rng.choice([0, 1, 5, 60, 200])),
+            typical_p=float(rng.choice([1, rng.uniform(0.1, 1)])),
+            top_p=float(rng.choice([1, rng.uniform(0.1, 1)])),
+            min_p=float(rng.choice([0, 1e-6, 0.1, 1])),
+            repetition_penalty=float(rng.choice([1, 1.2])),
+            frequency_penalty=float(rng.choice([0, 0.5])),
+            presence_penalty=float(rng.choice([0, -0.5])),
+            penalty_window=int(rng.choice([-1, 2, 64])),
+            logit_bias={int(rng.integers(70)): float(rng.choice([-100, 3.0]))},
+        )
+        logits = normal(rng, 6, 70, spread=float(rng.choice([0.01, 1, 20])))
+        compare(pack, np.round(logits) if i % 3 == 0 else logits, options, seed + i)
+
+
+@pytest.mark.parametrize("name", ["greedy", "all", "top-k", "top-p", "typical", "every filter"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0, -0.0],  # equal
+        [1e-9, 2e-9, 3e-9, -1e-9, -2e-9],  # of one distance
+        [1e-42, -1e-42, 0.0],  # subnormal
+        [3e38, -3e38, 2.9e38, 0.0],
+        [50.0, 50.0, 10.0, 9.0, -3e38],  # what is too far weighs nothing
+    ],
+    ids=["zeros", "close", "subnormal", "huge", "far"],
+)
+def test_unusual_values(pack: _engine.gpu.Pack, name: str, values: list[float], seed: int) -> None:
+    logits = np.random.default_rng(seed).choice(np.array(values, np.float32), (20, 67))
+    compare(pack, logits, FILTERS[name], seed)
+
+
+def test_sampling_at_a_temperature_that_overflows(pack: _engine.gpu.Pack, seed: int) -> None:
+    compare(pack, normal(np.random.default_rng(seed), 20, 40, spread=50), Options(temperature=1e-37, top_k=20), seed)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite(pack: _engine.gpu.Pack, bad: float, temperature: float, seed: int) -> None:
+    """A problem is told, nothing is recorded, and the next step is as if this one had not been."""
+    options = Options(temperature=temperature, top_k=30, frequency_penalty=0.5)
+    for vocab, at in ((50, 49), (9000, 8999)):
+        logits = normal(np.random.default_rng(seed), 3, vocab)
+        logits[1, at] = bad
+        got = on_device(pack, logits, options, seed)
+        assert got["problems"].tolist() == [0, 1, 0] and got["tokens"][1] == 0
+        assert got["tokens"][[0, 2]].tolist() == on_cpu(logits[[0, 2]], options, seed)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_forbidding_every_token(pack: _engine.gpu.Pack, temperature: float) -> None:
+    options = Options(temperature=temperature, logit_bias=dict.fromkeys(range(4), -100.0))
+    got = on_device(pack, np.zeros((1, 4), np.float32), options, 0)
+    assert got["problems"].tolist() == [2] and got["tokens"].tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["greedy", "every filter"])
+@pytest.mark.parametrize(("vocab", "n_top"), [(1, 5), (40, 0), (40, 20), (40, 7), (5000, 20)])
+def test_logprobs(pack: _engine.gpu.Pack, name: str, vocab: int, n_top: int, seed: int) -> None:
+    """Of the raw logits, whatever was drawn from; ties by id."""
+    rng = np.random.default_rng(seed)
+    for logits in (normal(rng, 3, vocab, spread=4), np.round(normal(rng, 3, vocab, spread=2))):
+        got = on_device(pack, logits, FILTERS[name], seed, n_top=n_top)
+        assert got["tokens"].tolist() == on_cpu(logits, FILTERS[name], seed)
+        x = logits.astype(np.float64)
+        logprobs = x - x.max(axis=1, keepdims=True)
+        logprobs -= np.log(np.exp(logprobs).sum(axis=1, keepdims=True))
+        order = np.argsort(-x, axis=1, kind="stable")[:, :n_top]
+        assert np.array_equal(got["top_ids"], order)
+        unit = np.abs(x).max() + 1
+        check("logprob", got["top_logprobs"], np.take_along_axis(logprobs, order, 1), unit)
+        check("logprob", got["logprobs"], np.take_along_axis(logprobs, got["tokens"][:, None], 1)[:, 0], unit)
+
+
+@pytest.mark.parametrize("ring_capacity", [1, 2, 8])
+def test_the_step_ends_on_the_device(pack: _engine.gpu.Pack, ring_capacity: int, seed: int) -> None:
+    """Ring, input token, n_past, key_buffer, n_accepted, accepted[0] and three positions."""
+    logits = normal(np.random.default_rng(seed), 5, 11)
+    got = on_device(pack, logits, Options(temperature=0), seed, ring_capacity=ring_capacity)
+    assert got["tokens"].tolist() == logits.argmax(axis=1).tolist()
+    assert got["numbers"].tolist() == [int(got["tokens"][-1]), 5, 1, 1, 0, 5, 5, 5]
+
+
+def test_a_ring_that_is_not_a_power_of_two(pack: _engine.gpu.Pack) -> None:
+    with pytest.raises(InvalidRequestError, match=r"\[next_token\] ring of 3: the capacity must be a power of two"):
+        on_device(pack, np.zeros((1, 4), np.float32), Options(), 0, ring_capacity=3)
