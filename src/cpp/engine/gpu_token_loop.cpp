@@ -1,0 +1,240 @@
+// One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends, and
+// what the sampler keeps. Results come through a ring in pinned memory.
+#include "engine/gpu_token_loop.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "device/graph.h"
+#include "engine/engine.h"
+#include "launch/gpu_stream.h"
+
+namespace lb {
+namespace {
+
+constexpr int kRing = 4;  // more than are ever on their way
+
+struct Buffers {
+  float* logits;
+  int32_t* token;
+  int32_t* positions;  // [3]
+  SampleOptions* options;
+  float* bias;
+  TokenCounts* counts;
+  int32_t* history;
+  SampleState* state;
+  Sampled* result;
+  uint32_t* n_written;
+  std::byte* scratch;
+
+  Buffers(Carver& carver, int vocab, int context)
+      : logits(carver.take<float>(vocab)),
+        token(carver.take<int32_t>(1)),
+        positions(carver.take<int32_t>(3)),
+        options(carver.take<SampleOptions>(1)),
+        bias(carver.take<float>(vocab)),
+        counts(carver.take<TokenCounts>(vocab)),
+        history(carver.take<int32_t>(history_capacity(context))),
+        state(carver.take<SampleState>(1)),
+        result(carver.take<Sampled>(1)),
+        n_written(carver.take<uint32_t>(1)),
+        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
+
+  // The context, the token just outside of it, and the one chosen ahead.
+  static int history_capacity(int context) { return context + 2; }
+};
+
+struct Ring {
+  std::array<Sampled, kRing> slots;
+  uint32_t written;
+};
+
+SampleOptions options_of(const SamplingParams& p) {
+  return {.temperature = p.temperature,
+          .top_k = p.top_k,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .typical_p = p.typical_p,
+          .repetition_penalty = p.repetition_penalty,
+          .frequency_penalty = p.frequency_penalty,
+          .presence_penalty = p.presence_penalty,
+          .penalty_window = p.penalty_window,
+          .has_bias = p.logit_bias.empty() ? 0 : 1,
+          .n_top = p.n_top,
+          .seed = p.seed};
+}
+
+class GpuTokenLoop final : public TokenLoop {
+ public:
+  GpuTokenLoop(const Engine& engine, SequenceState& state)
+      : engine_(engine),
+        state_(state),
+        stream_(static_cast<GpuStream&>(state.stream())),
+        memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), state.capacity()))),
+        buffers_(on(*memory_)),
+        ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
+        ring_(new(ring_memory_.data()) Ring{}) {}
+
+  void sample(const Sampler& sampler, std::span<const float> logits) override {
+    bind(sampler);
+    stream_.upload(buffers_.logits, logits.data(), logits.size_bytes());
+    const std::array<int32_t, 3> positions = next_positions();
+    stream_.upload(buffers_.positions, positions.data(), sizeof positions);
+    if (!choice_) choice_ = record([&] { choose(false); });
+    choice_->launch(stream_.queue());
+    ++started_;
+  }
+
+  void step() override {
+    if (!step_) {
+      step_ = record([&] {
+        const Executor& executor = engine_.executor();
+        const Activations activations = engine_.options().activations;
+        engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
+                                executor.workspace, activations, stream_);
+        engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream_);
+        choose(true);
+      });
+    }
+    step_->launch(stream_.queue());
+    ++started_;
+  }
+
+  int32_t take() override {
+    LB_ASSERT(taken_ != started_);
+    wait();
+    last_ = ring_->slots[taken_++ % kRing];
+    LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
+             ": the logits are not finite; the weights are damaged or overflow");
+    LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, "logit_bias forbids every token of the vocabulary");
+    return last_.token;
+  }
+
+  Logprobs logprobs(int n_top) const override {
+    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler was made for the ", last_.n_top, " likeliest tokens, asked for ",
+             n_top);
+    Logprobs result{last_.logprob, {}};
+    for (int i = 0; i < n_top; ++i) result.top.emplace_back(last_.top_ids[i], last_.top_logprobs[i]);
+    return result;
+  }
+
+  void download_logits(std::span<float> to) override { stream_.download(to.data(), buffers_.logits, to.size_bytes()); }
+
+  void drop() override {
+    stream_.queue().synchronize();
+    taken_ = started_;
+  }
+
+ private:
+  static Buffers carved(Carver& carver, int vocab, int context) { return Buffers(carver, vocab, context); }
+  Buffers on(const Memory& memory) const {
+    Carver carver(memory);
+    return Buffers(carver, engine_.model().info().vocab, state_.capacity());
+  }
+
+  // Positions of a step are those of text: the NextToken of the choice before counts them up.
+  std::array<int32_t, 3> next_positions() const {
+    const int32_t before = state_.n_tokens() - 1;
+    return {before, before, before};
+  }
+
+  void bind(const Sampler& sampler) {
+    const SamplingParams& params = sampler.params();
+    const int vocab = engine_.model().info().vocab;
+    const SampleOptions options = options_of(params);
+    const SampleState state{sampler.draws(), static_cast<int32_t>(sampler.history().size())};
+    LB_CHECK(state.n_tokens < Buffers::history_capacity(state_.capacity()), kInvalid, "the sampler has seen ",
+             state.n_tokens, " tokens; the context holds ", state_.capacity());
+    stream_.upload(buffers_.options, &options, sizeof options);
+    stream_.upload(buffers_.state, &state, sizeof state);
+    stream_.upload(buffers_.history, sampler.history().data(), sampler.history().size_bytes());
+    if (options.has_bias) {
+      std::vector<float> bias(vocab);
+      for (const auto& [id, value] : params.logit_bias)
+        bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
+      stream_.upload(buffers_.bias, bias.data(), bias.size() * sizeof(float));
+    }
+    if (sampler.generated().empty()) {
+      stream_.zero(buffers_.counts, vocab * sizeof(TokenCounts));
+    } else {
+      std::vector<TokenCounts> counts(vocab);
+      for (const auto& [id, n] : sampler.generated()) counts[id].generated = n;
+      stream_.upload(buffers_.counts, counts.data(), counts.size() * sizeof(TokenCounts));
+    }
+    stream_.run(CountWindow{.options = buffers_.options,
+                            .state = buffers_.state,
+                            .history = buffers_.history,
+                            .counts = buffers_.counts,
+                            .capacity = Buffers::history_capacity(state_.capacity())});
+  }
+
+  // After a step the numbers of the append move on; a choice alone leaves them as the next append will publish them.
+  void choose(bool after_step) {
+    const int vocab = engine_.model().info().vocab;
+    stream_.run(Sample{.logits = buffers_.logits,
+                       .options = buffers_.options,
+                       .bias = buffers_.bias,
+                       .counts = buffers_.counts,
+                       .history = buffers_.history,
+                       .state = buffers_.state,
+                       .result = buffers_.result,
+                       .vocab = vocab,
+                       .capacity = Buffers::history_capacity(state_.capacity())},
+                buffers_.scratch);
+    (void)after_step;
+    stream_.run(NextToken{.sampled = buffers_.result,
+                          .ring = {ring_->slots.data(), &ring_->written, kRing},
+                          .n_written = buffers_.n_written,
+                          .token = buffers_.token,
+                          .positions = buffers_.positions,
+                          .n_positions = 3});
+  }
+
+  template <class Work>
+  std::optional<gpu::Graph> record(Work&& work) {
+    gpu::Capture capture(stream_.queue());
+    work();
+    return gpu::Graph(capture);
+  }
+
+  // The device writes `written` last. An error of the device would never write it, so now and then the stream is asked.
+  void wait() {
+    const std::atomic_ref<uint32_t> written(ring_->written);
+    for (int spin = 0; written.load(std::memory_order_acquire) == taken_; ++spin)
+      if (spin == kSpins) {
+        stream_.queue().synchronize();  // throws what went wrong
+        LB_ASSERT(written.load(std::memory_order_acquire) != taken_);
+      }
+  }
+  static constexpr int kSpins = 1 << 22;
+
+  const Engine& engine_;
+  SequenceState& state_;
+  GpuStream& stream_;
+  std::unique_ptr<Memory> memory_;
+  Buffers buffers_;
+  gpu::Buffer ring_memory_;
+  Ring* ring_;
+  std::optional<gpu::Graph> choice_, step_;
+  uint32_t started_ = 0, taken_ = 0;
+  Sampled last_{};
+};
+
+}  // namespace
+
+size_t gpu_token_loop_bytes(const Model& model, int context) {
+  Carver counter;
+  Buffers(counter, model.info().vocab, context);
+  return counter.used();
+}
+
+std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state) {
+  return std::make_unique<GpuTokenLoop>(engine, state);
+}
+
+}  // namespace lb

@@ -1,0 +1,31 @@
+// Decoding with the sampler on the device: a step ends by choosing its token, which is the next step's input, so that
+// the host only reads results. A place without one (the CPU) samples from logits on the host.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "decode/sampler.h"
+
+namespace lb {
+
+class TokenLoop {
+ public:
+  virtual ~TokenLoop() = default;
+
+  // Starts choosing a token from these logits [vocab] of the host as `sampler` would.
+  virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
+  // Starts a step with the token chosen last as its input, in the append of one row that the state has begun, and then
+  // the choice of the next token by the same sampler.
+  virtual void step() = 0;
+  // Waits for the token chosen first of those not taken. Throws when its logits are not finite.
+  virtual int32_t take() = 0;
+  // Log probabilities of the token taken last; the sampler was made with n_top.
+  virtual Logprobs logprobs(int n_top) const = 0;
+  // Logits [vocab] of the step started last.
+  virtual void download_logits(std::span<float> to) = 0;
+  // Forgets choices not taken.
+  virtual void drop() = 0;
+};
+
+}  // namespace lb
