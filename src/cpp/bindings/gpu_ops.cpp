@@ -349,6 +349,7 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   bind_timing(m);
   bind_gpu_delta(m);
   bind_gpu_sample(m);
+  bind_gpu_attention(m);
 }
 
 }  // namespace lb
