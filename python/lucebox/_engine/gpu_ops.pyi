@@ -45,8 +45,21 @@ def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Se
     Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
     """
 
-def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, replays: int = 20, tries: int = 5) -> float:
-    """Bytes a second of a kernel that only reads."""
+def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets: int = 1, replays: int = 20, tries: int = 5) -> float:
+    """
+    Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
+    """
+
+def rope_table(pack: lucebox._engine.gpu.Pack, pos: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], axis: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], inv_freq: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[object, object]: ...
+
+def causal_conv(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], history: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> tuple[object, object, object]:
+    """y and the state after it: history, pending."""
+
+def delta_prepare(pack: lucebox._engine.gpu.Pack, qk: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], a_neg: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], dt_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_k_heads: int, dk: int, eps: float) -> tuple[object, object, object]:
+    """qk, g and beta, prepared."""
+
+def gated_delta(pack: lucebox._engine.gpu.Pack, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], S: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], cs_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], delta: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], buffer: int = 0, accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, order: str = 'grouped') -> tuple[object, object, object, object, object]:
+    """o and the state after it: S, k_pending, cs_pending, delta."""
 
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""
@@ -55,5 +68,8 @@ def choose_embed(manifest_json: str, n_sms: int, dtype: str, vocab: int, dim: in
 
 def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8') -> list[dict]:
     """The launches of a group, one for each type in it."""
+
+def choose_delta(manifest_json: str, n_sms: int, rows: int, n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> list[dict]:
+    """The launches of a gated_delta, in their order."""
 
 def choose_tile(manifest_json: str, n_sms: int, dtype: str, n_out: int, n_in: int, rows: int) -> dict: ...
