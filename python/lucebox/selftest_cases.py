@@ -3,7 +3,7 @@ be from the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from lucebox._engine import ops
 __all__ = ["LIMITS", "Case", "Limit", "cases"]
 
 Array = NDArray[Any]
+Parts = Sequence[Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ LIMITS = {
     "exact": Limit(0, "nothing is computed, or the rounding is defined"),
     "rope": Limit(1e-6, "two products and a sum, fused or not"),
     "row": Limit(1e-5, "fp32 sums in another order, and the chip's own root, exponential and reciprocal (2 ulp each)"),
+    "recurrence": Limit(2e-5, "fp32 sums over up to 200 rows, each from the ones before, in another order"),
     "sum": Limit(1e-6, "fp32 sums of up to 17408 terms in another order"),
     "matrix": Limit(1e-5, "matrix units add exact 16-bit products in fp32 and may cut what they shift out"),
     "int16": Limit(1e-4, "a device keeps 16 bits of an x that meets quantised weights"),
@@ -86,6 +88,9 @@ BLOCKS = {
 # (n_out, n_in): fewer rows than a block takes, odd counts of rows and of blocks, rows too long for one piece a thread.
 PRODUCTS = ((1, 256), (3, 768), (67, 1280), (5, 17408))
 ROW_COUNTS = (1, 2, 5)
+RUN = 64  # rows of a recurrent layer that the CPU takes at once
+# (key heads, value heads, dk, dv), rows: a step, trees, long chains; more slices than any chip has multiprocessors.
+RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
 TILES = ((1, 256, 1), (67, 768, 65), (130, 512, 3))  # (n_out, n_in, rows) around tiles of 64
 
 
@@ -97,6 +102,8 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _groups(rng)
     yield from _tiles(rng)
     yield from _elementwise(rng)
+    yield from _recurrent_inputs(rng)
+    yield from _recurrences(rng)
     yield from _rows(rng)
     yield from _conversions(rng)
     yield from _reads(rng)
@@ -171,6 +178,38 @@ def _elementwise(rng: np.random.Generator) -> Iterator[Case]:
             yield _same("rope", "rope", _normal(rng, rows, heads, dim), cos, sin, pairs=pairs)
 
 
+def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:
+    """What comes before the recurrence: positions, the convolution, the gates."""
+    for rows, n_pairs in ((1, 32), (70, 33)):
+        pos = rng.integers(0, 1 << 18, (3, rows)).astype(np.int32)
+        table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), _normal(rng, n_pairs))
+        yield Case("rope_table", "rope", partial(_stacked, ops.rope_table, *table), table, {}, np.stack, _one)
+    for channels, taps in ((1037, 4), (33, 8)):
+        for rows in (0, 1, 22, 130):
+            state = (_normal(rng, taps - 1, channels), _normal(rng, RUN, channels))
+            conv = (_normal(rng, rows, channels), _normal(rng, channels, taps), *state, _path(rng, 5))
+            yield _in_parts("causal_conv", "row", partial(_convolved, *conv), partial(_kept, rows, None), *conv)
+    for heads, dk in ((3, 40), (16, 128)):
+        qk, g, beta = _normal(rng, 5, 2 * heads * dk + 3), 9 * _normal(rng, 5, 33), 9 * _normal(rng, 5, 33)
+        prepare = (qk, g, beta, -np.abs(_normal(rng, 33)), _normal(rng, 33), heads, dk, 1e-6)
+        yield _in_parts("delta_prepare", "row", partial(_prepared, *prepare), list, *prepare)
+
+
+def _recurrences(rng: np.random.Generator) -> Iterator[Case]:
+    """After five rows of which some were accepted."""
+    for (kh, vh, dk, dv), row_counts in RECURRENCES:
+        for rows in row_counts:
+            qkv = _normal(rng, rows, 2 * kh * dk + vh * dv) / np.sqrt(np.float32(dk))
+            gates = (-np.abs(_normal(rng, rows, vh)) / 9, rng.uniform(size=(rows, vh)).astype(np.float32))
+            keys, decays = _normal(rng, 2, RUN, kh, dk), -np.cumsum(np.abs(_normal(rng, 2, RUN, vh)), axis=1)
+            state = (_normal(rng, vh, dk, dv), keys / np.sqrt(np.float32(dk)), decays, _normal(rng, RUN, vh, dv))
+            parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows <= RUN else None
+            shape = (parent, None if parent is None else _ancestors(parent), "tiled" if rows % 2 else "grouped")
+            delta = (qkv, *gates, *state, 1, _path(rng, 5), *shape)
+            kept = partial(_kept, rows, 1)
+            yield _in_parts("gated_delta", "recurrence", partial(_recurred, *delta), kept, *delta)
+
+
 def _rows(rng: np.random.Generator) -> Iterator[Case]:
     """Whole rows in one block, and over a grid with its barrier."""
     for rows, dim in ((1, 1), (3, 1021), (2, 32_003)):
@@ -196,6 +235,87 @@ def _reads(rng: np.random.Generator) -> Iterator[Case]:
     for size in (16, 1_000_016):
         x = rng.integers(0, 256, size, np.uint8)
         yield Case("read_memory", "exact", partial(_sum, x.view(np.uint32)), (x,), {}, _sum)
+
+
+def _in_parts(
+    op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any
+) -> Case:
+    """A result and the state after it, each in units of its largest value."""
+
+    def unit() -> Array:
+        parts = kept(expected())
+        return np.concatenate([np.full(part.size, np.abs(part).max(initial=0)) for part in parts])
+
+    def flat(parts: Parts) -> Array:
+        return np.concatenate([np.ravel(part) for part in kept(parts)])
+
+    return Case(op, limit, lambda: flat(expected()), arguments, {}, flat, unit)
+
+
+def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:
+    """Of what a recurrent op leaves, the part that counts: pending rows of the last run, of the buffer they are in."""
+    last = (rows - 1) % RUN + 1 if rows else 0
+    if buffer is None:
+        y, history, pending = parts
+        return [y, history, pending[:last]]
+    o, state, keys, decays, delta = parts
+    filled = (buffer + -(-rows // RUN)) % 2
+    return [o, state, keys[filled][:last], decays[filled][:last], delta[:last]]
+
+
+def _stacked(op: Callable[..., Any], *arguments: Any) -> Array:
+    return np.stack(op(*arguments))
+
+
+def _one() -> Array:
+    return np.ones(())
+
+
+def _path(rng: np.random.Generator, rows: int) -> NDArray[np.int32]:
+    return np.flatnonzero(rng.integers(0, 2, rows)).astype(np.int32)
+
+
+def _ancestors(parent: NDArray[np.int32]) -> NDArray[np.uint64]:
+    masks = np.zeros(len(parent), np.uint64)
+    for i, p in enumerate(parent):
+        masks[i] = (masks[p] if p >= 0 else np.uint64(0)) | np.uint64(1 << i)
+    return masks
+
+
+def _runs(rows: int, accepted: Array) -> Iterator[tuple[slice, Array]]:
+    """The runs of an append, and what of the run before each one accepts."""
+    yield slice(0, min(rows, RUN)), accepted
+    for first in range(RUN, rows, RUN):
+        yield slice(first, min(rows, first + RUN)), np.arange(RUN, dtype=np.int32)
+
+
+def _convolved(x: Array, w: Array, history: Array, pending: Array, accepted: Array) -> Parts:
+    history, pending = history.copy(), pending.copy()
+    y = [ops.causal_conv(x[run], w, history, pending, taken) for run, taken in _runs(len(x), accepted)]
+    return [np.concatenate(y), history, pending]
+
+
+def _prepared(qk: Array, g: Array, beta: Array, a_neg: Array, dt_bias: Array, heads: int, dk: int, eps: float) -> Parts:
+    qk, g, beta = qk.copy(), g.copy(), beta.copy()
+    q, k = (qk[:, i * heads * dk : (i + 1) * heads * dk].reshape(-1, heads, dk) for i in range(2))
+    ops.delta_prepare(q, k, g, beta, a_neg, dt_bias, eps)
+    return [qk, g, beta]
+
+
+def _recurred(
+    qkv: Array, g: Array, beta: Array, state: Array, keys: Array, decays: Array, delta: Array, buffer: int,
+    accepted: Array, parent: Array | None, ancestors: Array | None, order: str,
+) -> Parts:  # fmt: skip
+    state, keys, decays, delta = state.copy(), keys.copy(), decays.copy(), delta.copy()
+    kh, dk, (vh, dv) = *keys.shape[2:], delta.shape[1:]
+    o = []
+    for run, taken in _runs(len(qkv), accepted):
+        q, k, v = np.split(qkv[run], (kh * dk, 2 * kh * dk), axis=1)
+        rows = (q.reshape(-1, kh, dk), k.reshape(-1, kh, dk), v.reshape(-1, vh, dv), g[run], beta[run])
+        pending = (keys[buffer], keys[1 - buffer], delta, decays[buffer], decays[1 - buffer])
+        o.append(ops.gated_delta(*rows, state, *pending, taken, parent, ancestors, order))
+        buffer = 1 - buffer
+    return [np.concatenate(o), state, keys, decays, delta]
 
 
 def _terms(w: Array, dtype: str, x: Array) -> Array:

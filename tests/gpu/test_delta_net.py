@@ -1,4 +1,4 @@
-"""The recurrent mixer and the rope table on a device: against the fp64 recurrence along each path, and beside the CPU."""
+"""Recurrent layers and the rope table on a device: against the fp64 recurrence along each path, and beside the CPU."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 KERNEL = re.compile(r"^LB_KERNEL\((\w+), .*?, (\w+), \d+\)", re.M)
 CONSTANTS = {
     name: int(value)
-    for name, value in re.findall(
-        r"(k\w+) = (\d+)[,;]", (ROOT / "src" / "cpp" / "launch" / "linear_shape.h").read_text()
-    )
+    for shape in (ROOT / "src" / "cpp" / "launch").glob("*_shape.h")
+    for name, value in re.findall(r"(k\w+) = (\d+)[,;]", shape.read_text())
 }
 KERNELS = {
     name: CONSTANTS.get(threads) or int(threads)
@@ -58,7 +57,7 @@ def check(launch: dict[str, object], name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "softmax", "softmax_grid", "arg_max",
-                                "arg_max_grid"])  # fmt: skip
+                                "arg_max_grid", "rope_table", "causal_conv", "delta_prepare"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
     for rows in (1, 3, 512):
         for dim in (2, 64, 129, 1024, 17408, 248320):
@@ -76,6 +75,24 @@ def test_products(name: str, activations: str, dtype: str) -> None:
             assert launch["overlap_previous"] and dtype.lower() in str(launch["kernel"])
     if dtype in ("F16", "BF16"):
         check(gpu_ops.choose_tile(manifest(name), N_SMS, dtype, 5120, 17408, 512), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("shape", [(16, 48, 128, 128), (16, 16, 128, 128), (1, 1, 8, 8), (2, 4, 256, 256)])
+def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int]) -> None:
+    for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, ["pairs", "runs"]), (64, ["pairs", "runs"]),
+                          (65, ["fold", "pairs", "runs"]), (4096, ["fold", "pairs", "runs"])):  # fmt: skip
+        launches = gpu_ops.choose_delta(manifest(name), N_SMS, rows, *shape)
+        assert [str(launch["kernel"]).split("_")[2].rstrip("1236") for launch in launches] == kernels
+        for launch in launches:
+            check(launch, name)
+
+
+def test_few_heads_are_cut_into_narrow_slices() -> None:
+    for n_v_heads, columns in ((16, 16), (48, 32)):
+        *_, runs = gpu_ops.choose_delta(manifest("sm_90"), 132, 64, 16, n_v_heads, 128, 128)
+        assert runs["kernel"] == f"gated_delta_runs{columns}_kernel"
+        assert runs["grid"] == (n_v_heads * 128 // columns, 1, 1)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -109,6 +126,8 @@ def test_what_no_kernel_computes_is_refused() -> None:
         gpu_ops.choose_embed(sm_90, 132, "Q5_0", 9, 32)
     with pytest.raises(UnsupportedError, match="on sm_90: no mat-vec kernel reads IQ4_XS weights"):
         gpu_ops.choose_linear(sm_90, 132, ["IQ4_XS"], [8], 256)
+    with pytest.raises(UnsupportedError, match=r"\[gated_delta\] 1 rows of 1 x 12 keys, 2 x 8 values: head dims are"):
+        gpu_ops.choose_delta(sm_90, 132, 1, 1, 2, 12, 8)
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
         gpu_ops.choose(sm_90, 132, "swiglu", 0, 8)
     with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads_per_sm"'):

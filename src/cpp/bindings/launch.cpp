@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
 
@@ -40,6 +41,10 @@ gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int r
   if (op == "rms_norm") return choose(RmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
   if (op == "gated_rms_norm") return choose(GatedRmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
   if (op == "rope") return choose(Rope{.rows = rows, .heads = heads, .dim = dim, .n_pairs = dim / 2}, target);
+  if (op == "rope_table") return choose(RopeTable{.rows = rows, .n_pairs = dim}, target);
+  if (op == "causal_conv") return choose(CausalConv{.rows = rows, .channels = dim, .n_taps = 4}, target);
+  if (op == "delta_prepare")
+    return choose(DeltaPrepare{.rows = rows, .n_k_heads = heads, .n_v_heads = heads, .dk = dim}, target);
   if (op == "swiglu") return choose(SwiGlu{.rows = rows, .dim = dim}, target);
   if (op == "softmax") return choose(Softmax{.rows = rows, .dim = dim}, target);
   if (op == "softmax_grid") return choose(OnGrid<Softmax>{.op = {.rows = rows, .dim = dim}}, target);
@@ -76,6 +81,20 @@ std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms,
   return launches;
 }
 
+std::vector<nb::dict> choose_delta(const std::string& manifest_json, int n_sms, int rows, int n_k_heads, int n_v_heads,
+                                   int dk, int dv) {
+  const GatedDelta op{.rows = rows,
+                      .n_k_heads = n_k_heads,
+                      .n_v_heads = n_v_heads,
+                      .dk = dk,
+                      .dv = dv,
+                      .row_stride = 2L * n_k_heads * dk + long(n_v_heads) * dv};
+  const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, gpu::target_of(manifest_json, n_sms));
+  std::vector<nb::dict> launches;
+  for (int i = 0; i < chosen.n; ++i) launches.push_back(dict_of(chosen.launches[i]));
+  return launches;
+}
+
 nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
                      int rows) {
   const Linear op{.type = dtype_named(dtype), .rows = rows, .n_in = n_in, .n_out = n_out};
@@ -90,6 +109,8 @@ void bind_launch(nb::module_& m) {
   m.def("choose_embed", &choose_embed, "manifest_json"_a, "n_sms"_a, "dtype"_a, "vocab"_a, "dim"_a, "rows"_a = 1);
   m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
         "activations"_a = "int8", "The launches of a group, one for each type in it.");
+  m.def("choose_delta", &choose_delta, "manifest_json"_a, "n_sms"_a, "rows"_a, "n_k_heads"_a, "n_v_heads"_a, "dk"_a,
+        "dv"_a, "The launches of a gated_delta, in their order.");
   m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
 }
 
