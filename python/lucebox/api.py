@@ -286,6 +286,7 @@ class LLM:
             penalty_window=sampling.penalty_window,
             logit_bias=list(sampling.logit_bias.items()),
             seed=(self.options.seed if sampling.seed is None else sampling.seed) & 0xFFFFFFFFFFFFFFFF,
+            n_top=-1 if sampling.logprobs is None else sampling.logprobs,
         )
 
     def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler) -> Iterator[Chunk]:
@@ -416,16 +417,18 @@ class LLM:
             return time.perf_counter() - start
 
     def bench_decode(self, n_tokens: int, depth: int) -> list[float]:
-        """Seconds of each of n_tokens decode steps after `depth` tokens."""
-        ids = np.arange(depth + n_tokens, dtype=np.int32) % self.info.vocab
-        seconds = []
+        """Seconds of each of n_tokens greedy decode steps after `depth` tokens."""
+        ids = np.arange(depth + n_tokens + 1, dtype=np.int32) % self.info.vocab
+        sampler, seconds = _engine.Sampler(self.info.vocab), []
         with self._turn():
             self._session.reset()
             if depth:
                 self._session.sync(ids[:depth])
+                ids[depth] = self._session.sample(sampler)
             for n in range(depth + 1, depth + n_tokens + 1):
                 start = time.perf_counter()
                 self._session.sync(ids[:n])
+                ids[n] = self._session.sample(sampler)
                 seconds.append(time.perf_counter() - start)
         return seconds
 

@@ -66,4 +66,15 @@ LB_KERNEL(dot4_kernel, Io, 256, 1) {
   map<Ints, Ints>(p, [](Ints x) { return Ints{dot4(x.a, x.b, x.c), max(x.a, x.b), min(x.a, x.b)}; });
 }
 
+struct Lookup {
+  u32x2 table;
+  uint32_t nibbles, low, high, unused;
+};
+LB_KERNEL(lookup8_kernel, Io, 256, 1) {
+  map<Lookup, u32x4>(p, [](Lookup x) {
+    const u32x2 bytes = lookup8(x.table, x.nibbles), others = lookup8_order(x.low, x.high);
+    return u32x4{bytes[0], bytes[1], others[0], others[1]};
+  });
+}
+
 }  // namespace lb::gpu

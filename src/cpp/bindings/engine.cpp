@@ -176,9 +176,9 @@ nb::bytes save(Session& session) {
 
 Sampler make_sampler(int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
                      float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
-                     std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
+                     std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed, int n_top) {
   return Sampler({temperature, top_k, top_p, min_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty,
-                  penalty_window, std::move(logit_bias), seed},
+                  penalty_window, std::move(logit_bias), seed, n_top},
                  vocab);
 }
 
@@ -204,15 +204,15 @@ void bind_engine(nb::module_& m) {
           "__init__",
           [](Sampler* self, int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
              float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
-             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed) {
-            new (self)
-                Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
-                                     frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias), seed));
+             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed, int n_top) {
+            new (self) Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
+                                            frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias),
+                                            seed, n_top));
           },
           "vocab"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f,
           "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
           "presence_penalty"_a = 0.0f, "penalty_window"_a = 64,
-          "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0)
+          "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0, "n_top"_a = -1)
       .def(
           "set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
       .def(
@@ -235,17 +235,18 @@ void bind_engine(nb::module_& m) {
            "Makes the timeline equal to ids; returns how many of them it already held.")
       .def(
           "logits",
-          [](const Session& s) { return to_numpy<1>({s.logits().begin(), s.logits().end()}, {s.logits().size()}); },
+          [](Session& s) {
+            const auto logits = without_gil([&] { return s.logits(); });
+            return to_numpy<1>({logits.begin(), logits.end()}, {logits.size()});
+          },
           "Logits of the last token, after sync().")
       .def(
           "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
           "sampler"_a)
       .def(
           "logprobs",
-          [](const Session& s, int32_t token, int n_top) {
-            LB_CHECK(token >= 0 && static_cast<size_t>(token) < s.logits().size(), kInvalid, "token ", token,
-                     " is not in the vocabulary");
-            Logprobs result = logprobs(s.logits(), token, n_top);
+          [](Session& s, int32_t token, int n_top) {
+            const Logprobs result = s.logprobs(token, n_top);
             return nb::make_tuple(result.token, result.top);
           },
           "token"_a, "n_top"_a = 0, "Natural log probability of the token and the n_top most likely (id, logprob).")

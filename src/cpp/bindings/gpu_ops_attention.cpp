@@ -54,13 +54,9 @@ nb::tuple kv_append(PythonPack& pack, In<float, 3> k, In<float, 3> v, Pages k_pa
   check_shape("k", k, {k.shape(0), k_pages.shape(1), k_pages.shape(3)});
   check_shape("v", v, {k.shape(0), k_pages.shape(1), k_pages.shape(3)});
   Call call(pack);
-  const DevicePages pages =
-      pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + size(k, 0));
-  const KvAppend op{.k = call.in(k),
-                    .v = call.in(v),
-                    .cache = pages.cache,
-                    .n_past = call.in(&n_past, 1),
-                    .rows = size(k, 0)};
+  const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + size(k, 0));
+  const KvAppend op{
+      .k = call.in(k), .v = call.in(v), .cache = pages.cache, .n_past = call.in(&n_past, 1), .rows = size(k, 0)};
   pack.run(gpu::choose(op, pack.target()), op);
   return read_pages(call, pages);
 }
@@ -76,8 +72,7 @@ nb::tuple kv_move(PythonPack& pack, Pages k_pages, Pages v_pages, const std::str
   Call call(pack);
   const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + last + 1);
   const int32_t n = size(path, 0);
-  const KvMove op{
-      .cache = pages.cache, .accepted = {call.in(path), call.in(&n, 1)}, .n_past = call.in(&n_past, 1)};
+  const KvMove op{.cache = pages.cache, .accepted = {call.in(path), call.in(&n, 1)}, .n_past = call.in(&n_past, 1)};
   pack.run(gpu::choose(op, pack.target()), op);
   return read_pages(call, pages);
 }
@@ -115,8 +110,7 @@ nb::object attention(PythonPack& pack, In<float, 3> q, Pages k_pages, Pages v_pa
                      .scale = scale};
   const int capacity = size(page_table, 0) * kPageTokens;
   const size_t scratch_bytes = gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target());
-  const gpu::AttentionLaunches launches =
-      gpu::choose(op, capacity, call.out<std::byte>(scratch_bytes), pack.target());
+  const gpu::AttentionLaunches launches = gpu::choose(op, capacity, call.out<std::byte>(scratch_bytes), pack.target());
   for (int i = 0; i < 2; ++i) {
     pack.run(launches.attend, launches.params);
     if (launches.is_split) pack.run(launches.merge, launches.params);

@@ -2,6 +2,7 @@
 #include "decode/sampler.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -19,6 +20,11 @@ void check_range(const char* name, double value, double low, double high) {
 template <class Candidate>
 bool likelier(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+uint64_t next_version() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
 }  // namespace
@@ -44,7 +50,7 @@ double uniform_draw(uint64_t seed, uint64_t draw) {
   return static_cast<double>(sampling::uniform(seed, draw)) * 0x1.0p-53;
 }
 
-Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), vocab_(vocab) {
+Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), vocab_(vocab), version_(next_version()) {
   validate(params, vocab);
   if (!plain()) {
     candidates_.reserve(vocab);
@@ -63,6 +69,7 @@ void Sampler::set_prompt(std::span<const int32_t> prompt) {
              "; the vocabulary has ", vocab_, " tokens");
   history_.assign(prompt.begin(), prompt.end());
   generated_.clear();
+  version_ = next_version();
   draws_ = 0;
 }
 
@@ -89,9 +96,14 @@ int32_t Sampler::sample(std::span<const float> logits) {
       token = draw();
     }
   }
+  record(token);
+  return token;
+}
+
+void Sampler::record(int32_t token) {
   history_.push_back(token);
   ++generated_[token];
-  return token;
+  if (params_.temperature > 0) ++draws_;
 }
 
 void Sampler::load(std::span<const float> logits) {
@@ -199,7 +211,7 @@ int32_t Sampler::draw() {
   // By id: an order that needs no sort of what the filters leave, except where one of them has sorted it.
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
   if (!std::ranges::is_sorted(candidates_, by_id)) std::ranges::sort(candidates_, by_id);
-  const uint64_t fall = sampling::fall_of(sampling::uniform(params_.seed, draws_++), total());
+  const uint64_t fall = sampling::fall_of(sampling::uniform(params_.seed, draws_), total());
   uint64_t sum = 0;
   for (const Candidate& c : candidates_)
     if ((sum += c.weight) > fall) return c.id;

@@ -1,6 +1,6 @@
 // Turns logits into a token. Order: logit bias, penalties, temperature, top-k, typical, top-p, min-p, one draw.
-// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The arithmetic
-// is that of ops/sample_rules.h, so that src/gpu/sample.cpp draws the same tokens.
+// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The
+// arithmetic is that of ops/sample_rules.h, so that src/gpu/sample.cpp draws the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct SamplingParams {
   int penalty_window = 64;  // tokens the repetition penalty sees; -1: all
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
+  int n_top = -1;  // on a device: log probabilities of the token and of the n_top likeliest; -1: none
 };
 
 // Throws kInvalid naming the field.
@@ -35,6 +36,15 @@ class Sampler {
   void set_prompt(std::span<const int32_t> prompt);
   // Chooses, records the choice, and takes exactly one draw when temperature > 0. logits are left untouched.
   int32_t sample(std::span<const float> logits);
+  // Records a choice that was made elsewhere by the same rules.
+  void record(int32_t token);
+
+  const SamplingParams& params() const { return params_; }
+  // Of the parameters and the prompt: no two samplers have the same one.
+  uint64_t version() const { return version_; }
+  uint64_t draws() const { return draws_; }
+  std::span<const int32_t> history() const { return history_; }
+  const std::unordered_map<int32_t, int>& generated() const { return generated_; }
 
  private:
   struct Candidate {
@@ -57,7 +67,7 @@ class Sampler {
 
   SamplingParams params_;
   int vocab_;
-  uint64_t draws_ = 0;
+  uint64_t version_, draws_ = 0;
   std::vector<int32_t> history_;
   std::unordered_map<int32_t, int> generated_;
   std::vector<Candidate> candidates_;

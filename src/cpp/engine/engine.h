@@ -75,6 +75,7 @@ class Engine {
   // Identifies weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
+  const Place& place() const { return *place_; }
 
  private:
   Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Place> place, EngineOptions options,

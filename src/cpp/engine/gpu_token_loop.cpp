@@ -1,5 +1,5 @@
-// One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends, and
-// what the sampler keeps. Results come through a ring in pinned memory.
+// One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends,
+// and what the sampler keeps. Results come through a ring in pinned memory.
 #include "engine/gpu_token_loop.h"
 
 #include <algorithm>
@@ -78,15 +78,14 @@ class GpuTokenLoop final : public TokenLoop {
         memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), state.capacity()))),
         buffers_(on(*memory_)),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
-        ring_(new(ring_memory_.data()) Ring{}) {}
+        ring_(new (ring_memory_.data()) Ring{}) {}
 
   void sample(const Sampler& sampler, std::span<const float> logits) override {
     bind(sampler);
     stream_.upload(buffers_.logits, logits.data(), logits.size_bytes());
     const std::array<int32_t, 3> positions = next_positions();
     stream_.upload(buffers_.positions, positions.data(), sizeof positions);
-    if (!choice_) choice_ = record([&] { choose(false); });
-    choice_->launch(stream_.queue());
+    choose();
     ++started_;
   }
 
@@ -98,7 +97,7 @@ class GpuTokenLoop final : public TokenLoop {
         engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
                                 executor.workspace, activations, stream_);
         engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream_);
-        choose(true);
+        choose();
       });
     }
     step_->launch(stream_.queue());
@@ -111,13 +110,14 @@ class GpuTokenLoop final : public TokenLoop {
     last_ = ring_->slots[taken_++ % kRing];
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
-    LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, "logit_bias forbids every token of the vocabulary");
+    LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid,
+             "logit_bias forbids every token of the vocabulary");
     return last_.token;
   }
 
   Logprobs logprobs(int n_top) const override {
-    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler was made for the ", last_.n_top, " likeliest tokens, asked for ",
-             n_top);
+    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler was made for the ", last_.n_top,
+             " likeliest tokens, asked for ", n_top);
     Logprobs result{last_.logprob, {}};
     for (int i = 0; i < n_top; ++i) result.top.emplace_back(last_.top_ids[i], last_.top_logprobs[i]);
     return result;
@@ -131,7 +131,6 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
  private:
-  static Buffers carved(Carver& carver, int vocab, int context) { return Buffers(carver, vocab, context); }
   Buffers on(const Memory& memory) const {
     Carver carver(memory);
     return Buffers(carver, engine_.model().info().vocab, state_.capacity());
@@ -173,8 +172,7 @@ class GpuTokenLoop final : public TokenLoop {
                             .capacity = Buffers::history_capacity(state_.capacity())});
   }
 
-  // After a step the numbers of the append move on; a choice alone leaves them as the next append will publish them.
-  void choose(bool after_step) {
+  void choose() {
     const int vocab = engine_.model().info().vocab;
     stream_.run(Sample{.logits = buffers_.logits,
                        .options = buffers_.options,
@@ -186,11 +184,14 @@ class GpuTokenLoop final : public TokenLoop {
                        .vocab = vocab,
                        .capacity = Buffers::history_capacity(state_.capacity())},
                 buffers_.scratch);
-    (void)after_step;
     stream_.run(NextToken{.sampled = buffers_.result,
                           .ring = {ring_->slots.data(), &ring_->written, kRing},
                           .n_written = buffers_.n_written,
                           .token = buffers_.token,
+                          .n_past = &state_.numbers()->n_past,
+                          .key_buffer = &state_.numbers()->key_buffer,
+                          .n_accepted = &state_.numbers()->n_accepted,
+                          .accepted = state_.numbers()->accepted,
                           .positions = buffers_.positions,
                           .n_positions = 3});
   }
@@ -220,7 +221,7 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  std::optional<gpu::Graph> choice_, step_;
+  std::optional<gpu::Graph> step_;
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};
 };

@@ -5,10 +5,12 @@
 #include <memory>
 #include <string>
 
+#include "engine/token_loop.h"
 #include "models/model.h"
 
 namespace lb {
 
+class Engine;
 struct EngineOptions;
 
 // Called while weights are brought to a device, with bytes done and bytes to do.
@@ -18,15 +20,18 @@ class Place {
  public:
   virtual ~Place() = default;
 
-  virtual std::string name() const = 0;             // "cpu", "cuda:0"
-  virtual size_t available_bytes() const = 0;       // now
-  virtual std::string memory_name() const = 0;      // in messages: "memory", "memory of cuda:0"
-  virtual bool maps_weights() const = 0;  // matrices stay where the file is mapped
+  virtual std::string name() const = 0;                 // "cpu", "cuda:0"
+  virtual size_t available_bytes() const = 0;           // now
+  virtual std::string memory_name() const = 0;          // in messages: "memory", "memory of cuda:0"
+  virtual bool maps_weights() const = 0;                // matrices stay where the file is mapped
   virtual size_t weight_bytes(Model& model) const = 0;  // of what load() copies
   virtual size_t scratch_bytes(const Model& model, const EngineOptions& options) const = 0;
   virtual std::string scratch_detail(const EngineOptions& options) const = 0;
 
   virtual std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const = 0;
+  // Decoding with the sampler on the device; null and 0 where tokens are chosen on the host.
+  virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
+  virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
   // Brings the weights there; what it returns holds them.
   virtual std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const = 0;
 };

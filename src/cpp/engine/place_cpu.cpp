@@ -40,6 +40,8 @@ class CpuPlace final : public Place {
   std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
     return std::make_unique<CpuStream>(stream_options(model, options));
   }
+  std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
+  size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
   std::unique_ptr<Memory> load(Model&, Stream&, const LoadProgress&) const override { return nullptr; }
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/gpu_token_loop.h"
 #include "launch/gpu_stream.h"
 #include "quant/repack.h"
 
@@ -15,9 +16,11 @@ namespace {
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
 // Ops run one after another: they share the scratch of the largest.
-size_t scratch_of(const Model& model, const EngineOptions& options) {
+size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
+  const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
   size_t bytes = rounded_bytes(rows, model.widest_input(), options.activations == Activations::kF32);
+  bytes = std::max(bytes, gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target));
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(rows, r->n_v_heads));
@@ -41,13 +44,20 @@ class GpuPlace final : public Place {
     return counter.used();
   }
   size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {
-    return scratch_of(model, options);
+    return scratch_of(model, options, pack_->target());
   }
   std::string scratch_detail(const EngineOptions&) const override {
     return cat("rounded activations, partial attention; pack ", pack_->target().name);
   }
   std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(model, options), options.context);
+    return std::make_unique<GpuStream>(pack_, scratch_of(model, options, pack_->target()), options.context);
+  }
+
+  size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
+    return gpu_token_loop_bytes(model, options.context);
+  }
+  std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const override {
+    return gpu_token_loop(engine, state);
   }
 
   std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const override {

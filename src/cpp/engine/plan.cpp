@@ -29,7 +29,8 @@ EngineOptions with_context(EngineOptions options, int context) {
 
 // What depends on the context, and the fixed buffers.
 size_t session_bytes(const Model& model, const Place& place, const EngineOptions& options, int context) {
-  return state_bytes(model, options, context) + place.scratch_bytes(model, with_context(options, context)) +
+  return state_bytes(model, options, context) + place.loop_bytes(model, with_context(options, context)) +
+         place.scratch_bytes(model, with_context(options, context)) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context));
 }
 
@@ -87,6 +88,7 @@ MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, Engine
       {"activations", Executor::planned_bytes(model, options.prefill_chunk),
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
       {"kernel scratch", place.scratch_bytes(model, options), place.scratch_detail(options)},
+      {"sampler", place.loop_bytes(model, options), "logits, penalties and history"},
       {"vectors", place.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });

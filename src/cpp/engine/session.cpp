@@ -37,7 +37,8 @@ Session::Session(std::shared_ptr<const Engine> engine)
       state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options(),
              *engine_->executor().stream),
       logits_(engine_->model().info().vocab),
-      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)) {
+      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
+      loop_(engine_->place().make_loop(*engine_, state_)) {
   tokens_.reserve(state_.capacity());
 }
 
@@ -121,6 +122,7 @@ void Session::shorten_to(int n) {
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
   check_ids(ids);
+  if (adopt_step(ids)) return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
   if (common == total && tokens_.size() == ids.size() && has_logits_) return total;
@@ -131,18 +133,90 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
     if (first + rows == total) {
       head(rows - 1, 1, logits_.data());
       has_logits_ = true;
+      logits_in_loop_ = false;
     }
     if (progress) progress(first + rows - cached, total - cached);
   });
   return cached;
 }
 
+std::span<const float> Session::logits() {
+  LB_CHECK(has_logits_, kInvalid, "there are no logits; they stand between sync() and sample()");
+  if (logits_in_loop_) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->download_logits(logits_);
+    logits_in_loop_ = false;
+  }
+  return logits_;
+}
+
 int32_t Session::sample(Sampler& sampler) {
   LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
+  if (loop_ != nullptr) {
+    if (chooser_ != sampler.version()) {
+      const std::span<const float> from = logits();
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->drop();
+      loop_->sample(sampler, from);
+      chooser_ = sampler.version();
+    }
+    const int32_t token = loop_->take();
+    sampler.record(token);
+    step_ahead(token);
+    return token;
+  }
   const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
   LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
            " tokens are not finite; the weights are damaged or overflow");
   return sampler.sample(logits_);
+}
+
+Logprobs Session::logprobs(int32_t token, int n_top) {
+  LB_CHECK(token >= 0 && token < engine_->model().info().vocab, kInvalid, "token ", token, " is not in the vocabulary");
+  if (has_logits_) return lb::logprobs(logits(), token, n_top);
+  LB_CHECK(token == ahead_, kInvalid, "log probabilities are those of the token sampled last, ", ahead_, ", not of ",
+           token);
+  return loop_->logprobs(n_top);
+}
+
+// The step is an append of one row that waits to be kept or not.
+void Session::step_ahead(int32_t token) {
+  has_logits_ = false;
+  ahead_ = token;
+  if (state_.n_tokens() == state_.capacity()) return;  // outside of the context: nothing can follow
+  const std::lock_guard lock(engine_->executor().mutex);
+  state_.begin_append(1, {});
+  loop_->step();
+  state_.end_append();
+  stepped_ = true;
+}
+
+bool Session::adopt_step(std::span<const int32_t> ids) {
+  if (ahead_ < 0) return false;
+  if (stepped_ && ids.size() == tokens_.size() + 1 && ids.back() == ahead_ &&
+      std::equal(tokens_.begin(), tokens_.end(), ids.begin())) {
+    state_.commit_chain(1);
+    tokens_.push_back(ahead_);
+    ahead_ = -1;
+    stepped_ = false;
+    has_logits_ = logits_in_loop_ = true;
+    return true;
+  }
+  drop_step();
+  return false;
+}
+
+void Session::drop_step() {
+  if (loop_ != nullptr && chooser_ != 0) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->drop();
+  }
+  chooser_ = 0;
+  if (ahead_ < 0) return;
+  if (stepped_) state_.commit_chain(0);
+  ahead_ = -1;
+  stepped_ = false;
+  has_logits_ = false;
 }
 
 std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {
@@ -159,7 +233,7 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
       head(r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
-        if (next < ids.size()) scores.push_back(logprobs({logits.data() + i * vocab, vocab}, ids[next], 0).token);
+        if (next < ids.size()) scores.push_back(lb::logprobs({logits.data() + i * vocab, vocab}, ids[next], 0).token);
       }
     }
   });
@@ -167,11 +241,13 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
 }
 
 std::vector<std::byte> Session::save() {
+  drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
   return save_snapshot(state_, tokens_, engine_->fingerprint());
 }
 
 void Session::load(std::span<const std::byte> bytes, const std::string& where) {
+  drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   appended_.clear();
@@ -179,6 +255,7 @@ void Session::load(std::span<const std::byte> bytes, const std::string& where) {
 }
 
 void Session::reset() {
+  drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
   state_.reset();
   tokens_.clear();
@@ -192,6 +269,7 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   const Model& model = engine_->model();
   const int rows = static_cast<int>(ids.size());
   check_ids(ids);
+  drop_step();
   LB_CHECK(rows >= 1 && rows <= executor.max_rows, kInvalid, "an append has 1 to ", executor.max_rows, " rows, got ",
            rows);
   LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
@@ -238,6 +316,7 @@ void Session::commit(std::span<const int32_t> path) {
 }
 
 void Session::rewind(int n_tokens) {
+  drop_step();
   state_.rewind(n_tokens);
   tokens_.resize(n_tokens);
   appended_.clear();

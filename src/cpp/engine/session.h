@@ -12,6 +12,7 @@
 
 #include "decode/sampler.h"
 #include "engine/engine.h"
+#include "engine/token_loop.h"
 
 namespace lb {
 
@@ -30,9 +31,13 @@ class Session {
 
   // Makes the timeline equal to ids (not empty). Returns how many of them it already held.
   int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {});
-  // [vocab] after sync(); of the last token.
-  std::span<const float> logits() const { return logits_; }
-  int32_t sample(Sampler& sampler);  // from logits(); refuses logits that are not finite
+  // [vocab] after sync() and before sample(); of the last token.
+  std::span<const float> logits();
+  // A token from logits(); refuses logits that are not finite. On a device the step with this token starts at once, and
+  // costs nothing where the next sync() wants another.
+  int32_t sample(Sampler& sampler);
+  // Of the token sample() gave and the n_top likeliest, which on a device the sampler must have been made for.
+  Logprobs logprobs(int32_t token, int n_top);
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
@@ -63,18 +68,26 @@ class Session {
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
   void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
               const std::function<void(int first, int rows)>& after_chunk);
+  void step_ahead(int32_t token);
+  bool adopt_step(std::span<const int32_t> ids);  // the step on its way is the one that ids go on with
+  void drop_step();
   void head(int row, int rows, float* logits);  // of the last forward pass: logits [rows, vocab]
   void shorten_to(int n);
   void check_ids(std::span<const int32_t> ids) const;
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
-  std::vector<int32_t> tokens_;     // committed
-  std::vector<int32_t> appended_;   // of the last append(), until it is committed or superseded
-  std::vector<int32_t> parents_;    // of appended_; empty: a chain
-  std::vector<float> logits_;       // [vocab]
-  std::vector<int32_t> positions_;  // of an append
-  bool has_logits_ = false;         // logits_ are those of tokens_.back()
+  std::vector<int32_t> tokens_;      // committed
+  std::vector<int32_t> appended_;    // of the last append(), until it is committed or superseded
+  std::vector<int32_t> parents_;     // of appended_; empty: a chain
+  std::vector<float> logits_;        // [vocab]
+  std::vector<int32_t> positions_;   // of an append
+  std::unique_ptr<TokenLoop> loop_;  // null: tokens are chosen on the host
+  uint64_t chooser_ = 0;             // version of the sampler whose state the loop holds; 0: none
+  int32_t ahead_ = -1;               // the token of the step on its way, -1: none
+  bool stepped_ = false;             // it has been started
+  bool logits_in_loop_ = false;      // and not in logits_
+  bool has_logits_ = false;          // logits_ are those of tokens_.back()
 };
 
 }  // namespace lb

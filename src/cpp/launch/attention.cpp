@@ -10,13 +10,13 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kBlocksPerSm = 2;   // what the kernels' registers and shared memory allow on a chip with room for both
+constexpr int kBlocksPerSm = 2;    // what the kernels' registers and shared memory allow on a chip with room for both
 constexpr int kPagesPerSplit = 2;  // fewer would not pay for their partials
 
 std::string describe(const Attention& op) {
   const KvLayer& cache = op.cache;
-  return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads, " heads of ",
-             name(cache.k_type), " and ", name(cache.v_type));
+  return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
+             " heads of ", name(cache.k_type), " and ", name(cache.v_type));
 }
 
 void check_cache(const KvLayer& cache, const std::string& what, const Target& target) {
@@ -107,8 +107,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   const int n_tiles = (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
-  const int n_splits =
-      int(std::clamp<long>(long(kBlocksPerSm) * target.n_sms / blocks, 1, most_splits(capacity)));
+  const int n_splits = int(std::clamp<long>(long(kBlocksPerSm) * target.n_sms / blocks, 1, most_splits(capacity)));
 
   AttentionLaunches result = {};
   result.is_split = n_splits > 1;
@@ -125,13 +124,13 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
                            target, what);
   }
   const auto splits = static_cast<uint32_t>(n_splits), heads = static_cast<uint32_t>(op.cache.n_kv_heads);
-  result.attend = checked({.kernel = block.kernel,
-                           .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads,
-                                    block.splits_first ? 1 : splits},
-                           .block = {kAttentionThreads, 1, 1},
-                           .shared_bytes = block.shared_bytes,
-                           .overlap_previous = true},
-                          target, what);
+  result.attend = checked(
+      {.kernel = block.kernel,
+       .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
+       .block = {kAttentionThreads, 1, 1},
+       .shared_bytes = block.shared_bytes,
+       .overlap_previous = true},
+      target, what);
   return result;
 }
 

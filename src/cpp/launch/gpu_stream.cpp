@@ -93,12 +93,20 @@ void GpuStream::run(const GatedDelta& op) {
   for (int i = 0; i < delta.n; ++i) pack_->run(delta.launches[i], delta.params, stream_);
 }
 
+void GpuStream::run(const Sample& op, void* grid) {
+  const gpu::SampleLaunches sample = gpu::choose(op, grid, pack_->target());
+  pack_->run(sample.launch, sample.params, stream_);
+}
+void GpuStream::run(const CountWindow& op) { send(op); }
+void GpuStream::run(const NextToken& op) { send(op); }
+
 void GpuStream::run(const KvAppend& op) { send(op); }
 void GpuStream::run(const KvMove& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());
-  for (int i = 0; i < attention.n; ++i) pack_->run(attention.launches[i], attention.params, stream_);
+  pack_->run(attention.attend, attention.params, stream_);
+  if (attention.is_split) pack_->run(attention.merge, attention.params, stream_);
 }
 
 }  // namespace lb

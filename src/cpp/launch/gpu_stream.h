@@ -1,5 +1,5 @@
-// A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and the
-// staging memory of copies are made with it, so that an op allocates nothing.
+// A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and
+// the staging memory of copies are made with it, so that an op allocates nothing.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@ class GpuStream final : public Stream {
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
 
   gpu::Pack& pack() { return *pack_; }
+  const gpu::Stream& queue() const { return stream_; }
 
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
@@ -38,6 +39,9 @@ class GpuStream final : public Stream {
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
+  void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
+  void run(const CountWindow&);
+  void run(const NextToken&);
 
  private:
   template <class Op>

@@ -1,5 +1,5 @@
-// The grid of the sampler: at most a block an SM, so that all are resident, and four logits a thread where there are that
-// many.
+// The grid of the sampler: at most a block an SM, so that all are resident, and four logits a thread where there are
+// that many.
 #include "launch/sample.h"
 
 #include <algorithm>
@@ -29,12 +29,11 @@ SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
   const uint32_t threads =
       blocks > 1 ? kMostThreads : std::clamp(std::bit_ceil(uint32_t(op.vocab + 3) / 4), 32u, uint32_t(kMostThreads));
   auto* grid = static_cast<SampleGrid*>(scratch);
-  return {.launch = checked({.kernel = "sample_kernel",
-                             .grid = {uint32_t(blocks), 1, 1},
-                             .block = {threads, 1, 1},
-                             .cooperative = true},
-                            target, what),
-          .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
+  return {
+      .launch = checked(
+          {.kernel = "sample_kernel", .grid = {uint32_t(blocks), 1, 1}, .block = {threads, 1, 1}, .cooperative = true},
+          target, what),
+      .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
 }
 
 Launch choose(const CountWindow& op, const Target& target) {

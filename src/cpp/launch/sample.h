@@ -1,5 +1,5 @@
-// Geometry of the sampler and of what ends a decode step. Nothing here depends on a request: greedy or not, the launches
-// are the same, and a graph of them serves every request.
+// Geometry of the sampler and of what ends a decode step. Nothing here depends on a request: greedy or not, the
+// launches are the same, and a graph of them serves every request.
 #pragma once
 
 #include <cstddef>

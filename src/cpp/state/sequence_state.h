@@ -73,6 +73,7 @@ class SequenceState {
   void begin_append(int rows, const Tree& tree);
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
+  AppendNumbers* numbers() const { return layout_.numbers; }
   // Recurrent layers take an append in runs of at most kMaxTree rows; run 0 folds what was accepted before, each
   // later run folds the whole run before it. A stream takes several runs of a chain in one call.
   struct Call {
