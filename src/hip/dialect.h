@@ -22,4 +22,5 @@
 #include "sync.h"
 #include "matrix.h"
 #include "../gpu/reductions.h"
+#include "matrix_chain.h"
 // clang-format on

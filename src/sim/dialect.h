@@ -24,4 +24,5 @@
 #include "memory.h"
 #include "sync.h"
 #include "matrix.h"
+#include "matrix_chain.h"
 // clang-format on

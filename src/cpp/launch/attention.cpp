@@ -1,0 +1,167 @@
+// Which attention kernel, and into how many runs the context is cut: as many as fill the chip when it is full, never
+// depending on how full it is.
+#include "launch/attention.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kBlocksPerSm = 2;    // what the kernels' registers and shared memory allow on a chip with room for both
+constexpr int kPagesPerSplit = 2;  // fewer would not pay for their partials
+
+std::string describe(const Attention& op) {
+  const KvLayer& cache = op.cache;
+  return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
+             " heads of ", name(cache.k_type), " and ", name(cache.v_type));
+}
+
+void check_cache(const KvLayer& cache, const std::string& what, const Target& target) {
+  for (DType type : {cache.k_type, cache.v_type})
+    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, what, " on ",
+             target.name, ": no kernel reads or writes ", name(type), " pages");
+  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= 512, kInvalid,
+           what, ": head_dim must be a multiple of 8 up to 512");
+}
+
+// Kernels for matrix units, by type and head_dim.
+struct TileKernel {
+  DType type;
+  int head_dim;
+  const char *few, *many;
+};
+constexpr TileKernel kTileKernels[] = {
+    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel"},
+    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel"},
+    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel"},
+    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel"},
+    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel"},
+};
+const TileKernel* tile_kernel(const KvLayer& cache) {
+  for (const TileKernel& entry : kTileKernels)
+    if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return &entry;
+  return nullptr;
+}
+
+// What a block of each kind takes.
+struct BlockShape {
+  const char* kernel;
+  int queries;
+  int ring;
+  size_t shared_bytes;
+  bool splits_first;  // x is the split; else x is the tile of queries, z the split
+};
+
+// Tiles on their way at once: three where copies are asynchronous and fit; more would not raise what is in flight.
+template <class Bytes>
+int ring_of(const Target& target, Bytes&& bytes) {
+  int ring = target.capabilities.async_copy ? 3 : 1;
+  while (ring > 1 && bytes(ring) > target.shared_block_bytes) --ring;
+  return ring;
+}
+
+BlockShape block_shape(const Attention& op, const Target& target) {
+  const int dim = op.cache.head_dim;
+  const TileKernel* tile = tile_kernel(op.cache);
+  if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, 0, any_shared_bytes(dim), false};
+  if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kFewQueries) {
+    const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
+    return {tile->few, kFewQueries, ring, few_shared_bytes(dim, ring), true};
+  }
+  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n); });
+  return {tile->many, kManyQueries, ring, many_shared_bytes(dim, ring), false};
+}
+
+int most_splits(int capacity) {
+  const int pages = (capacity + kPageTokens - 1) / kPageTokens;
+  return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+}  // namespace
+
+// A split block leaves at most kManyQueries queries; there are no more than kBlocksPerSm * n_sms of them.
+size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
+  const long by_blocks = long(kBlocksPerSm) * target.n_sms * kManyQueries;
+  const long by_rows = long(max_rows) * n_heads * most_splits(capacity);
+  return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
+}
+
+AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {
+  const std::string what = describe(op);
+  check_cache(op.cache, what, target);
+  LB_CHECK(op.rows >= 1 && op.n_heads >= 1 && op.n_heads % op.cache.n_kv_heads == 0, kInvalid, what,
+           ": nothing to compute, or heads that do not share KV heads evenly");
+  LB_CHECK(op.tree.ancestors == nullptr || op.rows <= kMaxTree, kInvalid, what, ": a tree has at most ", kMaxTree,
+           " rows");
+  LB_CHECK(capacity >= op.rows, kInvalid, what, ": a cache of ", capacity, " tokens cannot hold the rows");
+  LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
+           ": q, o and scratch must be 16-byte aligned");
+
+  const BlockShape block = block_shape(op, target);
+  const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
+  const int n_tiles = (n_queries + block.queries - 1) / block.queries;
+  const long blocks = long(n_tiles) * op.cache.n_kv_heads;
+  const int n_splits = int(std::clamp<long>(long(kBlocksPerSm) * target.n_sms / blocks, 1, most_splits(capacity)));
+
+  AttentionLaunches result = {};
+  result.n = n_splits > 1 ? 2 : 1;
+  result.params = {.op = op, .n_splits = n_splits, .ring = block.ring, .m = nullptr, .l = nullptr, .o = nullptr};
+  if (n_splits > 1) {  // o first: it is read in vectors
+    const long entries = long(n_splits) * op.rows * op.n_heads;
+    result.params.o = static_cast<float*>(scratch);
+    result.params.m = result.params.o + entries * op.cache.head_dim;
+    result.params.l = result.params.m + entries;
+    result.launches[1] = checked({.kernel = "attention_merge_kernel",
+                                  .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
+                                  .block = {kMergeThreads, 1, 1},
+                                  .overlap_previous = true},
+                                 target, what);
+  }
+  const auto splits = static_cast<uint32_t>(n_splits), heads = static_cast<uint32_t>(op.cache.n_kv_heads);
+  result.launches[0] = checked(
+      {.kernel = block.kernel,
+       .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
+       .block = {kAttentionThreads, 1, 1},
+       .shared_bytes = block.shared_bytes,
+       .overlap_previous = true},
+      target, what);
+  return result;
+}
+
+Launch choose(const KvAppend& op, const Target& target) {
+  const std::string what = cat("[kv_append] ", op.rows, " rows of ", op.cache.n_kv_heads, " heads of ",
+                               op.cache.head_dim, " to ", name(op.cache.k_type), " and ", name(op.cache.v_type));
+  check_cache(op.cache, what, target);
+  LB_CHECK(op.rows >= 1, kInvalid, what, ": nothing to append");
+  LB_CHECK(is_aligned(op.k) && is_aligned(op.v), kInvalid, what, ": k and v must be 16-byte aligned");
+  constexpr int kThreads = 256;
+  const long fours = long(op.rows) * op.cache.n_kv_heads * op.cache.head_dim / 4;
+  return checked({.kernel = "kv_append_kernel",
+                  .grid = {static_cast<uint32_t>((fours + kThreads - 1) / kThreads), 2, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+Launch choose(const KvMove& op, const Target& target) {
+  const std::string what = cat("[kv_move] ", op.cache.n_kv_heads, " heads of ", op.cache.head_dim, " of ",
+                               name(op.cache.k_type), " and ", name(op.cache.v_type));
+  check_cache(op.cache, what, target);
+  constexpr int kThreads = 128;
+  size_t pieces = 0;  // of 16 bytes, of K or of V
+  for (DType type : {op.cache.k_type, op.cache.v_type})
+    pieces = std::max(pieces, row_bytes(type, size_t(op.cache.head_dim)) * op.cache.n_kv_heads / 16);
+  return checked({.kernel = "kv_move_kernel",
+                  .grid = {static_cast<uint32_t>((pieces + kThreads - 1) / kThreads), 2, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+}  // namespace lb::gpu

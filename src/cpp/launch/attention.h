@@ -1,0 +1,28 @@
+// Geometry of attention and of the paged cache's upkeep.
+#pragma once
+
+#include <cstddef>
+
+#include "launch/attention_shape.h"
+#include "launch/launch.h"
+#include "launch/target.h"
+
+namespace lb::gpu {
+
+// The attention, and where it is split over the context, the merge.
+struct AttentionLaunches {
+  Launch launches[2];
+  int n;
+  AttentionSplits params;  // of both
+};
+
+// `capacity`: tokens that the cache has room for, which *n_past + rows never passes. `scratch`: at least
+// attention_scratch_bytes, 16-byte aligned.
+AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target);
+// For every append of at most max_rows rows.
+size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
+
+Launch choose(const KvAppend& op, const Target& target);
+Launch choose(const KvMove& op, const Target& target);
+
+}  // namespace lb::gpu

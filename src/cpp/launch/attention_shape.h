@@ -1,0 +1,53 @@
+// What the attention kernels and their launch functions must agree on. Read by host and device.
+#pragma once
+
+#include <stddef.h>
+
+#include "ops/attention.h"
+#include "quant/half.h"
+
+namespace lb::gpu {
+
+// Parameters of every attention kernel. The context is cut into n_splits runs of whole pages; where they lie follows
+// from *n_past in the kernel. One split: the result goes to op.o, gated. Several: its softmax stays open in the
+// partials, m as an exponent of 2, and a run that a row sees nothing of has m = -inf, l = 0 and no o.
+struct AttentionSplits {
+  Attention op;
+  int n_splits;
+  int ring;  // tiles of K or V that shared memory has room for
+  float* m;  // [n_splits, rows, n_heads]
+  float* l;  // [n_splits, rows, n_heads]
+  float* o;  // [n_splits, rows, n_heads, head_dim]
+};
+
+// A block has four warps and one KV head. Queries are the rows times the query heads of that KV head.
+inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
+inline constexpr int kFewQueries = 16;   // attention_few: each warp has them all, and a quarter of the slots
+inline constexpr int kManyQueries = 64;  // attention_many: each warp has 16 of them, and all slots
+inline constexpr int kAnyQueries = 8, kAnySlots = 16;
+inline constexpr int kMergeThreads = 256;
+inline constexpr int kMaxSplits = 512;
+
+LB_FN constexpr int many_slots(int head_dim) { return head_dim > 128 ? 32 : 64; }
+
+// Rows of a tile of 16-bit operands start in different banks, 16-byte aligned.
+LB_FN constexpr int operand_stride(int head_dim) { return head_dim + 8; }
+LB_FN constexpr size_t operand_bytes(int rows, int head_dim) { return size_t(rows) * operand_stride(head_dim) * 2; }
+inline constexpr int kOperandScratch = 16 * 24;  // values for to_operand, of each warp
+
+// Shared memory: queries, scratch, (few: m and l of 4 warps and of the block,) ring. The ring of attention_few is four
+// rings, one of each warp, and later holds half of each warp's o.
+LB_FN constexpr size_t few_shared_bytes(int head_dim, int ring) {
+  return operand_bytes(kFewQueries, head_dim) * (1 + kAttentionWarps * ring) +
+         size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kFewQueries * (kAttentionWarps + 1);
+}
+LB_FN constexpr size_t many_shared_bytes(int head_dim, int ring) {
+  return operand_bytes(kManyQueries, head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
+         operand_bytes(many_slots(head_dim), head_dim) * ring;
+}
+// fp32: queries, slots of K or of V, scores, and the factor of each query's sums so far.
+LB_FN constexpr size_t any_shared_bytes(int head_dim) {
+  return sizeof(float) * (size_t(kAnyQueries + kAnySlots) * (head_dim + 4) + kAnyQueries * (kAnySlots + 1));
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,136 @@
+// Attention in fp32 over pages of any type, K and V each its own, and any head_dim that is a multiple of 8, up to 512:
+// what the kernels for matrix units do not take.
+//
+// Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread has one score, then four
+// columns of o for all queries. Bound: shared memory, about as many reads as multiplications; K and V are read once for
+// each tile of queries.
+#include "dialect.h"
+
+#include "attention_queries.h"
+
+namespace lb::gpu {
+
+// Values [at, at + 8) of a cache.
+struct Eight {
+  f32x4 v[2];
+};
+template <class T>
+LB_DEVICE Eight widened(const void* values, long at) {
+  const auto stored = load_cached<Vec<T, 8>>(static_cast<const T*>(values) + at);
+  Eight wide;
+  LB_UNROLL
+  for (int i = 0; i < 8; ++i) wide.v[i / 4][i % 4] = to_f32(stored[i]);
+  return wide;
+}
+LB_DEVICE Eight eight_of(const void* values, DType type, long at) {
+  if (type == DType::kF16) return widened<f16>(values, at);
+  if (type == DType::kBF16) return widened<bf16>(values, at);
+  const float* plain = static_cast<const float*>(values) + at;
+  return {{load_cached<f32x4>(plain), load_cached<f32x4>(plain + 4)}};
+}
+
+// Slots [slot, slot + kAnySlots) of K or V, zero behind the last one.
+LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLayer& cache, int kv_head, int slot,
+                          int end) {
+  const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
+  const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
+  for (int i = 8 * thread_id(); i < kAnySlots * cache.head_dim; i += 8 * kAttentionThreads) {
+    const int row = i / cache.head_dim, column = i % cache.head_dim;
+    const Eight x = slot + row < end ? eight_of(values, type, at + i) : Eight{};
+    store(to + row * (cache.head_dim + 4) + column, x.v[0]);
+    store(to + row * (cache.head_dim + 4) + column + 4, x.v[1]);
+  }
+}
+
+LB_KERNEL(attention_any_kernel, AttentionSplits, kAttentionThreads, 1) {
+  const Attention& op = p.op;
+  const KvLayer& cache = op.cache;
+  const int dim = cache.head_dim, stride = dim + 4;
+  float* q = dynamic_shared<float>();                  // [kAnyQueries][stride]
+  float* slots = q + kAnyQueries * stride;             // [kAnySlots][stride]
+  float* weights = slots + kAnySlots * stride;         // [kAnyQueries][kAnySlots]
+  float* factors = weights + kAnyQueries * kAnySlots;  // [kAnyQueries]
+  dependents_may_launch();
+  wait_for_previous();
+
+  const Queries queries(op, block_id_y());
+  const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kAnyQueries;
+  const int end = slots_seen(op, n_past, queries.row(min(first + kAnyQueries, queries.n) - 1));
+  const PageRun pages = pages_of(split, p.n_splits, end);
+  const int run_end = min(pages.end * kPageTokens, end);
+
+  for (int i = 4 * thread_id(); i < kAnyQueries * dim; i += 4 * kAttentionThreads) {
+    const int query = first + i / dim;
+    f32x4 x = {};
+    if (query < queries.n) x = load<f32x4>(op.q + queries.at(op, query) * dim + i % dim);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) x[j] *= op.scale * kLog2E;
+    store(q + i / dim * stride + i % dim, x);
+  }
+
+  const int own_query = thread_id() / kAnySlots, own_slot = thread_id() % kAnySlots, own_column = 4 * thread_id();
+  const int row = queries.row(min(first + own_query, queries.n - 1));
+  float m = kNothingSeen, l = 0;  // of own_query, over the slots that are own_slot
+  f32x4 o[kAnyQueries] = {};
+  for (int slot = pages.begin * kPageTokens; slot < run_end; slot += kAnySlots) {
+    read_slots(slots, cache.k, cache.k_type, cache, queries.kv_head, slot, end);
+    block_barrier();
+    f32x4 sums = {};
+    for (int i = 0; i < dim; i += 4) {
+      const auto a = load<f32x4>(q + own_query * stride + i), b = load<f32x4>(slots + own_slot * stride + i);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) sums[j] = fma(a[j], b[j], sums[j]);
+    }
+    float score = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    if (!sees(op, row, slot + own_slot - n_past)) score = kNothingSeen;
+    float top = max(m, score);
+    LB_UNROLL
+    for (int lanes = kAnySlots / 2; lanes > 0; lanes /= 2) top = max(top, shuffle_xor(top, lanes));
+    const float base = top == kNothingSeen ? 0.0f : top;
+    const float factor = exp2_fast(m - base), weight = exp2_fast(score - base);
+    m = top;
+    l = l * factor + weight;
+    store(weights + thread_id(), weight);
+    if (own_slot == 0) store(factors + own_query, factor);
+    block_barrier();
+    read_slots(slots, cache.v, cache.v_type, cache, queries.kv_head, slot, end);
+    block_barrier();
+    if (own_column < dim) {
+      LB_UNROLL
+      for (int i = 0; i < kAnyQueries; ++i) {
+        const float shrink = load<float>(factors + i);
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) o[i][j] *= shrink;
+      }
+      for (int s = 0; s < kAnySlots; ++s) {
+        const auto v = load<f32x4>(slots + s * stride + own_column);
+        LB_UNROLL
+        for (int i = 0; i < kAnyQueries; ++i) {
+          const float w = load<float>(weights + i * kAnySlots + s);
+          LB_UNROLL
+          for (int j = 0; j < 4; ++j) o[i][j] = fma(w, v[j], o[i][j]);
+        }
+      }
+    }
+    block_barrier();
+  }
+
+  LB_UNROLL
+  for (int lanes = kAnySlots / 2; lanes > 0; lanes /= 2) l += shuffle_xor(l, lanes);
+  if (own_slot == 0) {
+    store(factors + own_query, l);
+    if (p.n_splits > 1 && first + own_query < queries.n) write_softmax(p, queries, first + own_query, m, l, split);
+  }
+  block_barrier();
+  if (own_column >= dim) return;
+  LB_UNROLL
+  for (int i = 0; i < kAnyQueries; ++i) {
+    if (first + i >= queries.n) break;
+    const float scale = p.n_splits > 1 ? 1.0f : 1.0f / load<float>(factors + i);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) o[i][j] *= scale;
+    write_columns(p, queries, first + i, own_column, o[i], split);
+  }
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,124 @@
+// Attention of at most 16 queries a KV head (rows x the query heads of that head) over F16 or BF16 pages.
+//
+// Grid: splits of the context, KV heads. Each warp has all queries and every fourth run of 16 slots, its own ring of
+// tiles and its own softmax, so the loop has no block barrier; at the end the four softmaxes of a block become one.
+// Bound: bandwidth, the bytes of K and V up to the last slot.
+#include "dialect.h"
+
+#include "attention_tile.h"
+
+namespace lb::gpu {
+
+struct WarpBarrier {
+  LB_DEVICE void operator()() const { warp_barrier(); }
+};
+
+template <class Stored, int kDim>
+LB_DEVICE void attention_few(const AttentionSplits& p) {
+  using T = Operand<Stored>;
+  constexpr int kSlots = 16, kTile = kFewQueries * operand_stride(kDim);
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  T* q = reinterpret_cast<T*>(shared);
+  T* scratch = q + kTile + warp() * kOperandScratch;
+  float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);  // [2][5][16]: m, l
+  T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kFewQueries);
+  T* own_ring = rings + warp() * p.ring * kTile;
+  dependents_may_launch();
+  wait_for_previous();
+
+  const Attention& op = p.op;
+  const Queries queries(op, block_id_y());
+  const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
+  const PageRun pages = pages_of(split, p.n_splits, end);
+  if (pages.begin == pages.end) {
+    if (thread_id() < queries.n) write_softmax(p, queries, thread_id(), kNothingSeen, 0, split);
+    return;
+  }
+
+  const int first_slot = pages.begin * kPageTokens + warp() * kSlots;
+  const int last_slot = (pages.end - 1) * kPageTokens + warp() * kSlots;
+  Ring<Stored, kDim, kSlots, 32, WarpBarrier> ring = {
+      .cache = op.cache,
+      .kv_head = queries.kv_head,
+      .n_buffers = p.ring,
+      .thread = lane(),
+      .buffers = own_ring,
+      .first_slot = first_slot,
+      .step = kPageTokens,
+      .end = end,
+      .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
+  };
+  ring.start();
+  stage_queries<T, kDim>(q, op, queries, 0, kFewQueries);
+  block_barrier();
+
+  QueryTile<T, kDim, kSlots> tile;
+  for (int i = 0; i < ring.n_tiles; ++i) {
+    const int offset = first_slot + i * kPageTokens - n_past;  // of the tile's first slot from the rows of this append
+    const T* k = ring.take();
+    tile.meet(
+        q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
+        [&](int row, int slot) { return sees(op, min(queries.row(lane_row(row)), op.rows - 1), offset + slot); });
+  }
+  tile.close();
+
+  // m and l of each warp, then m of the block, and what finishes o.
+  float* all_m = stats;
+  float* all_l = stats + (kAttentionWarps + 1) * kFewQueries;
+  for_each_row(tile.o[0], [&](int i, int column, float&) {
+    if (column != 0) return;
+    store(all_m + warp() * kFewQueries + lane_row(i), tile.m[i]);
+    store(all_l + warp() * kFewQueries + lane_row(i), tile.l[i]);
+  });
+  block_barrier();
+  float* block_m = all_m + kAttentionWarps * kFewQueries;
+  float* block_scale = all_l + kAttentionWarps * kFewQueries;
+  if (thread_id() < kFewQueries) {
+    float m = kNothingSeen, l = 0;
+    for (int w = 0; w < kAttentionWarps; ++w) m = max(m, load<float>(all_m + w * kFewQueries + thread_id()));
+    const float base = m == kNothingSeen ? 0.0f : m;
+    for (int w = 0; w < kAttentionWarps; ++w)
+      l += load<float>(all_l + w * kFewQueries + thread_id()) *
+           exp2_fast(load<float>(all_m + w * kFewQueries + thread_id()) - base);
+    store(block_m + thread_id(), m);
+    store(block_scale + thread_id(), p.n_splits > 1 ? 1.0f : 1.0f / l);
+    if (p.n_splits > 1 && thread_id() < queries.n) write_softmax(p, queries, thread_id(), m, l, split);
+  }
+  block_barrier();
+
+  // o, half of the columns at a time: each warp's part lies in its ring.
+  constexpr int kHalf = kDim / 2;
+  float factors[kLaneRows];
+  LB_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const float m = load<float>(block_m + lane_row(i));
+    factors[i] = exp2_fast(tile.m[i] - (m == kNothingSeen ? 0.0f : m)) * load<float>(block_scale + lane_row(i));
+  }
+  LB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    tile.put(reinterpret_cast<float*>(own_ring), half, factors);
+    block_barrier();
+    for (int i = 4 * thread_id(); i < queries.n * kHalf; i += 4 * n_threads()) {
+      const int query = i / kHalf, column = i % kHalf;
+      f32x4 sum = {};
+      LB_UNROLL
+      for (int w = 0; w < kAttentionWarps; ++w) {
+        const float* part = reinterpret_cast<const float*>(rings + w * p.ring * kTile);
+        const auto v = load<f32x4>(part + query * (kHalf + 4) + column);
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) sum[j] += v[j];
+      }
+      write_columns(p, queries, query, half * kHalf + column, sum, split);
+    }
+    block_barrier();
+  }
+}
+
+LB_KERNEL(attention_few_f16_64_kernel, AttentionSplits, 128, 2) { attention_few<f16, 64>(p); }
+LB_KERNEL(attention_few_f16_128_kernel, AttentionSplits, 128, 2) { attention_few<f16, 128>(p); }
+LB_KERNEL(attention_few_f16_256_kernel, AttentionSplits, 128, 2) { attention_few<f16, 256>(p); }
+LB_KERNEL(attention_few_bf16_64_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 64>(p); }
+LB_KERNEL(attention_few_bf16_128_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 128>(p); }
+LB_KERNEL(attention_few_bf16_256_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 256>(p); }
+
+}  // namespace lb::gpu

@@ -1,0 +1,201 @@
+// Attention on matrix units: tiles of K and V on their way through shared memory, and 16 queries of a warp that meet
+// them with an open softmax. S = Q K^T, P = 2^(S - m), O = O 2^(m_old - m) + P V; Q and P are rounded to the type of
+// the tiles, all sums are fp32.
+#pragma once
+
+#include "attention_queries.h"
+
+namespace lb::gpu {
+
+// What the matrix unit reads where the cache holds Stored: bf16 becomes f16 on chips without bf16 fragments, which is
+// exact for the exponents of f16 and loses what a key or value has below 2^-24 or above 65504.
+template <bool kHasMatrix, class Stored>
+struct OperandOf {
+  using Type = Stored;
+};
+template <>
+struct OperandOf<false, bf16> {
+  using Type = f16;
+};
+template <class Stored>
+using Operand = typename OperandOf<kHasBf16Matrix, Stored>::Type;
+
+// kSlots consecutive slots of a page as operands [kSlots][kDim]; those from `n_valid` on become zero, as a weight of
+// zero would not hide a NaN.
+template <class T, int kDim, int kSlots, int kThreads>
+LB_DEVICE void copy_slots(T* to, const T* from, int n_valid, int thread) {
+  LB_UNROLL
+  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
+    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+    T* at = to + slot * operand_stride(kDim) + column;
+    if (slot < n_valid)
+      copy_async<16>(at, from + slot * kDim + column);
+    else
+      store(at, u32x4{});
+  }
+}
+template <class T, int kDim, int kSlots, int kThreads>
+LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
+  LB_UNROLL
+  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
+    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+    Vec<bf16, 8> v = {};
+    if (slot < n_valid) v = load_cached<Vec<bf16, 8>>(from + slot * kDim + column);
+    Vec<f16, 8> out;
+    LB_UNROLL
+    for (int j = 0; j < 8; ++j) out[j] = to_f16(to_f32(v[j]));
+    store(to + slot * operand_stride(kDim) + column, out);
+  }
+}
+
+// Tiles of K and V in turn: K 0, V 0, K 1, V 1, ... All but one of the ring's buffers are on their way while one is in
+// use. kThreads threads share a ring, `barrier` is theirs.
+template <class Stored, int kDim, int kSlots, int kThreads, class Barrier>
+struct Ring {
+  using T = Operand<Stored>;
+  static constexpr int kTile = kSlots * operand_stride(kDim);
+
+  const KvLayer& cache;
+  int kv_head, n_buffers, thread;
+  T* buffers;                          // [n_buffers][kTile]
+  int first_slot, step, end, n_tiles;  // tile i: slots first_slot + i * step on, as far as they are before `end`
+  Barrier barrier = {};
+  int n_issued = 0, next = 0, now = 0;
+
+  LB_DEVICE void issue() {
+    if (n_issued < 2 * n_tiles) {
+      const int slot = first_slot + n_issued / 2 * step;
+      const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
+      const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kDim;
+      const Stored* from = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k) + at;
+      copy_slots<T, kDim, kSlots, kThreads>(buffers + next * kTile, from, end - slot, thread);
+      next = next + 1 == n_buffers ? 0 : next + 1;
+      ++n_issued;
+    }
+    copy_commit();  // also where there is nothing left: waiting counts groups
+  }
+  LB_DEVICE void start() {
+    for (int i = 0; i < n_buffers - 1; ++i) issue();
+  }
+  // The next tile; the one before it is given back.
+  LB_DEVICE const T* take() {
+    if (n_buffers == 3) copy_wait<1>();
+    if (n_buffers == 2) copy_wait<0>();
+    barrier();
+    issue();
+    if (n_buffers == 1) {  // nothing runs ahead
+      copy_wait<0>();
+      barrier();
+    }
+    const T* tile = buffers + now * kTile;
+    now = now + 1 == n_buffers ? 0 : now + 1;
+    return tile;
+  }
+};
+
+// 16 queries of a warp.
+template <class T, int kDim, int kSlots>
+struct QueryTile {
+  static constexpr int kStride = operand_stride(kDim);
+  float m[kLaneRows], l[kLaneRows];  // of the lane's rows; l of the lane's own columns until close()
+  FragmentC o[kDim / 16];
+
+  LB_DEVICE QueryTile() {
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) m[i] = kNothingSeen, l[i] = 0;
+    LB_UNROLL
+    for (int i = 0; i < kDim / 16; ++i) fill(o[i], 0);
+  }
+
+  // S of one tile of K, its weights, and nothing more of V than `take_v` brings while they are computed.
+  // may_see(i, slot): whether the i-th of the lane's rows sees a slot of this tile; asked where `is_masked`.
+  template <class TakeV, class MaySee>
+  LB_DEVICE void meet(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, MaySee&& may_see) {
+    FragmentC s[kSlots / 16];
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j) fill(s[j], 0);
+    LB_UNROLL
+    for (int d = 0; d < kDim; d += 16) {
+      FragmentA<T> a;
+      load_shared(a, q + d, kStride);
+      LB_UNROLL
+      for (int j = 0; j < kSlots / 16; ++j) {
+        FragmentB<T> b;
+        load_shared(b, k + 16 * j * kStride + d, kStride);
+        multiply(s[j], a, b);
+      }
+    }
+    if (is_masked) {
+      LB_UNROLL
+      for (int j = 0; j < kSlots / 16; ++j)
+        for_each_row(s[j], [&](int i, int column, float& score) {
+          if (!may_see(i, 16 * j + column)) score = kNothingSeen;
+        });
+    }
+    weigh(s);
+    const T* v = take_v();
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j) {
+      FragmentA<T> a;
+      to_operand(a, s[j], scratch);
+      LB_UNROLL
+      for (int d = 0; d < kDim; d += 16) {
+        if (kSlots == 16 && d % 64 == 0) warp_barrier();  // sm_75 would read all operands ahead, and spill
+        FragmentB<T> b;
+        load_shared_transposed(b, v + 16 * j * kStride + d, kStride);
+        multiply(o[d / 16], a, b);
+      }
+    }
+  }
+
+  LB_DEVICE void close() {
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) l[i] = row_sum(l[i]);
+  }
+  // Half of o's columns, each row by its factor, [16][kDim / 2 + 4].
+  LB_DEVICE void put(float* to, int half, const float (&factors)[kLaneRows]) {
+    LB_UNROLL
+    for (int d = 0; d < kDim / 32; ++d)
+      for_each_row(o[half * kDim / 32 + d], [&](int i, int column, float& sum) {
+        store(to + lane_row(i) * (kDim / 2 + 4) + 16 * d + column, sum * factors[i]);
+      });
+  }
+
+ private:
+  // Scores become weights under the new maximum; what was summed under the old one shrinks, where it has grown.
+  LB_DEVICE void weigh(FragmentC (&s)[kSlots / 16]) {
+    float top[kLaneRows];
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) top[i] = m[i];
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(s[j], [&](int i, int, float& score) { top[i] = max(top[i], score); });
+    bool has_grown = false;
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      top[i] = row_max(top[i]);
+      has_grown |= top[i] > m[i];
+    }
+    if (any(has_grown)) {
+      LB_UNROLL
+      for (int i = 0; i < kLaneRows; ++i) {
+        const float shrink = top[i] == m[i] ? 1.0f : exp2_fast(m[i] - top[i]);
+        l[i] *= shrink;
+        m[i] = top[i];
+        top[i] = shrink;
+      }
+      LB_UNROLL
+      for (int d = 0; d < kDim / 16; ++d) for_each_row(o[d], [&](int i, int, float& sum) { sum *= top[i]; });
+    }
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) top[i] = m[i] == kNothingSeen ? 0.0f : m[i];
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(s[j], [&](int i, int, float& score) {
+        score = exp2_fast(score - top[i]);
+        l[i] += score;
+      });
+  }
+};
+
+}  // namespace lb::gpu

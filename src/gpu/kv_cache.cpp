@@ -1,0 +1,76 @@
+// The paged cache: rounding new keys and values into their slots, and moving the rows of an accepted path together.
+// Bound: latency for a few rows, else bandwidth, 4 bytes a value and what the cache's types have.
+#include "dialect.h"
+
+#include "ops/attention.h"
+
+namespace lb::gpu {
+
+LB_DEVICE float stored_as(float x, float) { return x; }
+LB_DEVICE f16 stored_as(float x, f16) { return to_f16(x); }
+LB_DEVICE bf16 stored_as(float x, bf16) { return to_bf16(x); }
+
+template <class T>
+LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
+  Vec<T, 4> out;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) out[j] = stored_as(x[j], T{});
+  store(static_cast<T*>(values) + at, out);
+}
+
+// Grid: K and V in y; a thread four values.
+LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
+  dependents_may_launch();
+  wait_for_previous();
+  const KvLayer& cache = p.cache;
+  const long i = 4 * (long(block_id()) * n_threads() + thread_id());
+  const int row_values = cache.n_kv_heads * cache.head_dim;
+  if (i >= long(p.rows) * row_values) return;
+  const int row = int(i / row_values), head = int(i % row_values) / cache.head_dim, column = int(i % cache.head_dim);
+  const int slot = *p.n_past + row;
+  const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
+  const long at = ((page * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens) * cache.head_dim + column;
+  const bool is_v = block_id_y() != 0;
+  const f32x4 x = load_stream<f32x4>((is_v ? p.v : p.k) + i);
+  void* values = is_v ? cache.v : cache.k;
+  const DType type = is_v ? cache.v_type : cache.k_type;
+  if (type == DType::kF16)
+    store_four<f16>(values, at, x);
+  else if (type == DType::kBF16)
+    store_four<bf16>(values, at, x);
+  else
+    store_four<float>(values, at, x);
+}
+
+// Grid: K and V in y; a thread the same 16 bytes of every row. Rows ascend and path[j] >= j, so that a row is written
+// only after it was read, also where eight are read before the first of them is written.
+LB_KERNEL(kv_move_kernel, KvMove, 128, 1) {
+  constexpr int kBatch = 8;
+  dependents_may_launch();
+  wait_for_previous();
+  const KvLayer& cache = p.cache;
+  const bool is_v = block_id_y() != 0;
+  const DType type = is_v ? cache.v_type : cache.k_type;
+  const long head_bytes = long(cache.head_dim) * (type == DType::kF32 ? 4 : 2);
+  const long piece = 16 * (long(block_id()) * n_threads() + thread_id());
+  const long head = piece / head_bytes;
+  if (head >= cache.n_kv_heads) return;
+  unsigned char* values = static_cast<unsigned char*>(is_v ? cache.v : cache.k) + piece % head_bytes;
+  const int n_past = *p.n_past, n = *p.accepted.n;
+  const auto at = [&](int row) {
+    const int slot = n_past + row;
+    const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
+    return values + ((page * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens) * head_bytes;
+  };
+  for (int first = 0; first < n; first += kBatch) {
+    u32x4 moved[kBatch] = {};
+    LB_UNROLL
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j < n) moved[j] = load<u32x4>(at(p.accepted.path[first + j]));
+    LB_UNROLL
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j < n) store(at(first + j), moved[j]);
+  }
+}
+
+}  // namespace lb::gpu

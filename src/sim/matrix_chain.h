@@ -1,0 +1,77 @@
+// What a chain of two products needs: operands in shared memory, also stored the other way around, the rows of a sum,
+// and a sum as the operand of the next product, which goes through the scratch as on the chips that need it.
+#pragma once
+
+namespace lb::gpu {
+
+namespace sim {
+
+template <class T>
+void check_operand(const T* from, const char* word) {
+  if (!current->block->shared.contains(from)) machine().fail("%s reads shared memory, got %p", word, (const void*)from);
+}
+
+}  // namespace sim
+
+// As load(), from shared memory.
+template <class T>
+void load_shared(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
+  sim::check_operand(from, "load_shared of a FragmentA");
+  load(a, from, stride);
+}
+template <class T>
+void load_shared(FragmentB<T>& b, const std::type_identity_t<T>* from, int stride) {
+  sim::check_operand(from, "load_shared of a FragmentB");
+  load(b, from, stride);
+}
+// B from its transpose in shared memory: [16 k, 16 n], n contiguous.
+template <class T>
+void load_shared_transposed(FragmentB<T>& b, const std::type_identity_t<T>* from, int stride) {
+  constexpr const char* kWord = "load_shared_transposed of a FragmentB";
+  sim::check_operand(from, kWord);
+  if (uintptr_t(from) % 16 != 0 || stride % 8 != 0)
+    sim::machine().fail("%s: rows must start 16-byte aligned, got %p and a stride of %d values", kWord,
+                        (const void*)from, stride);
+  for (int i = 0; i < 8; ++i) {
+    const T* p = from + sim::fragment_k(i) * stride + sim::fragment_row(i);
+    sim::check_access(p, sizeof *p, sim::Access::kRead, kWord);
+    b.v[i] = *p;
+  }
+}
+
+inline constexpr int kLaneRows = 2;  // rows of C that a lane has values of
+inline int lane_row(int i) { return lane() / 4 + 8 * i; }
+
+// visit(i, column, value): in the i-th of the lane's rows.
+template <class Visit>
+void for_each_row(FragmentC& c, Visit&& visit) {
+  for (int i = 0; i < 8; ++i) visit(i / 2 % 2, sim::fragment_k(i), c.v[i]);
+}
+
+// Over the lanes that have values of the same rows.
+inline float row_max(float v) {
+  v = max(v, shuffle_xor(v, 2));
+  return max(v, shuffle_xor(v, 1));
+}
+inline float row_sum(float v) {
+  v += shuffle_xor(v, 2);
+  return v + shuffle_xor(v, 1);
+}
+
+namespace sim {
+
+inline f16 narrow(float x, f16) { return to_f16(x); }
+inline bf16 narrow(float x, bf16) { return to_bf16(x); }
+
+}  // namespace sim
+
+// C, rounded, by way of the warp's own scratch [16, 24] in shared memory.
+template <class T>
+void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
+  warp_barrier();  // what read the scratch before is done
+  for_each(c, [&](int row, int column, float& value) { store(scratch + row * 24 + column, sim::narrow(value, T{})); });
+  warp_barrier();
+  load(a, scratch, 24);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,231 @@
+"""The paged cache and attention over it on a device: against fp64 from the same rounded keys and values, and beside the
+CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpu_packs
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from numpy.typing import NDArray
+from reference import attention as reference
+from tolerances import check
+from tree_data import path_to, random_tree
+
+gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+F32 = NDArray[np.float32]
+PAGE = 64
+FAST = tuple((dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256))
+
+
+@dataclass
+class Cache:
+    """Shuffled pages, NaN wherever nothing was appended, and the same keys and values as plain arrays."""
+
+    k_pages: NDArray[np.generic]
+    v_pages: NDArray[np.generic]
+    k_type: str
+    v_type: str
+    table: NDArray[np.int32]
+    k: F32
+    v: F32
+
+    @property
+    def pages(self) -> tuple[object, ...]:
+        return self.k_pages, self.v_pages, self.k_type, self.v_type, self.table
+
+
+def poisoned(shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
+    return np.full(shape, np.nan, np.float32) if dtype == "F32" else np.full(shape, 0x7FFF, np.uint16)
+
+
+def cache_of(
+    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0
+) -> Cache:
+    """`slots` appended by the CPU, in a cache of at least `capacity` tokens."""
+    n_pages = max(slots, capacity) // PAGE + 2
+    k, v = rng.normal(size=(2, slots, kv_heads, dim)).astype(np.float32)
+    shape = (n_pages, kv_heads, PAGE, dim)
+    table = rng.permutation(n_pages).astype(np.int32)
+    cache = Cache(poisoned(shape, k_type), poisoned(shape, v_type), k_type, v_type, table, k, v)
+    cpu.kv_append(k, v, *cache.pages, 0)
+    cache.k, cache.v = reference.round_to(k, k_type), reference.round_to(v, v_type)
+    return cache
+
+
+def compare(
+    pack: _engine.gpu.Pack,
+    cache: Cache,
+    q: F32,
+    n_past: int,
+    gate: F32 | None = None,
+    ancestors: NDArray[np.uint64] | None = None,
+    parent: NDArray[np.int32] | None = None,
+    family: str = "",
+) -> F32:
+    """The device's result, held to the reference and to the CPU's."""
+    rows, heads, dim = q.shape
+    is_fast = (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
+    family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
+    scale = dim**-0.5
+    own_gate = None if gate is None else gate[:, :, -dim:]
+    mask = reference.visible(rows, n_past, ancestors)
+    want = reference.attention(q, cache.k, cache.v, scale, mask, own_gate)
+    got = gpu_ops.attention(pack, q, *cache.pages, n_past, scale, gate, ancestors)
+    unit = np.abs(cache.v).max()
+    check(family, got, want, unit)
+    beside = cpu.attention(q, *cache.pages, n_past, scale, own_gate, parent=parent, ancestors=ancestors)
+    check(family, got, beside, unit)
+    return np.asarray(got)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("dtype", "dim"), FAST)
+@pytest.mark.parametrize(("heads", "n_past", "rows"), ((3, 0, 1), (3, 63, 1), (4, 64, 4), (1, 66, 9)))
+def test_few_queries(
+    pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
+) -> None:
+    """Up to 16 queries a KV head: 3, 16 and 9 of them, in one page and around the ends of pages."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 2, dim, dtype, dtype, rng)
+    compare(pack, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
+    assert f"attention_few_{dtype.lower()}_{dim}_kernel" in pack.take_started()
+
+
+@pytest.mark.parametrize(("dtype", "dim"), FAST)
+@pytest.mark.parametrize(("heads", "n_past", "rows"), ((2, 31, 9), (1, 0, 65), (3, 40, 43)))
+def test_many_queries(
+    pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
+) -> None:
+    """18, 65 and 129 queries: less than a tile, and one query more than one and two of them."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
+    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    assert f"attention_many_{dtype.lower()}_{dim}_kernel" in pack.take_started()
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 64)))
+@pytest.mark.parametrize("types", (("F32", "F32"), ("F16", "BF16"), ("BF16", "F32")))
+@pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (70, 11)))
+def test_any_type_and_dim(
+    pack: _engine.gpu.Pack,
+    types: tuple[str, str],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    n_past: int,
+    rows: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, kv_heads, dim, *types, rng)
+    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    assert "attention_any_kernel" in pack.take_started()
+
+
+@pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
+@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
+def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:
+    """Rows see the committed slots and their ancestors; the gate is the second half of fused [query | gate] heads."""
+    rng = np.random.default_rng(seed)
+    n_past = int(rng.integers(30, 100))
+    cache = cache_of(n_past + rows, 2, dim, dtype, dtype, rng)
+    fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
+    parent, masks = random_tree(rows, rng)
+    compare(pack, cache, np.ascontiguousarray(fused[:, :, :dim]), n_past, fused, masks, parent)
+
+
+@pytest.mark.parametrize("n_past", (0, 130, 1150))
+@pytest.mark.parametrize("rows", (1, 9))
+@pytest.mark.parametrize("dtype", ("F16", "F32"))
+def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_past: int, seed: int) -> None:
+    """The cut follows from the cache's size; how full it is decides which of the runs have anything to see."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
+    q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
+    pack.take_started()
+    got = compare(pack, cache, q, n_past, gate)
+    assert "attention_merge_kernel" in pack.take_started()
+    assert np.array_equal(got, gpu_ops.attention(pack, q, *cache.pages, n_past, 0.125, gate))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), (("F32", 1), ("F32", 20), ("F16", 1), ("F16", 20)))
+def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+    """One slot takes it all, wherever it is: a maximum that grows late, and one that never does."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(180 + rows, 1, 64, dtype, dtype, rng)
+    q = normal(rng, rows, 1, 64) * np.float32(100)
+    for slot in (0, 100, 179):
+        q[rows // 2] = cache.k[slot] * np.float32(60)
+        compare(pack, cache, q, 180, family="attention_sharp")
+
+
+@pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))
+@pytest.mark.parametrize(("dim", "rows"), ((256, 1), (256, 30), (64, 2)))
+def test_rings_of_smaller_chips(
+    pack_folder: Path, dim: int, rows: int, async_copy: bool, shared: int, seed: int
+) -> None:
+    """The same bits from one, two or three tiles on their way."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    whole = gpu_packs.load(pack_folder, manifest)
+    manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
+    smaller = gpu_packs.load(pack_folder, manifest)
+    rng = np.random.default_rng(seed)
+    cache = cache_of(150 + rows, 1, dim, "F16", "F16", rng)
+    q = normal(rng, rows, 2, dim)
+    want = gpu_ops.attention(whole, q, *cache.pages, 150, 0.1)
+    assert np.array_equal(gpu_ops.attention(smaller, q, *cache.pages, 150, 0.1), want)
+
+
+@pytest.mark.parametrize(("k_type", "v_type"), (("F32", "BF16"), ("F16", "F32"), ("BF16", "F16")))
+@pytest.mark.parametrize(("rows", "kv_heads", "dim", "n_past"), ((1, 1, 8, 0), (9, 2, 40, 60), (70, 3, 64, 63)))
+def test_append(
+    pack: _engine.gpu.Pack, k_type: str, v_type: str, rows: int, kv_heads: int, dim: int, n_past: int, seed: int
+) -> None:
+    """Every exponent, subnormals and infinities round to nearest even, and nothing else of the pages changes."""
+    rng = np.random.default_rng(seed)
+    k, v = rng.integers(0, 2**32, (2, rows, kv_heads, dim), np.uint32).view(np.float32)
+    for x in (k, v):
+        x[np.isnan(x)] = 65520.0
+    n_pages = (n_past + rows) // PAGE + 2
+    pages = [poisoned((n_pages, kv_heads, PAGE, dim), dtype) for dtype in (k_type, v_type)]
+    table = rng.permutation(n_pages).astype(np.int32)
+    got = gpu_ops.kv_append(pack, k, v, *pages, k_type, v_type, table, n_past)
+    cpu.kv_append(k, v, *pages, k_type, v_type, table, n_past)
+    for mine, want in zip(got, pages, strict=True):
+        assert mine.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("rows", (1, 30, 64))
+def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_past = 50  # the tree spans two pages
+    cache = cache_of(n_past + rows, 3, 24, "F16", "F32", rng)
+    parent, _ = random_tree(rows, rng)
+    paths = [path_to(parent, rows - 1), np.arange(0, rows, 2), np.arange(rows), np.array([], np.int64)]
+    for path in paths:
+        before = [pages.copy() for pages in (cache.k_pages, cache.v_pages)]
+        got = gpu_ops.kv_move(pack, *before, "F16", "F32", cache.table, path.astype(np.int32), n_past)
+        cpu.kv_move(*before, "F16", "F32", cache.table, path.astype(np.int32), n_past)
+        for mine, want in zip(got, before, strict=True):
+            assert mine.tobytes() == want.tobytes()
+
+
+def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
+    rng = np.random.default_rng(1)
+    cache = cache_of(1, 2, 64, "F16", "F16", rng)
+    with pytest.raises(InvalidRequestError, match="heads that do not share KV heads evenly"):
+        gpu_ops.attention(pack, normal(rng, 1, 3, 64), *cache.pages, 0, 1.0)
+    with pytest.raises(InvalidRequestError, match="a tree has at most 64 rows"):
+        masks = np.ones(65, np.uint64)
+        gpu_ops.attention(pack, normal(rng, 65, 2, 64), *cache.pages, 0, 1.0, None, masks)
+    with pytest.raises(UnsupportedError, match="no kernel reads or writes Q8_0 pages"):
+        pages = np.zeros((2, 2, PAGE, 68), np.dtype("V34"))
+        gpu_ops.attention(pack, normal(rng, 1, 2, 68), pages, pages, "Q8_0", "Q8_0", cache.table, 0, 1.0)
