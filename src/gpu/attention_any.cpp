@@ -46,9 +46,9 @@ LB_KERNEL(attention_any_kernel, AttentionSplits, kAttentionThreads, 1) {
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, stride = dim + 4;
-  float* q = dynamic_shared<float>();                // [kAnyQueries][stride]
-  float* slots = q + kAnyQueries * stride;           // [kAnySlots][stride]
-  float* weights = slots + kAnySlots * stride;       // [kAnyQueries][kAnySlots]
+  float* q = dynamic_shared<float>();                  // [kAnyQueries][stride]
+  float* slots = q + kAnyQueries * stride;             // [kAnySlots][stride]
+  float* weights = slots + kAnySlots * stride;         // [kAnyQueries][kAnySlots]
   float* factors = weights + kAnyQueries * kAnySlots;  // [kAnyQueries]
   dependents_may_launch();
   wait_for_previous();

@@ -56,9 +56,9 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kPageTokens - n_past;  // of the tile's first slot from the rows of this append
     const T* k = ring.take();
-    tile.meet(q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0, [&](int row, int slot) {
-      return sees(op, min(queries.row(lane_row(row)), op.rows - 1), offset + slot);
-    });
+    tile.meet(
+        q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
+        [&](int row, int slot) { return sees(op, min(queries.row(lane_row(row)), op.rows - 1), offset + slot); });
   }
   tile.close();
 

@@ -57,10 +57,11 @@ LB_DEVICE void attention_many(const AttentionSplits& p) {
     const int offset = first_slot + i * kSlots - n_past;  // of the tile's first slot from the rows of this append
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0);
     const T* k = ring.take();
-    tile.meet(own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
-              [&](int row, int slot) {
-                return sees(op, min(queries.row(own_first + lane_row(row)), last_row), offset + slot);
-              });
+    tile.meet(
+        own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
+        [&](int row, int slot) {
+          return sees(op, min(queries.row(own_first + lane_row(row)), last_row), offset + slot);
+        });
   }
   tile.close();
 

@@ -69,8 +69,8 @@ LB_DEVICE void write_softmax(const AttentionSplits& p, const Queries& queries, i
 LB_DEVICE f16 as_operand(float x, f16) { return to_f16(x); }
 LB_DEVICE bf16 as_operand(float x, bf16) { return to_bf16(x); }
 
-// n_rows queries from `first` on for the matrix unit, [n_rows][kDim]: scaled so that scores are exponents of 2, and zero
-// beyond the last query.
+// n_rows queries from `first` on for the matrix unit, [n_rows][kDim]: scaled so that scores are exponents of 2, and
+// zero beyond the last query.
 template <class T, int kDim>
 LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first, int n_rows) {
   const float scale = op.scale * kLog2E;

@@ -57,7 +57,7 @@ struct Ring {
 
   const KvLayer& cache;
   int kv_head, n_buffers, thread;
-  T* buffers;                        // [n_buffers][kTile]
+  T* buffers;                          // [n_buffers][kTile]
   int first_slot, step, end, n_tiles;  // tile i: slots first_slot + i * step on, as far as they are before `end`
   Barrier barrier = {};
   int n_issued = 0, next = 0, now = 0;
@@ -185,8 +185,7 @@ struct QueryTile {
         top[i] = shrink;
       }
       LB_UNROLL
-      for (int d = 0; d < kDim / 16; ++d)
-        for_each_row(o[d], [&](int i, int, float& sum) { sum *= top[i]; });
+      for (int d = 0; d < kDim / 16; ++d) for_each_row(o[d], [&](int i, int, float& sum) { sum *= top[i]; });
     }
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) top[i] = m[i] == kNothingSeen ? 0.0f : m[i];

@@ -67,8 +67,8 @@ LB_DEVICE float row_sum(float v) {
 }
 
 LB_DEVICE f16 narrow(float x, f16) { return to_f16(x); }
-// Without to_bf16's branch for NaN, which costs registers by the hundred in an unrolled loop; a NaN that arithmetic makes
-// has no payload to overflow.
+// Without to_bf16's branch for NaN, which costs registers by the hundred in an unrolled loop; a NaN that arithmetic
+// makes has no payload to overflow.
 LB_DEVICE bf16 narrow(float x, bf16) {
   const uint32_t bits = quant::bits_of(x);
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};

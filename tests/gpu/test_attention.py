@@ -226,6 +226,8 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     with pytest.raises(InvalidRequestError, match="a tree has at most 64 rows"):
         masks = np.ones(65, np.uint64)
         gpu_ops.attention(pack, normal(rng, 65, 2, 64), *cache.pages, 0, 1.0, None, masks)
-    with pytest.raises(UnsupportedError, match="no kernel reads or writes Q8_0 pages"):
-        pages = np.zeros((2, 2, PAGE, 68), np.dtype("V34"))
-        gpu_ops.attention(pack, normal(rng, 1, 2, 68), pages, pages, "Q8_0", "Q8_0", cache.table, 0, 1.0)
+    with pytest.raises(InvalidRequestError, match="head_dim must be a multiple of 8 up to 512"):
+        pages = np.zeros((1, 1, PAGE, 20), np.uint16)
+        gpu_ops.attention(pack, normal(rng, 1, 1, 20), pages, pages, "F16", "F16", np.zeros(1, np.int32), 0, 1.0)
+    with pytest.raises(UnsupportedError, match="no kernel reads or writes I16 pages"):
+        gpu_ops.attention(pack, normal(rng, 1, 2, 64), cache.k_pages, cache.v_pages, "I16", "F16", cache.table, 0, 1.0)

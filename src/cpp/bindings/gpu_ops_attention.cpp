@@ -2,7 +2,6 @@
 // can be compared bit by bit; the two functions that write a cache return its pages.
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
-#include "launch/attention.h"
 
 using namespace nanobind::literals;
 
@@ -57,7 +56,7 @@ nb::tuple kv_append(PythonPack& pack, In<float, 3> k, In<float, 3> v, Pages k_pa
   const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + size(k, 0));
   const KvAppend op{
       .k = call.in(k), .v = call.in(v), .cache = pages.cache, .n_past = call.in(&n_past, 1), .rows = size(k, 0)};
-  pack.run(gpu::choose(op, pack.target()), op);
+  pack.run(op);
   return read_pages(call, pages);
 }
 
@@ -73,7 +72,7 @@ nb::tuple kv_move(PythonPack& pack, Pages k_pages, Pages v_pages, const std::str
   const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + last + 1);
   const int32_t n = size(path, 0);
   const KvMove op{.cache = pages.cache, .accepted = {call.in(path), call.in(&n, 1)}, .n_past = call.in(&n_past, 1)};
-  pack.run(gpu::choose(op, pack.target()), op);
+  pack.run(op);
   return read_pages(call, pages);
 }
 
@@ -111,10 +110,8 @@ nb::object attention(PythonPack& pack, In<float, 3> q, Pages k_pages, Pages v_pa
   const int capacity = size(page_table, 0) * kPageTokens;
   const size_t scratch_bytes = gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target());
   const gpu::AttentionLaunches launches = gpu::choose(op, capacity, call.out<std::byte>(scratch_bytes), pack.target());
-  for (int i = 0; i < 2; ++i) {
-    pack.run(launches.attend, launches.params);
-    if (launches.is_split) pack.run(launches.merge, launches.params);
-  }
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < launches.n; ++j) pack.run(launches.launches[j], launches.params);
   return call.read(o, q.shape(0), q.shape(1), q.shape(2));
 }
 

@@ -110,21 +110,21 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_splits = int(std::clamp<long>(long(kBlocksPerSm) * target.n_sms / blocks, 1, most_splits(capacity)));
 
   AttentionLaunches result = {};
-  result.is_split = n_splits > 1;
+  result.n = n_splits > 1 ? 2 : 1;
   result.params = {.op = op, .n_splits = n_splits, .ring = block.ring, .m = nullptr, .l = nullptr, .o = nullptr};
-  if (result.is_split) {  // o first: it is read in vectors
+  if (n_splits > 1) {  // o first: it is read in vectors
     const long entries = long(n_splits) * op.rows * op.n_heads;
     result.params.o = static_cast<float*>(scratch);
     result.params.m = result.params.o + entries * op.cache.head_dim;
     result.params.l = result.params.m + entries;
-    result.merge = checked({.kernel = "attention_merge_kernel",
-                            .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
-                            .block = {kMergeThreads, 1, 1},
-                            .overlap_previous = true},
-                           target, what);
+    result.launches[1] = checked({.kernel = "attention_merge_kernel",
+                                  .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
+                                  .block = {kMergeThreads, 1, 1},
+                                  .overlap_previous = true},
+                                 target, what);
   }
   const auto splits = static_cast<uint32_t>(n_splits), heads = static_cast<uint32_t>(op.cache.n_kv_heads);
-  result.attend = checked(
+  result.launches[0] = checked(
       {.kernel = block.kernel,
        .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
        .block = {kAttentionThreads, 1, 1},

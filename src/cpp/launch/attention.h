@@ -9,11 +9,11 @@
 
 namespace lb::gpu {
 
-// One or two launches with the same parameters: the attention, and where it is split over the context, the merge.
+// The attention, and where it is split over the context, the merge.
 struct AttentionLaunches {
-  Launch attend, merge;
-  bool is_split;
-  AttentionSplits params;
+  Launch launches[2];
+  int n;
+  AttentionSplits params;  // of both
 };
 
 // `capacity`: tokens that the cache has room for, which *n_past + rows never passes. `scratch`: at least

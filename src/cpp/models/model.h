@@ -52,8 +52,9 @@ struct Weights {
 
   // Every matrix once, and every vector with its length.
   void visit(auto&& matrix, auto&& vector) {
+    const bool tied = head.data == embedding.data;
     matrix(embedding);
-    if (head.data != embedding.data) matrix(head);  // else tied
+    if (!tied) matrix(head);
     vector(final_norm, embedding.n_in);
     for (Layer& layer : layers) {
       vector(layer.mixer_norm, embedding.n_in), vector(layer.mlp_norm, embedding.n_in);
