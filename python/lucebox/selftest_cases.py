@@ -82,8 +82,17 @@ BLOCKS = {
     "BF16": None,
     "Q8_0": BlockType(32, 34, (0,)),
     "Q4_0": BlockType(32, 18, (0,)),
+    "Q4_1": BlockType(32, 20, (0, 2)),
+    "Q5_0": BlockType(32, 22, (0,)),
+    "Q5_1": BlockType(32, 24, (0, 2)),
+    "Q2_K": BlockType(256, 84, (80, 82)),
+    "Q3_K": BlockType(256, 110, (108,)),
     "Q4_K": BlockType(256, 144, (0, 2)),
+    "Q5_K": BlockType(256, 176, (0, 2)),
     "Q6_K": BlockType(256, 210, (208,)),
+    "IQ4_NL": BlockType(32, 18, (0,)),
+    "IQ4_XS": BlockType(256, 136, (0,)),
+    "MXFP4": BlockType(32, 17, ()),
 }
 # (n_out, n_in): fewer rows than a block takes, odd counts of rows and of blocks, rows too long for one piece a thread.
 PRODUCTS = ((1, 256), (3, 768), (67, 1280), (5, 17408))
@@ -145,6 +154,7 @@ def _groups(rng: np.random.Generator) -> Iterator[Case]:
     n_out, n_in = [67, 3, 130], 768
     for dtypes, activations, limit in (
         (["Q4_K", "Q6_K", "Q8_0"], "int8", "int8"),
+        (["Q2_K", "Q5_K", "Q2_K"], "int8", "int8"),
         (["Q4_0", "Q4_K", "Q6_K"], "f32", "int16"),
         (["F32", "BF16", "F16"], "f32", "sum"),
     ):
@@ -379,4 +389,6 @@ def _weights(rng: np.random.Generator, dtype: str, count: int) -> NDArray[np.uin
     for at in block.scales:
         scale = rng.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float16)
         blocks[:, at : at + 2] = scale.view(np.uint8)
+    if dtype == "MXFP4":
+        blocks[:, 0] = rng.integers(116, 124, len(blocks))  # its exponents: scales of 2^-12 to 2^-5
     return blocks.reshape(-1)

@@ -43,10 +43,14 @@ LB_DEVICE V load_stream(const void* from) {
     uint32_t r;
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(from));
     return __builtin_bit_cast(V, r);
-  } else {
+  } else if constexpr (sizeof(V) == 2) {
     uint16_t r;
     asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(r) : "l"(from));
     return __builtin_bit_cast(V, r);
+  } else {
+    uint16_t r;
+    asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=h"(r) : "l"(from));
+    return __builtin_bit_cast(V, uint8_t(r));
   }
 }
 
@@ -68,10 +72,14 @@ LB_DEVICE V load_cached(const void* from) {
     uint32_t r;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(from));
     return __builtin_bit_cast(V, r);
-  } else {
+  } else if constexpr (sizeof(V) == 2) {
     uint16_t r;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(from));
     return __builtin_bit_cast(V, r);
+  } else {
+    uint16_t r;
+    asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(r) : "l"(from));
+    return __builtin_bit_cast(V, uint8_t(r));
   }
 }
 
@@ -88,8 +96,10 @@ LB_DEVICE void store_stream(void* to, V value) {
     asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(r[0]), "r"(r[1]) : "memory");
   } else if constexpr (sizeof(V) == 4) {
     asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(__builtin_bit_cast(uint32_t, value)) : "memory");
-  } else {
+  } else if constexpr (sizeof(V) == 2) {
     asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"(__builtin_bit_cast(uint16_t, value)) : "memory");
+  } else {
+    asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"(uint16_t(__builtin_bit_cast(uint8_t, value))) : "memory");
   }
 }
 

@@ -56,6 +56,18 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
 
+// The instruction takes four nibbles of 0..7; the fourth bit of each chooses among the bytes of two such results.
+LB_DEVICE u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
+  const uint32_t index = nibbles & 0x77777777u, half = (nibbles >> 1 & 0x44444444u) | 0x32103210u;
+  const auto four = [&](int shift) {
+    const uint32_t lower = __byte_perm(table[0], table[1], index >> shift);
+    const uint32_t upper = __byte_perm(table[2], table[3], index >> shift);
+    return __byte_perm(lower, upper, half >> shift);
+  };
+  const uint32_t first = four(0), second = four(16);
+  return {__byte_perm(first, second, 0x6420), __byte_perm(first, second, 0x7531)};
+}
+
 LB_DEVICE float max(float a, float b) { return fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return fminf(a, b); }
 LB_DEVICE int max(int a, int b) { return a > b ? a : b; }

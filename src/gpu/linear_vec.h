@@ -9,7 +9,7 @@
 // bytes of the weights (bytes_of in launch/linear.h). Notebook: docs/kernels/matvec.md.
 #pragma once
 
-#include "vec_formats.h"
+#include "launch/linear_shape.h"
 
 namespace lb::gpu {
 

@@ -1,4 +1,5 @@
-// How a thread of the mat-vec reads and multiplies each weight type, from the planes of quant/planes.h. A format has
+// How a thread of the mat-vec reads and multiplies a weight type, from the planes of quant/planes.h. The formats are in
+// vec_plain.h, vec_runs.h and vec_half_runs.h; what those of quantised types share is here. A format has
 //   kValues  of a row in one piece: 16 bytes of codes and what belongs to them
 //   Piece    those bytes, in registers
 //   Rows     where a thread's pieces of one weight row lie: read(ahead) is the piece `ahead` further, advance(n) goes
@@ -17,64 +18,73 @@ LB_DEVICE const uint8_t* plane_row(const void* w, const quant::PlaneLayout& layo
   return static_cast<const uint8_t*>(w) + layout.offset[i] + size_t(row) * layout.row_bytes[i];
 }
 
-template <DType kType_>
-struct PlainFormat {
-  static constexpr DType kType = kType_;
-  static constexpr int kValues = kType == DType::kF32 ? 4 : 8;
-  using Piece = u32x4;
+// One entry of each of several planes, in registers.
+template <class First, class... Rest>
+struct Parts {
+  First first = {};
+  Parts<Rest...> rest = {};
+};
+template <class First>
+struct Parts<First> {
+  First first = {};
+};
+template <int kPlane, class... Entries>
+LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
+  if constexpr (kPlane == 0) {
+    return parts.first;
+  } else {
+    return part<kPlane - 1>(parts.rest);
+  }
+}
 
-  struct Rows {
-    const uint8_t* values = nullptr;
-    size_t row_bytes = 0;
-    Rows() = default;
-    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
-      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
-      row_bytes = layout.row_bytes[0];
-      values = plane_row(w, layout, 0, row) + 16 * piece;
-    }
-    LB_DEVICE Piece read(int ahead) const { return load_stream<u32x4>(values + 16 * ahead); }
-    LB_DEVICE void advance(int n) { values += n * row_bytes; }
-  };
+// The rows of a quantised type: a thread reads one of Entries from each plane for a piece of kValues. Where an entry
+// has more than a piece's share of its plane, neighbours read the same one.
+template <DType kType, int kValues, class... Entries>
+struct PlaneRows {
+  using Piece = Parts<Entries...>;
+  static constexpr int kPlanes = sizeof...(Entries);
+  const uint8_t* planes[kPlanes] = {};
+  int row_bytes[kPlanes] = {};
 
-  struct X {
-    float x[kValues] = {};
-    LB_DEVICE void read(const LinearVec& p, int row, int piece) {
-      const int n_in = p.group.products[0].n_in, first = piece * kValues;
-      const float* from = p.group.products[0].x + long(row) * n_in + first;
-      if (first + kValues <= n_in && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-        LB_UNROLL
-        for (int i = 0; i < kValues; i += 4) {
-          const f32x4 v = load<f32x4>(from + i);
-          LB_UNROLL
-          for (int j = 0; j < 4; ++j) x[i + j] = v[j];
-        }
-      } else {
-        LB_UNROLL
-        for (int i = 0; i < kValues; ++i) x[i] = first + i < n_in ? from[i] : 0.0f;
-      }
-    }
-  };
-
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
-    float even = 0, odd = 0;
+  PlaneRows() = default;
+  LB_DEVICE PlaneRows(const void* w, int n_out, int n_in, int row, int piece) {
+    const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
     LB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (kType == DType::kF32) {
-        (i % 2 ? odd : even) = fma(quant::float_of(piece[i]), x.x[i], i % 2 ? odd : even);
-      } else {
-        even = fma(low(piece[i]), x.x[2 * i], even);
-        odd = fma(high(piece[i]), x.x[2 * i + 1], odd);
-      }
+    for (int i = 0; i < kPlanes; ++i) {
+      row_bytes[i] = int(layout.row_bytes[i]);
+      planes[i] = plane_row(w, layout, i, row) + piece / sharers(i) * entry_bytes(i);
     }
-    return even + odd;
+  }
+  LB_DEVICE Piece read(int ahead) const {  // ahead: a multiple of 32
+    Piece piece;
+    read_parts<0>(piece, ahead);
+    return piece;
+  }
+  LB_DEVICE void advance(int n) {
+    LB_UNROLL
+    for (int i = 0; i < kPlanes; ++i) planes[i] += long(n) * row_bytes[i];
   }
 
  private:
-  LB_DEVICE static float low(uint32_t pair) {
-    return kType == DType::kF16 ? to_f32(f16{uint16_t(pair)}) : quant::float_of(pair << 16);
+  LB_DEVICE static constexpr int entry_bytes(int plane) {
+    const int bytes[] = {int(sizeof(Entries))...};
+    return bytes[plane];
   }
-  LB_DEVICE static float high(uint32_t pair) {
-    return kType == DType::kF16 ? to_f32(f16{uint16_t(pair >> 16)}) : quant::float_of(pair & 0xffff0000u);
+  LB_DEVICE static constexpr int sharers(int plane) {  // pieces that have an entry in common
+    const quant::PlaneFormat format = quant::plane_format(kType);
+    return format.block_values / kValues * entry_bytes(plane) / format.part_bytes[plane];
+  }
+  template <int kPlane, class First, class... Rest>
+  LB_DEVICE void read_parts(Parts<First, Rest...>& parts, int ahead) const {
+    constexpr int kSharers = sharers(kPlane);
+    static_assert(32 % kSharers == 0);
+    const uint8_t* from = planes[kPlane] + ahead / kSharers * int(sizeof(First));
+    if constexpr (kSharers == 1 && sizeof(First) >= 4) {
+      parts.first = load_stream<First>(from);
+    } else {
+      parts.first = load_cached<First>(from);
+    }
+    if constexpr (sizeof...(Rest) > 0) read_parts<kPlane + 1>(parts.rest, ahead);
   }
 };
 
@@ -113,159 +123,6 @@ struct RoundedX {
     const i32x4 v = load<i32x4>(from);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) words[j] = v[j];
-  }
-};
-
-// Codes in plane 0, an f16 scale for each run of 32 in plane 1.
-struct ScaledPiece {
-  u32x4 codes = {};
-  f16 d = {};
-};
-template <DType kType, int kValues>
-struct ScaledRows {
-  const uint8_t* codes = nullptr;
-  const uint8_t* scales = nullptr;
-  int code_bytes = 0, scale_bytes = 0;
-  ScaledRows() = default;
-  LB_DEVICE ScaledRows(const void* w, int n_out, int n_in, int row, int piece) {
-    const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
-    code_bytes = int(layout.row_bytes[0]);
-    scale_bytes = int(layout.row_bytes[1]);
-    codes = plane_row(w, layout, 0, row) + 16 * piece;
-    scales = plane_row(w, layout, 1, row) + piece * kValues / kRoundRun * 2;
-  }
-  LB_DEVICE ScaledPiece read(int ahead) const {  // ahead: a multiple of 32
-    return {load_stream<u32x4>(codes + 16 * ahead), load_cached<f16>(scales + ahead * kValues / kRoundRun * 2)};
-  }
-  LB_DEVICE void advance(int n) {
-    codes += long(n) * code_bytes;
-    scales += long(n) * scale_bytes;
-  }
-};
-
-template <int kBits>
-struct Q8_0Format {
-  static constexpr DType kType = DType::kQ8_0;
-  static constexpr int kValues = 16;
-  using Piece = ScaledPiece;
-  using Rows = ScaledRows<kType, kValues>;
-  using X = RoundedX<kValues, kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
-    return to_f32(piece.d) * x.scale * x.dot(piece.codes.v, 0);
-  }
-};
-
-// The low nibbles of 16 bytes meet the first half of a run, the high ones the second.
-template <class X>
-LB_DEVICE float dot_nibbles(const u32x4& codes, const X& x) {
-  uint32_t nibbles[8];
-  LB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    nibbles[i] = codes[i] & 0x0f0f0f0fu;
-    nibbles[4 + i] = codes[i] >> 4 & 0x0f0f0f0fu;
-  }
-  return x.dot(nibbles, 0);
-}
-
-template <int kBits>
-struct Q4_0Format {
-  static constexpr DType kType = DType::kQ4_0;
-  static constexpr int kValues = 32;
-  using Piece = ScaledPiece;
-  using Rows = ScaledRows<kType, kValues>;
-  using X = RoundedX<kValues, kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
-    return to_f32(piece.d) * (x.scale * dot_nibbles(piece.codes, x) - 8.0f * x.sum);  // codes are less 8
-  }
-};
-
-template <int kBits>
-struct Q4_KFormat {
-  static constexpr DType kType = DType::kQ4_K;
-  static constexpr int kValues = 32;
-  struct Piece {
-    u32x4 codes = {}, scales = {};
-  };
-  struct Rows {
-    const uint8_t* codes = nullptr;
-    const uint8_t* scales = nullptr;
-    int code_bytes = 0, scale_bytes = 0;
-    Rows() = default;
-    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
-      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
-      code_bytes = int(layout.row_bytes[0]);
-      scale_bytes = int(layout.row_bytes[1]);
-      codes = plane_row(w, layout, 0, row) + 16 * piece;
-      scales = plane_row(w, layout, 1, row) + piece / 8 * 16;
-    }
-    LB_DEVICE Piece read(int ahead) const {
-      return {load_stream<u32x4>(codes + 16 * ahead), load_cached<u32x4>(scales + ahead * 2)};
-    }
-    LB_DEVICE void advance(int n) {
-      codes += long(n) * code_bytes;
-      scales += long(n) * scale_bytes;
-    }
-  };
-  using X = RoundedX<kValues, kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    const uint32_t fields = quant::k4_fields(piece.scales.v, place % 8);
-    const float d = to_f32(f16{uint16_t(piece.scales[0])}), dmin = to_f32(f16{uint16_t(piece.scales[0] >> 16)});
-    return d * float(fields & 63) * x.scale * dot_nibbles(piece.codes, x) - dmin * float(fields >> 6) * x.sum;
-  }
-};
-
-// Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
-LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
-
-template <int kBits>
-struct Q6_KFormat {
-  static constexpr DType kType = DType::kQ6_K;
-  static constexpr int kValues = 32;
-  struct Piece {
-    u32x4 low = {};
-    u32x2 high = {};
-    uint16_t scales = 0;  // of the two halves, signed bytes
-    f16 d = {};
-  };
-  struct Rows {
-    const uint8_t* planes[4] = {};
-    int row_bytes[4] = {};
-    Rows() = default;
-    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
-      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
-      LB_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        row_bytes[i] = int(layout.row_bytes[i]);
-        planes[i] = plane_row(w, layout, i, row);
-      }
-      planes[0] += 16 * piece;
-      planes[1] += 8 * piece;
-      planes[2] += 2 * piece;
-      planes[3] += piece / 8 * 2;
-    }
-    LB_DEVICE Piece read(int ahead) const {
-      return {load_stream<u32x4>(planes[0] + 16 * ahead), load_stream<u32x2>(planes[1] + 8 * ahead),
-              load_cached<uint16_t>(planes[2] + 2 * ahead), load_cached<f16>(planes[3] + ahead / 4)};
-    }
-    LB_DEVICE void advance(int n) {
-      LB_UNROLL
-      for (int i = 0; i < 4; ++i) planes[i] += long(n) * row_bytes[i];
-    }
-  };
-  using X = RoundedX<kValues, kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
-    float sum = 0;
-    LB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      uint32_t codes[4];
-      LB_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t high = piece.high[half] >> 2 * i & 0x03030303u;
-        codes[i] = bytes_less_32((piece.low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4);
-      }
-      sum = fma(float(int8_t(piece.scales >> 8 * half)), x.dot(codes, 4 * half), sum);
-    }
-    return to_f32(piece.d) * x.scale * sum;
   }
 };
 

@@ -19,9 +19,9 @@ using i32x4 = Vec<int32_t, 4>;
 using f32x2 = Vec<float, 2>;
 using f32x4 = Vec<float, 4>;
 
-// Words that move memory move 2, 4, 8 or 16 aligned bytes.
+// Words that move memory move 1, 2, 4, 8 or 16 aligned bytes.
 template <class V>
-inline constexpr bool kIsAccess = (sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16) &&
+inline constexpr bool kIsAccess = (sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16) &&
                                   alignof(V) == sizeof(V) && __is_trivially_copyable(V);
 
 }  // namespace lb::gpu

@@ -16,6 +16,10 @@ LB_DEVICE T* dynamic_shared() {
 template <int kBytes>
 struct Access;
 template <>
+struct Access<1> {
+  typedef uint8_t type;
+};
+template <>
 struct Access<2> {
   typedef uint16_t type;
 };

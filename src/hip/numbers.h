@@ -31,6 +31,18 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
 
+// The instruction takes four bytes of 0..7 (0 is the lowest byte of its second operand); the fourth bit of each chooses
+// among the bytes of two such results.
+LB_DEVICE u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
+  const auto four = [&](uint32_t bytes) {
+    const uint32_t index = bytes & 0x07070707u, half = (bytes >> 1 & 0x04040404u) | 0x03020100u;
+    const uint32_t lower = __builtin_amdgcn_perm(table[1], table[0], index);
+    const uint32_t upper = __builtin_amdgcn_perm(table[3], table[2], index);
+    return __builtin_amdgcn_perm(upper, lower, half);
+  };
+  return {four(nibbles), four(nibbles >> 4)};
+}
+
 LB_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return __builtin_fminf(a, b); }
 LB_DEVICE int max(int a, int b) { return a > b ? a : b; }

@@ -51,6 +51,15 @@ inline int dot4(int a, int b, int c) {
   return int(sum);
 }
 
+inline u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
+  u32x2 bytes = {};
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t code = nibbles >> 4 * i & 15;
+    bytes[i % 2] |= (table[int(code / 4)] >> 8 * (code % 4) & 0xff) << 8 * (i / 2);
+  }
+  return bytes;
+}
+
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline float min(float a, float b) { return std::fmin(a, b); }
 inline int max(int a, int b) { return a > b ? a : b; }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lucebox import _engine
-from lucebox.errors import UnsupportedError
 from numpy.typing import NDArray
 from reference import linear as linear_reference
 from reference import rows as reference
@@ -87,7 +86,7 @@ def test_convert_odd_counts(pack: _engine.gpu.Pack, count: int) -> None:
     assert np.array_equal(got.view(np.float16), x.astype(np.float16))
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("dtype", linear_reference.PLAIN_TYPES + linear_reference.BLOCK_TYPES)
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_embed(pack: _engine.gpu.Pack, dtype: str, blocks: int, seed: int) -> None:
     values = linear_reference.block_size(dtype)[0]
@@ -99,6 +98,10 @@ def test_embed(pack: _engine.gpu.Pack, dtype: str, blocks: int, seed: int) -> No
     assert np.array_equal(got, cpu.embed(table, dtype, dim, ids))
 
 
-def test_embed_of_a_type_without_a_layout(pack: _engine.gpu.Pack) -> None:
-    with pytest.raises(UnsupportedError, match="Q5_1 weights have no device layout"):
-        gpu_ops.embed(pack, np.zeros(24, np.uint8), "Q5_1", 32, np.zeros(1, np.int32))
+def test_embed_of_every_exponent(pack: _engine.gpu.Pack) -> None:
+    """The scales of MXFP4, the two subnormal ones and 2^127 among them."""
+    table = np.full((256, 17), 0x71, np.uint8)
+    table[:, 0] = np.arange(256)
+    ids = np.arange(256, dtype=np.int32)
+    got = gpu_ops.embed(pack, table.reshape(-1), "MXFP4", 32, ids)
+    assert np.array_equal(got, cpu.embed(table.reshape(-1), "MXFP4", 32, ids))

@@ -11,6 +11,7 @@ import pytest
 from gpu_packs import ROOT
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
+from reference.linear import BLOCK_TYPES, PLAIN_TYPES
 
 import targets
 
@@ -27,7 +28,7 @@ KERNELS = {
     for source in (ROOT / "src" / "gpu").glob("*.cpp")
     for name, threads in KERNEL.findall(source.read_text())
 }
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+TYPES = PLAIN_TYPES + BLOCK_TYPES
 N_SMS = 20
 
 
@@ -122,10 +123,10 @@ def test_a_kernel_that_the_pack_lacks_is_named() -> None:
 
 def test_what_no_kernel_computes_is_refused() -> None:
     sm_90 = manifest("sm_90")
-    with pytest.raises(UnsupportedError, match=r"\[embed\] 1 rows of Q5_0 \[9, 32\] on sm_90: no kernel reads Q5_0"):
-        gpu_ops.choose_embed(sm_90, 132, "Q5_0", 9, 32)
-    with pytest.raises(UnsupportedError, match="on sm_90: no mat-vec kernel reads IQ4_XS weights"):
-        gpu_ops.choose_linear(sm_90, 132, ["IQ4_XS"], [8], 256)
+    with pytest.raises(UnsupportedError, match=r"\[linear_tile\] 1 rows x Q4_0 \[9, 32\] on sm_90: only F16 and BF16"):
+        gpu_ops.choose_tile(sm_90, 132, "Q4_0", 9, 32, 1)
+    with pytest.raises(InvalidRequestError, match=r"Q5_K rows are multiples of 256 values, got \[9, 128\]"):
+        gpu_ops.choose_embed(sm_90, 132, "Q5_K", 9, 128)
     with pytest.raises(UnsupportedError, match=r"\[gated_delta\] 1 rows of 1 x 12 keys, 2 x 8 values: head dims are"):
         gpu_ops.choose_delta(sm_90, 132, 1, 1, 2, 12, 8)
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):

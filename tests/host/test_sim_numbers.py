@@ -129,6 +129,14 @@ def test_dot4(sim: SimPack) -> None:
     assert (got[:, 1] == given[:, :2].max(1)).all() and (got[:, 2] == given[:, :2].min(1)).all()
 
 
+def test_lookup16(sim: SimPack) -> None:
+    given = np.random.default_rng(7).integers(0, 2**32, (1000, 8), dtype=np.uint64).astype(np.uint32)  # 16-byte aligned
+    got = apply(sim, "lookup16_kernel", given, np.uint32, 2)
+    tables, codes = given[:, :4].copy().view(np.uint8), given[:, 4:5].copy().view(np.uint8)
+    for i, nibbles in enumerate((codes & 15, codes >> 4)):
+        assert (got[:, i : i + 1].copy().view(np.uint8) == np.take_along_axis(tables, nibbles, 1)).all()
+
+
 @pytest.mark.parametrize(
     ("name", "low", "high", "reference"),
     [

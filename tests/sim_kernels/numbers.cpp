@@ -66,4 +66,12 @@ LB_KERNEL(dot4_kernel, Io, 256, 1) {
   map<Ints, Ints>(p, [](Ints x) { return Ints{dot4(x.a, x.b, x.c), max(x.a, x.b), min(x.a, x.b)}; });
 }
 
+struct Lookup {
+  u32x4 table;
+  uint32_t nibbles;
+};
+LB_KERNEL(lookup16_kernel, Io, 256, 1) {
+  map<Lookup, u32x2>(p, [](Lookup x) { return lookup16(x.table, x.nibbles); });
+}
+
 }  // namespace lb::gpu

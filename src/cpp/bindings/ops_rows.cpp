@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/dtype.h"
@@ -65,12 +66,15 @@ void check_bytes(const char* what, const Bytes& data, size_t bytes) {
   LB_CHECK(data.size() == bytes, kInvalid, what, " must be ", bytes, " bytes, got ", data.size());
 }
 
-nb::object to_planes(Bytes blocks, const std::string& dtype, int n_out, int n_in) {
+nb::object to_planes(Bytes blocks, const std::string& dtype, int n_out, int n_in, int task_rows) {
   const DType type = dtype_named(dtype);
   const size_t bytes = quant::checked_plane_layout(type, n_out, n_in).bytes;
   check_bytes("blocks", blocks, row_bytes(type, size_t(n_in)) * n_out);
   auto planes = std::make_unique<uint8_t[]>(bytes);
-  quant::to_planes(type, n_out, n_in, blocks.data(), reinterpret_cast<std::byte*>(planes.get()));
+  auto* to = reinterpret_cast<std::byte*>(planes.get());
+  if (task_rows == 0) quant::to_planes(type, n_out, n_in, blocks.data(), to);
+  for (int first = 0; task_rows > 0 && first < n_out; first += task_rows)
+    quant::to_planes(type, n_out, n_in, blocks.data(), to, first, std::min(task_rows, n_out - first));
   return array_of(std::move(planes), {bytes});
 }
 
@@ -97,7 +101,8 @@ void bind_ops_rows(nb::module_& m) {
   m.def("softmax", &softmax, "x"_a, "scale"_a = 1.0f, "threads"_a = 1);
   m.def("arg_max", &arg_max, "x"_a, "threads"_a = 1, "The lowest index of each row's largest value.");
   m.def("convert", &convert, "x"_a, "from_"_a, "to"_a, "threads"_a = 1, "Bytes of one element type as another's.");
-  m.def("to_planes", &to_planes, "blocks"_a, "dtype"_a, "n_out"_a, "n_in"_a, "Weights as a device keeps them.");
+  m.def("to_planes", &to_planes, "blocks"_a, "dtype"_a, "n_out"_a, "n_in"_a, "task_rows"_a = 0,
+        "Weights as a device keeps them; task_rows: that many rows at a time.");
   m.def("from_planes", &from_planes, "planes"_a, "dtype"_a, "n_out"_a, "n_in"_a);
   m.def("plane_layout", &plane_layout, "dtype"_a, "n_out"_a, "n_in"_a,
         "(offset, row bytes) of each plane, and the bytes of all.");

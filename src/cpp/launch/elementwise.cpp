@@ -94,8 +94,6 @@ Launch choose(const Convert& op, const Target& target) {
 
 Launch choose(const Embed& op, const Target& target) {
   const std::string what = cat("[embed] ", op.rows, " rows of ", name(op.type), " [", op.vocab, ", ", op.dim, "]");
-  LB_CHECK(quant::plane_format(op.type).n_planes > 0, kUnsupported, what, " on ", target.name, ": no kernel reads ",
-           name(op.type), " tables");
   quant::checked_plane_layout(op.type, op.vocab, op.dim);
   return by_rows("embed_kernel", op.rows, op.dim, 256, target, what);
 }

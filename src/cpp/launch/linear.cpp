@@ -2,6 +2,7 @@
 #include "launch/linear.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include "base/dtype.h"
@@ -37,16 +38,36 @@ constexpr VecKernel kVecKernels[] = {
     {DType::kQ8_0, 16, 16, 2, "linear_vec_q8_0_int16_kernel", "linear_vec_q8_0_int16_wide_kernel"},
     {DType::kQ4_0, 8, 32, 1, "linear_vec_q4_0_int8_kernel", "linear_vec_q4_0_int8_wide_kernel"},
     {DType::kQ4_0, 16, 32, 1, "linear_vec_q4_0_int16_kernel", "linear_vec_q4_0_int16_wide_kernel"},
+    {DType::kQ4_1, 8, 32, 1, "linear_vec_q4_1_int8_kernel", "linear_vec_q4_1_int8_wide_kernel"},
+    {DType::kQ4_1, 16, 32, 1, "linear_vec_q4_1_int16_kernel", "linear_vec_q4_1_int16_wide_kernel"},
+    {DType::kQ5_0, 8, 32, 1, "linear_vec_q5_0_int8_kernel", "linear_vec_q5_0_int8_wide_kernel"},
+    {DType::kQ5_0, 16, 32, 1, "linear_vec_q5_0_int16_kernel", "linear_vec_q5_0_int16_wide_kernel"},
+    {DType::kQ5_1, 8, 32, 1, "linear_vec_q5_1_int8_kernel", "linear_vec_q5_1_int8_wide_kernel"},
+    {DType::kQ5_1, 16, 32, 1, "linear_vec_q5_1_int16_kernel", "linear_vec_q5_1_int16_wide_kernel"},
+    {DType::kIQ4_NL, 8, 32, 1, "linear_vec_iq4_nl_int8_kernel", "linear_vec_iq4_nl_int8_wide_kernel"},
+    {DType::kIQ4_NL, 16, 32, 1, "linear_vec_iq4_nl_int16_kernel", "linear_vec_iq4_nl_int16_wide_kernel"},
+    {DType::kMXFP4, 8, 32, 1, "linear_vec_mxfp4_int8_kernel", "linear_vec_mxfp4_int8_wide_kernel"},
+    {DType::kMXFP4, 16, 32, 1, "linear_vec_mxfp4_int16_kernel", "linear_vec_mxfp4_int16_wide_kernel"},
+    {DType::kQ2_K, 8, 64, 1, "linear_vec_q2_k_int8_kernel", "linear_vec_q2_k_int8_wide_kernel"},
+    {DType::kQ2_K, 16, 64, 1, "linear_vec_q2_k_int16_kernel", "linear_vec_q2_k_int16_wide_kernel"},
+    {DType::kQ3_K, 8, 64, 1, "linear_vec_q3_k_int8_kernel", "linear_vec_q3_k_int8_wide_kernel"},
+    {DType::kQ3_K, 16, 64, 1, "linear_vec_q3_k_int16_kernel", "linear_vec_q3_k_int16_wide_kernel"},
     {DType::kQ4_K, 8, 32, 1, "linear_vec_q4_k_int8_kernel", "linear_vec_q4_k_int8_wide_kernel"},
     {DType::kQ4_K, 16, 32, 1, "linear_vec_q4_k_int16_kernel", "linear_vec_q4_k_int16_wide_kernel"},
+    {DType::kQ5_K, 8, 32, 1, "linear_vec_q5_k_int8_kernel", "linear_vec_q5_k_int8_wide_kernel"},
+    {DType::kQ5_K, 16, 32, 1, "linear_vec_q5_k_int16_kernel", "linear_vec_q5_k_int16_wide_kernel"},
     {DType::kQ6_K, 8, 32, 1, "linear_vec_q6_k_int8_kernel", "linear_vec_q6_k_int8_wide_kernel"},
     {DType::kQ6_K, 16, 32, 1, "linear_vec_q6_k_int16_kernel", "linear_vec_q6_k_int16_wide_kernel"},
+    {DType::kIQ4_XS, 8, 32, 1, "linear_vec_iq4_xs_int8_kernel", "linear_vec_iq4_xs_int8_wide_kernel"},
+    {DType::kIQ4_XS, 16, 32, 1, "linear_vec_iq4_xs_int16_kernel", "linear_vec_iq4_xs_int16_wide_kernel"},
 };
 
-const VecKernel& vec_kernel(const Linear& op, int bits, const std::string& what, const Target& target) {
-  for (const VecKernel& entry : kVecKernels)
-    if (entry.type == op.type && entry.bits == (is_quantised(op) ? bits : 0)) return entry;
-  fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no mat-vec kernel reads ", name(op.type), " weights");
+const VecKernel& vec_kernel(const Linear& op, int bits) {
+  const auto* found = std::ranges::find_if(kVecKernels, [&](const VecKernel& entry) {
+    return entry.type == op.type && entry.bits == (is_quantised(op) ? bits : 0);
+  });
+  LB_ASSERT(found != std::end(kVecKernels));
+  return *found;
 }
 
 int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
@@ -76,7 +97,7 @@ VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
 
 VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const Linear& first = group.products[0];
-  const VecShape shape = vec_shape(vec_kernel(first, rounded_bits(group), what, target), first.n_in, target);
+  const VecShape shape = vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target);
   long rows = 0;
   for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
   const int teams = shape.threads / shape.row_threads;
@@ -119,7 +140,6 @@ VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target&
     LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
     LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
              kInvalid, what, ": the products of a group share x, rows, n_in and activations");
-    vec_kernel(op, rounded_bits(group), what, target);
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
     int i = 0;
     while (i < result.n && types[i].products[0].type != op.type) ++i;

@@ -1,185 +1,322 @@
-// Blocks to planes and back, one block at a time.
+// Blocks to planes and back, one block at a time, in words and loops that compilers vectorise.
 #include "quant/repack.h"
 
+#include <algorithm>
+#include <concepts>
 #include <cstring>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "quant/decode.h"
 
 namespace lb::quant {
 namespace {
 
-// One block of the file and its part of each plane: to(...) fills the parts, from(...) the block.
+template <class T>
+void put(uint8_t* to, const T& value) {
+  std::memcpy(to, &value, sizeof value);
+}
+template <class T>
+void get(T& value, const uint8_t* from) {
+  std::memcpy(&value, from, sizeof value);
+}
+template <class T>
+T read(const uint8_t* from) {
+  T value;
+  get(value, from);
+  return value;
+}
 
-uint8_t nibble(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 15 : bytes[i - 16] >> 4; }
-void set_nibble(uint8_t* bytes, int i, int code) { bytes[i % 16] |= uint8_t(code << (i < 16 ? 0 : 4)); }
+// 32 bytes whose low nibbles are one run and whose high nibbles another <-> the plane's 16 bytes of each: both ways,
+// the low nibbles of x and y make one result and the high ones the other.
+void exchange_nibbles(const uint8_t* x, const uint8_t* y, uint8_t* low, uint8_t* high) {
+  for (int i = 0; i < 16; ++i) {
+    const uint8_t a = x[i], b = y[i];
+    low[i] = uint8_t((a & 15) | b << 4);
+    high[i] = uint8_t(a >> 4 | (b & 0xf0));
+  }
+}
 
+// Words of four bytes, a byte of 8 / kBits fields: field i of word j goes to field j of word i. Its own inverse, with
+// the strides (in words) exchanged.
+template <int kBits>
+void transpose_fields(const uint8_t* from, int from_stride, uint8_t* to, int to_stride) {
+  constexpr uint32_t kField = 0x01010101u * ((1 << kBits) - 1);
+  for (int i = 0; i < 8 / kBits; ++i) {
+    uint32_t word = 0;
+    for (int j = 0; j < 8 / kBits; ++j)
+      word |= (read<uint32_t>(from + 4 * j * from_stride) >> kBits * i & kField) << kBits * j;
+    put(to + 4 * i * to_stride, word);
+  }
+}
+
+// The 64 bytes of two bits of a K quant: a half of a block has byte l of each of its four runs of 32 in one byte.
+void two_bits_to_plane(const uint8_t (&bytes)[64], uint8_t* plane) {
+  for (int i = 0; i < 4; ++i) transpose_fields<2>(bytes + 16 * i, 1, plane + i / 2 * 32 + i % 2 * 4, 2);
+}
+void two_bits_from_plane(const uint8_t* plane, uint8_t (&bytes)[64]) {
+  for (int i = 0; i < 4; ++i) transpose_fields<2>(plane + i / 2 * 32 + i % 2 * 4, 2, bytes + 16 * i, 1);
+}
+
+// Two words of six-bit scales.
+void put_six_bit_scales(const uint8_t* scales, uint16_t d, uint8_t* part) {
+  for (int h = 0; h < 2; ++h, scales += 4)
+    put(part + 4 * h,
+        uint32_t(scales[0] | scales[1] << 6 | scales[2] << 12 | scales[3] << 18) | uint32_t(d >> 8 * h & 0xff) << 24);
+}
+uint16_t get_six_bit_scales(const uint8_t* part, uint8_t* scales) {
+  uint32_t words[2];
+  get(words, part);
+  for (int i = 0; i < 8; ++i) scales[i] = words[i / 4] >> 6 * (i % 4) & 63;
+  return six_bit_d(words[0], words[1]);
+}
+
+// Scales and mins of Q4_K and Q5_K.
 template <class Block>
-struct Codec;
-
-template <>
-struct Codec<BlockQ8_0> {
-  static void to(const BlockQ8_0& b, uint8_t* const* parts) {
-    std::memcpy(parts[0], b.q, 32);
-    std::memcpy(parts[1], &b.d, 2);
+void put_k4_scales(const Block& b, uint8_t* part) {
+  const uint8_t* s = b.scales;
+  uint32_t words[4] = {uint32_t(b.d) | uint32_t(b.dmin) << 16};
+  for (int run = 0; run < 8; ++run) {
+    const uint32_t scale = run < 4 ? s[run] & 63 : (s[run + 4] & 15) | s[run - 4] >> 6 << 4;
+    const uint32_t min = run < 4 ? s[run + 4] & 63 : s[run + 4] >> 4 | s[run] >> 6 << 4;
+    const uint64_t field = uint64_t(scale | min << 6) << 12 * run % 32;
+    words[1 + 12 * run / 32] |= uint32_t(field);
+    if (field >> 32) words[2 + 12 * run / 32] |= uint32_t(field >> 32);
   }
-  static void from(const uint8_t* const* parts, BlockQ8_0& b) {
-    std::memcpy(b.q, parts[0], 32);
-    std::memcpy(&b.d, parts[1], 2);
-  }
-};
-
-template <>
-struct Codec<BlockQ4_0> {
-  static void to(const BlockQ4_0& b, uint8_t* const* parts) {
-    std::memcpy(parts[0], b.qs, 16);
-    std::memcpy(parts[1], &b.d, 2);
-  }
-  static void from(const uint8_t* const* parts, BlockQ4_0& b) {
-    std::memcpy(b.qs, parts[0], 16);
-    std::memcpy(&b.d, parts[1], 2);
-  }
-};
-
-template <>
-struct Codec<BlockQ4_K> {
-  static void to(const BlockQ4_K& b, uint8_t* const* parts) {
-    uint32_t words[4] = {uint32_t(b.d) | uint32_t(b.dmin) << 16};
-    for (int run = 0; run < 8; ++run) {
-      for (int i = 0; i < 32; ++i) set_nibble(parts[0] + 16 * run, i, b.qs[run / 2 * 32 + i] >> run % 2 * 4 & 15);
-      const uint8_t* s = b.scales;
-      const uint32_t scale = run < 4 ? s[run] & 63 : (s[run + 4] & 15) | s[run - 4] >> 6 << 4;
-      const uint32_t min = run < 4 ? s[run + 4] & 63 : s[run + 4] >> 4 | s[run] >> 6 << 4;
-      const uint64_t field = uint64_t(scale | min << 6) << 12 * run % 32;
-      words[1 + 12 * run / 32] |= uint32_t(field);
-      if (field >> 32) words[2 + 12 * run / 32] |= uint32_t(field >> 32);
-    }
-    std::memcpy(parts[1], words, 16);
-  }
-  static void from(const uint8_t* const* parts, BlockQ4_K& b) {
-    uint32_t words[4];
-    std::memcpy(words, parts[1], 16);
-    b.d = uint16_t(words[0]);
-    b.dmin = uint16_t(words[0] >> 16);
-    for (int run = 0; run < 8; ++run) {
-      for (int i = 0; i < 32; ++i) b.qs[run / 2 * 32 + i] |= uint8_t(nibble(parts[0] + 16 * run, i) << run % 2 * 4);
-      const uint32_t field = k4_fields(words, run), scale = field & 63, min = field >> 6;
-      if (run < 4) {
-        b.scales[run] |= uint8_t(scale);
-        b.scales[run + 4] |= uint8_t(min);
-      } else {
-        b.scales[run + 4] |= uint8_t((scale & 15) | (min & 15) << 4);
-        b.scales[run - 4] |= uint8_t(scale >> 4 << 6);
-        b.scales[run] |= uint8_t(min >> 4 << 6);
-      }
+  put(part, words);
+}
+template <class Block>
+void get_k4_scales(Block& b, const uint8_t* part) {
+  uint32_t words[4];
+  get(words, part);
+  b.d = uint16_t(words[0]);
+  b.dmin = uint16_t(words[0] >> 16);
+  for (int run = 0; run < 8; ++run) {
+    const uint32_t field = k4_fields(words, run), scale = field & 63, min = field >> 6;
+    if (run < 4) {
+      b.scales[run] |= uint8_t(scale);
+      b.scales[run + 4] |= uint8_t(min);
+    } else {
+      b.scales[run + 4] |= uint8_t((scale & 15) | (min & 15) << 4);
+      b.scales[run - 4] |= uint8_t(scale >> 4 << 6);
+      b.scales[run] |= uint8_t(min >> 4 << 6);
     }
   }
-};
+}
 
-// Value i of run `run` of a Q6_K block: byte of ql and its shift, byte of qh and its shift.
-struct Q6Place {
-  int low, low_shift, high, high_shift;
-  Q6Place(int run, int i)
-      : low(run / 4 * 64 + run % 2 * 32 + i),
-        low_shift(run % 4 / 2 * 4),
-        high(run / 4 * 32 + i),
-        high_shift(run % 4 * 2) {}
-};
+// One block of the file and its part of each plane: to_parts() writes every byte of the parts, from_parts() adds to a
+// block of zeros.
+using Parts = uint8_t* const*;
+using ConstParts = const uint8_t* const*;
 
-template <>
-struct Codec<BlockQ6_K> {
-  static void to(const BlockQ6_K& b, uint8_t* const* parts) {
-    for (int run = 0; run < 8; ++run)
-      for (int i = 0; i < 32; ++i) {
-        const Q6Place at(run, i);
-        set_nibble(parts[0] + 16 * run, i, b.ql[at.low] >> at.low_shift & 15);
-        parts[1][8 * run + i / 16 * 4 + i % 4] |= uint8_t((b.qh[at.high] >> at.high_shift & 3) << i % 16 / 4 * 2);
-      }
-    std::memcpy(parts[2], b.scales, 16);
-    std::memcpy(parts[3], &b.d, 2);
+void to_parts(const BlockQ8_0& b, Parts parts) {
+  put(parts[0], b.q);
+  put(parts[1], b.d);
+}
+void from_parts(ConstParts parts, BlockQ8_0& b) {
+  get(b.q, parts[0]);
+  get(b.d, parts[1]);
+}
+
+// Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4: nibbles lie in the file as in the plane, fifth bits in the order of the values.
+template <class Block>
+concept RunOfNibbles = Block::kValues == 32 && sizeof(Block::qs) == 16;
+
+template <RunOfNibbles Block>
+void to_parts(const Block& b, Parts parts) {
+  put(parts[0], b.qs);
+  uint8_t* scales = parts[1];
+  if constexpr (requires { b.qh; }) {
+    const auto bits = read<uint32_t>(b.qh);
+    uint32_t word = 0;
+    for (int w = 0; w < 8; ++w) word |= ((bits >> 4 * w & 15) * 0x00204081u & 0x01010101u) << w;  // a bit to each byte
+    put(parts[1], word);
+    scales = parts[2];
   }
-  static void from(const uint8_t* const* parts, BlockQ6_K& b) {
-    for (int run = 0; run < 8; ++run)
-      for (int i = 0; i < 32; ++i) {
-        const Q6Place at(run, i);
-        b.ql[at.low] |= uint8_t(nibble(parts[0] + 16 * run, i) << at.low_shift);
-        const int high = parts[1][8 * run + i / 16 * 4 + i % 4] >> i % 16 / 4 * 2 & 3;
-        b.qh[at.high] |= uint8_t(high << at.high_shift);
-      }
-    std::memcpy(b.scales, parts[2], 16);
-    std::memcpy(&b.d, parts[3], 2);
+  if constexpr (requires { b.e; }) put(scales, b.e);
+  if constexpr (requires { b.d; }) put(scales, b.d);
+  if constexpr (requires { b.m; }) put(scales + 2, b.m);
+}
+template <RunOfNibbles Block>
+void from_parts(ConstParts parts, Block& b) {
+  get(b.qs, parts[0]);
+  const uint8_t* scales = parts[1];
+  if constexpr (requires { b.qh; }) {
+    for (int i = 0; i < 32; ++i) b.qh[i / 8] |= uint8_t((parts[1][i % 4] >> i / 4 & 1) << i % 8);
+    scales = parts[2];
   }
+  if constexpr (requires { b.e; }) get(b.e, scales);
+  if constexpr (requires { b.d; }) get(b.d, scales);
+  if constexpr (requires { b.m; }) get(b.m, scales + 2);
+}
+
+void to_parts(const BlockIQ4_XS& b, Parts parts) {
+  put(parts[0], b.qs);
+  uint8_t scales[8];
+  for (int i = 0; i < 8; ++i)
+    scales[i] = uint8_t((b.scales_l[i / 2] >> 4 * (i % 2) & 15) | (b.scales_h[i / 4] >> 2 * (i % 4) & 3) << 4);
+  put_six_bit_scales(scales, b.d, parts[1]);
+}
+void from_parts(ConstParts parts, BlockIQ4_XS& b) {
+  get(b.qs, parts[0]);
+  uint8_t scales[8];
+  b.d = get_six_bit_scales(parts[1], scales);
+  for (int i = 0; i < 8; ++i) {
+    b.scales_l[i / 2] |= uint8_t((scales[i] & 15) << 4 * (i % 2));
+    b.scales_h[i / 4] |= uint8_t(scales[i] >> 4 << 2 * (i % 4));
+  }
+}
+
+// Q4_K Q5_K: bytes of two runs that follow each other.
+template <class Block>
+concept NibblesOfPairs = std::same_as<Block, BlockQ4_K> || std::same_as<Block, BlockQ5_K>;
+
+template <NibblesOfPairs Block>
+void to_parts(const Block& b, Parts parts) {
+  for (int i = 0; i < 128; i += 32) exchange_nibbles(b.qs + i, b.qs + i + 16, parts[0] + i, parts[0] + i + 16);
+  if constexpr (requires { b.qh; }) transpose_fields<1>(b.qh, 1, parts[1], 1);
+  put_k4_scales(b, parts[plane_format(Block::kType).n_planes - 1]);
+}
+template <NibblesOfPairs Block>
+void from_parts(ConstParts parts, Block& b) {
+  for (int i = 0; i < 128; i += 32) exchange_nibbles(parts[0] + i, parts[0] + i + 16, b.qs + i, b.qs + i + 16);
+  if constexpr (requires { b.qh; }) transpose_fields<1>(parts[1], 1, b.qh, 1);
+  get_k4_scales(b, parts[plane_format(Block::kType).n_planes - 1]);
+}
+
+// Bytes of runs 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+void to_parts(const BlockQ6_K& b, Parts parts) {
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* from = b.ql + 32 * i;
+    uint8_t* to = parts[0] + i / 2 * 64 + i % 2 * 16;
+    exchange_nibbles(from, from + 16, to, to + 32);
+  }
+  two_bits_to_plane(b.qh, parts[1]);
+  put(parts[2], b.scales);
+  put(parts[3], b.d);
+}
+void from_parts(ConstParts parts, BlockQ6_K& b) {
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* from = parts[0] + i / 2 * 64 + i % 2 * 16;
+    uint8_t* to = b.ql + 32 * i;
+    exchange_nibbles(from, from + 32, to, to + 16);
+  }
+  two_bits_from_plane(parts[1], b.qh);
+  get(b.scales, parts[2]);
+  get(b.d, parts[3]);
+}
+
+void to_parts(const BlockQ3_K& b, Parts parts) {
+  two_bits_to_plane(b.qs, parts[0]);
+  transpose_fields<1>(b.hmask, 1, parts[1], 1);
+  uint8_t scales[16];
+  for (int i = 0; i < 16; ++i)
+    scales[i] = uint8_t((b.scales[i % 8] >> 4 * (i / 8) & 15) | (b.scales[8 + i % 4] >> 2 * (i / 4) & 3) << 4);
+  for (int h = 0; h < 2; ++h) put_six_bit_scales(scales + 8 * h, b.d, parts[2] + 8 * h);
+}
+void from_parts(ConstParts parts, BlockQ3_K& b) {
+  two_bits_from_plane(parts[0], b.qs);
+  transpose_fields<1>(parts[1], 1, b.hmask, 1);
+  uint8_t scales[16];
+  for (int h = 0; h < 2; ++h) b.d = get_six_bit_scales(parts[2] + 8 * h, scales + 8 * h);
+  for (int i = 0; i < 16; ++i) {
+    b.scales[i % 8] |= uint8_t((scales[i] & 15) << 4 * (i / 8));
+    b.scales[8 + i % 4] |= uint8_t(scales[i] >> 4 << 2 * (i / 4));
+  }
+}
+
+void to_parts(const BlockQ2_K& b, Parts parts) {
+  two_bits_to_plane(b.qs, parts[0]);
+  put(parts[1], b.scales);
+  put(parts[2], b.d);
+  put(parts[2] + 2, b.dmin);
+}
+void from_parts(ConstParts parts, BlockQ2_K& b) {
+  two_bits_from_plane(parts[0], b.qs);
+  get(b.scales, parts[1]);
+  get(b.d, parts[2]);
+  get(b.dmin, parts[2] + 2);
+}
+
+struct RowRange {
+  int first, end;
 };
 
-// f(block, parts) for every block of a matrix; both sides start as zeros.
+// f(block, parts) for every block of some rows of a matrix.
 template <class Block, class Byte, class F>
-void for_blocks(const PlaneLayout& layout, int n_out, int n_in, Byte* planes, F&& f) {
+void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes, F&& f) {
   const PlaneFormat format = plane_format(Block::kType);
   const int row_blocks = n_in / format.block_values;
-  for (int o = 0; o < n_out; ++o)
+  for (int o = rows.first; o < rows.end; ++o) {
+    Byte* parts[kMaxPlanes] = {};
+    for (int j = 0; j < layout.n_planes; ++j) parts[j] = planes + layout.offset[j] + o * layout.row_bytes[j];
     for (int i = 0; i < row_blocks; ++i) {
-      Byte* parts[kMaxPlanes] = {};
-      for (int j = 0; j < layout.n_planes; ++j)
-        parts[j] = planes + layout.offset[j] + o * layout.row_bytes[j] + size_t(i) * format.part_bytes[j];
       f(size_t(o) * row_blocks + i, parts);
+      for (int j = 0; j < layout.n_planes; ++j) parts[j] += format.part_bytes[j];
     }
+  }
 }
 
-template <class Block>
-void blocks_to_planes(const PlaneLayout& layout, int n_out, int n_in, const void* blocks, uint8_t* planes) {
-  for_blocks<Block>(layout, n_out, n_in, planes, [&](size_t i, uint8_t* const* parts) {
-    Codec<Block>::to(static_cast<const Block*>(blocks)[i], parts);
-  });
+void blocks_to_planes(DType type, const PlaneLayout& layout, RowRange rows, int n_in, const void* blocks,
+                      uint8_t* planes) {
+  if (visit_block(type, [&](auto tag) {
+        using Block = decltype(tag);
+        for_blocks<Block>(layout, rows, n_in, planes,
+                          [&](size_t i, Parts parts) { to_parts(static_cast<const Block*>(blocks)[i], parts); });
+      }))
+    return;
+  const size_t bytes = row_bytes(type, size_t(n_in)), padded = layout.row_bytes[0];
+  for (int o = rows.first; o < rows.end; ++o) {
+    std::memcpy(planes + o * padded, static_cast<const uint8_t*>(blocks) + o * bytes, bytes);
+    std::memset(planes + o * padded + bytes, 0, padded - bytes);
+  }
 }
 
-template <class Block>
-void planes_to_blocks(const PlaneLayout& layout, int n_out, int n_in, const uint8_t* planes, void* blocks) {
-  for_blocks<Block>(layout, n_out, n_in, planes, [&](size_t i, const uint8_t* const* parts) {
-    Block block = {};
-    Codec<Block>::from(parts, block);
-    static_cast<Block*>(blocks)[i] = block;
-  });
+void planes_to_blocks(DType type, const PlaneLayout& layout, RowRange rows, int n_in, const uint8_t* planes,
+                      void* blocks) {
+  if (visit_block(type, [&](auto tag) {
+        using Block = decltype(tag);
+        for_blocks<Block>(layout, rows, n_in, planes, [&](size_t i, ConstParts parts) {
+          Block block = {};
+          from_parts(parts, block);
+          static_cast<Block*>(blocks)[i] = block;
+        });
+      }))
+    return;
+  const size_t bytes = row_bytes(type, size_t(n_in)), padded = layout.row_bytes[0];
+  for (int o = rows.first; o < rows.end; ++o)
+    std::memcpy(static_cast<uint8_t*>(blocks) + o * bytes, planes + o * padded, bytes);
 }
 
 }  // namespace
 
 PlaneLayout checked_plane_layout(DType type, int n_out, int n_in) {
-  const PlaneFormat format = plane_format(type);
-  LB_CHECK(format.n_planes > 0, kUnsupported, name(type), " weights have no device layout");
-  LB_CHECK(n_out >= 0 && n_in >= 0 && n_in % format.block_values == 0, kInvalid, name(type), " rows are multiples of ",
-           format.block_values, " values, got [", n_out, ", ", n_in, "]");
+  const int block_values = plane_format(type).block_values;
+  LB_CHECK(n_out >= 0 && n_in >= 0 && n_in % block_values == 0, kInvalid, name(type), " rows are multiples of ",
+           block_values, " values, got [", n_out, ", ", n_in, "]");
   return plane_layout(type, n_out, n_in);
 }
 
 void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* planes) {
+  to_planes(type, n_out, n_in, blocks, planes, 0, n_out);
+}
+
+void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* planes, int first_row, int n_rows) {
   const PlaneLayout layout = checked_plane_layout(type, n_out, n_in);
-  std::memset(planes, 0, layout.bytes);
-  auto* to = reinterpret_cast<uint8_t*>(planes);
-  switch (type) {
-    case DType::kQ8_0: return blocks_to_planes<BlockQ8_0>(layout, n_out, n_in, blocks, to);
-    case DType::kQ4_0: return blocks_to_planes<BlockQ4_0>(layout, n_out, n_in, blocks, to);
-    case DType::kQ4_K: return blocks_to_planes<BlockQ4_K>(layout, n_out, n_in, blocks, to);
-    case DType::kQ6_K: return blocks_to_planes<BlockQ6_K>(layout, n_out, n_in, blocks, to);
-    default: break;
+  LB_CHECK(first_row >= 0 && n_rows >= 0 && first_row <= n_out - n_rows, kInvalid, "rows [", first_row, ", ",
+           first_row + n_rows, ") of ", n_out);
+  blocks_to_planes(type, layout, {first_row, first_row + n_rows}, n_in, blocks, reinterpret_cast<uint8_t*>(planes));
+  if (first_row + n_rows < n_out) return;
+  for (int j = 0; j < layout.n_planes; ++j) {  // whoever has the last row clears what lies behind it
+    const size_t end = layout.offset[j] + n_out * layout.row_bytes[j];
+    const size_t next = j + 1 < layout.n_planes ? layout.offset[j + 1] : layout.bytes;
+    std::fill(planes + end, planes + next, std::byte{0});
   }
-  const size_t bytes = row_bytes(type, size_t(n_in));  // plain numbers: only the rows' padding is new
-  for (int o = 0; o < n_out; ++o)
-    std::memcpy(to + o * layout.row_bytes[0], static_cast<const uint8_t*>(blocks) + o * bytes, bytes);
 }
 
 void from_planes(DType type, int n_out, int n_in, const std::byte* planes, void* blocks) {
   const PlaneLayout layout = checked_plane_layout(type, n_out, n_in);
-  const auto* from = reinterpret_cast<const uint8_t*>(planes);
-  switch (type) {
-    case DType::kQ8_0: return planes_to_blocks<BlockQ8_0>(layout, n_out, n_in, from, blocks);
-    case DType::kQ4_0: return planes_to_blocks<BlockQ4_0>(layout, n_out, n_in, from, blocks);
-    case DType::kQ4_K: return planes_to_blocks<BlockQ4_K>(layout, n_out, n_in, from, blocks);
-    case DType::kQ6_K: return planes_to_blocks<BlockQ6_K>(layout, n_out, n_in, from, blocks);
-    default: break;
-  }
-  const size_t bytes = row_bytes(type, size_t(n_in));
-  for (int o = 0; o < n_out; ++o)
-    std::memcpy(static_cast<uint8_t*>(blocks) + o * bytes, from + o * layout.row_bytes[0], bytes);
+  planes_to_blocks(type, layout, {0, n_out}, n_in, reinterpret_cast<const uint8_t*>(planes), blocks);
 }
 
 }  // namespace lb::quant

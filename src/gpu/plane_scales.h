@@ -1,0 +1,46 @@
+// What the scales in the planes of runs of 32 (quant/planes.h) say: value = scale * code + offset, as in
+// quant/decode.h. Entries are one f16 d, the pair d and m, the byte e, six-bit scales, or scales and mins.
+#pragma once
+
+#include "quant/decode.h"
+#include "quant/planes.h"
+
+namespace lb::gpu {
+
+template <DType kType>
+LB_DEVICE auto scale_entry() {
+  if constexpr (kType == DType::kMXFP4) {
+    return uint8_t{};
+  } else if constexpr (kType == DType::kQ4_1 || kType == DType::kQ5_1) {
+    return f16x2{};
+  } else if constexpr (kType == DType::kIQ4_XS) {
+    return u32x2{};
+  } else if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {
+    return u32x4{};
+  } else {
+    static_assert(kType == DType::kQ8_0 || kType == DType::kQ4_0 || kType == DType::kQ5_0 || kType == DType::kIQ4_NL);
+    return f16{};
+  }
+}
+template <DType kType>
+using ScaleEntry = decltype(scale_entry<kType>());
+
+template <DType kType>
+inline constexpr bool kHasOffsets =
+    kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ4_K || kType == DType::kQ5_K;
+
+// Of run `run` of those that the entry is for.
+LB_DEVICE quant::Run run_at(f16 d, int) { return {to_f32(d), 0}; }
+LB_DEVICE quant::Run run_at(f16x2 d_m, int) { return {to_f32(d_m.lo), to_f32(d_m.hi)}; }
+LB_DEVICE quant::Run run_at(uint8_t e, int) { return {quant::mxfp4_scale(e), 0}; }
+LB_DEVICE quant::Run run_at(const u32x2& six_bits, int run) {
+  const float d = to_f32(f16{quant::six_bit_d(six_bits[0], six_bits[1])});
+  return {d * float(quant::six_bit_scale(run < 4 ? six_bits[0] : six_bits[1], run % 4)), 0};
+}
+LB_DEVICE quant::Run run_at(const u32x4& k4, int run) {
+  const uint32_t fields = quant::k4_fields(k4.v, run);
+  const float d = to_f32(f16{uint16_t(k4[0])}), dmin = to_f32(f16{uint16_t(k4[0] >> 16)});
+  return {d * float(fields & 63), -(dmin * float(fields >> 6))};
+}
+
+}  // namespace lb::gpu

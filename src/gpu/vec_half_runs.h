@@ -1,0 +1,101 @@
+// Quantised types with a scale for each 16 values in the mat-vec: Q6_K, Q3_K and Q2_K.
+#pragma once
+
+#include "vec_formats.h"
+
+namespace lb::gpu {
+
+// Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
+LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
+
+template <int kBits>
+struct Q6_KFormat {
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr int kValues = 32;
+  using Rows = PlaneRows<kType, kValues, u32x4, u32x2, uint16_t, f16>;
+  using Piece = typename Rows::Piece;
+  using X = RoundedX<kValues, kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    const u32x4& low = part<0>(piece);
+    const uint16_t scales = part<2>(piece);  // of the two halves, signed bytes
+    float sum = 0;
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      uint32_t codes[4];
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t high = part<1>(piece)[half] >> 2 * i & 0x03030303u;
+        codes[i] = bytes_less_32((low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4);
+      }
+      sum = fma(float(int8_t(scales >> 8 * half)), x.dot(codes, 4 * half), sum);
+    }
+    return to_f32(part<3>(piece)) * x.scale * sum;
+  }
+};
+
+// Rounded x of 64 codes with four scales of their own.
+template <int kBits>
+struct RoundedX64 {
+  RoundedX<32, kBits> halves[2];
+  float sums[4] = {};  // of the rounded values of each 16
+  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) halves[i].read(p, row, 2 * piece + i);
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) sums[i] = dot(ones, i);
+  }
+  // Of 16 codes with the 16 values of x at `i`.
+  LB_DEVICE float dot(const uint32_t (&codes)[4], int i) const {
+    return halves[i / 2].scale * halves[i / 2].dot(codes, 4 * (i % 2));
+  }
+};
+
+// Codes of 0..7, less 4.
+template <int kBits>
+struct Q3_KFormat {
+  static constexpr DType kType = DType::kQ3_K;
+  static constexpr int kValues = 64;
+  using Rows = PlaneRows<kType, kValues, u32x4, u32x2, u32x2>;
+  using Piece = typename Rows::Piece;
+  using X = RoundedX64<kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
+    const u32x2 six_bits = part<2>(piece);
+    const uint32_t scales = place % 2 ? six_bits[1] : six_bits[0];
+    float sum = 0;
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      uint32_t codes[4];
+      LB_UNROLL
+      for (int w = 0; w < 4; ++w)
+        codes[w] = (part<0>(piece)[i] >> 2 * w & 0x03030303u) | (part<1>(piece)[i / 2] >> (i % 2 * 4 + w) & 0x01010101u)
+                                                                    << 2;
+      sum = fma(float(quant::six_bit_scale(scales, i)), x.dot(codes, i) - 4.0f * x.sums[i], sum);
+    }
+    return to_f32(f16{quant::six_bit_d(six_bits[0], six_bits[1])}) * sum;
+  }
+};
+
+template <int kBits>
+struct Q2_KFormat {
+  static constexpr DType kType = DType::kQ2_K;
+  static constexpr int kValues = 64;
+  using Rows = PlaneRows<kType, kValues, u32x4, uint32_t, f16x2>;
+  using Piece = typename Rows::Piece;
+  using X = RoundedX64<kBits>;
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+    const uint32_t scales = part<1>(piece) & 0x0f0f0f0fu, mins = part<1>(piece) >> 4 & 0x0f0f0f0fu;
+    float sum = 0, less = 0;
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      uint32_t codes[4];
+      LB_UNROLL
+      for (int w = 0; w < 4; ++w) codes[w] = part<0>(piece)[i] >> 2 * w & 0x03030303u;
+      sum = fma(float(scales >> 8 * i & 0xff), x.dot(codes, i), sum);
+      less = fma(float(mins >> 8 * i & 0xff), x.sums[i], less);
+    }
+    return to_f32(part<2>(piece).lo) * sum - to_f32(part<2>(piece).hi) * less;
+  }
+};
+
+}  // namespace lb::gpu
