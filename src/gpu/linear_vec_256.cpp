@@ -18,16 +18,12 @@ using IQ4_XS = RunFormat<DType::kIQ4_XS, kBits>;
 LB_KERNEL(linear_vec_q2_k_int8_kernel, LinearVec, kVecThreads, 2) { linear_vec<Q2_KFormat<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_q2_k_int8_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<Q2_KFormat<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_q2_k_int16_kernel, LinearVec, kVecThreads, 2) { linear_vec<Q2_KFormat<16>, 1, 4>(p); }
-LB_KERNEL(linear_vec_q2_k_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) {
-  linear_vec<Q2_KFormat<16>, 1, 2>(p);
-}
+LB_KERNEL(linear_vec_q2_k_int16_wide_kernel, LinearVec, kVecWideThreads, 1) { linear_vec<Q2_KFormat<16>, 1, 4>(p); }
 
 LB_KERNEL(linear_vec_q3_k_int8_kernel, LinearVec, kVecThreads, 2) { linear_vec<Q3_KFormat<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_q3_k_int8_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<Q3_KFormat<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_q3_k_int16_kernel, LinearVec, kVecThreads, 2) { linear_vec<Q3_KFormat<16>, 1, 4>(p); }
-LB_KERNEL(linear_vec_q3_k_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) {
-  linear_vec<Q3_KFormat<16>, 1, 2>(p);
-}
+LB_KERNEL(linear_vec_q3_k_int16_wide_kernel, LinearVec, kVecWideThreads, 1) { linear_vec<Q3_KFormat<16>, 1, 4>(p); }
 
 LB_KERNEL(linear_vec_q4_k_int8_kernel, LinearVec, kVecThreads, 2) { linear_vec<Q4_K<8>, 1, 8>(p); }
 LB_KERNEL(linear_vec_q4_k_int8_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<Q4_K<8>, 1, 4>(p); }
@@ -49,6 +45,6 @@ LB_KERNEL(linear_vec_q6_k_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1)
 LB_KERNEL(linear_vec_iq4_xs_int8_kernel, LinearVec, kVecThreads, 2) { linear_vec<IQ4_XS<8>, 1, 8>(p); }
 LB_KERNEL(linear_vec_iq4_xs_int8_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_iq4_xs_int16_kernel, LinearVec, kVecThreads, 2) { linear_vec<IQ4_XS<16>, 1, 8>(p); }
-LB_KERNEL(linear_vec_iq4_xs_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<16>, 1, 4>(p); }
+LB_KERNEL(linear_vec_iq4_xs_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<16>, 1, 2>(p); }
 
 }  // namespace lb::gpu
