@@ -56,16 +56,20 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
 
-// The instruction takes four nibbles of 0..7; the fourth bit of each chooses among the bytes of two such results.
-LB_DEVICE u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
-  const uint32_t index = nibbles & 0x77777777u, half = (nibbles >> 1 & 0x44444444u) | 0x32103210u;
-  const auto four = [&](int shift) {
-    const uint32_t lower = __byte_perm(table[0], table[1], index >> shift);
-    const uint32_t upper = __byte_perm(table[2], table[3], index >> shift);
-    return __byte_perm(lower, upper, half >> shift);
-  };
-  const uint32_t first = four(0), second = four(16);
-  return {__byte_perm(first, second, 0x6420), __byte_perm(first, second, 0x7531)};
+// Four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`; with the eighth of a nibble, the
+// byte's sign, eight times. (__byte_perm would mask that bit.)
+LB_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  uint32_t y;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(which));
+  return y;
+}
+
+// Nibbles in their own order: a pair of low and high ones of each byte.
+LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
+  return {permute_bytes(table[0], table[1], nibbles), permute_bytes(table[0], table[1], nibbles >> 16)};
+}
+LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) {
+  return {permute_bytes(low, high, 0x5140), permute_bytes(low, high, 0x7362)};
 }
 
 LB_DEVICE float max(float a, float b) { return fmaxf(a, b); }

@@ -45,6 +45,6 @@ LB_KERNEL(linear_vec_q6_k_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1)
 LB_KERNEL(linear_vec_iq4_xs_int8_kernel, LinearVec, kVecThreads, 2) { linear_vec<IQ4_XS<8>, 1, 8>(p); }
 LB_KERNEL(linear_vec_iq4_xs_int8_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<8>, 1, 4>(p); }
 LB_KERNEL(linear_vec_iq4_xs_int16_kernel, LinearVec, kVecThreads, 2) { linear_vec<IQ4_XS<16>, 1, 8>(p); }
-LB_KERNEL(linear_vec_iq4_xs_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<16>, 1, 2>(p); }
+LB_KERNEL(linear_vec_iq4_xs_int16_wide_kernel, LinearVec, kVecWideQuantThreads, 1) { linear_vec<IQ4_XS<16>, 1, 4>(p); }
 
 }  // namespace lb::gpu

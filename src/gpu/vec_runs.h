@@ -28,11 +28,44 @@ LB_DEVICE auto run_rows() {
   }
 }
 
-LB_DEVICE u32x4 packed(const int8_t (&bytes)[16]) {
-  u32x4 words = {};
+template <DType kType>
+inline constexpr bool kHasTable = kType == DType::kIQ4_NL || kType == DType::kIQ4_XS || kType == DType::kMXFP4;
+
+// Of eight values of a table.
+LB_DEVICE u32x2 magnitudes(const int8_t* values) {
+  u32x2 words = {};
   LB_UNROLL
-  for (int i = 0; i < 16; ++i) words[i / 4] |= uint32_t(uint8_t(bytes[i])) << 8 * (i % 4);
+  for (int i = 0; i < 8; ++i) words[i / 4] |= uint32_t(values[i] < 0 ? -values[i] : values[i]) << 8 * (i % 4);
   return words;
+}
+
+// x in the order of what lookup8 makes of the codes.
+template <int kBits>
+struct LookupX : RoundedX<32, kBits> {
+  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    RoundedX<32, kBits>::read(p, row, piece);
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      reorder(this->high[i], this->high[4 + i]);
+      if constexpr (kBits == 16) reorder(this->low[i], this->low[4 + i]);
+    }
+  }
+
+ private:
+  LB_DEVICE static void reorder(int& first, int& second) {
+    const u32x2 words = lookup8_order(uint32_t(first), uint32_t(second));
+    first = int(words[0]);
+    second = int(words[1]);
+  }
+};
+
+template <DType kType, int kBits>
+LB_DEVICE auto run_x() {
+  if constexpr (kHasTable<kType>) {
+    return LookupX<kBits>{};
+  } else {
+    return RoundedX<32, kBits>{};
+  }
 }
 
 template <DType kType_, int kBits>
@@ -41,18 +74,11 @@ struct RunFormat {
   static constexpr int kValues = 32;
   using Rows = decltype(run_rows<kType>());
   using Piece = typename Rows::Piece;
-  using X = RoundedX<kValues, kBits>;
+  using X = decltype(run_x<kType, kBits>());
 
   LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    uint32_t codes[8];
-    LB_UNROLL
-    for (int i = 0; i < 4; ++i) read_codes(part<0>(piece)[i], codes[i], codes[4 + i]);
-    if constexpr (Rows::kPlanes == 3) {
-      LB_UNROLL
-      for (int i = 0; i < 8; ++i) codes[i] |= (part<1>(piece) >> i & 0x01010101u) << 4;
-    }
     const quant::Run run = run_at(part<Rows::kPlanes - 1>(piece), place % 8);
-    const float products = x.scale * x.dot(codes, 0);
+    const float products = x.scale * (kHasTable<kType> ? dot_looked_up(piece, x) : dot_as_they_are(piece, x));
     if constexpr (kHasOffsets<kType>) {
       return run.scale * products + run.offset * x.sum;
     } else {
@@ -64,16 +90,36 @@ struct RunFormat {
   static constexpr float kLess = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
 
   // The low nibbles of 16 bytes are the first half of a run, the high ones the second.
-  LB_DEVICE static void read_codes(uint32_t nibbles, uint32_t& first, uint32_t& second) {
-    if constexpr (kType == DType::kIQ4_NL || kType == DType::kIQ4_XS || kType == DType::kMXFP4) {
-      const u32x4 table = packed(kType == DType::kMXFP4 ? quant::kMxfp4Values : quant::kIq4Values);
-      const u32x2 codes = lookup16(table, nibbles);
-      first = codes[0];
-      second = codes[1];
-    } else {
-      first = nibbles & 0x0f0f0f0fu;
-      second = nibbles >> 4 & 0x0f0f0f0fu;
+  LB_DEVICE static float dot_as_they_are(const Piece& piece, const X& x) {
+    uint32_t codes[8];
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      codes[i] = part<0>(piece)[i] & 0x0f0f0f0fu;
+      codes[4 + i] = part<0>(piece)[i] >> 4 & 0x0f0f0f0fu;
     }
+    if constexpr (Rows::kPlanes == 3) {
+      LB_UNROLL
+      for (int i = 0; i < 8; ++i) codes[i] |= (part<1>(piece) >> i & 0x01010101u) << 4;
+    }
+    return x.dot(codes, 0);
+  }
+
+  // One half of each table has no negative value, the other no positive one: two sums of magnitudes.
+  LB_DEVICE static float dot_looked_up(const Piece& piece, const X& x) {
+    constexpr bool kIsMxfp4 = kType == DType::kMXFP4;
+    const int8_t* values = kIsMxfp4 ? quant::kMxfp4Values : quant::kIq4Values;
+    const u32x2 first = magnitudes(values), second = magnitudes(values + 8);
+    uint32_t firsts[8], seconds[8];
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const u32x2 a = lookup8(first, part<0>(piece)[i]), b = lookup8(second, part<0>(piece)[i] ^ 0x88888888u);
+      firsts[i] = a[0];
+      firsts[4 + i] = a[1];
+      seconds[i] = b[0];
+      seconds[4 + i] = b[1];
+    }
+    const float difference = x.dot(seconds, 0) - x.dot(firsts, 0);
+    return kIsMxfp4 ? -difference : difference;
   }
 };
 

@@ -31,17 +31,14 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
 
-// The instruction takes four bytes of 0..7 (0 is the lowest byte of its second operand); the fourth bit of each chooses
-// among the bytes of two such results.
-LB_DEVICE u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
-  const auto four = [&](uint32_t bytes) {
-    const uint32_t index = bytes & 0x07070707u, half = (bytes >> 1 & 0x04040404u) | 0x03020100u;
-    const uint32_t lower = __builtin_amdgcn_perm(table[1], table[0], index);
-    const uint32_t upper = __builtin_amdgcn_perm(table[3], table[2], index);
-    return __builtin_amdgcn_perm(upper, lower, half);
-  };
-  return {four(nibbles), four(nibbles >> 4)};
+// The instruction takes bytes: 0 to 7 choose one (0 is the lowest of its second operand), 8 to 11 are the sign of an
+// odd one, so that of 12 to 15 a bit has to go.
+LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
+  const uint32_t which = nibbles & ~(nibbles >> 1 & 0x44444444u);
+  return {__builtin_amdgcn_perm(table[1], table[0], which & 0x0f0f0f0fu),
+          __builtin_amdgcn_perm(table[1], table[0], which >> 4 & 0x0f0f0f0fu)};
 }
+LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) { return {low, high}; }
 
 LB_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return __builtin_fminf(a, b); }

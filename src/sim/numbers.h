@@ -51,13 +51,19 @@ inline int dot4(int a, int b, int c) {
   return int(sum);
 }
 
-inline u32x2 lookup16(const u32x4& table, uint32_t nibbles) {
-  u32x2 bytes = {};
+// In the order of NVIDIA.
+inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
+  u32x2 y = {};
   for (int i = 0; i < 8; ++i) {
     const uint32_t code = nibbles >> 4 * i & 15;
-    bytes[i % 2] |= (table[int(code / 4)] >> 8 * (code % 4) & 0xff) << 8 * (i / 2);
+    if (code < 8) y[i / 4] |= (table[int(code / 4)] >> 8 * (code % 4) & 0xff) << 8 * (i % 4);
   }
-  return bytes;
+  return y;
+}
+inline u32x2 lookup8_order(uint32_t low, uint32_t high) {
+  u32x2 y = {};
+  for (int i = 0; i < 8; ++i) y[i / 4] |= ((i % 2 ? high : low) >> 8 * (i / 2) & 0xff) << 8 * (i % 4);
+  return y;
 }
 
 inline float max(float a, float b) { return std::fmax(a, b); }

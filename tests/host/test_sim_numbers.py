@@ -129,12 +129,16 @@ def test_dot4(sim: SimPack) -> None:
     assert (got[:, 1] == given[:, :2].max(1)).all() and (got[:, 2] == given[:, :2].min(1)).all()
 
 
-def test_lookup16(sim: SimPack) -> None:
-    given = np.random.default_rng(7).integers(0, 2**32, (1000, 8), dtype=np.uint64).astype(np.uint32)  # 16-byte aligned
-    got = apply(sim, "lookup16_kernel", given, np.uint32, 2)
-    tables, codes = given[:, :4].copy().view(np.uint8), given[:, 4:5].copy().view(np.uint8)
-    for i, nibbles in enumerate((codes & 15, codes >> 4)):
-        assert (got[:, i : i + 1].copy().view(np.uint8) == np.take_along_axis(tables, nibbles, 1)).all()
+def test_lookup8(sim: SimPack) -> None:
+    given = np.random.default_rng(7).integers(0, 2**32, (1000, 6), dtype=np.uint64).astype(np.uint32)
+    given[:, :2] &= 0x7F7F7F7F
+    given[:, 3:5] = 0x03020100, 0x07060504  # numbers of the nibbles: of the low ones and of the high ones
+    got = apply(sim, "lookup8_kernel", given, np.uint32, 4).view(np.uint8)
+    tables, codes = given[:, :2].copy().view(np.uint8), given[:, 2:3].copy().view(np.uint8)
+    order = got[:, 8:]
+    assert (np.sort(order, 1) == np.arange(8)).all()
+    nibbles = np.take_along_axis(np.concatenate([codes & 15, codes >> 4], 1), order, 1)
+    assert (got[:, :8] == np.where(nibbles < 8, np.take_along_axis(tables, nibbles % 8, 1), 0)).all()
 
 
 @pytest.mark.parametrize(

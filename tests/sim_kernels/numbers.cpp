@@ -67,11 +67,14 @@ LB_KERNEL(dot4_kernel, Io, 256, 1) {
 }
 
 struct Lookup {
-  u32x4 table;
-  uint32_t nibbles;
+  u32x2 table;
+  uint32_t nibbles, low, high, unused;
 };
-LB_KERNEL(lookup16_kernel, Io, 256, 1) {
-  map<Lookup, u32x2>(p, [](Lookup x) { return lookup16(x.table, x.nibbles); });
+LB_KERNEL(lookup8_kernel, Io, 256, 1) {
+  map<Lookup, u32x4>(p, [](Lookup x) {
+    const u32x2 bytes = lookup8(x.table, x.nibbles), others = lookup8_order(x.low, x.high);
+    return u32x4{bytes[0], bytes[1], others[0], others[1]};
+  });
 }
 
 }  // namespace lb::gpu
