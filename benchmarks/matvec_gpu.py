@@ -22,7 +22,8 @@ from pathlib import Path
 
 from lucebox import _engine
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+         "IQ4_XS", "MXFP4")  # fmt: skip
 SHAPES = ("4096x4096", "5120x17408", "17408x5120", "1024x1024", "5120x5120")
 DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 
@@ -77,8 +78,7 @@ def measure(
 ) -> Row:
     """One type and shape."""
     n_out, n_in = (int(part) for part in shape.split("x"))
-    bits = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}[dtype]
-    weights = n_out * n_in * bits / 8
+    weights = _engine.ops.plane_layout(dtype, n_out, n_in)[1]
     sets = max(4, int(4 * info.l2_bytes / weights) + 1) if info.l2_bytes else 2
     got = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
     rate = got["bytes"] / got["seconds"]

@@ -21,7 +21,8 @@ using f32x4 = Vec<float, 4>;
 
 // Words that move memory move 1, 2, 4, 8 or 16 aligned bytes.
 template <class V>
-inline constexpr bool kIsAccess = (sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16) &&
-                                  alignof(V) == sizeof(V) && __is_trivially_copyable(V);
+inline constexpr bool kIsAccess =
+    (sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16) &&
+    alignof(V) == sizeof(V) && __is_trivially_copyable(V);
 
 }  // namespace lb::gpu

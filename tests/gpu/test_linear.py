@@ -72,8 +72,16 @@ def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: i
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtypes", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "Q8_0"), ("Q4_0", "Q6_K", "Q4_K", "Q8_0"),
-                                    ("Q2_K", "Q3_K", "Q3_K", "Q5_K"), ("IQ4_XS", "MXFP4", "Q5_0", "IQ4_XS")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("Q4_K", "Q4_K", "Q6_K"),
+        ("Q8_0", "Q8_0"),
+        ("Q4_0", "Q6_K", "Q4_K", "Q8_0"),
+        ("Q2_K", "Q3_K", "Q3_K", "Q5_K"),
+        ("IQ4_XS", "MXFP4", "Q5_0", "IQ4_XS"),
+    ],
+)
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str, seed: int) -> None:
     """Products of one or several types, each with the bits it has alone; add comes in the memory of y."""
     rng = np.random.default_rng(seed)
