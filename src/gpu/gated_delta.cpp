@@ -42,17 +42,33 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   wait_for_previous();
   dependents_may_launch();
 
+  // Everything that the row brings is asked for at once.
   const float* k = op.k + long(at.k_head) * op.dk;
   const float* q = op.q + long(at.k_head) * op.dk;
-  float both[8] = {};  // S^T k of four columns, S^T q of the same
+  float keys[kSliceRows], queries[kSliceRows];
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
     const int d = at.row_lane + i * at.n_row_lanes;
-    const float key = d < op.dk ? k[d] : 0.0f, query = d < op.dk ? q[d] : 0.0f;
+    keys[i] = d < op.dk ? k[d] : 0.0f;
+    queries[i] = d < op.dk ? q[d] : 0.0f;
+  }
+  const int column = at.first_column + thread_id();
+  const bool has_column = thread_id() < kStepColumns && column < op.dv;
+  const float v = has_column ? op.v[long(at.v_head) * op.dv + column] : 0.0f;
+  const float g = op.g[at.v_head], beta = op.beta[at.v_head];
+  float k_dot_q = 0;
+  if (warp() == 0) {
+    for (int d = lane(); d < op.dk; d += 32) k_dot_q = fma(k[d], q[d], k_dot_q);
+    k_dot_q = warp_sum(k_dot_q);
+  }
+
+  float both[8] = {};  // S^T k of four columns, S^T q of the same
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
     LB_UNROLL
     for (int c = 0; c < 4; ++c) {
-      both[c] = fma(key, s[i][c], both[c]);
-      both[4 + c] = fma(query, s[i][c], both[4 + c]);
+      both[c] = fma(keys[i], s[i][c], both[c]);
+      both[4 + c] = fma(queries[i], s[i][c], both[4 + c]);
     }
   }
   exchange_halves<4>(both);
@@ -62,19 +78,12 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   sums[warp() * kSums + value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4] = both[0];
   block_barrier();
 
-  const float g = op.g[at.v_head];
   if (warp() == 0) {
-    float k_dot_q = 0;
-    for (int d = lane(); d < op.dk; d += 32) k_dot_q = fma(k[d], q[d], k_dot_q);
-    k_dot_q = warp_sum(k_dot_q);
     float state = 0;
     for (int w = 0; w < n_warps(); ++w) state += sums[w * kSums + lane()];
     const float q_state = shuffle_xor(state, kStepColumns);  // the first half of the lanes has S^T k
-    const int column = at.first_column + lane();
-    if (lane() < kStepColumns && column < op.dv) {
-      const float decay = exp_nonpositive(g);
-      const float error = op.v[long(at.v_head) * op.dv + column] - decay * state;
-      const float delta = op.beta[at.v_head] * error;
+    if (has_column) {
+      const float decay = exp_nonpositive(g), delta = beta * (v - decay * state);
       op.delta[long(at.v_head) * op.dv + column] = delta;
       op.o[long(at.v_head) * op.dv + column] = fma(k_dot_q, delta, decay * q_state);
     }

@@ -38,7 +38,7 @@ Launch pairs(const GatedDelta& op, const Target& target, const std::string& what
 
 size_t run_shared_bytes(const GatedDelta& op, int columns) {
   const int depth = (op.dk + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
-  return (size_t(depth) * columns + 2 * kBufferFloats + kMaxTree * columns) * sizeof(float);
+  return (size_t(depth) * columns + kRingFloats + kMaxTree * columns) * sizeof(float);
 }
 
 // Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere.

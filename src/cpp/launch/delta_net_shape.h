@@ -20,10 +20,11 @@ inline constexpr int kPairFloats = 2 * kMaxTree * kMaxTree + kMaxTree;
 // A step, and a fold alone: a thread holds four columns of kSliceRows rows of S at a time.
 inline constexpr int kStepColumns = 16, kSliceRows = 4, kStepThreads = 256;
 
-// Runs. The columns of S that a block keeps, and the shared memory that is not S: two buffers, [64, columns].
+// Runs. Tiles of keys and queries are so deep, and pass through a ring of so many floats: two tiles of 64 rows, or four
+// of 32.
 inline constexpr int kPairThreads = 256, kRunThreads = 128;
 inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // rows start in different banks
-inline constexpr int kBufferFloats = 2 * kMaxTree * kPanelStride;
+inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
 
 }  // namespace lb::gpu
