@@ -337,7 +337,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Case]:
     for steps, vocab in ((4, 1), (20, 37), (3, 32_003)):
         prompt = rng.integers(0, vocab, 5, np.int32)
         x, ties = 3 * _normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
-        for logits in (x, ties):
+        for given in ((x, prompt), (ties, prompt)):
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
                 some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
                 yield Case(

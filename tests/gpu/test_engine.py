@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,18 +87,15 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Back to every length that can be reached, then on along another way."""
     path = written(SHAPES[family])
-    cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
+    engines = (open_engine(path), open_engine(path, pack=pack))
     ids = random_ids(12, SHAPES[family].vocab, seed=1)
-    for session in (cpu, gpu):
-        feed(session, ids[:6], 6)
-    for n in range(6, cpu.rewind_floor - 1, -1):
-        for session in (cpu, gpu):
+    for n in (6, 5, 2, 1, 0):
+        sessions = [_engine.Session(engine) for engine in engines]
+        for session in sessions:
+            feed(session, ids[:6], 6)
             session.rewind(n)
-        assert gpu.rewind_floor == cpu.rewind_floor
-        want, got = (session.append(ids[6:9])[0] for session in (cpu, gpu))
-        assert largest_difference(got, want) < EXACT
-        for session in (cpu, gpu):
-            session.commit([])
+        want, got = (session.append(ids[6:9])[0] for session in sessions)
+        assert largest_difference(got, want) < EXACT, n
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -122,6 +120,51 @@ def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: in
     assert largest_difference(session.append(ids[:2])[0], logits_of(plain, after)[-2:]) < EXACT, (parents, row)
 
 
+def generated(engine: _engine.Engine, n: int, **options: Any) -> tuple[list[int], list[float]]:
+    """Tokens one by one through the device's own sampler, and the log probability of each."""
+    session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], n_top=2, **options)
+    ids = [3, 1, 4]
+    sampler.set_prompt(np.array(ids, np.int32))
+    logprobs = []
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids.append(session.sample(sampler))
+        logprobs.append(session.logprobs(ids[-1], 2)[0])
+    return ids, logprobs
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7}])
+@pytest.mark.parametrize("family", SHAPES)
+def test_generation(pack: _engine.gpu.Pack, written: Write, family: str, options: dict[str, Any]) -> None:
+    path = written(SHAPES[family])
+    want, got = (generated(engine, 12, **options) for engine in (open_engine(path), open_engine(path, pack=pack)))
+    assert got[0] == want[0]
+    assert largest_difference(got[1], want[1]) < EXACT
+
+
+def test_a_step_on_its_way_may_be_dropped(pack: _engine.gpu.Pack, written: Write) -> None:
+    """The caller goes on with another token than the sampled one, saves, rewinds, or asks another sampler."""
+    path = written(SHAPES["qwen35"])
+    cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
+    vocab = SHAPES["qwen35"].vocab
+    ids = [5, 6, 7]
+    for turn in range(6):
+        for session in (cpu, gpu):
+            session.sync(np.array(ids, np.int32))
+        tokens = [session.sample(_engine.Sampler(vocab)) for session in (cpu, gpu)]
+        assert tokens[0] == tokens[1]
+        if turn % 3 == 0:
+            ids.append((tokens[0] + 1) % vocab)
+        elif turn % 3 == 1:
+            ids.append(tokens[0])
+            cpu.load(gpu.save())
+        else:
+            ids.append(tokens[0])
+    for session in (cpu, gpu):
+        session.sync(np.array(ids, np.int32))
+    assert largest_difference(gpu.logits(), cpu.logits()) < EXACT
+
+
 def test_snapshots_move_between_devices(pack: _engine.gpu.Pack, written: Write) -> None:
     path = written(SHAPES["qwen35"])
     cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
@@ -141,7 +184,13 @@ def test_two_runs_give_the_same_bits(pack: _engine.gpu.Pack, written: Write) -> 
 def test_plan_is_of_the_device(pack: _engine.gpu.Pack, written: Write) -> None:
     plan = open_engine(written(SHAPES["llama"]), pack=pack).plan
     assert plan["place"] == pack.name and plan["mapped_bytes"] == 0
-    assert {name for name, _, _ in plan["entries"]} == {"weights", "KV cache", "activations", "kernel scratch"}
+    assert {name for name, _, _ in plan["entries"]} == {
+        "weights",
+        "KV cache",
+        "activations",
+        "kernel scratch",
+        "sampler",
+    }
 
 
 def test_a_context_that_does_not_fit(pack: _engine.gpu.Pack, written: Write) -> None:
