@@ -105,8 +105,7 @@ void GpuStream::run(const KvMove& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());
-  pack_->run(attention.attend, attention.params, stream_);
-  if (attention.is_split) pack_->run(attention.merge, attention.params, stream_);
+  for (int i = 0; i < attention.n; ++i) pack_->run(attention.launches[i], attention.params, stream_);
 }
 
 }  // namespace lb
