@@ -34,6 +34,9 @@ LIMITS = {
     "recurrence": Limit(2e-5, "fp32 sums over up to 200 rows, each from the ones before, in another order"),
     "sum": Limit(1e-6, "fp32 sums of up to 17408 terms in another order"),
     "matrix": Limit(1e-5, "matrix units add exact 16-bit products in fp32 and may cut what they shift out"),
+    "attention": Limit(1e-5, "fp32 scores and sums in another order, weights from the chip's own exponential"),
+    "attention_f16": Limit(3e-3, "queries and weights are rounded to f16 for the matrix units"),
+    "attention_bf16": Limit(2.5e-2, "queries and weights are rounded to bf16 for the matrix units"),
     "int16": Limit(1e-4, "a device keeps 16 bits of an x that meets quantised weights"),
     "int8": Limit(2e-4, "of 256 values or more, one halfway between two 8-bit codes may take either"),
 }
@@ -100,6 +103,8 @@ ROW_COUNTS = (1, 2, 5)
 RUN = 64  # rows of a recurrent layer that the CPU takes at once
 # (key heads, value heads, dk, dv), rows: a step, trees, long chains; more slices than any chip has multiprocessors.
 RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
+# (query heads, KV heads, head_dim), rows: few and many queries a KV head, and a head_dim that no matrix unit takes.
+ATTENTION = (((6, 2, 64), (1, 7)), ((6, 1, 128), (2, 33)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 TILES = ((1, 256, 1), (67, 768, 65), (130, 512, 3))  # (n_out, n_in, rows) around tiles of 64
 
 
@@ -113,6 +118,8 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _elementwise(rng)
     yield from _recurrent_inputs(rng)
     yield from _recurrences(rng)
+    yield from _caches(rng)
+    yield from _attentions(rng)
     yield from _rows(rng)
     yield from _conversions(rng)
     yield from _reads(rng)
@@ -221,6 +228,36 @@ def _recurrences(rng: np.random.Generator) -> Iterator[Case]:
             yield _in_parts("gated_delta", "recurrence", partial(_recurred, *delta), kept, *delta)
 
 
+def _caches(rng: np.random.Generator) -> Iterator[Case]:
+    """Appends and moves, over the ends of pages."""
+    for types in (("F32", "F16"), ("F16", "BF16"), ("BF16", "F32")):
+        for rows, n_past in ((1, 63), (33, 50)):
+            shape = (rows, 3, 40)
+            pages, table = _pages(rng, types, 3, 40), rng.permutation(5).astype(np.int32)
+            arguments = (_normal(rng, *shape), _normal(rng, *shape), *pages, *types, table, n_past)
+            yield Case("kv_append", "exact", partial(_appended, *arguments), arguments, {}, np.concatenate)
+            moved = (*pages, *types, table, _path(rng, 55), n_past)
+            yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, np.concatenate)
+
+
+def _attentions(rng: np.random.Generator) -> Iterator[Case]:
+    """Chains and trees, with and without a gate, in caches that are cut or not and full or nearly empty."""
+    for (heads, kv_heads, dim), row_counts in ATTENTION:
+        for dtype in ("F32", "F16", "BF16"):
+            for rows in row_counts:
+                for n_past in (0, 5, 205):
+                    types = (dtype, dtype)
+                    pages, table = _pages(rng, types, kv_heads, dim), rng.permutation(5).astype(np.int32)
+                    parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if n_past == 5 else None
+                    masks = None if parent is None else _ancestors(parent)
+                    gate = _normal(rng, rows, heads, dim) if n_past else None
+                    q = _normal(rng, rows, heads, dim)
+                    arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate)
+                    expected = partial(ops.attention, *arguments, parent=parent, ancestors=masks)
+                    limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
+                    yield Case("attention", limit, expected, arguments, {"ancestors": masks}, unit=_one)
+
+
 def _rows(rng: np.random.Generator) -> Iterator[Case]:
     """Whole rows in one block, and over a grid with its barrier."""
     for rows, dim in ((1, 1), (3, 1021), (2, 32_003)):
@@ -272,6 +309,30 @@ def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:
     o, state, keys, decays, delta = parts
     filled = (buffer + -(-rows // RUN)) % 2
     return [o, state, keys[filled][:last], decays[filled][:last], delta[:last]]
+
+
+def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim: int) -> tuple[Array, Array]:
+    """K and V of five pages."""
+    plain = _bytes(_normal(rng, 2, 5, kv_heads, 64, dim))
+    k, v = np.split(plain, 2)
+    return _as_pages(k, types[0], kv_heads, dim), _as_pages(v, types[1], kv_heads, dim)
+
+
+def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:
+    stored = plain if dtype == "F32" else np.asarray(ops.convert(plain, "F32", dtype))
+    return stored.view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
+
+
+def _appended(k: Array, v: Array, k_pages: Array, v_pages: Array, *rest: Any) -> Array:
+    pages = k_pages.copy(), v_pages.copy()
+    ops.kv_append(k, v, *pages, *rest)
+    return np.concatenate([_bytes(part) for part in pages])
+
+
+def _moved(k_pages: Array, v_pages: Array, *rest: Any) -> Array:
+    pages = k_pages.copy(), v_pages.copy()
+    ops.kv_move(*pages, *rest)
+    return np.concatenate([_bytes(part) for part in pages])
 
 
 def _stacked(op: Callable[..., Any], *arguments: Any) -> Array:

@@ -118,6 +118,39 @@ def test_sampling(name: str) -> None:
         gpu_ops.choose(manifest(name), N_SMS, "sample", 1, 1 << 21)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("types", [("F16", "F16"), ("BF16", "BF16"), ("F32", "F32"), ("F16", "BF16")])
+@pytest.mark.parametrize(("n_heads", "n_kv_heads", "head_dim"), [(24, 4, 256), (16, 8, 128), (9, 3, 64), (6, 1, 40)])
+def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: int, head_dim: int) -> None:
+    """Wide launches fill the chip and are not split; narrow ones are cut as far as the cache is long."""
+    group = n_heads // n_kv_heads
+    for rows in (1, 2, 7, 22, 64, 65, 512):
+        for capacity in (512, 32768, 262144):
+            chosen = gpu_ops.choose_attention(
+                manifest(name), N_SMS, *types, rows, n_heads, n_kv_heads, head_dim, capacity
+            )
+            for launch in chosen:
+                check(launch, name)
+            kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
+            if types[0] == types[1] and types[0] != "F32" and head_dim in (64, 128, 256):
+                queries, size = (16, "few") if rows * group <= 16 else (64, "many")
+                assert kernel == f"attention_{size}_{types[0].lower()}_{head_dim}_kernel"
+            else:
+                queries = 8
+                assert kernel == "attention_any_kernel"
+            blocks = n_kv_heads * -(-rows * group // queries)
+            assert grid.prod() <= max(blocks, 2 * N_SMS)
+            assert grid.prod() > N_SMS or grid.prod() == blocks * -(-capacity // 128)
+            assert (len(chosen) > 1) == (grid.prod() > blocks)
+
+
+def test_what_attention_refuses() -> None:
+    with pytest.raises(UnsupportedError, match=r"\[1, 4, 64\] over 2 heads of F16 and Q8_0 on sm_90: no kernel reads"):
+        gpu_ops.choose_attention(manifest("sm_90"), 132, "F16", "Q8_0", 1, 4, 2, 64, 1024)
+    with pytest.raises(InvalidRequestError, match="a cache of 8 tokens cannot hold the rows"):
+        gpu_ops.choose_attention(manifest("sm_90"), 132, "F16", "F16", 9, 4, 2, 64, 8)
+
+
 def test_a_launch_says_what_it_is() -> None:
     launch = gpu_ops.choose(manifest("sm_90"), 132, "arg_max_grid", 1, 248320)
     assert launch["text"] == "arg_max_grid_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"

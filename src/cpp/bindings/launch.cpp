@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "launch/attention.h"
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
@@ -99,6 +100,25 @@ std::vector<nb::dict> choose_delta(const std::string& manifest_json, int n_sms, 
   return launches;
 }
 
+std::vector<nb::dict> choose_attention(const std::string& manifest_json, int n_sms, const std::string& k_type,
+                                       const std::string& v_type, int rows, int n_heads, int n_kv_heads, int head_dim,
+                                       int capacity) {
+  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  const Attention op{.cache = {.k_type = dtype_named(k_type),
+                               .v_type = dtype_named(v_type),
+                               .n_kv_heads = n_kv_heads,
+                               .head_dim = head_dim},
+                     .rows = rows,
+                     .n_heads = n_heads};
+  const gpu::AttentionLaunches chosen = gpu::choose(op, capacity, nullptr, target);
+  const size_t values = chosen.n > 1 ? size_t(chosen.params.n_splits) * rows * n_heads * (head_dim + 2) : 0;
+  LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, target), kInternal,
+           "attention_scratch_bytes is too little");
+  std::vector<nb::dict> launches;
+  for (int i = 0; i < chosen.n; ++i) launches.push_back(dict_of(chosen.launches[i]));
+  return launches;
+}
+
 nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
                      int rows) {
   const Linear op{.type = dtype_named(dtype), .rows = rows, .n_in = n_in, .n_out = n_out};
@@ -115,6 +135,9 @@ void bind_launch(nb::module_& m) {
         "activations"_a = "int8", "The launches of a group, one for each type in it.");
   m.def("choose_delta", &choose_delta, "manifest_json"_a, "n_sms"_a, "rows"_a, "n_k_heads"_a, "n_v_heads"_a, "dk"_a,
         "dv"_a, "The launches of a gated_delta, in their order.");
+  m.def("choose_attention", &choose_attention, "manifest_json"_a, "n_sms"_a, "k_type"_a, "v_type"_a, "rows"_a,
+        "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a,
+        "The attention, and the merge of its splits where there are any. Their partials are held to the scratch.");
   m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
 }
 
