@@ -92,6 +92,7 @@ struct PairSums {
   LB_DEVICE void add(const float* panel) {
     const float* rows = panel + thread_id() / 16 * kPanelStride;
     const float* columns = panel + thread_id() % 16 * kPanelStride;
+    LB_UNROLL_BY(2)
     for (int d = 0; d < kPanelDepth; d += 4) {
       f32x4 b[kGroups];
       LB_UNROLL
@@ -311,6 +312,7 @@ struct RunTile {
 
   // k_state += (rows of keys)^T S, q_state likewise, over the depth of a panel.
   LB_DEVICE void add_state(const float* panel, const float* state, Sums& k_state, Sums& q_state) const {
+    LB_UNROLL_BY(2)
     for (int d = 0; d < kPanelDepth; d += 4) {
       f32x4 s[4];
       LB_UNROLL
@@ -335,6 +337,7 @@ struct RunTile {
   LB_DEVICE void add_lower(const float* matrix, const float* x, Sums& sums) const {
     LB_UNROLL
     for (int b = 0; b < kRows; ++b) {
+      LB_UNROLL_BY(2)
       for (int j = b * kRowLanes; j < (b + 1) * kRowLanes; j += 4) {
         f32x4 v[4];
         LB_UNROLL
@@ -372,6 +375,7 @@ LB_DEVICE void fold_run(const GatedDelta& p, float decay, const float* deltas, T
     }
     for (int first_row = 0; first_row < kMaxTree; first_row += kFoldRows) {
       const float* keys = tiles.take() + of_tile;
+      LB_UNROLL_BY(4)
       for (int row = 0; row < kFoldRows; ++row) {
         const f32x4 delta = load<f32x4>(deltas + (first_row + row) * kColumns + column);
         LB_UNROLL
