@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox._engine import ops
+from lucebox._engine import Sampler, ops
 
 __all__ = ["LIMITS", "Case", "Limit", "cases"]
 
@@ -116,6 +116,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _rows(rng)
     yield from _conversions(rng)
     yield from _reads(rng)
+    yield from _samples(rng)
 
 
 def _same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None = None, **options: Any) -> Case:
@@ -247,6 +248,20 @@ def _reads(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("read_memory", "exact", partial(_sum, x.view(np.uint32)), (x,), {}, _sum)
 
 
+def _samples(rng: np.random.Generator) -> Iterator[Case]:
+    """Tokens one after another, each with the counts and the draw number that the one before it left."""
+    filters = {"temperature": 0.8, "top_k": 50, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.01}
+    penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "penalty_window": 3}
+    bias = {"logit_bias": [(0, -100.0), (1, 2.0)]}
+    for steps, vocab in ((4, 1), (20, 37), (3, 32_003)):
+        prompt = rng.integers(0, vocab, 5, np.int32)
+        x, ties = 3 * _normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
+        for logits in (x, ties):
+            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
+                some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
+                yield Case("sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens)
+
+
 def _in_parts(
     op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any
 ) -> Case:
@@ -326,6 +341,16 @@ def _recurred(
         o.append(ops.gated_delta(*rows, state, *pending, taken, parent, ancestors, order))
         buffer = 1 - buffer
     return [np.concatenate(o), state, keys, decays, delta]
+
+
+def _sampled(logits: Array, prompt: NDArray[np.int32], **options: Any) -> NDArray[np.int32]:
+    sampler = Sampler(logits.shape[1], **options)
+    sampler.set_prompt(prompt)
+    return np.array([sampler.sample(row) for row in logits], np.int32)
+
+
+def _tokens(result: Mapping[str, Array]) -> Array:
+    return np.where(result["problems"] == 0, result["tokens"], -1)
 
 
 def _terms(w: Array, dtype: str, x: Array) -> Array:

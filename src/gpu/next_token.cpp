@@ -16,10 +16,12 @@ LB_KERNEL(next_token_kernel, NextToken, 32, 1) {
   for (int i = thread_id(); i < p.n_positions; i += 32) p.positions[i] += 1;
   if (thread_id() == 0) {
     *p.token = p.sampled->token;
-    *p.n_past += 1;
-    *p.key_buffer ^= 1;
-    *p.n_accepted = 1;
-    p.accepted[0] = 0;
+    if (p.n_past) {
+      *p.n_past += 1;
+      *p.key_buffer ^= 1;
+      *p.n_accepted = 1;
+      p.accepted[0] = 0;
+    }
     *p.n_written = n + 1;
     store_release_system(p.ring.written, n + 1);
   }

@@ -188,7 +188,10 @@ def test_the_step_ends_on_the_device(pack: _engine.gpu.Pack, ring_capacity: int,
     logits = normal(np.random.default_rng(seed), 5, 11)
     got = on_device(pack, logits, Options(temperature=0), seed, ring_capacity=ring_capacity)
     assert got["tokens"].tolist() == logits.argmax(axis=1).tolist()
-    assert got["numbers"].tolist() == [int(got["tokens"][-1]), 5, 1, 1, 0, 5, 5, 5]
+    last = int(got["tokens"][-1])
+    assert got["numbers"].tolist() == [last, 5, 1, 1, 0, 5, 5, 5]
+    got = on_device(pack, logits, Options(temperature=0), seed, ring_capacity=ring_capacity, with_append=False)
+    assert got["numbers"].tolist() == [last, 0, 0, 0, 7, 5, 5, 5]
 
 
 def test_a_ring_that_is_not_a_power_of_two(pack: _engine.gpu.Pack) -> None:

@@ -106,6 +106,18 @@ def test_groups_of_several_types(name: str) -> None:
         assert dtype.lower() in str(launch["kernel"])
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_sampling(name: str) -> None:
+    for size in (1, 2, 31, 129, 2048, 2049, 32781, 262144, 1 << 20):
+        check(gpu_ops.choose(manifest(name), N_SMS, "sample", 1, size), name)
+        check(gpu_ops.choose(manifest(name), N_SMS, "count_window", 1, size), name)
+    check(gpu_ops.choose(manifest(name), N_SMS, "next_token", 4, 1), name)
+    launch = gpu_ops.choose(manifest(name), 1000, "sample", 1, (1 << 21) - 1)
+    assert launch["grid"] == (256, 1, 1)  # what SampleGrid has room for
+    with pytest.raises(UnsupportedError, match=rf"\[sample\] vocabulary of 2097152 on {name}: must be 1 to 2097151"):
+        gpu_ops.choose(manifest(name), N_SMS, "sample", 1, 1 << 21)
+
+
 def test_a_launch_says_what_it_is() -> None:
     launch = gpu_ops.choose(manifest("sm_90"), 132, "arg_max_grid", 1, 248320)
     assert launch["text"] == "arg_max_grid_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"

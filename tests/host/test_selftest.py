@@ -34,6 +34,7 @@ OPS = (
     "arg_max",
     "convert",
     "read_memory",
+    "sample",
 )
 KERNEL = pack_data.manifest()["kernels"][0]
 

@@ -113,13 +113,14 @@ def test_asynchronous_copies(sim: SimPack, stages: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_atomics(sim: SimPack, seed: int) -> None:
     given = np.random.default_rng(3).integers(0, 1000, 5 * 70).astype(np.int32)
-    out = np.zeros(8, np.uint32)
+    out = np.zeros(10, np.uint32)
     assert sim.run("atomics_kernel", row(70, 5, seed=seed), given, out) == ""
     last = int(np.flatnonzero(given == given.max())[-1])
     assert out[[0, 1, 5]].tolist() == [given.sum()] * 3
     assert out[2:3].view(np.float32)[0] == given.sum()
     assert out[[3, 4]].tolist() == [given.max()] * 2
     assert int(out[6:8].view(np.uint64)[0]) == int(given.max()) << 32 | last
+    assert int(out[8:10].view(np.uint64)[0]) == int(given.sum()) << 30
 
 
 @pytest.mark.parametrize("grid", ((1, 1, 1), (4, 1, 1), (3, 2, 1)))

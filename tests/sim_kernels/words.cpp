@@ -101,14 +101,14 @@ LB_KERNEL(stages_kernel, Io, 32, 1) {
   store(static_cast<float*>(p.out) + 4 * (lane() ^ 1), sum);
 }
 
-// in: int [blocks, threads]; out: int, uint32, float sums; int, uint32 maxima; u64 maximum with the index; shared sum
+// in: int [blocks, threads]; out: int, uint32, float sums; int, uint32 maxima; u64 maximum with the index and sum; shared sum
 struct Sums {
   int sum;
   uint32_t unsigned_sum;
   float float_sum;
   int max;
   uint32_t unsigned_max, shared_sum;
-  unsigned long long packed_max;
+  unsigned long long packed_max, long_sum;
 };
 LB_KERNEL(atomics_kernel, Io, 256, 1) {
   LB_SHARED(uint32_t, total, 1);
@@ -121,6 +121,7 @@ LB_KERNEL(atomics_kernel, Io, 256, 1) {
   atomic_add(&out->sum, v);
   atomic_add(&out->unsigned_sum, uint32_t(v));
   atomic_add(&out->float_sum, float(v));
+  atomic_add(&out->long_sum, (unsigned long long)(v) << 30);
   atomic_max(&out->max, v);
   atomic_max(&out->unsigned_max, uint32_t(v));
   atomic_max(&out->packed_max, (unsigned long long)(uint32_t(v)) << 32 | uint32_t(i));

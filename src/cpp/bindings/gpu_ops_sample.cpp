@@ -56,7 +56,7 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, float temperature, int top_k, float top_p,
                 float min_p, float typical_p, float repetition_penalty, float frequency_penalty, float presence_penalty,
                 int penalty_window, const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed, int n_top,
-                int ring_capacity) {
+                int ring_capacity, bool with_append) {
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
   LB_CHECK(n_top <= kMaxTopLogprobs, kInvalid, "n_top is at most ", kMaxTopLogprobs);
@@ -97,12 +97,13 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
   const auto* slots = reinterpret_cast<Sampled*>(ring.data());
   auto* written = reinterpret_cast<uint32_t*>(ring.data() + ring_capacity * sizeof(Sampled));
   constexpr int kPositions = 3;
-  int32_t* numbers = zeros<int32_t>(call, 6 + kPositions);
+  const int32_t before[5 + kPositions] = {-1, 0, 0, 0, 7};  // token, the append's four, positions
+  int32_t* numbers = call.in_out(before, std::size(before));
   const NextToken next{.sampled = op.result,
                        .ring = {.slots = const_cast<Sampled*>(slots), .written = written, .capacity = ring_capacity},
                        .n_written = zeros<uint32_t>(call, 1),
                        .token = numbers,
-                       .n_past = numbers + 1,
+                       .n_past = with_append ? numbers + 1 : nullptr,
                        .key_buffer = numbers + 2,
                        .n_accepted = numbers + 3,
                        .accepted = numbers + 4,
@@ -135,7 +136,7 @@ void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
         "min_p"_a = 0.0f, "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
         "presence_penalty"_a = 0.0f, "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{},
-        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4,
+        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4, "with_append"_a = true,
         "One token for each row of logits, and what the device then knows: a dict of arrays.");
 }
 

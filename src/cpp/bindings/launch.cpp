@@ -12,6 +12,7 @@
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
+#include "launch/sample.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,6 +51,9 @@ gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int r
   if (op == "softmax_grid") return choose(OnGrid<Softmax>{.op = {.rows = rows, .dim = dim}}, target);
   if (op == "arg_max") return choose(ArgMax{.rows = rows, .dim = dim}, target);
   if (op == "arg_max_grid") return choose(OnGrid<ArgMax>{.op = {.rows = rows, .dim = dim}}, target);
+  if (op == "sample") return choose(Sample{.vocab = dim}, nullptr, target).launch;
+  if (op == "count_window") return choose(CountWindow{.capacity = dim}, target);
+  if (op == "next_token") return choose(NextToken{.ring = {.capacity = rows}}, target);
   fail(ErrorCode::kInvalid, "no op \"", op, "\" here");
 }
 

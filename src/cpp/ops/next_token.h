@@ -16,18 +16,18 @@ struct TokenRing {
   int capacity;       // a power of two
 };
 
-// After a step of one row: *n_past += 1, *key_buffer ^= 1, *n_accepted = 1, accepted[0] = 0, positions[i] += 1,
-// *token = the sampled one.
+// *token = the sampled one, positions[i] += 1; after an append of one row, which is accepted by this: *n_past += 1,
+// *key_buffer ^= 1, *n_accepted = 1, accepted[0] = 0.
 struct NextToken {
   const Sampled* sampled;  // [1]
   TokenRing ring;
-  uint32_t* n_written;   // [1] of the device: *ring.written, without a read across the bus
-  int32_t* token;        // [1]: the next step's input
-  int32_t* n_past;       // [1]
-  int32_t* key_buffer;   // [1]: 0 or 1
-  int32_t* n_accepted;   // [1]
-  int32_t* accepted;     // [1 or more]
-  int32_t* positions;    // [n_positions]
+  uint32_t* n_written;  // [1] of the device: *ring.written, without a read across the bus
+  int32_t* token;       // [1]: the next step's input
+  int32_t* n_past;      // [1]; null after a token chosen without an append, and the three below are not used
+  int32_t* key_buffer;  // [1]: 0 or 1
+  int32_t* n_accepted;  // [1]
+  int32_t* accepted;    // [1 or more]
+  int32_t* positions;   // [n_positions]
   int n_positions;
 };
 
