@@ -259,7 +259,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Case]:
         for logits in (x, ties):
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
                 some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
-                yield Case("sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens)
+                yield Case(
+                    "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
+                )
 
 
 def _in_parts(
