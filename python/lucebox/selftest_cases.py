@@ -285,6 +285,22 @@ def _reads(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("read_memory", "exact", partial(_sum, x.view(np.uint32)), (x,), {}, _sum)
 
 
+def _samples(rng: np.random.Generator) -> Iterator[Case]:
+    """Tokens one after another, each with the counts and the draw number that the one before it left."""
+    filters = {"temperature": 0.8, "top_k": 50, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.01}
+    penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "penalty_window": 3}
+    bias = {"logit_bias": [(0, -100.0), (1, 2.0)]}
+    for steps, vocab in ((4, 1), (20, 37), (3, 32_003)):
+        prompt = rng.integers(0, vocab, 5, np.int32)
+        x, ties = 3 * _normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
+        for logits in (x, ties):
+            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
+                some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
+                yield Case(
+                    "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
+                )
+
+
 def _in_parts(
     op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any
 ) -> Case:
@@ -388,22 +404,6 @@ def _recurred(
         o.append(ops.gated_delta(*rows, state, *pending, taken, parent, ancestors, order))
         buffer = 1 - buffer
     return [np.concatenate(o), state, keys, decays, delta]
-
-
-def _samples(rng: np.random.Generator) -> Iterator[Case]:
-    """Tokens one after another, each with the counts and the draw number that the one before it left."""
-    filters = {"temperature": 0.8, "top_k": 50, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.01}
-    penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "penalty_window": 3}
-    bias = {"logit_bias": [(0, -100.0), (1, 2.0)]}
-    for steps, vocab in ((4, 1), (20, 37), (3, 32_003)):
-        prompt = rng.integers(0, vocab, 5, np.int32)
-        x, ties = 3 * _normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
-        for given in ((x, prompt), (ties, prompt)):
-            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
-                some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
-                yield Case(
-                    "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
-                )
 
 
 def _sampled(logits: Array, prompt: NDArray[np.int32], **options: Any) -> NDArray[np.int32]:

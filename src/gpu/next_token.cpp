@@ -1,5 +1,5 @@
-// Ends a decode step on the device: one warp copies the result into the host's ring, publishes it, and moves the numbers
-// of the next step on. Bound: the latency of a write across the bus, which nothing waits for.
+// Ends a decode step on the device: one warp copies the result into the host's ring, publishes it, and moves the
+// numbers of the next step on. Bound: the latency of a write across the bus, which nothing waits for.
 #include "dialect.h"
 
 #include "ops/next_token.h"

@@ -20,10 +20,10 @@ inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
 struct Work {
   const Sample& op;
   SampleGrid& grid;
-  float* x;  // [vocab]: adjusted logits
+  float* x;                      // [vocab]: adjusted logits
   const SampleOptions& options;  // read again where used: a copy would fill the registers
-  int begin, end;  // of the block's piece
-  int turn;        // of the histograms
+  int begin, end;                // of the block's piece
+  int turn;                      // of the histograms
   uint64_t* scratch;
 
   // One value a block, for all of them; a row serves once a launch.
@@ -140,8 +140,8 @@ LB_DEVICE void write_top(const Work& work, int n, float log_total) {
 LB_DEVICE int drawn(const Work& work, const Piece& piece, const Filters& filters, uint64_t uniform_number) {
   const uint64_t* of_blocks = work.row(SampleRow::kKeptWeights);
   const uint64_t goal = fall_of(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
-  const Crossing block = find_crossing(
-      n_blocks(), work.scratch, [&](int i) { return of_blocks[i]; }, [&](uint64_t) { return goal; });
+  const Crossing block =
+      find_crossing(n_blocks(), work.scratch, [&](int i) { return of_blocks[i]; }, [&](uint64_t) { return goal; });
   if (block.at != block_id()) return -1;
   const Crossing in_block = find_crossing(
       work.end - work.begin, work.scratch,

@@ -68,7 +68,7 @@ def compare(
     family: str = "",
 ) -> F32:
     """The device's result, held to the reference and to the CPU's."""
-    _, _, dim = q.shape
+    rows, _, dim = q.shape
     is_fast = (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
     family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
     scale = dim**-0.5

@@ -135,9 +135,8 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
 void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
         "min_p"_a = 0.0f, "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
-        "presence_penalty"_a = 0.0f, "penalty_window"_a = 64,
-        "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4,
-        "with_append"_a = true,
+        "presence_penalty"_a = 0.0f, "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{},
+        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4, "with_append"_a = true,
         "One token for each row of logits, and what the device then knows: a dict of arrays.");
 }
 

@@ -42,9 +42,9 @@ enum class SampleProblem : uint32_t {
 struct Sampled {
   int32_t token;  // 0 where there is a problem: an id that may be read with
   SampleProblem problem;
-  float logprob;                           // natural, of the raw logits; these three only where n_top >= 0
-  int32_t n_top;                           // min(n_top, vocab)
-  int32_t top_ids[kMaxTopLogprobs];        // the likeliest first
+  float logprob;                     // natural, of the raw logits; these three only where n_top >= 0
+  int32_t n_top;                     // min(n_top, vocab)
+  int32_t top_ids[kMaxTopLogprobs];  // the likeliest first
   float top_logprobs[kMaxTopLogprobs];
 };
 
