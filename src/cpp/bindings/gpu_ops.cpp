@@ -347,6 +347,7 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
         "The product on matrix units, x rounded to the type of w.");
   m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
   bind_timing(m);
+  bind_gpu_attention(m);
   bind_gpu_delta(m);
   bind_gpu_sample(m);
 }
