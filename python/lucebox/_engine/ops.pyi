@@ -57,8 +57,8 @@ def arg_max(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order=
 def convert(x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], from_: str, to: str, threads: int = 1) -> object:
     """Bytes of one element type as another's."""
 
-def to_planes(blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int) -> object:
-    """Weights as a device keeps them."""
+def to_planes(blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, task_rows: int = 0) -> object:
+    """Weights as a device keeps them; task_rows: that many rows at a time."""
 
 def from_planes(planes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int) -> object: ...
 
