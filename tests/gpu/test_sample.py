@@ -20,6 +20,7 @@ FILTERS = {
     "all": Options(),
     "temperature": Options(temperature=0.4),
     "top-k": Options(temperature=2.0, top_k=4),
+    "top-k, then nearly all": Options(top_k=4, top_p=0.99),
     "top-p": Options(top_p=0.6),
     "tiny top-p": Options(top_p=1e-12),
     "min-p": Options(min_p=0.3),
@@ -138,6 +139,17 @@ def test_random_combinations(pack: _engine.gpu.Pack, seed: int) -> None:
 def test_unusual_values(pack: _engine.gpu.Pack, name: str, values: list[float], seed: int) -> None:
     logits = np.random.default_rng(seed).choice(np.array(values, np.float32), (20, 67))
     compare(pack, logits, FILTERS[name], seed)
+
+
+@pytest.mark.parametrize("top_k", [3, 4, 5])
+def test_equals_beside_neighbours(pack: _engine.gpu.Pack, top_k: int, seed: int) -> None:
+    """Four equal logits, one step of fp32 above the others: what filters take of them, they take by id."""
+    low = np.float32(1e-9)
+    logits = np.full((30, 67), low, np.float32)
+    logits[:, [5, 17, 40, 66]] = np.nextafter(low, np.float32(1))
+    compare(pack, logits, Options(top_k=top_k), seed)
+    kept = [5, 17, 40, 66, 0][:top_k]
+    assert set(on_device(pack, logits, Options(top_k=top_k), seed)["tokens"].tolist()) <= set(kept)
 
 
 def test_sampling_at_a_temperature_that_overflows(pack: _engine.gpu.Pack, seed: int) -> None:

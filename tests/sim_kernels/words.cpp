@@ -101,7 +101,8 @@ LB_KERNEL(stages_kernel, Io, 32, 1) {
   store(static_cast<float*>(p.out) + 4 * (lane() ^ 1), sum);
 }
 
-// in: int [blocks, threads]; out: int, uint32, float sums; int, uint32 maxima; u64 maximum with the index and sum; shared sum
+// in: int [blocks, threads]; out: int, uint32, float sums; int, uint32 maxima; u64 maximum with the index and sum;
+// shared sum
 struct Sums {
   int sum;
   uint32_t unsigned_sum;

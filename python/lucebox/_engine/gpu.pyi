@@ -218,6 +218,10 @@ class Pack:
     def target(self) -> str: ...
 
     @property
+    def name(self) -> str:
+        """The device it is on: cuda:0, sim."""
+
+    @property
     def launched(self) -> str:
         """The last launch, as text."""
 

@@ -50,6 +50,33 @@ def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets
     Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
     """
 
+def rope_table(pack: lucebox._engine.gpu.Pack, pos: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], axis: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], inv_freq: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[object, object]: ...
+
+def causal_conv(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], history: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> tuple[object, object, object]:
+    """y and the state after it: history, pending."""
+
+def delta_prepare(pack: lucebox._engine.gpu.Pack, qk: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], a_neg: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], dt_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_k_heads: int, dk: int, eps: float) -> tuple[object, object, object]:
+    """qk, g and beta, prepared."""
+
+def gated_delta(pack: lucebox._engine.gpu.Pack, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], S: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], cs_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], delta: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], buffer: int = 0, accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, order: str = 'grouped') -> tuple[object, object, object, object, object]:
+    """o and the state after it: S, k_pending, cs_pending, delta."""
+
+def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0, repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0, penalty_window: int = 64, logit_bias: Sequence[tuple[int, float]] = [], seed: int = 0, n_top: int = -1, ring_capacity: int = 4, with_append: bool = True) -> dict:
+    """
+    One token for each row of logits, and what the device then knows: a dict of arrays.
+    """
+
+def kv_append(pack: lucebox._engine.gpu.Pack, k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
+    """The bytes of the pages of K and of V after the append."""
+
+def kv_move(pack: lucebox._engine.gpu.Pack, k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
+    """The bytes of the pages of K and of V after the move."""
+
+def attention(pack: lucebox._engine.gpu.Pack, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int, scale: float, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> object:
+    """
+    The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.
+    """
+
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""
 
@@ -57,5 +84,8 @@ def choose_embed(manifest_json: str, n_sms: int, dtype: str, vocab: int, dim: in
 
 def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8') -> list[dict]:
     """The launches of a group, one for each type in it."""
+
+def choose_delta(manifest_json: str, n_sms: int, rows: int, n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> list[dict]:
+    """The launches of a gated_delta, in their order."""
 
 def choose_tile(manifest_json: str, n_sms: int, dtype: str, n_out: int, n_in: int, rows: int) -> dict: ...
