@@ -21,5 +21,6 @@
 #include "memory.h"
 #include "sync.h"
 #include "matrix.h"
+#include "byte_matrix.h"
 #include "../gpu/reductions.h"
 // clang-format on

@@ -24,4 +24,5 @@
 #include "memory.h"
 #include "sync.h"
 #include "matrix.h"
+#include "byte_matrix.h"
 // clang-format on

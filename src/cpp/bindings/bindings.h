@@ -10,6 +10,7 @@ void bind_format(nanobind::module_& m);  // GgufFile, Safetensors
 void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches
 // gpu.Pack, and single ops on a device
 void bind_gpu_ops(nanobind::module_& gpu, nanobind::module_& m);
+void bind_gpu_matmul(nanobind::module_& m);  // its part for products with many rows
 void bind_launch(nanobind::module_& m);      // the choice of kernel and geometry
 void bind_ops(nanobind::module_& m);         // single ops on numpy arrays
 void bind_ops_linear(nanobind::module_& m);  // its part for products with weights

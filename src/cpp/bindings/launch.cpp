@@ -11,6 +11,7 @@
 #include "bindings/bindings.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
+#include "launch/linear_batch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -58,8 +59,8 @@ nb::dict choose_embed(const std::string& manifest_json, int n_sms, const std::st
   return dict_of(choose(op, gpu::target_of(manifest_json, n_sms)));
 }
 
-std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
-                                    const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+LinearGroup group_of(const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in, int rows,
+                     const std::string& activations) {
   LB_CHECK(dtypes.size() == n_out.size() && dtypes.size() <= kMaxProducts, kInvalid, "one n_out for each of up to ",
            kMaxProducts, " dtypes");
   LinearGroup group{};
@@ -70,16 +71,30 @@ std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms,
                          .n_in = n_in,
                          .n_out = n_out[i],
                          .activations = activations == "int8" ? Activations::kInt8 : Activations::kF32};
+  return group;
+}
+
+std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                                    const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::VecLaunches vecs = gpu::choose(group, {}, gpu::target_of(manifest_json, n_sms));
   std::vector<nb::dict> launches;
   for (int i = 0; i < vecs.n; ++i) launches.push_back(dict_of(vecs.launches[i].launch));
   return launches;
 }
 
-nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
-                     int rows) {
-  const Linear op{.type = dtype_named(dtype), .rows = rows, .n_in = n_in, .n_out = n_out};
-  return dict_of(gpu::choose_tile(op, gpu::target_of(manifest_json, n_sms)));
+nb::dict choose_batch(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                      const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
+  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  std::vector<nb::dict> launches;
+  gpu::in_order(gpu::choose_batch(group, {}, nullptr, target),
+                [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
+  nb::dict result;
+  result["launches"] = launches;
+  result["rounded_bits"] = gpu::batch_rounded_bits(group);
+  result["scratch_bytes"] = gpu::linear_batch_scratch_bytes(group, target);
+  return result;
 }
 
 }  // namespace
@@ -90,7 +105,9 @@ void bind_launch(nb::module_& m) {
   m.def("choose_embed", &choose_embed, "manifest_json"_a, "n_sms"_a, "dtype"_a, "vocab"_a, "dim"_a, "rows"_a = 1);
   m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
         "activations"_a = "int8", "The launches of a group, one for each type in it.");
-  m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
+  m.def("choose_batch", &choose_batch, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
+        "activations"_a = "int8",
+        "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
 }
 
 }  // namespace lb
