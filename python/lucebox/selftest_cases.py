@@ -37,6 +37,7 @@ LIMITS = {
     "attention": Limit(1e-5, "fp32 scores and sums in another order, weights from the chip's own exponential"),
     "attention_f16": Limit(3e-3, "queries and weights are rounded to f16 for the matrix units"),
     "attention_bf16": Limit(2.5e-2, "queries and weights are rounded to bf16 for the matrix units"),
+    "half": Limit(8e-3, "both operands are rounded to bf16, 2^-9 each, and one term may be all of a sum"),
     "int16": Limit(1e-4, "a device keeps 16 bits of an x that meets quantised weights"),
     "int8": Limit(2e-4, "of 256 values or more, one halfway between two 8-bit codes may take either"),
 }
@@ -105,7 +106,9 @@ RUN = 64  # rows of a recurrent layer that the CPU takes at once
 RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
 # (query heads, KV heads, head_dim), rows: few and many queries a KV head, and a head_dim that no matrix unit takes.
 ATTENTION = (((6, 2, 64), (1, 7)), ((6, 1, 128), (2, 33)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
-TILES = ((1, 256, 1), (67, 768, 65), (130, 512, 3))  # (n_out, n_in, rows) around tiles of 64
+# (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
+BATCHES = ((3, 256), (130, 768), (5, 17408))
+BATCH_ROWS = (2, 13, 22, 32, 47, 64, 130)
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -114,7 +117,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _norms(rng)
     yield from _products(rng)
     yield from _groups(rng)
-    yield from _tiles(rng)
+    yield from _batches(rng)
     yield from _elementwise(rng)
     yield from _recurrent_inputs(rng)
     yield from _recurrences(rng)
@@ -175,15 +178,25 @@ def _groups(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("linear_group", limit, alone, arguments, options, _side_by_side, unit)
 
 
-def _tiles(rng: np.random.Generator) -> Iterator[Case]:
-    """Products on matrix units, which round x to the type of w."""
-    for dtype in ("F16", "BF16"):
-        for n_out, n_in, rows in TILES:
-            w, x, add = _weights(rng, dtype, n_out * n_in), _normal(rng, rows, n_in), _normal(rng, rows, n_out)
-            rounded = _converted(_bytes(x), "F32", dtype).reshape(x.shape)
-            expected = partial(ops.linear, w, dtype, n_out, n_in, rounded, add, activations="f32")
-            unit = partial(_terms, w, dtype, x)
-            yield Case("linear_tile", "matrix", expected, (w, dtype, n_out, n_in, x, add), unit=unit)
+def _batches(rng: np.random.Generator) -> Iterator[Case]:
+    """Products with many rows of x on matrix units: 16-bit weights, and quantised ones from 65 rows on, meet an x
+    rounded to 16 bits."""
+    for dtype, block in BLOCKS.items():
+        for n_out, n_in in BATCHES:
+            w = _weights(rng, dtype, n_out * n_in)
+            for rows in BATCH_ROWS:
+                x, add = _normal(rng, rows, n_in), _normal(rng, rows, n_out) if rows % 2 else None
+                unit = partial(_terms, w, dtype, x)
+                for activations in ("int8", "f32") if block else ("f32",):
+                    is_wide = activations == "int8" and rows > 64
+                    limit = "half" if is_wide else "int8" if activations == "int8" else "int16"
+                    exact, given = "f32" if is_wide else activations, x
+                    if not block:
+                        limit = "matrix"
+                        given = x if dtype == "F32" else _converted(_bytes(x), "F32", dtype).reshape(x.shape)
+                    expected = partial(ops.linear, w, dtype, n_out, n_in, given, add, activations=exact)
+                    arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
+                    yield Case("matmul", limit, expected, arguments, options, unit=unit)
 
 
 def _elementwise(rng: np.random.Generator) -> Iterator[Case]:

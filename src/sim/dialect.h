@@ -26,4 +26,5 @@
 #include "sync.h"
 #include "matrix.h"
 #include "matrix_chain.h"
+#include "byte_matrix.h"
 // clang-format on

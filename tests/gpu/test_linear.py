@@ -154,29 +154,9 @@ def test_not_a_number_stays_one(pack: _engine.gpu.Pack, dtype: str, activations:
     assert np.array_equal(np.isfinite(y), np.isfinite(want)) and np.isfinite(y[[0, 2]]).all()
 
 
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
-@pytest.mark.parametrize(
-    ("rows", "n_out", "n_in"),
-    [(1, 1, 1), (3, 5, 33), (63, 64, 32), (64, 64, 64), (65, 63, 31), (17, 130, 100), (70, 65, 896)],
-)
-def test_tile(pack: _engine.gpu.Pack, dtype: str, rows: int, n_out: int, n_in: int, seed: int) -> None:
-    """x is rounded to the type of w, the rest is exact to fp32 sums."""
-    rng = np.random.default_rng(seed)
-    w = random_weights(dtype, n_out * n_in, rng)
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = rng.normal(size=(rows, n_out)).astype(np.float32) if rows % 2 else None
-    rounded = reference.decode(cpu.convert(x.reshape(-1).view(np.uint8), "F32", dtype), dtype).reshape(x.shape)
-    want, scale = reference.linear(w, dtype, n_out, rounded, "f32")
-    if add is not None:
-        want, scale = want + add, scale + np.abs(add)
-    check(gpu_ops.linear_tile(pack, w, dtype, n_out, n_in, x, add), want, scale, pack.launched, "linear_tile")
-
-
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
         gpu_ops.linear(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((1, n_in), np.float32))
 
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)
-    with pytest.raises(UnsupportedError, match="only F16 and BF16 weights"):
-        gpu_ops.linear_tile(pack, np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32))

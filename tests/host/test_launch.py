@@ -74,8 +74,46 @@ def test_products(name: str, activations: str, dtype: str) -> None:
             (launch,) = gpu_ops.choose_linear(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             check(launch, name)
             assert launch["overlap_previous"] and dtype.lower() in str(launch["kernel"])
-    if dtype in ("F16", "BF16"):
-        check(gpu_ops.choose_tile(manifest(name), N_SMS, dtype, 5120, 17408, 512), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_batches(name: str, activations: str, dtype: str) -> None:
+    for n_out, n_in in ((1, 256), (33, 1024), (5120, 17408), (17408, 5120), (248320, 5120)):
+        for rows in (2, 8, 22, 64, 65, 4096):
+            batch = gpu_ops.choose_batch(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            for launch in batch["launches"]:
+                check(launch, name)
+                assert launch["overlap_previous"]
+            quantised = dtype.startswith("Q")
+            bits = 16 if activations == "f32" else 0 if rows > 64 else 8
+            assert batch["rounded_bits"] == (bits if quantised else 0)
+            narrow = dtype != "F32" and batch["rounded_bits"] == 0
+            kernels = [launch["kernel"] for launch in batch["launches"]]
+            assert (kernels[0] == "narrow_rows_kernel") == narrow
+            assert f"_{dtype.lower()}_" in kernels[narrow]
+            has_sum = "linear_batch_sum_kernel" in kernels
+            assert batch["scratch_bytes"] >= narrow * rows * n_in * 2 and (batch["scratch_bytes"] > 0) == (narrow or has_sum)
+
+
+def test_a_batch_keeps_every_multiprocessor_busy() -> None:
+    """22 rows of a speculation's tree: one pass over the weights, shared out over two blocks a multiprocessor."""
+    for n_out, n_in in ((5120, 17408), (17408, 5120)):
+        batch = gpu_ops.choose_batch(manifest("sm_90"), 132, ["Q4_K"], [n_out], n_in, 22)
+        assert [launch["kernel"] for launch in batch["launches"]] == [
+            "linear_batch_q4_k_int8_24_kernel",
+            "linear_batch_sum_kernel",
+        ]
+        assert batch["launches"][0]["grid"] == (264, 1, 1)
+
+
+def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
+    dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
+    batch = gpu_ops.choose_batch(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
+    kernels = [launch["kernel"] for launch in batch["launches"]]
+    assert kernels.count("narrow_rows_kernel") == 3
+    assert sum(kernel.startswith("linear_wide") for kernel in kernels) == 4
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -170,8 +208,6 @@ def test_what_no_kernel_computes_is_refused() -> None:
     sm_90 = manifest("sm_90")
     with pytest.raises(UnsupportedError, match=r"\[gated_delta\] 1 rows of 1 x 12 keys, 2 x 8 values: head dims are"):
         gpu_ops.choose_delta(sm_90, 132, 1, 1, 2, 12, 8)
-    with pytest.raises(UnsupportedError, match=r"\[linear_tile\] 1 rows x Q4_0 \[9, 32\] on sm_90: only F16 and BF16"):
-        gpu_ops.choose_tile(sm_90, 132, "Q4_0", 9, 32, 1)
     with pytest.raises(InvalidRequestError, match=r"Q5_K rows are multiples of 256 values, got \[9, 128\]"):
         gpu_ops.choose_embed(sm_90, 132, "Q5_K", 9, 128)
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):

@@ -23,7 +23,7 @@ OPS = (
     "gated_rms_norm",
     "linear",
     "linear_group",
-    "linear_tile",
+    "matmul",
     "swiglu",
     "rope",
     "rope_table",

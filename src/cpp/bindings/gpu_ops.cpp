@@ -1,6 +1,7 @@
 // The functions of gpu_ops: one op each, run on the device of a pack.
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
+#include "bindings/gpu_timing.h"
 #include "device/graph.h"
 #include "quant/repack.h"
 
@@ -183,71 +184,12 @@ nb::object linear(PythonPack& pack, Bytes w, const std::string& dtype, int n_out
   return linear_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
 }
 
-nb::object linear_tile(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, FloatMatrix x,
-                       const std::optional<FloatMatrix>& add) {
-  const size_t rows = x.shape(0);
-  check_shape("x", x, {rows, size_t(n_in)});
-  if (add) check_shape("add", *add, {rows, size_t(n_out)});
-  Call call(pack);
-  const DType type = dtype_named(dtype);
-  float* y = call.out<float>(rows * n_out);
-  const Linear op{.w = call.weights(w, type, n_out, n_in),
-                  .type = type,
-                  .x = call.in(x),
-                  .add = add ? call.in(*add) : nullptr,
-                  .y = y,
-                  .rows = int(rows),
-                  .n_in = n_in,
-                  .n_out = n_out,
-                  .activations = Activations::kF32};
-  pack.run(gpu::choose_tile(op, pack.target()), op);
-  return call.read(y, rows, size_t(n_out));
-}
-
 nb::object read_memory(PythonPack& pack, Bytes x) {
   Call call(pack);
   const size_t n_blocks = size_t(gpu::read_blocks(pack.target()));
   uint32_t* sums = call.out<uint32_t>(n_blocks);
   pack.run(ReadMemory{.x = call.in(x), .bytes = x.size(), .sums = sums});
   return call.read(sums, n_blocks);
-}
-
-// Seconds of one call of `work` by the device's own clock: a graph of `work` replayed, the least of `tries`.
-template <class Work>
-double time_on_device(PythonPack& pack, int replays, int tries, Work&& work) {
-  const gpu::Stream& stream = pack.stream();
-  work();
-  stream.synchronize();
-  gpu::Capture capture(stream);
-  work();
-  const gpu::Graph graph(capture);
-  graph.launch(stream);
-  double best = 1e30;
-  for (int i = 0; i < tries; ++i) {
-    const gpu::Event begin(pack.device()), end(pack.device());
-    stream.record(begin);
-    for (int j = 0; j < replays; ++j) graph.launch(stream);
-    stream.record(end);
-    end.synchronize();
-    best = std::min(best, double(begin.elapsed_ms(end)) * 1e-3 / replays);
-  }
-  return best;
-}
-
-// A buffer of bytes without a pattern a memory controller could profit from.
-gpu::Buffer random_buffer(PythonPack& pack, size_t bytes, uint64_t seed) {
-  gpu::Buffer buffer(pack.device(), bytes);
-  std::vector<uint64_t> values((std::min<size_t>(bytes, 64 << 20) + 7) / 8);
-  for (uint64_t& value : values) {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    value = seed ^= seed << 17;
-  }
-  const size_t piece = values.size() * 8;
-  for (size_t at = 0; at < bytes; at += piece)
-    pack.stream().copy_to_device(buffer.data() + at, values.data(), std::min(piece, bytes - at));
-  pack.stream().synchronize();
-  return buffer;
 }
 
 nb::dict time_linear(PythonPack& pack, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
@@ -343,13 +285,12 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   m.def("linear_group", &linear_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
         "add"_a = nb::none(), "activations"_a = "int8",
         "Up to four products of one x, those of one type in one launch.");
-  m.def("linear_tile", &linear_tile, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
-        "The product on matrix units, x rounded to the type of w.");
   m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
   bind_timing(m);
   bind_gpu_attention(m);
   bind_gpu_delta(m);
   bind_gpu_sample(m);
+  bind_gpu_matmul(m);
 }
 
 }  // namespace lb

@@ -14,6 +14,7 @@
 #include "launch/elementwise.h"
 #include "launch/linear.h"
 #include "launch/sample.h"
+#include "launch/linear_batch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -68,8 +69,8 @@ nb::dict choose_embed(const std::string& manifest_json, int n_sms, const std::st
   return dict_of(choose(op, gpu::target_of(manifest_json, n_sms)));
 }
 
-std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
-                                    const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+LinearGroup group_of(const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in, int rows,
+                     const std::string& activations) {
   LB_CHECK(dtypes.size() == n_out.size() && dtypes.size() <= kMaxProducts, kInvalid, "one n_out for each of up to ",
            kMaxProducts, " dtypes");
   LinearGroup group{};
@@ -80,6 +81,12 @@ std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms,
                          .n_in = n_in,
                          .n_out = n_out[i],
                          .activations = activations == "int8" ? Activations::kInt8 : Activations::kF32};
+  return group;
+}
+
+std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                                    const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::VecLaunches vecs = gpu::choose(group, {}, gpu::target_of(manifest_json, n_sms));
   std::vector<nb::dict> launches;
   for (int i = 0; i < vecs.n; ++i) launches.push_back(dict_of(vecs.launches[i].launch));
@@ -119,10 +126,18 @@ std::vector<nb::dict> choose_attention(const std::string& manifest_json, int n_s
   return launches;
 }
 
-nb::dict choose_tile(const std::string& manifest_json, int n_sms, const std::string& dtype, int n_out, int n_in,
-                     int rows) {
-  const Linear op{.type = dtype_named(dtype), .rows = rows, .n_in = n_in, .n_out = n_out};
-  return dict_of(gpu::choose_tile(op, gpu::target_of(manifest_json, n_sms)));
+nb::dict choose_batch(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                      const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
+  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  std::vector<nb::dict> launches;
+  gpu::in_order(gpu::choose_batch(group, {}, nullptr, target),
+                [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
+  nb::dict result;
+  result["launches"] = launches;
+  result["rounded_bits"] = gpu::batch_rounded_bits(group);
+  result["scratch_bytes"] = gpu::linear_batch_scratch_bytes(group, target);
+  return result;
 }
 
 }  // namespace
@@ -138,7 +153,9 @@ void bind_launch(nb::module_& m) {
   m.def("choose_attention", &choose_attention, "manifest_json"_a, "n_sms"_a, "k_type"_a, "v_type"_a, "rows"_a,
         "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a,
         "The attention, and the merge of its splits where there are any. Their partials are held to the scratch.");
-  m.def("choose_tile", &choose_tile, "manifest_json"_a, "n_sms"_a, "dtype"_a, "n_out"_a, "n_in"_a, "rows"_a);
+  m.def("choose_batch", &choose_batch, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
+        "activations"_a = "int8",
+        "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
 }
 
 }  // namespace lb

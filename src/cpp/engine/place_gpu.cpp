@@ -2,6 +2,8 @@
 #include "engine/place_gpu.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -15,15 +17,42 @@ namespace {
 // Left to the driver: contexts, code, graphs.
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
+// The largest scratch of a group of products of up to so many rows: rounded x and what the kernels for many rows need.
+size_t group_scratch(LinearGroup group, int most_rows, const gpu::Target& target) {
+  std::vector<int> counts = {most_rows};
+  for (int rows = 1; rows < most_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
+  size_t bytes = 0;
+  for (int rows : counts) {
+    for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+    const Linear& first = group.products[0];
+    if (rows > 1 && gpu::has_batch(group, target))
+      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::batch_rounded_bits(group)) +
+                                  gpu::linear_batch_scratch_bytes(group, target));
+    else
+      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::rounded_bits(group)));
+  }
+  return bytes;
+}
+
 // Ops run one after another: they share the scratch of the largest.
 size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
-  size_t bytes = rounded_bytes(rows, model.widest_input(), options.activations == Activations::kF32);
-  bytes = std::max(bytes, gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target));
+  size_t bytes = gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(rows, r->n_v_heads));
+  std::set<std::vector<std::pair<DType, int>>> seen;  // layers repeat each other
+  model.for_each_group([&](Model::Group matrices) {
+    LinearGroup group = {};
+    std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
+    for (const Matrix* m : matrices) {
+      group.products[group.n++] = {
+          .type = m->type, .n_in = m->n_in, .n_out = m->n_out, .activations = options.activations};
+      key.emplace_back(m->type, m->n_out);
+    }
+    if (seen.insert(key).second) bytes = std::max(bytes, group_scratch(group, rows, target));
+  });
   return bytes;
 }
 

@@ -73,14 +73,25 @@ void GpuStream::run(const RmsNorm& op) { send(op); }
 void GpuStream::run(const GatedRmsNorm& op) { send(op); }
 void GpuStream::run(const SwiGlu& op) { send(op); }
 
+RoundedRows GpuStream::round(const Linear& op, int bits) {
+  if (bits == 0) return {};
+  const RoundedRows x = rounded_rows(scratch_.data(), op.rows, op.n_in, bits == 16);
+  send(RoundRows{.x = op.x, .y = x, .rows = op.rows, .n_in = op.n_in});
+  return x;
+}
+
 void GpuStream::run(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  RoundedRows x = {};
-  if (const int bits = gpu::rounded_bits(group)) {
-    x = rounded_rows(scratch_.data(), first.rows, first.n_in, bits == 16);
-    send(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
+  const gpu::Target& target = pack_->target();
+  if (first.rows > 1 && gpu::has_batch(group, target)) {
+    const int bits = gpu::batch_rounded_bits(group);
+    const RoundedRows x = round(first, bits);
+    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(first, bits);
+    gpu::in_order(gpu::choose_batch(group, x, scratch, target),
+                  [&](const gpu::Launch& launch, const auto& params) { pack_->run(launch, params, stream_); });
+    return;
   }
-  const gpu::VecLaunches vecs = gpu::choose(group, x, pack_->target());
+  const gpu::VecLaunches vecs = gpu::choose(group, round(first, gpu::rounded_bits(group)), target);
   for (int i = 0; i < vecs.n; ++i) pack_->run(vecs.launches[i].launch, vecs.launches[i].params, stream_);
 }
 

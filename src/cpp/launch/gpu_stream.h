@@ -49,6 +49,7 @@ class GpuStream final : public Stream {
     pack_->run(op, stream_);
   }
   std::byte* stage(size_t bytes);
+  RoundedRows round(const Linear& op, int bits);  // at the start of the scratch
 
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Stream stream_;

@@ -164,20 +164,6 @@ Launch choose(const RoundRows& op, const Target& target) {
                  target, what);
 }
 
-Launch choose_tile(const Linear& op, const Target& target) {
-  const std::string what =
-      cat("[linear_tile] ", op.rows, " rows x ", name(op.type), " [", op.n_out, ", ", op.n_in, "]");
-  LB_CHECK(op.type == DType::kF16 || op.type == DType::kBF16, kUnsupported, what, " on ", target.name,
-           ": only F16 and BF16 weights");
-  LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_out >= 1, kInvalid, what, ": nothing to compute");
-  return checked({.kernel = op.type == DType::kF16 ? "linear_tile_f16_kernel" : "linear_tile_bf16_kernel",
-                  .grid = {static_cast<uint32_t>((op.n_out + kTileOuts - 1) / kTileOuts),
-                           static_cast<uint32_t>((op.rows + kTileRows - 1) / kTileRows), 1},
-                  .block = {kTileThreads, 1, 1},
-                  .overlap_previous = true},
-                 target, what);
-}
-
 size_t bytes_of(const Linear& op) {
   const size_t row_values = size_t(op.n_out) * (op.add ? 2 : 1) + size_t(op.n_in);
   return row_bytes(op.type, size_t(op.n_in)) * op.n_out + size_t(op.rows) * row_values * sizeof(float);

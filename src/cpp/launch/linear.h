@@ -29,9 +29,6 @@ int rounded_bits(const LinearGroup& group);
 VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
 Launch choose(const RoundRows& op, const Target& target);
 
-// Many rows on matrix units: F16 or BF16 weights, x rounded to their type.
-Launch choose_tile(const Linear& op, const Target& target);
-
 // Bytes that have to move: weights once, x and add read, y written.
 size_t bytes_of(const Linear& op);
 size_t bytes_of(const LinearGroup& group);

@@ -24,7 +24,4 @@ inline constexpr int kVecWideThreads = 512;
 inline constexpr int kVecWideQuantThreads = 640;
 inline constexpr int kVecPassRows = 256;  // rows of a block whose sums wait in shared memory at a time
 
-// linear_tile: 64 x 64 outputs a block.
-inline constexpr int kTileRows = 64, kTileOuts = 64, kTileThreads = 128;
-
 }  // namespace lb::gpu

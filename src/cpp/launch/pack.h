@@ -13,6 +13,7 @@
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
+#include "launch/linear_batch.h"
 #include "launch/sample.h"
 #include "launch/target.h"
 

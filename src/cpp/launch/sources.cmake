@@ -6,6 +6,7 @@ target_sources(lucebox_engine PRIVATE
   launch/gpu_stream.cpp
   launch/launch.cpp
   launch/linear.cpp
+  launch/linear_batch.cpp
   launch/pack.cpp
   launch/sample.cpp
   launch/target.cpp)

@@ -33,6 +33,8 @@ struct SwiGluMlp {
   void carve(Carver& scratch, int rows) const;
   // Every matrix, and every vector with its length: to count them, or to put another copy in their place.
   void visit(auto&& matrix, auto&&) { matrix(gate), matrix(up), matrix(down); }
+  // The matrices that are multiplied with one x each.
+  void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
 
 // Grouped-query attention with optional per-head norms of q and k, and an optional output gate that the query
@@ -51,6 +53,7 @@ struct AttentionBlock {
     matrix(q), matrix(k), matrix(v), matrix(o);
     vector(q_norm, head_dim), vector(k_norm, head_dim);
   }
+  void groups(auto&& group) const { group({&q, &k, &v}), group({&o}); }
   KvShape shape() const { return {n_kv_heads, head_dim}; }
 };
 
@@ -74,6 +77,7 @@ struct DeltaNetBlock {
     vector(conv, dims.channels() * dims.n_taps), vector(norm, dims.dv);
     vector(a_neg, dims.n_v_heads), vector(dt_bias, dims.n_v_heads);
   }
+  void groups(auto&& group) const { group({&qkv, &z, &beta, &alpha}), group({&out}); }
   RecurrentShape shape() const { return dims; }
 };
 

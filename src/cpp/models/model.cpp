@@ -30,6 +30,14 @@ Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_
       [](const float*, int) {});
 }
 
+void Model::for_each_group(const std::function<void(Group)>& group) const {
+  for (const Layer& layer : weights_.layers) {
+    std::visit([&](const auto& mixer) { mixer.groups(group); }, layer.mixer);
+    layer.mlp.groups(group);
+  }
+  group({&weights_.head});
+}
+
 void Model::place(Carver& carver, const Put& put, Stream* stream) {
   const auto array = [&](auto*& at, size_t n) {
     auto* to = carver.take<std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(at)>>>>(n);

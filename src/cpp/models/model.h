@@ -93,6 +93,10 @@ class Model {
   size_t bytes_per_token() const { return bytes_per_token_; }  // weights that one decoded token reads
   int widest_input() const { return widest_input_; }           // the largest n_in of any product
 
+  // Every group of matrices that are multiplied with one x, for what their products need.
+  using Group = std::initializer_list<const Matrix*>;
+  void for_each_group(const std::function<void(Group)>& group) const;
+
   // Carves room for the weights as planes of quant/planes.h. Where the carver has memory, `put` brings every matrix
   // there and `stream` everything else, and ops of that stream use them from now on.
   using Put = std::function<void(std::byte* to, const Matrix& from)>;

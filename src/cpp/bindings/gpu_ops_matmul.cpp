@@ -1,0 +1,131 @@
+// The functions of gpu_ops for products with many rows of x.
+#include "bindings/bindings.h"
+#include "bindings/gpu_call.h"
+#include "bindings/gpu_timing.h"
+#include "launch/linear_batch.h"
+
+using namespace nanobind::literals;
+
+namespace lb {
+namespace {
+
+void run_in_order(PythonPack& pack, const gpu::BatchLaunches& batch) {
+  gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { pack.run(launch, params); });
+}
+
+// `add` is given in the memory of y, as a residual is.
+std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>& weights,
+                                     const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+                                     FloatMatrix x, const std::optional<std::vector<FloatMatrix>>& add,
+                                     const std::string& activations) {
+  const size_t rows = x.shape(0);
+  check_shape("x", x, {rows, size_t(n_in)});
+  LB_CHECK(weights.size() == dtypes.size() && weights.size() == n_out.size() && (!add || add->size() == weights.size()),
+           kInvalid, "weights, dtypes, n_out and add must be as many");
+  LB_CHECK(weights.size() >= 1 && weights.size() <= kMaxProducts, kInvalid, "a group has 1 to ", kMaxProducts,
+           " weights, got ", weights.size());
+  Call call(pack);
+  LinearGroup group{};
+  group.n = int(weights.size());
+  const float* on_device = call.in(x);
+  for (int i = 0; i < group.n; ++i) {
+    const size_t outs = size_t(n_out[i]);
+    if (add) check_shape("add", (*add)[i], {rows, outs});
+    float* y = add ? call.in_out((*add)[i].data(), rows * outs) : call.out<float>(rows * outs);
+    const DType type = dtype_named(dtypes[i]);
+    group.products[i] = {.w = call.weights(weights[i], type, n_out[i], n_in),
+                         .type = type,
+                         .x = on_device,
+                         .add = add ? y : nullptr,
+                         .y = y,
+                         .rows = int(rows),
+                         .n_in = n_in,
+                         .n_out = n_out[i],
+                         .activations = activations_named(activations)};
+  }
+  RoundedRows rounded = {};
+  if (const int bits = gpu::batch_rounded_bits(group)) {
+    const bool is_16_bit = bits == 16;
+    rounded = rounded_rows(call.out<std::byte>(rounded_bytes(int(rows), n_in, is_16_bit)), int(rows), n_in, is_16_bit);
+    pack.run(RoundRows{.x = on_device, .y = rounded, .rows = int(rows), .n_in = n_in});
+  }
+  void* scratch = call.out<std::byte>(gpu::linear_batch_scratch_bytes(group, pack.target()));
+  run_in_order(pack, gpu::choose_batch(group, rounded, scratch, pack.target()));
+  std::vector<nb::object> results;
+  for (int i = 0; i < group.n; ++i) results.push_back(call.read(group.products[i].y, rows, size_t(n_out[i])));
+  return results;
+}
+
+nb::object matmul(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, FloatMatrix x,
+                  const std::optional<FloatMatrix>& add, const std::string& activations) {
+  std::optional<std::vector<FloatMatrix>> adds;
+  if (add) adds.emplace().push_back(*add);
+  return matmul_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
+}
+
+nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
+                     int rows, const std::string& activations, int sets, int replays, int tries) {
+  LB_CHECK(dtypes.size() == n_out.size() && !dtypes.empty() && dtypes.size() <= kMaxProducts, kInvalid,
+           "one n_out for each of 1 to ", kMaxProducts, " dtypes");
+  LB_CHECK(sets >= 1 && replays >= 1 && tries >= 1, kInvalid, "sets, replays and tries must be at least 1");
+  const gpu::Buffer x(pack.device(), size_t(rows) * n_in * sizeof(float));
+  pack.stream().fill(x.data(), 0, x.size());
+  std::deque<gpu::Buffer> memory;
+  std::vector<LinearGroup> groups;
+  for (int set = 0; set < sets; ++set) {
+    LinearGroup group{};
+    group.n = int(dtypes.size());
+    for (int i = 0; i < group.n; ++i) {
+      const DType type = dtype_named(dtypes[i]);
+      const size_t bytes = quant::checked_plane_layout(type, n_out[i], n_in).bytes;
+      const gpu::Buffer& w = memory.emplace_back(random_buffer(pack, bytes, 88172645463325252ull + set));
+      const gpu::Buffer& y = memory.emplace_back(pack.device(), size_t(rows) * n_out[i] * sizeof(float));
+      group.products[i] = {.w = w.data(),
+                           .type = type,
+                           .x = reinterpret_cast<const float*>(x.data()),
+                           .add = nullptr,
+                           .y = reinterpret_cast<float*>(y.data()),
+                           .rows = rows,
+                           .n_in = n_in,
+                           .n_out = n_out[i],
+                           .activations = activations_named(activations)};
+    }
+    groups.push_back(group);
+  }
+  const gpu::Buffer rounded(pack.device(), rounded_bytes(rows, n_in, true));
+  RoundedRows rounded_x = {};
+  if (const int bits = gpu::batch_rounded_bits(groups[0])) {
+    rounded_x = rounded_rows(rounded.data(), rows, n_in, bits == 16);
+    pack.run(RoundRows{.x = groups[0].products[0].x, .y = rounded_x, .rows = rows, .n_in = n_in});
+  }
+  const size_t scratch_bytes = gpu::linear_batch_scratch_bytes(groups[0], pack.target());
+  const gpu::Buffer scratch(pack.device(), std::max<size_t>(scratch_bytes, 16));
+  const double seconds = time_on_device(pack, replays, tries, [&] {
+    for (const LinearGroup& group : groups)
+      run_in_order(pack, gpu::choose_batch(group, rounded_x, scratch.data(), pack.target()));
+  });
+  pack.take_started();
+  const gpu::BatchLaunches batch = gpu::choose_batch(groups[0], rounded_x, scratch.data(), pack.target());
+  nb::dict result;
+  result["seconds"] = seconds / sets;
+  result["bytes"] = gpu::bytes_of(groups[0]);
+  result["launch"] = gpu::to_string(batch.products[0].tiles);
+  result["scratch_bytes"] = scratch_bytes;
+  return result;
+}
+
+}  // namespace
+
+void bind_gpu_matmul(nb::module_& m) {
+  m.def("matmul", &matmul, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
+        "activations"_a = "int8", "The product with many rows of x, on matrix units.");
+  m.def("matmul_group", &matmul_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
+        "add"_a = nb::none(), "activations"_a = "int8",
+        "Up to four products of one x, those of one type in one launch.");
+  m.def("time_matmul", &time_matmul, "pack"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a, "activations"_a = "int8",
+        "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
+        "Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over "
+        "`sets` rotated sets of weights, the bytes it moves, and the launch of its tiles.");
+}
+
+}  // namespace lb

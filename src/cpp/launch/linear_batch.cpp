@@ -1,0 +1,295 @@
+// Which kernel, tiles and share of the blocks a product with many rows gets.
+#include "launch/linear_batch.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "quant/repack.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt's
+
+std::string describe(const LinearGroup& group) {
+  const Linear& first = group.products[0];
+  std::string text = cat("[linear_batch] ", first.rows, " rows x ");
+  for (int i = 0; i < group.n; ++i)
+    text += cat(i ? " + " : "", name(group.products[i].type), " [", group.products[i].n_out, ", ", first.n_in, "]");
+  return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
+}
+
+enum class XForm { kBytes, kHalves, kFloats };
+
+struct BatchKernel {
+  DType type;
+  XForm form;
+  int bits;  // of rounded x; 0: another form
+  int tile_rows, tile_outs;
+  const char* name;
+};
+constexpr BatchKernel kKernels[] = {
+    {DType::kF32, XForm::kFloats, 0, kFloatRows, 128, "linear_batch_f32_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 16, 128, "linear_batch_f16_16_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 32, 128, "linear_batch_f16_32_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 64, 128, "linear_batch_f16_64_kernel"},
+    {DType::kF16, XForm::kHalves, 0, kWideRows, 128, "linear_wide_f16_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 16, 128, "linear_batch_bf16_16_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 32, 128, "linear_batch_bf16_32_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 64, 128, "linear_batch_bf16_64_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, kWideRows, 128, "linear_wide_bf16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 8, 128, "linear_batch_q8_0_int8_8_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 16, 128, "linear_batch_q8_0_int8_16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 24, 128, "linear_batch_q8_0_int8_24_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 32, 128, "linear_batch_q8_0_int8_32_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 48, 128, "linear_batch_q8_0_int8_48_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 64, 128, "linear_batch_q8_0_int8_64_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 16, 16, 128, "linear_batch_q8_0_int16_16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 16, 32, 128, "linear_batch_q8_0_int16_32_kernel"},
+    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q8_0_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 8, 128, "linear_batch_q4_0_int8_8_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 16, 128, "linear_batch_q4_0_int8_16_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 24, 128, "linear_batch_q4_0_int8_24_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 32, 128, "linear_batch_q4_0_int8_32_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 48, 128, "linear_batch_q4_0_int8_48_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 64, 128, "linear_batch_q4_0_int8_64_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 16, 16, 128, "linear_batch_q4_0_int16_16_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 16, 32, 128, "linear_batch_q4_0_int16_32_kernel"},
+    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q4_0_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 8, 128, "linear_batch_q4_k_int8_8_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 16, 128, "linear_batch_q4_k_int8_16_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 24, 128, "linear_batch_q4_k_int8_24_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 32, 128, "linear_batch_q4_k_int8_32_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 48, 128, "linear_batch_q4_k_int8_48_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 64, 128, "linear_batch_q4_k_int8_64_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 16, 16, 128, "linear_batch_q4_k_int16_16_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 16, 32, 128, "linear_batch_q4_k_int16_32_kernel"},
+    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q4_k_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 8, 128, "linear_batch_q6_k_int8_8_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 16, 128, "linear_batch_q6_k_int8_16_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 24, 128, "linear_batch_q6_k_int8_24_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 32, 128, "linear_batch_q6_k_int8_32_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 48, 128, "linear_batch_q6_k_int8_48_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 64, 128, "linear_batch_q6_k_int8_64_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 16, 16, 128, "linear_batch_q6_k_int16_16_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 16, 32, 128, "linear_batch_q6_k_int16_32_kernel"},
+    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q6_k_kernel"},
+};
+
+bool is_quantised(DType type) { return quant::plane_format(type).block_values > 1; }
+
+int ceil_div(long n, int unit) { return int((n + unit - 1) / unit); }
+
+int chunk_values(const BatchKernel& kernel) {
+  return kernel.form == XForm::kBytes ? kByteValues : kernel.form == XForm::kHalves ? kHalfValues : kFloatValues;
+}
+
+size_t stage_bytes(const BatchKernel& kernel) {
+  const int x = kernel.form == XForm::kBytes    ? batch_byte_x(kernel.tile_rows, kernel.bits)
+                : kernel.form == XForm::kHalves ? batch_half_x(kernel.tile_rows)
+                                                : batch_float_x(kernel.tile_rows);
+  return size_t(kernel.tile_outs) * batch_code_row(kernel.type, chunk_values(kernel)) + x;
+}
+
+// As many stages, up to four, as leave room for a second block on the multiprocessor.
+struct Stages {
+  int n, blocks_per_sm;  // n 0: there is no room for two stages
+  size_t bytes;
+};
+Stages stages_of(const BatchKernel& kernel, const Target& target) {
+  const size_t scales = is_quantised(kernel.type) ? batch_scale_bytes(kernel.tile_outs, chunk_values(kernel)) : 0;
+  for (int blocks : {2, 1})
+    for (int n = 4; n >= 2; --n)
+      if (const size_t bytes = n * stage_bytes(kernel) + scales; blocks * bytes <= target.shared_block_bytes)
+        return {n, blocks, bytes};
+  return {};
+}
+
+// Of the kernels of a type, the one whose tiles have the fewest rows to spare; for a prompt the largest tiles.
+const BatchKernel* kernel_of(DType type, int bits, int rows, const Target& target) {
+  const bool is_wide = bits == 0 && rows > kMaxSpeculationRows;
+  const BatchKernel* best = nullptr;
+  for (const BatchKernel& kernel : kKernels) {
+    if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
+    if (kernel.tile_rows == kWideRows && !is_wide) continue;
+    if (!best) {
+      best = &kernel;
+      continue;
+    }
+    const int spent = ceil_div(rows, kernel.tile_rows) * kernel.tile_rows;
+    const int passes = ceil_div(rows, kernel.tile_rows), best_passes = ceil_div(rows, best->tile_rows);
+    if (passes < best_passes || (passes == best_passes && spent < best_passes * best->tile_rows)) best = &kernel;
+  }
+  return best;
+}
+
+// How a group's product of one type reads x.
+int bits_of(const Linear& op) {
+  if (!is_quantised(op.type)) return 0;
+  if (op.activations == Activations::kF32) return 16;
+  return op.rows > kMaxSpeculationRows ? 0 : 8;
+}
+
+// The form of x that weights of a type meet as 16-bit numbers.
+struct NarrowForm {
+  DType type;
+  bool meets_codes;
+  bool operator==(const NarrowForm&) const = default;
+};
+NarrowForm narrow_form(DType weights, const Target& target) {
+  const DType wide = target.capabilities.bf16 ? DType::kBF16 : DType::kF16;
+  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights)};
+}
+
+size_t aligned(size_t bytes) {
+  return (bytes + quant::kPlaneAlignment - 1) / quant::kPlaneAlignment * quant::kPlaneAlignment;
+}
+
+// A part of the scratch memory; only counts where there is none.
+struct Scratch {
+  std::byte* memory;
+  size_t used = 0;
+  void* take(size_t bytes) {
+    void* at = memory ? memory + used : nullptr;
+    used += aligned(bytes);
+    return at;
+  }
+};
+
+NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
+  constexpr int kThreads = 256, kThreadValues = 16;
+  return {.launch = checked(
+              {.kernel = "narrow_rows_kernel",
+               .grid = {uint32_t(ceil_div(x16_values(op.n_in), kThreads * kThreadValues)), uint32_t(op.rows), 1},
+               .block = {kThreads, 1, 1},
+               .overlap_previous = true},
+              target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
+          .params = {
+              .x = op.x, .y = y, .type = form.type, .rows = op.rows, .n_in = op.n_in, .meets_codes = form.meets_codes}};
+}
+
+// All units are shared out evenly over the blocks that the multiprocessors take at once, so that none is idle; but many
+// tiles of a prompt get a block each, which saves their partial sums.
+int block_count(const BatchKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
+  const long most = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
+  if (kernel.tile_rows == kWideRows && n_tiles >= most) return int(n_tiles);
+  return int(std::min(most, n_tiles * n_chunks));
+}
+
+BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
+                         const Target& target) {
+  const Linear& first = group.products[0];
+  const BatchKernel* kernel = kernel_of(first.type, bits_of(first), first.rows, target);
+  if (!kernel)
+    fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
+  const Stages stages = stages_of(*kernel, target);
+  BatchLaunch batch = {};
+  LinearBatch& p = batch.params;
+  p.group = group;
+  p.x = x;
+  for (int i = 0; i < group.n; ++i)
+    p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, kernel->tile_outs);
+  p.n_row_tiles = ceil_div(first.rows, kernel->tile_rows);
+  p.n_chunks = ceil_div(first.n_in, chunk_values(*kernel));
+  const long n_tiles = long(p.first_tile[group.n]) * p.n_row_tiles;
+  LB_CHECK(n_tiles * p.n_chunks <= 0x7fffffff, kUnsupported, what, ": too large");
+  p.n_blocks = block_count(*kernel, stages, n_tiles, p.n_chunks, target);
+  p.n_stages = stages.n;
+  p.tile_rows = kernel->tile_rows;
+  p.tile_outs = kernel->tile_outs;
+  batch.has_sum = p.n_blocks != n_tiles;
+  if (batch.has_sum)
+    p.partials = static_cast<float*>(scratch.take(2 * sizeof(float) * p.n_blocks * p.tile_rows * p.tile_outs));
+  batch.tiles = checked({.kernel = kernel->name,
+                         .grid = {uint32_t(p.n_blocks), 1, 1},
+                         .block = {kBatchThreads, 1, 1},
+                         .shared_bytes = stages.bytes,
+                         .overlap_previous = true},
+                        target, what);
+  batch.sum = checked({.kernel = "linear_batch_sum_kernel",
+                       .grid = {uint32_t(n_tiles), uint32_t(ceil_div(p.tile_rows, kBatchWarps)), 1},
+                       .block = {kBatchThreads, 1, 1},
+                       .overlap_previous = true},
+                      target, what);
+  return batch;
+}
+
+BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scratch& scratch, const Target& target) {
+  LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear_batch] a group has 1 to ", kMaxProducts,
+           " products, got ", group.n);
+  const std::string what = describe(group);
+  const Linear& first = group.products[0];
+  LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
+  LinearGroup types[kMaxProducts] = {};
+  BatchLaunches result = {};
+  for (const Linear& op : std::span(group.products, group.n)) {
+    LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
+    LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
+             kInvalid, what, ": the products of a group share x, rows, n_in and activations");
+    quant::checked_plane_layout(op.type, op.n_out, op.n_in);
+    int i = 0;
+    while (i < result.n_products && types[i].products[0].type != op.type) ++i;
+    result.n_products = std::max(result.n_products, i + 1);
+    types[i].products[types[i].n++] = op;
+  }
+  NarrowForm forms[std::size(result.narrow)];
+  const void* narrow[kMaxProducts] = {};
+  for (int i = 0; i < result.n_products; ++i) {
+    const Linear& op = types[i].products[0];
+    if (op.type == DType::kF32 || bits_of(op) != 0) continue;
+    const NarrowForm form = narrow_form(op.type, target);
+    int j = 0;
+    while (j < result.n_narrow && forms[j] != form) ++j;
+    if (j == result.n_narrow) {
+      forms[result.n_narrow++] = form;
+      void* y = scratch.take(size_t(op.rows) * x16_values(op.n_in) * sizeof(uint16_t));
+      result.narrow[j] = narrow_launch(op, form, y, target);
+    }
+    narrow[i] = result.narrow[j].params.y;
+  }
+  // The products run one after another, so they share what follows.
+  const size_t before = scratch.used;
+  size_t most = before;
+  for (int i = 0; i < result.n_products; ++i) {
+    scratch.used = before;
+    result.products[i] = batch_launch(types[i], x, what, scratch, target);
+    result.products[i].params.x16 = narrow[i];
+    most = std::max(most, scratch.used);
+  }
+  scratch.used = most;
+  return result;
+}
+
+}  // namespace
+
+int batch_rounded_bits(const LinearGroup& group) {
+  int bits = 0;
+  for (const Linear& op : std::span(group.products, group.n)) bits = std::max(bits, bits_of(op));
+  return bits;
+}
+
+BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, const Target& target) {
+  Scratch parts = {static_cast<std::byte*>(scratch)};
+  return batch_launches(group, x, parts, target);
+}
+
+size_t batch_scratch_at(const Linear& first, int bits) {
+  return bits == 0 ? 0 : (rounded_bytes(first.rows, first.n_in, bits == 16) + 255) / 256 * 256;
+}
+
+bool has_batch(const LinearGroup& group, const Target& target) {
+  const int bits = batch_rounded_bits(group), rows = group.products[0].rows;
+  return std::ranges::all_of(std::span(group.products, group.n), [&](const Linear& op) {
+    return kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target) != nullptr;
+  });
+}
+
+size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target) {
+  Scratch parts = {nullptr};
+  batch_launches(group, {}, parts, target);
+  return parts.used;
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,54 @@
+// Geometry of the matrix products with many rows of x, on matrix units: from 2 rows, the trees of speculation, to
+// whole prompts.
+#pragma once
+
+#include <cstddef>
+
+#include "launch/launch.h"
+#include "launch/linear_batch_shape.h"
+#include "launch/target.h"
+
+namespace lb::gpu {
+
+struct NarrowLaunch {
+  Launch launch;
+  NarrowRows params;
+};
+// The tiles of one weight type, then the sums of those that several blocks have shares of.
+struct BatchLaunch {
+  Launch tiles, sum;
+  bool has_sum;
+  LinearBatch params;  // of both
+};
+// What makes up a group: x as 16-bit numbers, in the forms that its products read, then a product for each type.
+struct BatchLaunches {
+  NarrowLaunch narrow[3];
+  BatchLaunch products[kMaxProducts];
+  int n_narrow, n_products;
+};
+// Calls run(launch, params) for each launch, in the order they have to be started.
+template <class Run>
+void in_order(const BatchLaunches& batch, Run&& run) {
+  for (int i = 0; i < batch.n_narrow; ++i) run(batch.narrow[i].launch, batch.narrow[i].params);
+  for (int i = 0; i < batch.n_products; ++i) {
+    const BatchLaunch& product = batch.products[i];
+    run(product.tiles, product.params);
+    if (product.has_sum) run(product.sum, product.params);
+  }
+}
+
+// To how many bits the group wants its x rounded (round_rows), 8 or 16; 0 when none of its products reads that. Up to
+// 64 rows it is what the mat-vec reads; more rows, but with 16-bit x, are multiplied as 16-bit numbers.
+int batch_rounded_bits(const LinearGroup& group);
+
+// Where the scratch of a group begins, behind its rounded x.
+size_t batch_scratch_at(const Linear& first, int bits);
+// Whether every product of the group has a kernel here; where not, the mat-vec takes row after row.
+bool has_batch(const LinearGroup& group, const Target& target);
+
+// Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when batch_rounded_bits says
+// so; `scratch`, 256-byte aligned, has linear_batch_scratch_bytes of the same group, and is free again afterwards.
+BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, const Target& target);
+size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target);
+
+}  // namespace lb::gpu

@@ -1,0 +1,176 @@
+// The frame of the products with many rows of x: y = x w^T (+ add), tiles of outputs over all blocks.
+//
+// A block goes through its units (launch/linear_batch_shape.h): chunks of weights and of x pass through a ring of
+// n_stages in shared memory, copied asynchronously, n_stages - 1 chunks ahead. A warp has its own 16 kFrags outputs and
+// copies their weights itself; x is the block's. Scales take the way through registers, one chunk ahead, and lie
+// unpacked in shared memory. What a Product does with a chunk is in linear_batch_products.h, what a type's codes and
+// scales are in linear_batch_formats.h. Weights are asked for before the previous kernel has ended. The order of
+// additions depends on shape and launch alone.
+// Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/matmul.md.
+#pragma once
+
+#include "linear_batch_products.h"
+
+namespace lb::gpu {
+
+// Where a unit lies. Constant indices keep the parameters where they are.
+struct BatchPlace {
+  const void* w;
+  int n_out, first_out, first_row, tile, chunk;
+
+  LB_DEVICE BatchPlace(const LinearBatch& p, int tile_, int chunk_) : tile(tile_), chunk(chunk_) { find(p); }
+  LB_DEVICE void next(const LinearBatch& p) {
+    if (++chunk < p.n_chunks) return;
+    chunk = 0;
+    ++tile;
+    find(p);
+  }
+
+ private:
+  LB_DEVICE void find(const LinearBatch& p) {
+    const int out_tile = tile / p.n_row_tiles;
+    first_row = (tile - out_tile * p.n_row_tiles) * p.tile_rows;
+    w = p.group.products[0].w;
+    n_out = p.group.products[0].n_out;
+    int first = 0;
+    LB_UNROLL
+    for (int i = 1; i < kMaxProducts; ++i)
+      if (i < p.group.n && out_tile >= p.first_tile[i]) {
+        w = p.group.products[i].w;
+        n_out = p.group.products[i].n_out;
+        first = p.first_tile[i];
+      }
+    first_out = (out_tile - first) * p.tile_outs;
+  }
+};
+
+struct BatchOutput {
+  const float* add;
+  float* y;
+};
+LB_DEVICE BatchOutput batch_output(const LinearBatch& p, int tile) {
+  const int out_tile = tile / p.n_row_tiles;
+  BatchOutput out = {p.group.products[0].add, p.group.products[0].y};
+  LB_UNROLL
+  for (int i = 1; i < kMaxProducts; ++i)
+    if (i < p.group.n && out_tile >= p.first_tile[i]) out = {p.group.products[i].add, p.group.products[i].y};
+  return out;
+}
+
+LB_DEVICE int batch_units(const LinearBatch& p) {
+  int out_tiles = p.first_tile[1];
+  LB_UNROLL
+  for (int i = 2; i <= kMaxProducts; ++i)
+    if (i <= p.group.n) out_tiles = p.first_tile[i];
+  return out_tiles * p.n_row_tiles * p.n_chunks;
+}
+
+// One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
+// lane has one piece of 16 bytes of every (32 / pieces)-th row.
+template <int kRows, int kBytes>
+LB_DEVICE void fetch_codes(const BatchPlace& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
+  constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
+  static_assert(32 % kPieces == 0 && kRows % kStep == 0);
+  const int row = warp() * kRows + lane() / kPieces, byte = at.chunk * kBytes + lane() % kPieces * 16;
+  const bool is_inside = byte < row_bytes;
+  plane += byte;
+  to += row * batch_stride(kBytes) + lane() % kPieces * 16;
+  LB_UNROLL
+  for (int i = 0; i < kRows; i += kStep) {
+    const long out = min(at.first_out + row + i, at.n_out - 1);
+    if (is_inside)
+      copy_async<16>(to + i * batch_stride(kBytes), plane + out * row_bytes);
+    else
+      store(to + i * batch_stride(kBytes), u32x4{});
+  }
+}
+
+template <class Product>
+LB_DEVICE void fetch_weights(const LinearBatch& p, const BatchPlace& at, uint8_t* stage) {
+  constexpr int kRows = 16 * Product::kFrags;
+  constexpr int kBytes0 = batch_code_bytes(Product::kType, 0, Product::kValues);
+  constexpr int kBytes1 = batch_code_bytes(Product::kType, 1, Product::kValues);
+  const quant::PlaneLayout layout = quant::plane_layout(Product::kType, at.n_out, p.group.products[0].n_in);
+  const uint8_t* planes = static_cast<const uint8_t*>(at.w);
+  fetch_codes<kRows, kBytes0>(at, planes, int(layout.row_bytes[0]), stage);
+  if constexpr (kBytes1 > 0)
+    fetch_codes<kRows, kBytes1>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
+                                stage + kBatchWarps * kRows * batch_stride(kBytes0));
+}
+
+template <class Product>
+LB_DEVICE void linear_batch(const LinearBatch& p) {
+  constexpr int kOuts = kBatchWarps * 16 * Product::kFrags;
+  constexpr int kWeightBytes = kOuts * batch_code_row(Product::kType, Product::kValues);
+  constexpr int kStageBytes = kWeightBytes + Product::kXBytes;
+  uint8_t* ring = dynamic_shared<uint8_t>();
+  const long n_units = batch_units(p);
+  const int begin = int(n_units * block_id() / n_blocks()), end = int(n_units * (block_id() + 1) / n_blocks());
+  const int n_ahead = p.n_stages - 1;
+
+  const int first_tile = begin / p.n_chunks;
+  BatchPlace at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
+  for (int i = 0; i < n_ahead && begin + i < end; ++i) {
+    fetch_weights<Product>(p, ahead, ring + i * kStageBytes);
+    ahead.next(p);
+  }
+  typename Product::Scales scales(p, at, ring + p.n_stages * kStageBytes);
+  dependents_may_launch();
+  wait_for_previous();
+  ahead = at;
+  for (int i = 0; i < n_ahead; ++i) {
+    if (begin + i < end) {
+      Product::fetch_x(p, ahead.first_row, ahead.chunk, ring + i * kStageBytes + kWeightBytes);
+      ahead.next(p);
+    }
+    copy_commit();
+  }
+
+  Product product;
+  int first_chunk = at.chunk, slot = 0;
+  for (int unit = begin; unit < end; ++unit) {
+    if (p.n_stages == 2)
+      copy_wait<0>();
+    else if (p.n_stages == 3)
+      copy_wait<1>();
+    else
+      copy_wait<2>();
+    block_barrier();  // this chunk is there, and the one before is read
+    if (unit + n_ahead < end) {
+      uint8_t* stage = ring + (slot == 0 ? n_ahead : slot - 1) * kStageBytes;
+      fetch_weights<Product>(p, ahead, stage);
+      Product::fetch_x(p, ahead.first_row, ahead.chunk, stage + kWeightBytes);
+      ahead.next(p);
+    }
+    copy_commit();
+    scales.unpack();
+    const int tile = at.tile, chunk = at.chunk;
+    if (unit + 1 < end) {
+      at.next(p);
+      scales.read(p, at);
+    }
+    warp_barrier();
+    product.add(ring + slot * kStageBytes, ring + slot * kStageBytes + kWeightBytes, scales.unpacked);
+    slot = slot == n_ahead ? 0 : slot + 1;
+    if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
+
+    if (first_chunk == 0 && chunk + 1 == p.n_chunks) {
+      const BatchPlace to(p, tile, 0);
+      const BatchOutput output = batch_output(p, tile);
+      const long corner = long(to.first_row) * to.n_out + to.first_out;
+      const int n_rows = p.group.products[0].rows - to.first_row, n_outs = to.n_out - to.first_out;
+      product.take([&](int out, int row, float value) {
+        if (out >= n_outs || row >= n_rows) return;
+        const int place = row * to.n_out + out;
+        output.y[corner + place] =
+            value + (output.add != nullptr ? load_cached<float>(output.add + corner + place) : 0.0f);
+      });
+    } else {
+      float* to = p.partials + (2l * block_id() + (first_chunk == 0)) * p.tile_rows * kOuts;
+      product.take([&](int out, int row, float value) { to[row * kOuts + out] = value; });
+    }
+    first_chunk = 0;
+  }
+}
+
+}  // namespace lb::gpu

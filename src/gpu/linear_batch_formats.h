@@ -1,0 +1,132 @@
+// How the products with many rows read each quantised type, from the planes of quant/planes.h. A format has
+//   kHasMin     the second field of a run is a min, taken off once for each value: w = field 0 * code - field 1
+//   kHasHalves  the two fields are the scales of a run's halves of 16
+//   codes       signed bytes of 16 outputs and the two halves of a run, from a chunk in shared memory
+//   Scales<n>   the scales of n runs of one output on their way from memory: read, then field(i) of run i
+// The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (linear_batch_products.h).
+#pragma once
+
+#include "launch/linear_batch_shape.h"
+
+namespace lb::gpu {
+
+// The rows of 16 outputs in a chunk.
+struct CodeRows {
+  const uint8_t* plane[2];
+  int stride[2];
+};
+
+struct RunPlace {
+  const void* w;
+  int n_out, n_in, out, run;
+};
+LB_DEVICE const uint8_t* plane_at(DType type, const RunPlace& at, int i) {
+  const quant::PlaneLayout layout = quant::plane_layout(type, at.n_out, at.n_in);
+  return static_cast<const uint8_t*>(at.w) + layout.offset[i] + size_t(at.out) * layout.row_bytes[i];
+}
+
+// The low nibbles of 16 bytes are the first half of a run, the high ones the second.
+LB_DEVICE void nibbles(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+  ByteHalf packed;
+  load(packed, rows.plane[0] + run * 16, rows.stride[0]);
+  LB_UNROLL
+  for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) {
+    a[0].r[i] = packed.r[i] & 0x0f0f0f0fu;
+    a[1].r[i] = packed.r[i] >> 4 & 0x0f0f0f0fu;
+  }
+}
+
+// Bytes below 128 - n, less n each, as signed bytes: no carry crosses a byte.
+template <int n>
+LB_DEVICE void take_off(ByteHalf& half) {
+  LB_UNROLL
+  for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) half.r[i] = (half.r[i] + (128 - n) * 0x01010101u) ^ 0x80808080u;
+}
+
+// One f16 for each run, in plane 1.
+template <DType kType, int kRuns>
+struct RunScales {
+  f16 d[kRuns] = {};
+  LB_DEVICE void read(const RunPlace& at) {
+    const uint8_t* from = plane_at(kType, at, 1) + at.run * 2;
+    LB_UNROLL
+    for (int i = 0; i < kRuns; ++i) d[i] = at.run + i < at.n_in / kRoundRun ? load_cached<f16>(from + 2 * i) : f16{};
+  }
+  LB_DEVICE f32x2 field(int i) const { return {to_f32(d[i]), 0}; }
+};
+
+struct BatchQ8_0 {
+  static constexpr DType kType = DType::kQ8_0;
+  static constexpr bool kHasMin = false, kHasHalves = false;
+  template <int kRuns>
+  using Scales = RunScales<kType, kRuns>;
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+    load(a, rows.plane[0] + run * 32, rows.stride[0]);
+  }
+};
+
+struct BatchQ4_0 {
+  static constexpr DType kType = DType::kQ4_0;
+  static constexpr bool kHasMin = false, kHasHalves = false;
+  template <int kRuns>
+  using Scales = RunScales<kType, kRuns>;
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+    nibbles(a, rows, run);
+    take_off<8>(a[0]);
+    take_off<8>(a[1]);
+  }
+};
+
+struct BatchQ4_K {
+  static constexpr DType kType = DType::kQ4_K;
+  static constexpr bool kHasMin = true, kHasHalves = false;
+  template <int kRuns>
+  struct Scales {
+    u32x4 block = {};
+    int run = 0;
+    LB_DEVICE void read(const RunPlace& at) {
+      run = at.run % 8;
+      block = at.run < at.n_in / kRoundRun ? load_cached<u32x4>(plane_at(kType, at, 1) + at.run / 8 * 16) : u32x4{};
+    }
+    LB_DEVICE f32x2 field(int i) const {
+      const uint32_t fields = quant::k4_fields(block.v, run + i);
+      const float d = to_f32(f16{uint16_t(block[0])}), dmin = to_f32(f16{uint16_t(block[0] >> 16)});
+      return {d * float(fields & 63), dmin * float(fields >> 6)};
+    }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
+};
+
+struct BatchQ6_K {
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr bool kHasMin = false, kHasHalves = true;
+  template <int kRuns>
+  struct Scales {
+    uint16_t pairs[kRuns] = {};  // signed bytes
+    f16 d = {};
+    LB_DEVICE void read(const RunPlace& at) {
+      const bool is_inside = at.run < at.n_in / kRoundRun;
+      const uint8_t* from = plane_at(kType, at, 2) + at.run * 2;
+      LB_UNROLL
+      for (int i = 0; i < kRuns; ++i) pairs[i] = is_inside ? load_cached<uint16_t>(from + 2 * i) : uint16_t(0);
+      d = is_inside ? load_cached<f16>(plane_at(kType, at, 3) + at.run / 8 * 2) : f16{};
+    }
+    LB_DEVICE f32x2 field(int i) const {
+      return {to_f32(d) * float(int8_t(pairs[i])), to_f32(d) * float(int8_t(pairs[i] >> 8))};
+    }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+    nibbles(a, rows, run);
+    HeldRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    load(upper, rows.plane[1] + run * 8, rows.stride[1]);
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      LB_UNROLL
+      for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
+        a[half].r[i] |= (upper.v[held_row(i)][half] >> 2 * held_word(i) & 0x03030303u) << 4;
+      take_off<32>(a[half]);
+    }
+  }
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,371 @@
+// What the products with many rows (linear_batch.h) do with a chunk of weights and of x. A product has
+//   kType, kFrags   its weights, and how many times 16 outputs a warp has
+//   kValues         of the inner dimension in a chunk
+//   kXBytes         of x in a stage; fetch_x copies them, zeros behind the end of a row
+//   Scales          read: those of the next chunk, from memory; unpack: into shared memory, for this warp
+//   add             multiplies a chunk into the warp's sums
+//   take            visits (output of the tile, row of the tile, sum) and starts again from zero
+#pragma once
+
+#include "linear_batch_formats.h"
+
+namespace lb::gpu {
+
+// Scales of quantised weights: a lane has kRuns consecutive runs of one of the warp's outputs.
+template <class Format, int kFrags, int kValues>
+struct UnpackedScales {
+  static constexpr int kRowRuns = kValues / kRoundRun, kRuns = kFrags * kRowRuns / 2, kOutLanes = kRowRuns / kRuns;
+  typename Format::template Scales<kRuns> raw;
+  f32x2* unpacked;  // [kFrags, kRowRuns, 16]
+
+  template <class Place>
+  LB_DEVICE UnpackedScales(const LinearBatch& p, const Place& at, void* shared)
+      : unpacked(static_cast<f32x2*>(shared) + warp() * kFrags * kRowRuns * 16) {
+    read(p, at);
+  }
+  template <class Place>
+  LB_DEVICE void read(const LinearBatch& p, const Place& at) {
+    const int out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
+    raw.read({at.w, at.n_out, p.group.products[0].n_in, min(out, at.n_out - 1), at.chunk * kRowRuns + first_run()});
+  }
+  LB_DEVICE void unpack() const {
+    const int out = lane() / kOutLanes;
+    LB_UNROLL
+    for (int i = 0; i < kRuns; ++i)
+      store(unpacked + (out / 16 * kRowRuns + first_run() + i) * 16 + out % 16, raw.field(i));
+  }
+
+ private:
+  LB_DEVICE static int first_run() { return lane() % kOutLanes * kRuns; }
+};
+
+struct NoScales {
+  f32x2* unpacked = nullptr;
+  template <class Place>
+  LB_DEVICE NoScales(const LinearBatch&, const Place&, void*) {}
+  template <class Place>
+  LB_DEVICE void read(const LinearBatch&, const Place&) {}
+  LB_DEVICE void unpack() const {}
+};
+
+// The rows of fragment `frag` of this warp in a chunk.
+template <DType kType, int kFrags, int kValues>
+LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
+  constexpr int kStride0 = batch_stride(batch_code_bytes(kType, 0, kValues));
+  constexpr int kStride1 = batch_stride(batch_code_bytes(kType, 1, kValues));
+  const int row = (warp() * kFrags + frag) * 16;
+  const uint8_t* second = weights + kBatchWarps * kFrags * 16 * kStride0;
+  return {{weights + row * kStride0, second + row * kStride1}, {kStride0, kStride1}};
+}
+
+// Rounded x and codes as bytes, exact within a run: 8 bits of x, or 16 as two products.
+//
+// Integer sums start from the bits of 1.5 * 2^23, so that they are fp32 numbers as they come, that much too large; the
+// fma that scales them takes it off again, exactly, as 1.5 * 2^23 times the scale of the weights is exact.
+template <class Format, int kTileRows, int kBits>
+struct ByteProduct {
+  static constexpr DType kType = Format::kType;
+  static constexpr int kFrags = 1, kValues = kByteValues, kXBytes = batch_byte_x(kTileRows, kBits);
+  using Scales = UnpackedScales<Format, kFrags, kValues>;
+
+  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+    const int n_in = p.group.products[0].n_in, last_row = p.group.products[0].rows - 1;
+    constexpr int kPieces = kValues / 16, kStep = kBatchThreads / kPieces;
+    const int piece = thread_id() % kPieces, k = chunk * kValues + piece * 16;
+    LB_UNROLL
+    for (int i = 0; i < kTileRows; i += kStep) {
+      const int row = i + thread_id() / kPieces;
+      if (kTileRows % kStep != 0 && row >= kTileRows) break;
+      const long from = long(min(first_row + row, last_row)) * n_in + k;
+      uint8_t* to = stage + row * kStride + piece * 16;
+      copy_or_zero<16>(to, p.x.high + from, k < n_in);
+      if constexpr (kBits == 16) copy_or_zero<16>(to + kPadRows * kStride, p.x.low + from, k < n_in);
+    }
+    static_assert(kTileRows * kRuns <= kBatchThreads);
+    const int row = thread_id() / kRuns, run = thread_id() % kRuns, n_runs = n_in / kRoundRun;
+    if (row >= kTileRows) return;
+    const long from = long(min(first_row + row, last_row)) * n_runs + chunk * kRuns + run;
+    float* scale = reinterpret_cast<float*>(stage + kScalesAt) + run * kPadRows + row;
+    const bool is_inside = chunk * kRuns + run < n_runs;
+    copy_or_zero<4>(scale, p.x.scale + from, is_inside);
+    if constexpr (Format::kHasMin) copy_or_zero<4>(scale + kRuns * kPadRows, p.x.sum + from, is_inside);
+  }
+
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
+    const CodeRows rows = code_rows<kType, kFrags, kValues>(weights, 0);
+    const float* x_scales = reinterpret_cast<const float*>(x + kScalesAt);
+    for (int pair = 0; pair < kRuns / 2; ++pair) {
+      ByteHalf a[2][2];
+      SumRowsA<f32x2> fields[2];
+      LB_UNROLL
+      for (int run = 0; run < 2; ++run) {
+        Format::codes(a[run], rows, 2 * pair + run);
+        load(fields[run], scales + (2 * pair + run) * 16);
+      }
+      LB_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        BytesB high[2], low[2];
+        load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
+        if constexpr (kBits == 16) load(low, x + (kPadRows + tile * kByteRows) * kStride + pair * 64, kStride);
+        LB_UNROLL
+        for (int run = 0; run < 2; ++run) {
+          SumRowsB scale, sum;
+          const int place = (2 * pair + run) * kPadRows + tile * kByteRows;
+          load(scale, x_scales + place);
+          if constexpr (Format::kHasMin) load(sum, x_scales + kRuns * kPadRows + place);
+          if constexpr (Format::kHasHalves) {
+            LB_UNROLL
+            for (int half = 0; half < 2; ++half) {
+              const ByteSums exact = multiply_half(a[run][half], high[run], half, kStart);
+              ByteSums rest;
+              if constexpr (kBits == 16) rest = multiply_half(a[run][half], low[run], half, kStart);
+              add_scaled(sums_[tile], exact, rest, fields[run], half, scale);
+            }
+          } else {
+            const ByteSums exact = multiply(a[run][0], a[run][1], high[run], kStart);
+            ByteSums rest;
+            if constexpr (kBits == 16) rest = multiply(a[run][0], a[run][1], low[run], kStart);
+            add_scaled(sums_[tile], exact, rest, fields[run], 0, scale);
+          }
+          if constexpr (Format::kHasMin)
+            for_each_sum([&](int, int, int i, int j, int n) {
+              sums_[tile].v[n] = fma(-fields[run].v[i][1], sum.v[j], sums_[tile].v[n]);
+            });
+        }
+      }
+    }
+  }
+
+  template <class Visit>
+  LB_DEVICE void take(Visit&& visit) {
+    LB_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile)
+      for_each_sum([&](int out, int row, int, int, int n) {
+        if (tile * kByteRows + row < kTileRows) visit(warp() * 16 + out, tile * kByteRows + row, sums_[tile].v[n]);
+        sums_[tile].v[n] = 0;
+      });
+  }
+
+ private:
+  static constexpr int kRuns = kValues / kRoundRun, kStride = batch_stride(kValues), kPadRows = batch_pad(kTileRows);
+  static constexpr int kTiles = (kTileRows + kByteRows - 1) / kByteRows;
+  static constexpr int kStart = 0x4b400000;
+  static constexpr float kStartValue = 12582912.0f;
+  struct Sums {
+    float v[sizeof(ByteSums) / 4] = {};
+  };
+  Sums sums_[kTiles];
+
+  static constexpr int kScalesAt = kPadRows * kStride * (kBits / 8);  // [2, kRuns, kPadRows] of x: scales, sums
+  template <int kBytes, class T>
+  LB_DEVICE static void copy_or_zero(void* to, const T* from, bool is_inside) {
+    if (is_inside)
+      copy_async<kBytes>(to, from);
+    else
+      store(to, Vec<uint32_t, kBytes / 4>{});
+  }
+  LB_DEVICE static void add_scaled(Sums& sums, const ByteSums& exact, const ByteSums& rest,
+                                   const SumRowsA<f32x2>& fields, int field, const SumRowsB& scale) {
+    for_each_sum([&](int, int, int i, int j, int n) {
+      const float w = fields.v[i][field], whole = quant::float_of(uint32_t(exact.v[n]));
+      float product;
+      if constexpr (kBits == 16) {
+        const float part = (quant::float_of(uint32_t(rest.v[n])) - kStartValue) * (1 / 254.0f);
+        product = w * ((whole - kStartValue) + part);
+      } else {
+        product = fma(whole, w, -kStartValue * w);
+      }
+      sums.v[n] = fma(product, scale.v[j], sums.v[n]);
+    });
+  }
+};
+
+// Rows of x16, whole chunks.
+template <int kTileRows>
+LB_DEVICE void fetch_x16(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+  constexpr int kPieces = kHalfValues / 8, kStride = batch_stride(2 * kHalfValues);
+  const long row_bytes = 2l * x16_values(p.group.products[0].n_in);
+  const int piece = thread_id() % kPieces, last_row = p.group.products[0].rows - 1;
+  const char* from = static_cast<const char*>(p.x16) + chunk * 2 * kHalfValues + piece * 16;
+  LB_UNROLL
+  for (int i = 0; i < kTileRows; i += kBatchThreads / kPieces) {
+    const int row = i + thread_id() / kPieces;
+    if (kTileRows < kBatchThreads / kPieces && row >= kTileRows) break;
+    copy_async<16>(stage + row * kStride + piece * 16, from + min(first_row + row, last_row) * row_bytes);
+  }
+}
+
+// What chips multiply that are given bf16 weights: f16 where there is no matrix instruction for bf16.
+template <bool kHasBf16>
+struct WideNumber {
+  using Type = bf16;
+};
+template <>
+struct WideNumber<false> {
+  using Type = f16;
+};
+using Wide = WideNumber<kHasBf16Matrix>::Type;
+
+// Weights of 16 bits: what a HalfProduct multiplies, T.
+template <class Stored, DType kType_, class T>
+struct PlainHalves {
+  using Value = T;
+  static constexpr DType kType = kType_;
+  template <int kFrags>
+  using Scales = NoScales;
+
+  template <int kFrags>
+  struct Run {
+    const uint8_t* weights;
+    int run;
+    LB_DEVICE Run(const uint8_t* weights_, const f32x2*, int run_) : weights(weights_), run(run_) {}
+    LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) {
+        const CodeRows rows = code_rows<kType, kFrags, kHalfValues>(weights, frag);
+        FragmentA<Stored> stored;
+        load_shared(stored, reinterpret_cast<const Stored*>(rows.plane[0]) + run * 32 + i * 16, rows.stride[0] / 2);
+        if constexpr (__is_same(Stored, T))
+          a[frag] = stored;
+        else
+          convert(a[frag], stored);
+      }
+    }
+  };
+};
+
+// Quantised weights, expanded and rounded to 16 bits on their way into the matrix units.
+template <class Format, class T>
+struct ExpandedHalves {
+  using Value = T;
+  static constexpr DType kType = Format::kType;
+  template <int kFrags>
+  using Scales = UnpackedScales<Format, kFrags, kHalfValues>;
+
+  template <int kFrags>
+  struct Run {
+    HeldRows<f32x2> fields[kFrags];
+    ByteHalf codes[kFrags][2];
+    LB_DEVICE Run(const uint8_t* weights, const f32x2* scales, int run) {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) {
+        Format::codes(codes[frag], code_rows<kType, kFrags, kHalfValues>(weights, frag), run);
+        load(fields[frag], scales + (frag * (kHalfValues / kRoundRun) + run) * 16, int(sizeof(f32x2)));
+      }
+    }
+    LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) {
+        HeldRows<f32x2> of_half = fields[frag];
+        if constexpr (Format::kHasHalves) {
+          LB_UNROLL
+          for (f32x2& field : of_half.v) field = {field[i], 0};
+        }
+        expand(a[frag], codes[frag][i], of_half);
+      }
+    }
+  };
+};
+
+// 16-bit numbers, fp32 sums.
+template <class Weights, int kTileRows, int kFrags_>
+struct HalfProduct {
+  using T = typename Weights::Value;
+  static constexpr DType kType = Weights::kType;
+  static constexpr int kFrags = kFrags_, kValues = kHalfValues, kXBytes = batch_half_x(kTileRows);
+  using Scales = typename Weights::template Scales<kFrags>;
+
+  LB_DEVICE HalfProduct() { clear(); }
+  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+    fetch_x16<kTileRows>(p, first_row, chunk, stage);
+  }
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
+    constexpr int kStride = batch_stride(2 * kHalfValues) / 2;
+    for (int run = 0; run < kHalfValues / kRoundRun; ++run) {
+      const typename Weights::template Run<kFrags> operands(weights, scales, run);
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        FragmentA<T> a[kFrags];
+        operands.half(a, half);
+        LB_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          FragmentB<T> b;
+          load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + run * 32 + half * 16, kStride);
+          LB_UNROLL
+          for (int i = 0; i < kFrags; ++i) multiply(sums_[i][tile], a[i], b);
+        }
+      }
+    }
+  }
+  template <class Visit>
+  LB_DEVICE void take(Visit&& visit) {
+    LB_UNROLL
+    for (int i = 0; i < kFrags; ++i) {
+      LB_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile)
+        for_each(sums_[i][tile],
+                 [&](int out, int row, float& sum) { visit((warp() * kFrags + i) * 16 + out, tile * 16 + row, sum); });
+    }
+    clear();
+  }
+
+ private:
+  static constexpr int kTiles = kTileRows / 16;
+  FragmentC sums_[kFrags][kTiles];
+
+  LB_DEVICE void clear() {
+    LB_UNROLL
+    for (int i = 0; i < kFrags; ++i) {
+      LB_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) fill(sums_[i][tile], 0);
+    }
+  }
+};
+
+// fp32 numbers, fused multiply-adds: a lane has one output and every other row.
+struct FloatProduct {
+  static constexpr DType kType = DType::kF32;
+  static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = batch_float_x(kFloatRows);
+  static_assert(kValues == 32);
+  using Scales = NoScales;
+
+  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+    const int n_in = p.group.products[0].n_in;
+    const int k = chunk * kValues + lane();
+    LB_UNROLL
+    for (int i = 0; i < kFloatRows; i += kBatchWarps) {
+      const int row = min(first_row + i + warp(), p.group.products[0].rows - 1);
+      uint8_t* to = stage + (i + warp()) * kStride + lane() * 4;
+      if (k < n_in)
+        copy_async<4>(to, p.group.products[0].x + long(row) * n_in + k);
+      else
+        store(to, 0.0f);
+    }
+  }
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2*) {
+    const uint8_t* row = weights + (warp() * 16 + lane() % 16) * kStride;
+    for (int k = 0; k < kValues; k += 4) {
+      const f32x4 w = load<f32x4>(row + k * 4);
+      LB_UNROLL
+      for (int i = 0; i < kFloatRows / 2; ++i) {
+        const f32x4 v = load<f32x4>(x + (2 * i + lane() / 16) * kStride + k * 4);
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) sums_[i] = fma(w[j], v[j], sums_[i]);
+      }
+    }
+  }
+  template <class Visit>
+  LB_DEVICE void take(Visit&& visit) {
+    LB_UNROLL
+    for (int i = 0; i < kFloatRows / 2; ++i) {
+      visit(warp() * 16 + lane() % 16, 2 * i + lane() / 16, sums_[i]);
+      sums_[i] = 0;
+    }
+  }
+
+ private:
+  static constexpr int kStride = batch_stride(4 * kFloatValues);
+  float sums_[kFloatRows / 2] = {};
+};
+
+}  // namespace lb::gpu

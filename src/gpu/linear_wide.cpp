@@ -1,0 +1,28 @@
+// Products of more rows than a speculation has: tiles of 128 rows, weights expanded to 16 bits once for each tile.
+// Body: linear_batch.h. Chips without a bf16 matrix instruction multiply f16.
+#include "dialect.h"
+
+#include "linear_batch.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(linear_wide_q8_0_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<ExpandedHalves<BatchQ8_0, Wide>, kWideRows, 2>>(p);
+}
+LB_KERNEL(linear_wide_q4_0_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<ExpandedHalves<BatchQ4_0, Wide>, kWideRows, 2>>(p);
+}
+LB_KERNEL(linear_wide_q4_k_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<ExpandedHalves<BatchQ4_K, Wide>, kWideRows, 2>>(p);
+}
+LB_KERNEL(linear_wide_q6_k_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<ExpandedHalves<BatchQ6_K, Wide>, kWideRows, 2>>(p);
+}
+LB_KERNEL(linear_wide_f16_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<PlainHalves<f16, DType::kF16, f16>, kWideRows, 1>>(p);
+}
+LB_KERNEL(linear_wide_bf16_kernel, LinearBatch, 256, 1) {
+  linear_batch<HalfProduct<PlainHalves<bf16, DType::kBF16, Wide>, kWideRows, 1>>(p);
+}
+
+}  // namespace lb::gpu

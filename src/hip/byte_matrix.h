@@ -1,0 +1,154 @@
+// Products of signed bytes of a warp, exact in 32-bit integers: C = A B^T + start, A 16 rows, B kByteRows rows, one
+// WMMA for 16 bytes of k. With r = lane % 16, h = lane / 16:
+//   gfx11  operands  words 0..3 of row r: both halves of the warp hold all of it    sums  v[i] is row 2i + h of A, r of
+//   B gfx12  operands  words 2h, 2h + 1 of row r                                      sums  v[i] is row i + 8h of A, r
+//   of B
+#pragma once
+
+#include <stdint.h>
+
+namespace lb::gpu {
+
+inline constexpr int kByteRows = 16;
+
+#ifdef __GFX12__
+inline constexpr int kHeldWords = 2;
+#else
+inline constexpr int kHeldWords = 4;
+#endif
+typedef int HeldBytes __attribute__((ext_vector_type(kHeldWords)));
+
+struct ByteHalf {  // 16 rows x 16 bytes of A
+  uint32_t r[kHeldWords];
+};
+struct BytesB {  // kByteRows rows x 32 bytes
+  ByteHalf half[2];
+};
+struct ByteSums {
+  int v[8];
+};
+
+LB_DEVICE int sum_row_a(int i) {
+#ifdef __GFX12__
+  return i + lane() / 16 * 8;
+#else
+  return 2 * i + lane() / 16;
+#endif
+}
+
+// What a lane knows of the rows of A and B behind its sums, and of the rows of A whose words it holds.
+template <class T>
+struct SumRowsA {
+  T v[8];
+};
+struct SumRowsB {
+  float v[1];
+};
+template <class T>
+struct HeldRows {
+  T v[1];
+};
+template <class T>
+LB_DEVICE void load(SumRowsA<T>& rows, const T* from) {
+  LB_UNROLL
+  for (int i = 0; i < 8; ++i) rows.v[i] = load<T>(from + sum_row_a(i));
+}
+LB_DEVICE void load(SumRowsB& rows, const float* from) { rows.v[0] = from[lane() % 16]; }
+template <class T>
+LB_DEVICE void load(HeldRows<T>& rows, const void* from, int stride) {
+  rows.v[0] = load<T>(static_cast<const char*>(from) + lane() % 16 * stride);
+}
+LB_DEVICE constexpr int held_row(int) { return 0; }  // of r[i] of a ByteHalf: which of HeldRows
+LB_DEVICE int held_word(int i) {                     // and which four bytes of the 16
+#ifdef __GFX12__
+  return i + lane() / 16 * 2;
+#else
+  return i;
+#endif
+}
+// Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
+template <class Visit>
+LB_DEVICE void for_each_sum(Visit&& visit) {
+  LB_UNROLL
+  for (int i = 0; i < 8; ++i) visit(sum_row_a(i), lane() % 16, i, 0, i);
+}
+
+LB_DEVICE void load_row(ByteHalf& h, const char* row) {
+#ifdef __GFX12__
+  const u32x2 v = load<u32x2>(row + lane() / 16 * 8);
+#else
+  const u32x4 v = load<u32x4>(row);
+#endif
+  LB_UNROLL
+  for (int i = 0; i < kHeldWords; ++i) h.r[i] = v[i];
+}
+// From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
+LB_DEVICE void load(ByteHalf (&h)[2], const void* from, int stride) {
+  const char* row = static_cast<const char*>(from) + lane() % 16 * stride;
+  load_row(h[0], row);
+  load_row(h[1], row + 16);
+}
+// 16 rows of 16 bytes.
+LB_DEVICE void load(ByteHalf& h, const void* from, int stride) {
+  load_row(h, static_cast<const char*>(from) + lane() % 16 * stride);
+}
+// kByteRows rows of 64 bytes.
+LB_DEVICE void load(BytesB (&b)[2], const void* from, int stride) {
+  load(b[0].half, from, stride);
+  load(b[1].half, static_cast<const char*>(from) + 32, stride);
+}
+// 16 rows of 16 values of 16 bits.
+template <class Fragment, class T>
+LB_DEVICE void load_shared(Fragment& fragment, const T* from, int stride) {
+  load(fragment, from, stride);
+}
+
+typedef int WmmaSums __attribute__((ext_vector_type(8)));
+
+LB_DEVICE WmmaSums multiply_sixteen(WmmaSums c, const ByteHalf& a, const ByteHalf& b) {
+#ifdef __GFX12__
+  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, __builtin_bit_cast(HeldBytes, a), true,
+                                                          __builtin_bit_cast(HeldBytes, b), c, false);
+#else
+  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, __builtin_bit_cast(HeldBytes, a), true,
+                                                    __builtin_bit_cast(HeldBytes, b), c, false);
+#endif
+}
+// 16 bytes of k: half `half` of b.
+LB_DEVICE ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int start) {
+  return __builtin_bit_cast(ByteSums, multiply_sixteen(WmmaSums(start), a, b.half[half]));
+}
+// 32 bytes of k.
+LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB& b, int start) {
+  const WmmaSums c = multiply_sixteen(WmmaSums(start), a0, b.half[0]);
+  return __builtin_bit_cast(ByteSums, multiply_sixteen(c, a1, b.half[1]));
+}
+
+// A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
+// to stand at expanded_place(k).
+LB_DEVICE constexpr int expanded_place(int k) { return k; }
+
+template <class T>
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
+  uint32_t pairs[2 * kHeldWords];
+  LB_UNROLL
+  for (int i = 0; i < kHeldWords; ++i) {
+    LB_UNROLL
+    for (int j = 0; j < 4; j += 2) {
+      uint32_t bits[2];
+      LB_UNROLL
+      for (int l = 0; l < 2; ++l) {
+        const float v = fma(float(int8_t(h.r[i] >> 8 * (j + l))), scale.v[0][0], -scale.v[0][1]);
+        if constexpr (__is_same(T, bf16))
+          bits[l] = to_bf16(v).bits;
+        else
+          bits[l] = to_f16(v).bits;
+      }
+      pairs[2 * i + j / 2] = bits[0] | bits[1] << 16;
+    }
+  }
+  LB_UNROLL
+  for (int i = 0; i < 2 * kHeldWords; ++i) a.r[i / 4][i % 4] = pairs[i];
+}
+
+}  // namespace lb::gpu

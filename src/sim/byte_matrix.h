@@ -1,0 +1,144 @@
+// Products of signed bytes of a warp, exact in 32-bit integers: C = A B^T + start, A 16 rows, B kByteRows rows. Each
+// lane holds what it would hold on sm_80 (src/cuda/byte_matrix.h).
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+namespace lb::gpu {
+
+inline constexpr int kByteRows = 8;
+
+struct ByteHalf {  // 16 rows x 16 bytes of A
+  uint32_t r[2];
+};
+struct BytesB {  // kByteRows rows x 32 bytes
+  uint32_t r[2];
+};
+struct ByteSums {
+  int v[4];
+};
+
+// What a lane knows of the rows of A and B behind its sums, and of the rows of A whose words it holds.
+template <class T>
+struct SumRowsA {
+  T v[2];
+};
+struct SumRowsB {
+  float v[2];
+};
+template <class T>
+struct HeldRows {
+  T v[2];
+};
+template <class T>
+void load(SumRowsA<T>& rows, const T* from) {
+  for (int i = 0; i < 2; ++i) rows.v[i] = load<T>(from + lane() / 4 + 8 * i);
+}
+inline void load(SumRowsB& rows, const float* from) {
+  const f32x2 v = load<f32x2>(from + lane() % 4 * 2);
+  for (int i = 0; i < 2; ++i) rows.v[i] = v[i];
+}
+template <class T>
+void load(HeldRows<T>& rows, const void* from, int stride) {
+  for (int i = 0; i < 2; ++i) rows.v[i] = load<T>(static_cast<const char*>(from) + (lane() / 4 + 8 * i) * stride);
+}
+constexpr int held_row(int i) { return i; }       // of r[i] of a ByteHalf: which of HeldRows
+inline int held_word(int) { return lane() % 4; }  // and which four bytes of the 16
+// Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
+template <class Visit>
+void for_each_sum(Visit&& visit) {
+  for (int i = 0; i < 4; ++i) visit(lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2, i / 2, i % 2, i);
+}
+
+namespace sim {
+
+inline const char* shared_rows(const void* from, int stride, const char* word) {
+  if (uintptr_t(from) % 16 != 0 || stride % 16 != 0 || !current->block->shared.contains(from)) {
+    machine().fail("%s: rows must be shared memory and start 16-byte aligned, got %p and a stride of %d bytes", word,
+                   from, stride);
+  }
+  return static_cast<const char*>(from);
+}
+
+}  // namespace sim
+
+// From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
+inline void load(ByteHalf (&h)[2], const void* from, int stride) {
+  const char* rows = sim::shared_rows(from, stride, "load of a ByteHalf");
+  for (int i = 0; i < 4; ++i)
+    h[i / 2].r[i % 2] = load<uint32_t>(rows + (lane() / 4 + i % 2 * 8) * stride + i / 2 * 16 + lane() % 4 * 4);
+}
+// 16 rows of 16 bytes.
+inline void load(ByteHalf& h, const void* from, int stride) {
+  const char* rows = sim::shared_rows(from, stride, "load of a ByteHalf");
+  for (int i = 0; i < 2; ++i) h.r[i] = load<uint32_t>(rows + (lane() / 4 + 8 * i) * stride + lane() % 4 * 4);
+}
+// kByteRows rows of 64 bytes.
+inline void load(BytesB (&b)[2], const void* from, int stride) {
+  const char* rows = sim::shared_rows(from, stride, "load of BytesB");
+  for (int i = 0; i < 4; ++i) b[i / 2].r[i % 2] = load<uint32_t>(rows + lane() / 4 * stride + i * 16 + lane() % 4 * 4);
+}
+// 16 rows of 16 values of 16 bits.
+template <class Fragment, class T>
+void load_shared(Fragment& fragment, const T* from, int stride) {
+  sim::shared_rows(from, stride * 2, "load_shared of a fragment");
+  load(fragment, from, stride);
+}
+
+namespace sim {
+
+// k words of each row: the operands meet in the warp's own memory, as words of 4 bytes.
+inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halves, int start, const Place& place) {
+  Warp& warp = *current->warp;
+  float* all_a = warp.a[warp.parity];
+  float* all_b = warp.b[warp.parity];
+  for (int h = 0; h < n_halves; ++h) {
+    const int k = 4 * h + lane() % 4, row = lane() / 4;
+    std::memcpy(all_a + row * 8 + k, a + 2 * h, 4);
+    std::memcpy(all_a + (row + 8) * 8 + k, a + 2 * h + 1, 4);
+    std::memcpy(all_b + row * 8 + k, b + h, 4);
+  }
+  exchange(0, place).of(31, place);  // a whole warp
+  ByteSums c;
+  for_each_sum([&](int row_a, int row_b, int, int, int i) {
+    int8_t x[32], y[32];
+    std::memcpy(x, all_a + row_a * 8, sizeof x);
+    std::memcpy(y, all_b + row_b * 8, sizeof y);
+    c.v[i] = start;
+    for (int k = 0; k < 16 * n_halves; ++k) c.v[i] += x[k] * y[k];
+  });
+  return c;
+}
+
+}  // namespace sim
+
+// 32 bytes of k.
+inline ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB& b, int start,
+                         sim::Location where = sim::Location::current()) {
+  const uint32_t a[4] = {a0.r[0], a0.r[1], a1.r[0], a1.r[1]};
+  return sim::multiply_bytes(a, b.r, 2, start, {"multiply", where});
+}
+// 16 bytes of k: half `half` of b.
+inline ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int start,
+                              sim::Location where = sim::Location::current()) {
+  return sim::multiply_bytes(a.r, b.r + half, 1, start, {"multiply_half", where});
+}
+
+// A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
+// to stand at expanded_place(k).
+constexpr int expanded_place(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
+
+template <class T>
+void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
+  for (int i = 0; i < 8; ++i) {
+    const int row = i / 2 % 2, byte = i / 4 * 2 + i % 2;
+    const float v = fma(float(int8_t(h.r[row] >> 8 * byte)), scale.v[row][0], -scale.v[row][1]);
+    if constexpr (std::is_same_v<T, bf16>)
+      a.v[i] = to_bf16(v);
+    else
+      a.v[i] = to_f16(v);
+  }
+}
+
+}  // namespace lb::gpu

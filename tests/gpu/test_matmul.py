@@ -1,0 +1,150 @@
+"""Products with many rows of x on a device against fp64, from operands rounded as each kernel says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from numpy.typing import NDArray
+from reference import linear as reference
+from reference.linear import PLAIN_TYPES, random_weights
+from tolerances import distance, tolerance
+
+gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
+ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
+MAX_SPECULATION_ROWS = 64
+
+F32 = NDArray[np.float32]
+
+
+def rounded_to(x: F32, dtype: str) -> F32:
+    """The nearest 16-bit numbers."""
+    bits = np.asarray(cpu.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
+    return reference.decode(bits, dtype).reshape(x.shape)
+
+
+def expected(
+    pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
+    """The product, the scale of its errors, and the family of its tolerance."""
+    wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
+    if dtype in BLOCK_TYPES:
+        if activations == "f32":
+            return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
+        if len(x) <= MAX_SPECULATION_ROWS:
+            return (*reference.linear(w, dtype, n_out, x, "int8"), "linear")
+        weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
+        return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
+    if dtype == "F32":
+        return (*reference.linear(w, dtype, n_out, x, "f32"), "linear")
+    x = rounded_to(x, "F16" if dtype == "F16" else wide)
+    return (*reference.linear(w, dtype, n_out, x, "f32"), "matmul_halves")
+
+
+def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], family: str, what: str) -> None:
+    assert np.isfinite(got).all(), what
+    if got.size >= 64:
+        diff = distance(got.astype(np.float64), want)
+        assert diff < tolerance(family, "diff"), f"{what}: diff {diff:.2e}"
+    worst = (np.abs(got - want) / (scale + 1e-30)).max()
+    assert worst < tolerance(family, "element"), f"{what}: element {worst:.2e}"
+
+
+def odd_width(dtype: str, rng: np.random.Generator) -> int:
+    """Blocks that are not a multiple of any chunk; of plain numbers not even of 16 bytes."""
+    if dtype in PLAIN_TYPES:
+        return int(rng.integers(1, 200))
+    values = reference.block_size(dtype)[0]
+    return values * int(rng.integers(1, 4 if values == 256 else 14))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("dtype", "activations"), PAIRS)
+def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for n_out in (int(rng.integers(1, 40)), int(rng.integers(129, 150))):
+        n_in = odd_width(dtype, rng)
+        w = random_weights(dtype, n_out * n_in, rng)
+        x = rng.normal(size=(rows, n_in)).astype(np.float32)
+        add = rng.normal(size=(rows, n_out)).astype(np.float32) if n_out % 2 else None
+        got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add, activations)
+        want, scale, family = expected(pack, w, dtype, n_out, x, activations)
+        if add is not None:
+            want, scale = want + add, scale + np.abs(add)
+        check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}: {pack.take_started()}")
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "rows", "activations"),
+    [
+        (("Q4_K", "Q4_K", "Q6_K"), 22, "int8"),
+        (("Q8_0", "Q8_0", "Q8_0", "Q8_0"), 5, "int8"),
+        (("Q4_0", "BF16", "F16", "F32"), 9, "f32"),
+        (("Q4_K", "BF16", "F16", "Q6_K"), 66, "int8"),
+    ],
+)
+def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activations: str, seed: int) -> None:
+    """Products of one or several types; add comes in the memory of y."""
+    rng = np.random.default_rng(seed)
+    n_in = 256
+    n_out = [130, 9, 1, 129][: len(dtypes)]
+    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    got = gpu_ops.matmul_group(pack, weights, list(dtypes), n_out, n_in, x, add, activations)
+    for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
+        want, scale, family = expected(pack, w, dtype, n, x, activations)
+        check(y, want + a, scale + np.abs(a), family, dtype)
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
+    """What verifies a tree multiplies the same rounded x as what generates a token alone."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in = 21, 768
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(6, n_in)).astype(np.float32)
+    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, activations=activations)
+    alone = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, activations=activations)
+    _, scale = reference.linear(w, dtype, n_out, x, activations)
+    check(got, alone.astype(np.float64), scale, "linear", dtype)
+
+
+@pytest.mark.parametrize("rows", [2, 70])
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
+    """All codes and activations at their largest: where narrow sums would clip."""
+    n_in = 256
+    values, n_bytes = reference.block_size(dtype)
+    for fill in (0x00, 0x7F, 0x80, 0xFF):
+        block = np.full((n_in // values, n_bytes), fill, np.uint8)
+        for at in reference.F16_AT[dtype]:
+            block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+        w, x = block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)
+        got = gpu_ops.matmul(pack, w, dtype, 1, n_in, x)
+        want, scale, family = expected(pack, w, dtype, 1, x, "int8")
+        check(got, want, scale, family, f"{dtype} {fill:#x}")
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16", "F32"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poison: float) -> None:
+    x = np.ones((11, 512), np.float32)
+    x[4, 300] = poison
+    w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
+    y = gpu_ops.matmul(pack, w, dtype, 5, 512, x)
+    assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(11) != 4)
+
+
+def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
+    def product(dtype: str, n_bytes: int, n_in: int) -> None:
+        gpu_ops.matmul(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32))
+
+    with pytest.raises(UnsupportedError, match="Q5_K weights have no device layout"):
+        product("Q5_K", 176, 256)
+    with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
+        product("Q4_K", 0, 100)
