@@ -66,17 +66,6 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays.
     """
 
-def kv_append(pack: lucebox._engine.gpu.Pack, k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
-    """The bytes of the pages of K and of V after the append."""
-
-def kv_move(pack: lucebox._engine.gpu.Pack, k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
-    """The bytes of the pages of K and of V after the move."""
-
-def attention(pack: lucebox._engine.gpu.Pack, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int, scale: float, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> object:
-    """
-    The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.
-    """
-
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""
 
@@ -87,5 +76,10 @@ def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: 
 
 def choose_delta(manifest_json: str, n_sms: int, rows: int, n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> list[dict]:
     """The launches of a gated_delta, in their order."""
+
+def choose_attention(manifest_json: str, n_sms: int, k_type: str, v_type: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, capacity: int) -> list[dict]:
+    """
+    The attention, and the merge of its splits where there are any. Their partials are held to the scratch.
+    """
 
 def choose_tile(manifest_json: str, n_sms: int, dtype: str, n_out: int, n_in: int, rows: int) -> dict: ...
