@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lucebox import _engine
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights

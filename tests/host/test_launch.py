@@ -94,7 +94,8 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
             assert (kernels[0] == "narrow_rows_kernel") == narrow
             assert f"_{dtype.lower()}_" in kernels[narrow]
             has_sum = "linear_batch_sum_kernel" in kernels
-            assert batch["scratch_bytes"] >= narrow * rows * n_in * 2 and (batch["scratch_bytes"] > 0) == (narrow or has_sum)
+            assert batch["scratch_bytes"] >= narrow * rows * n_in * 2
+            assert (batch["scratch_bytes"] > 0) == (narrow or has_sum)
 
 
 def test_a_batch_keeps_every_multiprocessor_busy() -> None:

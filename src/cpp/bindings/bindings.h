@@ -17,10 +17,10 @@ void bind_launch(nanobind::module_& m);         // the choice of kernel and geom
 void bind_ops(nanobind::module_& m);            // single ops on numpy arrays
 void bind_ops_linear(nanobind::module_& m);     // its part for products with weights
 void bind_ops_rows(nanobind::module_& m);       // its part for rows, conversions and the layout of weights
-void bind_gpu_matmul(nanobind::module_& m);  // its part for products with many rows
-void bind_launch(nanobind::module_& m);      // the choice of kernel and geometry
-void bind_ops(nanobind::module_& m);         // single ops on numpy arrays
-void bind_ops_linear(nanobind::module_& m);  // its part for products with weights
-void bind_ops_rows(nanobind::module_& m);    // its part for rows, conversions and the layout of weights
+void bind_gpu_matmul(nanobind::module_& m);     // its part for products with many rows
+void bind_launch(nanobind::module_& m);         // the choice of kernel and geometry
+void bind_ops(nanobind::module_& m);            // single ops on numpy arrays
+void bind_ops_linear(nanobind::module_& m);     // its part for products with weights
+void bind_ops_rows(nanobind::module_& m);       // its part for rows, conversions and the layout of weights
 
 }  // namespace lb

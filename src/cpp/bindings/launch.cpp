@@ -13,8 +13,8 @@
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "launch/linear.h"
-#include "launch/sample.h"
 #include "launch/linear_batch.h"
+#include "launch/sample.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
