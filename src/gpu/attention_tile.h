@@ -36,7 +36,7 @@ LB_DEVICE void copy_slots(T* to, const T* from, int n_valid, int thread) {
 }
 template <class T, int kDim, int kSlots, int kThreads>
 LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
-  LB_UNROLL
+  LB_UNROLL_BY(2)
   for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
     const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
     Vec<bf16, 8> v = {};

@@ -229,3 +229,11 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     with pytest.raises(InvalidRequestError, match="head_dim must be a multiple of 8 up to 512"):
         pages = np.zeros((1, 1, PAGE, 20), np.uint16)
         gpu_ops.attention(pack, normal(rng, 1, 1, 20), pages, pages, "F16", "F16", np.zeros(1, np.int32), 0, 1.0)
+
+
+def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
+    """One row over 101 slots: 4 heads of queries and of results, 2 of keys and of values."""
+    timed = gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
+    assert timed["seconds"] > 0 and "attention_few_f16_64_kernel" in timed["launch"]
+    assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
+    assert timed["flops"] == 4 * 4 * 64 * 101
