@@ -33,15 +33,18 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *few, *many;
+  const char *few, *many, *prefill;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel"},
-    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel"},
-    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel"},
-    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel"},
-    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel"},
+    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel"},
+    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
+     "attention_prefill_f16_128_kernel"},
+    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr},
+    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
+     "attention_prefill_bf16_64_kernel"},
+    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
+     "attention_prefill_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)
@@ -74,8 +77,15 @@ BlockShape block_shape(const Attention& op, const Target& target) {
     const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
     return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
   }
-  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n); });
-  return {tile->many, kManyQueries, kBlocksPerSm, ring, many_shared_bytes(dim, ring), false};
+  const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
+  const int n_tiles = is_prefill ? 2 : 1;
+  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n_tiles, n); });
+  return {is_prefill ? tile->prefill : tile->many,
+          many_queries(n_tiles),
+          kBlocksPerSm,
+          ring,
+          many_shared_bytes(dim, n_tiles, ring),
+          false};
 }
 
 int most_splits(int capacity) {
@@ -87,10 +97,10 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 
 }  // namespace
 
-// The blocks of a split op are at most what the chip holds at once: of kManyQueries queries each, or of kFewQueries and
-// up to twice as many.
+// The blocks of a split op are at most what the chip holds at once: kBlocksPerSm of up to 128 queries each, or up to
+// twice as many of kFewQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
-  const long by_blocks = long(kBlocksPerSm) * target.n_sms * kManyQueries;
+  const long by_blocks = long(kBlocksPerSm) * target.n_sms * many_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * most_splits(capacity);
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }
