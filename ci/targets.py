@@ -104,6 +104,7 @@ class Kernels:
     """Stems of the sources that go in."""
 
     common: tuple[str, ...] | None = None  # of src/gpu; absent: all of them
+    without: tuple[str, ...] = ()  # of all of them: what needs more registers or other instructions than the chip has
     vendor: tuple[str, ...] = ()  # of the vendor's own folder
 
 
@@ -140,7 +141,8 @@ class Target:
     def sources(self, root: Path = ROOT) -> list[str]:
         """The kernel files that are compiled for it, from the root."""
         common = self.kernels.common
-        stems = sorted(file.stem for file in (root / "src/gpu").glob("*.cpp")) if common is None else common
+        every = sorted(file.stem for file in (root / "src/gpu").glob("*.cpp"))
+        stems = [stem for stem in every if stem not in self.kernels.without] if common is None else common
         own = VENDORS[self.vendor][1]
         return [f"src/gpu/{stem}.cpp" for stem in stems] + [own.format(stem) for stem in self.kernels.vendor]
 
@@ -280,7 +282,7 @@ def _check_boards(target: Target, folder: str, root: Path) -> str | None:
 
 
 def _check_kernels(target: Target, folder: str, root: Path) -> str | None:
-    named = [f"src/gpu/{stem}.cpp" for stem in target.kernels.common or ()]
+    named = [f"src/gpu/{stem}.cpp" for stem in (*(target.kernels.common or ()), *target.kernels.without)]
     named += [VENDORS[target.vendor][1].format(stem) for stem in target.kernels.vendor]
     for file in named:
         if not (root / file).is_file():

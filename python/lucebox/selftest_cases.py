@@ -105,7 +105,7 @@ RUN = 64  # rows of a recurrent layer that the CPU takes at once
 # (key heads, value heads, dk, dv), rows: a step, trees, long chains; more slices than any chip has multiprocessors.
 RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
 # (query heads, KV heads, head_dim), rows: few and many queries a KV head, and a head_dim that no matrix unit takes.
-ATTENTION = (((6, 2, 64), (1, 7)), ((6, 1, 128), (2, 33)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
+ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 13, 22, 32, 47, 64, 130)
@@ -261,7 +261,8 @@ def _attentions(rng: np.random.Generator) -> Iterator[Case]:
                 for n_past in (0, 5, 205):
                     types = (dtype, dtype)
                     pages, table = _pages(rng, types, kv_heads, dim), rng.permutation(5).astype(np.int32)
-                    parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if n_past == 5 else None
+                    is_tree = n_past == 5 and rows <= 64
+                    parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if is_tree else None
                     masks = None if parent is None else _ancestors(parent)
                     gate = _normal(rng, rows, heads, dim) if n_past else None
                     q = _normal(rng, rows, heads, dim)

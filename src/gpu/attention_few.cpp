@@ -52,23 +52,23 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
   stage_queries<T, kDim>(q, op, queries, 0, kFewQueries);
   block_barrier();
 
-  QueryTile<T, kDim, kSlots> tile;
+  QueryTiles<T, kDim, kSlots, 1> tile;
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kPageTokens - n_past;  // of the tile's first slot from the rows of this append
     const T* k = ring.take();
     tile.meet(
         q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
-        [&](int row, int slot) { return sees(op, min(queries.row(lane_row(row)), op.rows - 1), offset + slot); });
+        [&](int row, int slot) { return sees(op, min(queries.row(row), op.rows - 1), offset + slot); });
   }
   tile.close();
 
   // m and l of each warp, then m of the block, and what finishes o.
   float* all_m = stats;
   float* all_l = stats + (kAttentionWarps + 1) * kFewQueries;
-  for_each_row(tile.o[0], [&](int i, int column, float&) {
+  for_each_row(tile.o[0][0], [&](int i, int column, float&) {
     if (column != 0) return;
-    store(all_m + warp() * kFewQueries + lane_row(i), tile.m[i]);
-    store(all_l + warp() * kFewQueries + lane_row(i), tile.l[i]);
+    store(all_m + warp() * kFewQueries + lane_row(i), tile.m[0][i]);
+    store(all_l + warp() * kFewQueries + lane_row(i), tile.l[0][i]);
   });
   block_barrier();
   float* block_m = all_m + kAttentionWarps * kFewQueries;
@@ -92,11 +92,11 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     const float m = load<float>(block_m + lane_row(i));
-    factors[i] = exp2_fast(tile.m[i] - (m == kNothingSeen ? 0.0f : m)) * load<float>(block_scale + lane_row(i));
+    factors[i] = exp2_fast(tile.m[0][i] - (m == kNothingSeen ? 0.0f : m)) * load<float>(block_scale + lane_row(i));
   }
   LB_UNROLL
   for (int half = 0; half < 2; ++half) {
-    tile.put(reinterpret_cast<float*>(own_ring), half, factors);
+    tile.put(reinterpret_cast<float*>(own_ring), 0, half, factors);
     block_barrier();
     for (int i = 4 * thread_id(); i < queries.n * kHalf; i += 4 * n_threads()) {
       const int query = i / kHalf, column = i % kHalf;

@@ -33,10 +33,11 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   const int part = thread_id() / n_columns, column = thread_id() % n_columns * 4;
   f32x4 sum = {};
   if (part < n_parts) {
+    LB_UNROLL_BY(4)
     for (int s = part; s < p.n_splits; s += n_parts) {
       const float weight = weights[s];
-      if (weight == 0) continue;  // there may be no o
-      const auto o = load<f32x4>(p.o + (s * step + first) * dim + column);
+      f32x4 o = {};  // there is none where nothing was seen
+      if (weight != 0) o = load<f32x4>(p.o + (s * step + first) * dim + column);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) sum[j] += weight * o[j];
     }

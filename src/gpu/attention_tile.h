@@ -36,7 +36,7 @@ LB_DEVICE void copy_slots(T* to, const T* from, int n_valid, int thread) {
 }
 template <class T, int kDim, int kSlots, int kThreads>
 LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
-  LB_UNROLL
+  LB_UNROLL_BY(2)
   for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
     const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
     Vec<bf16, 8> v = {};
@@ -93,77 +93,96 @@ struct Ring {
   }
 };
 
-// 16 queries of a warp.
-template <class T, int kDim, int kSlots>
-struct QueryTile {
+// 16 kTiles queries of a warp: the more tiles, the more often an operand of K or V is used that was read from shared
+// memory, which is what limits long appends.
+template <class T, int kDim, int kSlots, int kTiles>
+struct QueryTiles {
   static constexpr int kStride = operand_stride(kDim);
-  float m[kLaneRows], l[kLaneRows];  // of the lane's rows; l of the lane's own columns until close()
-  FragmentC o[kDim / 16];
+  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; l of the lane's own columns until close()
+  FragmentC o[kTiles][kDim / 16];
 
-  LB_DEVICE QueryTile() {
+  LB_DEVICE QueryTiles() {
     LB_UNROLL
-    for (int i = 0; i < kLaneRows; ++i) m[i] = kNothingSeen, l[i] = 0;
-    LB_UNROLL
-    for (int i = 0; i < kDim / 16; ++i) fill(o[i], 0);
+    for (int t = 0; t < kTiles; ++t) {
+      LB_UNROLL
+      for (int i = 0; i < kLaneRows; ++i) m[t][i] = kNothingSeen, l[t][i] = 0;
+      LB_UNROLL
+      for (int i = 0; i < kDim / 16; ++i) fill(o[t][i], 0);
+    }
   }
 
-  // S of one tile of K, its weights, and nothing more of V than `take_v` brings while they are computed.
-  // may_see(i, slot): whether the i-th of the lane's rows sees a slot of this tile; asked where `is_masked`.
+  // Scores over a tile of K, their weights, and what these make of a tile of V, which `take_v` brings meanwhile.
+  // may_see(row, slot): whether the warp's query sees a slot of this tile; asked where `is_masked`.
   template <class TakeV, class MaySee>
   LB_DEVICE void meet(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, MaySee&& may_see) {
-    FragmentC s[kSlots / 16];
+    FragmentC s[kTiles][kSlots / 16];
     LB_UNROLL
-    for (int j = 0; j < kSlots / 16; ++j) fill(s[j], 0);
+    for (int t = 0; t < kTiles; ++t) {
+      LB_UNROLL
+      for (int j = 0; j < kSlots / 16; ++j) fill(s[t][j], 0);
+    }
     LB_UNROLL
     for (int d = 0; d < kDim; d += 16) {
-      FragmentA<T> a;
-      load_shared(a, q + d, kStride);
+      FragmentA<T> a[kTiles];
+      LB_UNROLL
+      for (int t = 0; t < kTiles; ++t) load_shared(a[t], q + 16 * t * kStride + d, kStride);
       LB_UNROLL
       for (int j = 0; j < kSlots / 16; ++j) {
         FragmentB<T> b;
         load_shared(b, k + 16 * j * kStride + d, kStride);
-        multiply(s[j], a, b);
+        LB_UNROLL
+        for (int t = 0; t < kTiles; ++t) multiply(s[t][j], a[t], b);
       }
     }
-    if (is_masked) {
-      LB_UNROLL
-      for (int j = 0; j < kSlots / 16; ++j)
-        for_each_row(s[j], [&](int i, int column, float& score) {
-          if (!may_see(i, 16 * j + column)) score = kNothingSeen;
-        });
+    LB_UNROLL
+    for (int t = 0; t < kTiles; ++t) {
+      if (is_masked) {
+        LB_UNROLL
+        for (int j = 0; j < kSlots / 16; ++j)
+          for_each_row(s[t][j], [&](int i, int column, float& score) {
+            if (!may_see(16 * t + lane_row(i), 16 * j + column)) score = kNothingSeen;
+          });
+      }
+      weigh(s[t], m[t], l[t], o[t]);
     }
-    weigh(s);
     const T* v = take_v();
     LB_UNROLL
     for (int j = 0; j < kSlots / 16; ++j) {
-      FragmentA<T> a;
-      to_operand(a, s[j], scratch);
+      FragmentA<T> a[kTiles];
+      LB_UNROLL
+      for (int t = 0; t < kTiles; ++t) to_operand(a[t], s[t][j], scratch);
       LB_UNROLL
       for (int d = 0; d < kDim; d += 16) {
         if (kSlots == 16 && d % 64 == 0) warp_barrier();  // sm_75 would read all operands ahead, and spill
         FragmentB<T> b;
         load_shared_transposed(b, v + 16 * j * kStride + d, kStride);
-        multiply(o[d / 16], a, b);
+        LB_UNROLL
+        for (int t = 0; t < kTiles; ++t) multiply(o[t][d / 16], a[t], b);
       }
     }
   }
 
   LB_DEVICE void close() {
     LB_UNROLL
-    for (int i = 0; i < kLaneRows; ++i) l[i] = row_sum(l[i]);
+    for (int t = 0; t < kTiles; ++t) {
+      LB_UNROLL
+      for (int i = 0; i < kLaneRows; ++i) l[t][i] = row_sum(l[t][i]);
+    }
   }
-  // Half of o's columns, each row by its factor, [16][kDim / 2 + 4].
-  LB_DEVICE void put(float* to, int half, const float (&factors)[kLaneRows]) {
+
+  // Half of the columns of o, each row by its factor, [16][kDim / 2 + 4].
+  LB_DEVICE void put(float* to, int t, int half, const float (&factors)[kLaneRows]) {
     LB_UNROLL
     for (int d = 0; d < kDim / 32; ++d)
-      for_each_row(o[half * kDim / 32 + d], [&](int i, int column, float& sum) {
+      for_each_row(o[t][half * kDim / 32 + d], [&](int i, int column, float& sum) {
         store(to + lane_row(i) * (kDim / 2 + 4) + 16 * d + column, sum * factors[i]);
       });
   }
 
  private:
   // Scores become weights under the new maximum; what was summed under the old one shrinks, where it has grown.
-  LB_DEVICE void weigh(FragmentC (&s)[kSlots / 16]) {
+  LB_DEVICE static void weigh(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],
+                              FragmentC (&o)[kDim / 16]) {
     float top[kLaneRows];
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) top[i] = m[i];

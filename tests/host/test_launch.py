@@ -23,17 +23,18 @@ CONSTANTS = {
     for shape in (ROOT / "src" / "cpp" / "launch").glob("*_shape.h")
     for name, value in re.findall(r"(k\w+) = (\d+)[,;]", shape.read_text())
 }
-KERNELS = {
-    name: CONSTANTS.get(threads) or int(threads)
+SOURCES = {
+    f"src/gpu/{source.name}": {name: CONSTANTS.get(threads) or int(threads) for name, threads in KERNEL.findall(text)}
     for source in (ROOT / "src" / "gpu").glob("*.cpp")
-    for name, threads in KERNEL.findall(source.read_text())
+    for text in [source.read_text()]
 }
+KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 N_SMS = 20
 
 
 def manifest(name: str, **changes: object) -> str:
-    """A pack of every kernel of the sources, as its manifest tells."""
+    """A pack of all that the sources have for a target, as its manifest tells."""
     target = targets.load(name)
     capabilities = {key: getattr(target.capabilities, key) for key in
                     ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
@@ -42,7 +43,11 @@ def manifest(name: str, **changes: object) -> str:
         "vendor": target.vendor,
         "capabilities": capabilities,
         "tuning": asdict(target.tuning),
-        "kernels": [{"name": kernel, "max_threads": threads} for kernel, threads in KERNELS.items()],
+        "kernels": [
+            {"name": kernel, "max_threads": threads}
+            for source in target.sources()
+            for kernel, threads in SOURCES[source].items()
+        ],
     }
     return json.dumps({**value, **changes})
 
@@ -172,13 +177,16 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 check(launch, name)
             kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
             if types[0] == types[1] and types[0] != "F32" and head_dim in (64, 128, 256):
-                queries, size = (16, "few") if rows * group <= 16 else (64, "many")
+                is_few = rows * group <= 16
+                is_prefill = rows > 64 and head_dim < 256 and "gfx" not in name
+                queries, size = (16, "few") if is_few else (128, "prefill") if is_prefill else (64, "many")
+                per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_few else 2
                 assert kernel == f"attention_{size}_{types[0].lower()}_{head_dim}_kernel"
             else:
-                queries = 8
+                queries, per_sm = 8, 2
                 assert kernel == "attention_any_kernel"
             blocks = n_kv_heads * -(-rows * group // queries)
-            assert grid.prod() <= max(blocks, 2 * N_SMS)
+            assert grid.prod() <= max(blocks, per_sm * N_SMS)
             assert grid.prod() > N_SMS or grid.prod() == blocks * -(-capacity // 128)
             assert (len(chosen) > 1) == (grid.prod() > blocks)
 

@@ -2,6 +2,7 @@
 // can be compared bit by bit; the two functions that write a cache return its pages.
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
+#include "bindings/gpu_timing.h"
 
 using namespace nanobind::literals;
 
@@ -115,6 +116,74 @@ nb::object attention(PythonPack& pack, In<float, 3> q, Pages k_pages, Pages v_pa
   return call.read(o, q.shape(0), q.shape(1), q.shape(2));
 }
 
+// Keys or values between 1/2 and 1 of either sign: bits without a pattern, and no infinity or NaN.
+gpu::Buffer random_pages(PythonPack& pack, DType type, size_t count, uint64_t seed) {
+  const uint64_t keep = type == DType::kF16 ? 0x83ff'83ff'83ff'83ff : 0x807f'807f'807f'807f;
+  const uint64_t exponents = type == DType::kF16 ? 0x3800'3800'3800'3800 : 0x3f00'3f00'3f00'3f00;
+  gpu::Buffer buffer(pack.device(), count * info(type).block_bytes);
+  std::vector<uint64_t> values((std::min<size_t>(buffer.size(), 64 << 20) + 7) / 8);
+  for (uint64_t& value : values) {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    value = type == DType::kF32 ? (seed & 0x807f'ffff'807f'ffff) | 0x3f00'0000'3f00'0000 : (seed & keep) | exponents;
+  }
+  const size_t piece = values.size() * 8;
+  for (size_t at = 0; at < buffer.size(); at += piece)
+    pack.stream().copy_to_device(buffer.data() + at, values.data(), std::min(piece, buffer.size() - at));
+  pack.stream().synchronize();
+  return buffer;
+}
+
+nb::dict time_attention(PythonPack& pack, const std::string& dtype, int rows, int n_heads, int n_kv_heads, int head_dim,
+                        int n_past, int capacity, int sets, int replays, int tries) {
+  LB_CHECK(sets >= 1 && replays >= 1 && tries >= 1, kInvalid, "sets, replays and tries must be at least 1");
+  LB_CHECK(n_past >= 0 && n_past + rows <= capacity, kInvalid, "n_past and rows do not fit the capacity");
+  const DType type = dtype_named(dtype);
+  const int n_pages = (capacity + kPageTokens - 1) / kPageTokens;
+  const size_t values = size_t(n_pages) * kPageTokens * n_kv_heads * head_dim,
+               q_values = size_t(rows) * n_heads * head_dim;
+  std::vector<int32_t> table(n_pages);
+  for (int i = 0; i < n_pages; ++i) table[i] = n_pages - 1 - i;
+  Call call(pack);
+  const gpu::Buffer q = random_pages(pack, DType::kF32, q_values, 88172645463325252ull);
+  float* o = call.out<float>(q_values);
+  std::byte* scratch =
+      call.out<std::byte>(gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target()));
+  const int32_t* device_table = call.in(table);
+  const int32_t* device_n_past = call.in(&n_past, 1);
+  std::deque<gpu::Buffer> memory;
+  std::vector<gpu::AttentionLaunches> all;
+  Attention op{};
+  for (int set = 0; set < sets; ++set) {
+    void* k = memory.emplace_back(random_pages(pack, type, values, 88172645463325252ull + set)).data();
+    void* v = memory.emplace_back(random_pages(pack, type, values, 77172645463325252ull + set)).data();
+    op = {.q = reinterpret_cast<const float*>(q.data()),
+          .gate = nullptr,
+          .o = o,
+          .cache = {k, v, device_table, type, type, n_kv_heads, head_dim},
+          .tree = {},
+          .n_past = device_n_past,
+          .rows = rows,
+          .n_heads = n_heads,
+          .gate_row_stride = 0,
+          .gate_head_stride = 0,
+          .scale = 1.0f / float(head_dim)};
+    all.push_back(gpu::choose(op, capacity, scratch, pack.target()));
+  }
+  const double seconds = time_on_device(pack, replays, tries, [&] {
+    for (const gpu::AttentionLaunches& launches : all)
+      for (int j = 0; j < launches.n; ++j) pack.run(launches.launches[j], launches.params);
+  });
+  pack.take_started();
+  nb::dict result;
+  result["seconds"] = seconds / sets;
+  result["bytes"] = gpu::bytes_of(op, n_past);
+  result["flops"] = gpu::flops_of(op, n_past);
+  result["launch"] = gpu::to_string(all[0].launches[0]);
+  return result;
+}
+
 }  // namespace
 
 void bind_gpu_attention(nb::module_& m) {
@@ -125,6 +194,11 @@ void bind_gpu_attention(nb::module_& m) {
   m.def("attention", &attention, "pack"_a, "q"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a,
         "n_past"_a, "scale"_a, "gate"_a = nb::none(), "ancestors"_a = nb::none(),
         "The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.");
+  m.def("time_attention", &time_attention, "pack"_a, "dtype"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a,
+        "n_past"_a, "capacity"_a, "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
+        "Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to "
+        "move, "
+        "the flops of the slots its rows see, and the launch.");
 }
 
 }  // namespace lb

@@ -10,7 +10,9 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kBlocksPerSm = 2;    // what the kernels' registers and shared memory allow on a chip with room for both
+// Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
+constexpr int kBlocksPerSm = 2;
+constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
 constexpr int kPagesPerSplit = 2;  // fewer would not pay for their partials
 
 std::string describe(const Attention& op) {
@@ -31,15 +33,18 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *few, *many;
+  const char *few, *many, *prefill;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel"},
-    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel"},
-    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel"},
-    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel"},
-    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel"},
+    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel"},
+    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
+     "attention_prefill_f16_128_kernel"},
+    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr},
+    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
+     "attention_prefill_bf16_64_kernel"},
+    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
+     "attention_prefill_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)
@@ -50,7 +55,7 @@ const TileKernel* tile_kernel(const KvLayer& cache) {
 // What a block of each kind takes.
 struct BlockShape {
   const char* kernel;
-  int queries;
+  int queries, per_sm;
   int ring;
   size_t shared_bytes;
   bool splits_first;  // x is the split; else x is the tile of queries, z the split
@@ -67,13 +72,20 @@ int ring_of(const Target& target, Bytes&& bytes) {
 BlockShape block_shape(const Attention& op, const Target& target) {
   const int dim = op.cache.head_dim;
   const TileKernel* tile = tile_kernel(op.cache);
-  if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, 0, any_shared_bytes(dim), false};
+  if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
   if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kFewQueries) {
     const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
-    return {tile->few, kFewQueries, ring, few_shared_bytes(dim, ring), true};
+    return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
   }
-  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n); });
-  return {tile->many, kManyQueries, ring, many_shared_bytes(dim, ring), false};
+  const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
+  const int n_tiles = is_prefill ? 2 : 1;
+  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n_tiles, n); });
+  return {is_prefill ? tile->prefill : tile->many,
+          many_queries(n_tiles),
+          kBlocksPerSm,
+          ring,
+          many_shared_bytes(dim, n_tiles, ring),
+          false};
 }
 
 int most_splits(int capacity) {
@@ -85,9 +97,10 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 
 }  // namespace
 
-// A split block leaves at most kManyQueries queries; there are no more than kBlocksPerSm * n_sms of them.
+// The blocks of a split op are at most what the chip holds at once: kBlocksPerSm of up to 128 queries each, or up to
+// twice as many of kFewQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
-  const long by_blocks = long(kBlocksPerSm) * target.n_sms * kManyQueries;
+  const long by_blocks = long(kBlocksPerSm) * target.n_sms * many_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * most_splits(capacity);
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }
@@ -107,7 +120,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   const int n_tiles = (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
-  const int n_splits = int(std::clamp<long>(long(kBlocksPerSm) * target.n_sms / blocks, 1, most_splits(capacity)));
+  const int n_splits = int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, most_splits(capacity)));
 
   AttentionLaunches result = {};
   result.n = n_splits > 1 ? 2 : 1;
@@ -132,6 +145,18 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
        .overlap_previous = true},
       target, what);
   return result;
+}
+
+size_t bytes_of(const Attention& op, int n_past) {
+  const KvLayer& cache = op.cache;
+  const size_t slot = row_bytes(cache.k_type, size_t(cache.head_dim)) + row_bytes(cache.v_type, size_t(cache.head_dim));
+  const size_t values = size_t(op.rows) * op.n_heads * cache.head_dim;
+  return slot * cache.n_kv_heads * (size_t(n_past) + op.rows) + values * (op.gate ? 3 : 2) * sizeof(float);
+}
+
+double flops_of(const Attention& op, int n_past) {
+  const double slots = op.rows * (n_past + (op.rows + 1) / 2.0);
+  return 4.0 * op.n_heads * op.cache.head_dim * slots;
 }
 
 Launch choose(const KvAppend& op, const Target& target) {

@@ -22,6 +22,10 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
 // For every append of at most max_rows rows.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
 
+// What has to move, K and V once, and what a row and head multiply over the slots that a chain's row sees.
+size_t bytes_of(const Attention& op, int n_past);
+double flops_of(const Attention& op, int n_past);
+
 Launch choose(const KvAppend& op, const Target& target);
 Launch choose(const KvMove& op, const Target& target);
 

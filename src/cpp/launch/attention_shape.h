@@ -23,12 +23,13 @@ struct AttentionSplits {
 // A block has four warps and one KV head. Queries are the rows times the query heads of that KV head.
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
 inline constexpr int kFewQueries = 16;   // attention_few: each warp has them all, and a quarter of the slots
-inline constexpr int kManyQueries = 64;  // attention_many: each warp has 16 of them, and all slots
 inline constexpr int kAnyQueries = 8, kAnySlots = 16;
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMaxSplits = 512;
 
-LB_FN constexpr int many_slots(int head_dim) { return head_dim > 128 ? 32 : 64; }
+// Queries of a block of attention_many, a warp having 16 n_tiles, and the slots of its tiles: what registers allow.
+LB_FN constexpr int many_queries(int n_tiles) { return 16 * kAttentionWarps * n_tiles; }
+LB_FN constexpr int many_slots(int head_dim, int n_tiles) { return head_dim * n_tiles > 128 ? 32 : 64; }
 
 // Rows of a tile of 16-bit operands start in different banks, 16-byte aligned.
 LB_FN constexpr int operand_stride(int head_dim) { return head_dim + 8; }
@@ -41,9 +42,9 @@ LB_FN constexpr size_t few_shared_bytes(int head_dim, int ring) {
   return operand_bytes(kFewQueries, head_dim) * (1 + kAttentionWarps * ring) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kFewQueries * (kAttentionWarps + 1);
 }
-LB_FN constexpr size_t many_shared_bytes(int head_dim, int ring) {
-  return operand_bytes(kManyQueries, head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
-         operand_bytes(many_slots(head_dim), head_dim) * ring;
+LB_FN constexpr size_t many_shared_bytes(int head_dim, int n_tiles, int ring) {
+  return operand_bytes(many_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
+         operand_bytes(many_slots(head_dim, n_tiles), head_dim) * ring;
 }
 // fp32: queries, slots of K or of V, scores, and the factor of each query's sums so far.
 LB_FN constexpr size_t any_shared_bytes(int head_dim) {

@@ -1,0 +1,97 @@
+// The body of attention for many queries a KV head: batches of rows, trees and prefill.
+//
+// Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and meets every tile of K and V
+// that the block brings into shared memory; tiles behind the last row of a chain are left out, and the long ones of a
+// prefill start first. Blocks of one split are neighbours, so that K and V come from the L2 cache for all but one.
+// Bound: bandwidth up to about 64 queries a KV head, arithmetic beyond: 4 head_dim flops a query and slot.
+#pragma once
+
+#include "attention_tile.h"
+
+namespace lb::gpu {
+
+struct BlockBarrier {
+  LB_DEVICE void operator()() const { block_barrier(); }
+};
+
+template <class Stored, int kDim, int kTiles>
+LB_DEVICE void attention_many(const AttentionSplits& p) {
+  using T = Operand<Stored>;
+  constexpr int kSlots = many_slots(kDim, kTiles), kStride = operand_stride(kDim);
+  constexpr int kQueries = many_queries(kTiles), kWarpQueries = 16 * kTiles;
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  T* q = reinterpret_cast<T*>(shared);
+  T* scratch = q + kQueries * kStride;
+  T* buffers = scratch + kAttentionWarps * kOperandScratch;
+  dependents_may_launch();
+  wait_for_previous();
+
+  const Attention& op = p.op;
+  const Queries queries(op, block_id_y());
+  const int split = block_id_z(), n_past = *op.n_past;
+  const int first = (n_blocks() - 1 - block_id()) * kQueries;
+  const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
+  const int end = slots_seen(op, n_past, last_row);
+  const PageRun pages = pages_of(split, p.n_splits, end);
+  const int first_slot = pages.begin * kPageTokens;
+  const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
+
+  Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier> ring = {
+      .cache = op.cache,
+      .kv_head = queries.kv_head,
+      .n_buffers = p.ring,
+      .thread = thread_id(),
+      .buffers = buffers,
+      .first_slot = first_slot,
+      .step = kSlots,
+      .end = end,
+      .n_tiles = (n_slots + kSlots - 1) / kSlots,
+  };
+  ring.start();
+  stage_queries<T, kDim>(q, op, queries, first, kQueries);
+  block_barrier();
+
+  QueryTiles<T, kDim, kSlots, kTiles> tile;
+  const int own_first = first + warp() * kWarpQueries;
+  T* own_q = q + warp() * kWarpQueries * kStride;
+  for (int i = 0; i < ring.n_tiles; ++i) {
+    const int offset = first_slot + i * kSlots - n_past;  // of the tile's first slot from the rows of this append
+    const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0);
+    const T* k = ring.take();
+    tile.meet(
+        own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
+        [&](int row, int slot) { return sees(op, min(queries.row(own_first + row), last_row), offset + slot); });
+  }
+  tile.close();
+
+  // o by way of the memory of the warp's own queries, half of the columns at a time, so that whole lines are written.
+  constexpr int kHalf = kDim / 2;
+  float* columns = reinterpret_cast<float*>(own_q);
+  LB_UNROLL
+  for (int t = 0; t < kTiles; ++t) {
+    const int first_of_tile = own_first + 16 * t;
+    if (p.n_splits > 1) {
+      for_each_row(tile.o[t][0], [&](int i, int column, float&) {
+        const int query = first_of_tile + lane_row(i);
+        if (column == 0 && query < queries.n) write_softmax(p, queries, query, tile.m[t][i], tile.l[t][i], split);
+      });
+      if (ring.n_tiles == 0) continue;
+    }
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) tile.l[t][i] = p.n_splits > 1 ? 1.0f : 1.0f / tile.l[t][i];
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      warp_barrier();
+      tile.put(columns, t, half, tile.l[t]);
+      warp_barrier();
+      for (int i = 4 * lane(); i < 16 * kHalf; i += 4 * 32) {
+        const int query = first_of_tile + i / kHalf, column = i % kHalf;
+        if (query < queries.n)
+          write_columns(p, queries, query, half * kHalf + column,
+                        load<f32x4>(columns + i / kHalf * (kHalf + 4) + column), split);
+      }
+    }
+  }
+}
+
+}  // namespace lb::gpu
