@@ -83,16 +83,6 @@ LB_DEVICE void load(BytesB (&b)[2], const void* from, int stride) {
   const char* row = static_cast<const char*>(from) + lane() % 8 * stride + lane() / 8 * 16;
   load_matrices(b[0].r[0], b[0].r[1], b[1].r[0], b[1].r[1], row);
 }
-// 16 rows of 16 values of 16 bits.
-template <class T>
-LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
-  load_matrices(a.r[0], a.r[1], a.r[2], a.r[3], from + lane() % 16 * stride + lane() / 16 * 8);
-}
-template <class T>
-LB_DEVICE void load_shared(FragmentB<T>& b, const T* from, int stride) {
-  load_matrices(b.r[0], b.r[1], b.r[2], b.r[3], from + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8);
-}
-
 LB_DEVICE uint32_t pack_pair(float lo, float hi, f16) {
   uint32_t pair;
 #if __CUDA_ARCH__ >= 800

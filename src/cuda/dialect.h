@@ -20,7 +20,7 @@
 #include "memory.h"
 #include "sync.h"
 #include "matrix.h"
+#include "matrix_chain.h"
 #include "byte_matrix.h"
 #include "../gpu/reductions.h"
-#include "matrix_chain.h"
 // clang-format on

@@ -97,12 +97,6 @@ LB_DEVICE void load(BytesB (&b)[2], const void* from, int stride) {
   load(b[0].half, from, stride);
   load(b[1].half, static_cast<const char*>(from) + 32, stride);
 }
-// 16 rows of 16 values of 16 bits.
-template <class Fragment, class T>
-LB_DEVICE void load_shared(Fragment& fragment, const T* from, int stride) {
-  load(fragment, from, stride);
-}
-
 typedef int WmmaSums __attribute__((ext_vector_type(8)));
 
 LB_DEVICE WmmaSums multiply_sixteen(WmmaSums c, const ByteHalf& a, const ByteHalf& b) {

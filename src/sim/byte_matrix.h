@@ -79,13 +79,6 @@ inline void load(BytesB (&b)[2], const void* from, int stride) {
   const char* rows = sim::shared_rows(from, stride, "load of BytesB");
   for (int i = 0; i < 4; ++i) b[i / 2].r[i % 2] = load<uint32_t>(rows + lane() / 4 * stride + i * 16 + lane() % 4 * 4);
 }
-// 16 rows of 16 values of 16 bits.
-template <class Fragment, class T>
-void load_shared(Fragment& fragment, const T* from, int stride) {
-  sim::shared_rows(from, stride * 2, "load_shared of a fragment");
-  load(fragment, from, stride);
-}
-
 namespace sim {
 
 // k words of each row: the operands meet in the warp's own memory, as words of 4 bytes.
