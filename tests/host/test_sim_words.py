@@ -163,6 +163,19 @@ def test_matrix_product(sim: SimPack, kind: str, depth: int) -> None:
     check("sim_sum", out, values[0] @ values[1].T, np.abs(values[0]) @ np.abs(values[1]).T)
 
 
+def test_a_chain_of_products(sim: SimPack) -> None:
+    """Whole numbers, exact in f16: A, B as [n, k], and M as [k, n], which is read the other way around."""
+    given = np.random.default_rng(3).integers(-3, 4, (3, 16, 16))
+    aligned = np.zeros(given.size + 8, np.uint16)
+    start = -aligned.ctypes.data % 16 // 2
+    aligned[start : start + given.size] = given.astype(np.float16).view(np.uint16).ravel()
+    out = np.zeros(17 * 16, np.float32)
+    assert sim.run("chain_kernel", row(32), aligned[start:], out) == ""
+    first = given[0] @ given[1].T
+    assert np.array_equal(out[:256].reshape(16, 16), first @ given[2])
+    assert np.array_equal(out[256:], first.max(axis=1))
+
+
 def test_a_collective_orders_its_warp(sim: SimPack) -> None:
     out = np.full(256, -1, np.int32)
     assert sim.run("warp_order_kernel", row(256), out=out) == ""

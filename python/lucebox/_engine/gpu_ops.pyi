@@ -58,6 +58,11 @@ def attention(pack: lucebox._engine.gpu.Pack, q: Annotated[NDArray[numpy.float32
     The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.
     """
 
+def time_attention(pack: lucebox._engine.gpu.Pack, dtype: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, capacity: int, sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
+    """
+    Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to move, the flops of the slots its rows see, and the launch.
+    """
+
 def rope_table(pack: lucebox._engine.gpu.Pack, pos: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], axis: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], inv_freq: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[object, object]: ...
 
 def causal_conv(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], history: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> tuple[object, object, object]:

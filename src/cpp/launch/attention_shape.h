@@ -22,7 +22,7 @@ struct AttentionSplits {
 
 // A block has four warps and one KV head. Queries are the rows times the query heads of that KV head.
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
-inline constexpr int kFewQueries = 16;   // attention_few: each warp has them all, and a quarter of the slots
+inline constexpr int kFewQueries = 16;  // attention_few: each warp has them all, and a quarter of the slots
 inline constexpr int kAnyQueries = 8, kAnySlots = 16;
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMaxSplits = 512;
