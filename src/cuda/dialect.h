@@ -5,6 +5,7 @@
 #define LB_FN static __device__ __forceinline__
 #define LB_TABLE __device__
 #define LB_UNROLL _Pragma("unroll")
+#define LB_KEEP_LOOP _Pragma("unroll 1")
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                \
   extern "C" __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) \
       name([[maybe_unused]] const __grid_constant__ Params p)

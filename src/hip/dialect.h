@@ -6,6 +6,7 @@
 #define LB_FN static inline __attribute__((device, always_inline))
 #define LB_TABLE __attribute__((device))
 #define LB_UNROLL _Pragma("unroll")
+#define LB_KEEP_LOOP _Pragma("unroll 1")
 // A work-group processor, which HIP counts as one multiprocessor, has four SIMDs of 32 lanes.
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                           \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(1, kMaxThreads),                   \

@@ -4,6 +4,7 @@
 
 #define LB_DEVICE inline
 #define LB_UNROLL
+#define LB_KEEP_LOOP
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \
   extern "C" void name(const Params& p);                                                                       \
   static const ::lb::gpu::sim::Registration<Params> name##_registration{#name, kMaxThreads, kMinBlocks, name}; \
