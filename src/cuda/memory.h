@@ -7,6 +7,13 @@
 
 namespace lb::gpu {
 
+inline constexpr bool kHasAsyncCopy =
+#if __CUDA_ARCH__ >= 800
+    true;
+#else
+    false;
+#endif
+
 template <class T>
 LB_DEVICE T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char lb_dynamic_shared[];

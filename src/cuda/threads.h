@@ -54,4 +54,14 @@ LB_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(kAllLanes, vote); }
 LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }
 
+// The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
+LB_DEVICE void keep_order() {}
+
+// v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
+// from one round to the next.
+LB_DEVICE int forget(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
 }  // namespace lb::gpu

@@ -70,11 +70,13 @@ LB_DEVICE int batch_units(const LinearBatch& p) {
 template <int kRows, int kBytes>
 LB_DEVICE void fetch_codes(const BatchPlace& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
-  static_assert(32 % kPieces == 0 && kRows % kStep == 0);
-  const int row = warp() * kRows + lane() / kPieces, byte = at.chunk * kBytes + lane() % kPieces * 16;
+  static_assert(32 % kPieces == 0);
+  const int thread = forget(thread_id()), row_of_warp = thread % 32 / kPieces;
+  if (kRows < kStep && row_of_warp >= kRows) return;
+  const int row = thread / 32 * kRows + row_of_warp, piece = thread % kPieces, byte = at.chunk * kBytes + piece * 16;
   const bool is_inside = byte < row_bytes;
   plane += byte;
-  to += row * batch_stride(kBytes) + lane() % kPieces * 16;
+  to += row * batch_stride(kBytes) + piece * 16;
   LB_UNROLL
   for (int i = 0; i < kRows; i += kStep) {
     const long out = min(at.first_out + row + i, at.n_out - 1);
@@ -98,6 +100,46 @@ LB_DEVICE void fetch_weights(const LinearBatch& p, const BatchPlace& at, uint8_t
                                 stage + kBatchWarps * kRows * batch_stride(kBytes0));
 }
 
+// Where the sums of a tile go: to y, or to a place for partial sums.
+struct BatchSums {
+  const float* add;
+  float* to;
+  int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
+
+  template <int kOuts>
+  LB_DEVICE static BatchSums partial(const LinearBatch& p, bool is_last_of_block) {
+    return {nullptr, p.partials + (2l * block_id() + is_last_of_block) * p.tile_rows * kOuts, kOuts, kOuts,
+            p.tile_rows};
+  }
+  LB_DEVICE static BatchSums complete(const LinearBatch& p, int tile) {
+    const BatchPlace at(p, tile, 0);
+    const BatchOutput output = batch_output(p, tile);
+    const long corner = long(at.first_row) * at.n_out + at.first_out;
+    return {output.add != nullptr ? output.add + corner : nullptr, output.y + corner, at.n_out, at.n_out - at.first_out,
+            min(p.group.products[0].rows - at.first_row, p.tile_rows)};
+  }
+};
+
+// Through the warp's shared memory, so that a row's 16 outputs are written together.
+template <class Product>
+LB_DEVICE void write_sums(Product& product, const BatchSums& sums, float* warp_memory) {
+  constexpr int kRows = Product::kPieceRows, kRowPieces = Product::kPieces / Product::kFrags;
+  LB_UNROLL
+  for (int piece = 0; piece < Product::kPieces; ++piece) {
+    warp_barrier();
+    product.put(piece, warp_memory);
+    warp_barrier();
+    const int out = (warp() * Product::kFrags + piece / kRowPieces) * 16 + lane() % 16;
+    for (int i = lane() / 16; i < kRows; i += 2) {
+      const int row = piece % kRowPieces * kRows + i;
+      if (out >= sums.n_outs || row >= sums.n_rows) break;
+      const long at = long(row) * sums.row_outs + out;
+      const float sum = load<float>(warp_memory + i * 16 + lane() % 16);
+      sums.to[at] = sums.add != nullptr ? sum + sums.add[at] : sum;
+    }
+  }
+}
+
 template <class Product>
 LB_DEVICE void linear_batch(const LinearBatch& p) {
   constexpr int kOuts = kBatchWarps * 16 * Product::kFrags;
@@ -114,7 +156,8 @@ LB_DEVICE void linear_batch(const LinearBatch& p) {
     fetch_weights<Product>(p, ahead, ring + i * kStageBytes);
     ahead.next(p);
   }
-  typename Product::Scales scales(p, at, ring + p.n_stages * kStageBytes);
+  uint8_t* warp_memory = ring + p.n_stages * kStageBytes + warp() * kBatchWarpBytes;
+  typename Product::Scales scales(p, at, warp_memory);
   dependents_may_launch();
   wait_for_previous();
   ahead = at;
@@ -154,21 +197,9 @@ LB_DEVICE void linear_batch(const LinearBatch& p) {
     slot = slot == n_ahead ? 0 : slot + 1;
     if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
 
-    if (first_chunk == 0 && chunk + 1 == p.n_chunks) {
-      const BatchPlace to(p, tile, 0);
-      const BatchOutput output = batch_output(p, tile);
-      const long corner = long(to.first_row) * to.n_out + to.first_out;
-      const int n_rows = p.group.products[0].rows - to.first_row, n_outs = to.n_out - to.first_out;
-      product.take([&](int out, int row, float value) {
-        if (out >= n_outs || row >= n_rows) return;
-        const int place = row * to.n_out + out;
-        output.y[corner + place] =
-            value + (output.add != nullptr ? load_cached<float>(output.add + corner + place) : 0.0f);
-      });
-    } else {
-      float* to = p.partials + (2l * block_id() + (first_chunk == 0)) * p.tile_rows * kOuts;
-      product.take([&](int out, int row, float value) { to[row * kOuts + out] = value; });
-    }
+    const bool is_complete = first_chunk == 0 && chunk + 1 == p.n_chunks;
+    write_sums(product, is_complete ? BatchSums::complete(p, tile) : BatchSums::partial<kOuts>(p, first_chunk == 0),
+               reinterpret_cast<float*>(warp_memory));
     first_chunk = 0;
   }
 }

@@ -4,7 +4,8 @@
 //   kXBytes         of x in a stage; fetch_x copies them, zeros behind the end of a row
 //   Scales          read: those of the next chunk, from memory; unpack: into shared memory, for this warp
 //   add             multiplies a chunk into the warp's sums
-//   take            visits (output of the tile, row of the tile, sum) and starts again from zero
+//   kPieces         of kPieceRows rows and 16 outputs, those of fragment 0 first, make up a warp's sums; put lays one
+//                   out as [kPieceRows, 16] and starts it again from zero
 #pragma once
 
 #include "linear_batch_formats.h"
@@ -18,9 +19,11 @@ struct UnpackedScales {
   typename Format::template Scales<kRuns> raw;
   f32x2* unpacked;  // [kFrags, kRowRuns, 16]
 
+  static_assert(kFrags * kRowRuns * 16 * sizeof(f32x2) <= kBatchWarpBytes);
+
   template <class Place>
-  LB_DEVICE UnpackedScales(const LinearBatch& p, const Place& at, void* shared)
-      : unpacked(static_cast<f32x2*>(shared) + warp() * kFrags * kRowRuns * 16) {
+  LB_DEVICE UnpackedScales(const LinearBatch& p, const Place& at, void* warp_memory)
+      : unpacked(static_cast<f32x2*>(warp_memory)) {
     read(p, at);
   }
   template <class Place>
@@ -69,31 +72,30 @@ struct ByteProduct {
   using Scales = UnpackedScales<Format, kFrags, kValues>;
 
   LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
-    const int n_in = p.group.products[0].n_in, last_row = p.group.products[0].rows - 1;
+    // A thread has 16 bytes of codes of a row and, next to each other too, one of its scales and sums.
     constexpr int kPieces = kValues / 16, kStep = kBatchThreads / kPieces;
-    const int piece = thread_id() % kPieces, k = chunk * kValues + piece * 16;
+    static_assert(kPieces == 2 * kRuns);
+    const int n_in = p.group.products[0].n_in, n_runs = n_in / kRoundRun, last_row = p.group.products[0].rows - 1;
+    const int thread = forget(thread_id()), piece = thread % kPieces;
+    const int k = chunk * kValues + piece * 16, run = chunk * kRuns + piece % kRuns;
+    const float* fields = piece < kRuns ? p.x.scale : p.x.sum;
     LB_UNROLL
     for (int i = 0; i < kTileRows; i += kStep) {
-      const int row = i + thread_id() / kPieces;
+      const int row = i + thread / kPieces;
       if (kTileRows % kStep != 0 && row >= kTileRows) break;
-      const long from = long(min(first_row + row, last_row)) * n_in + k;
+      const long x_row = min(first_row + row, last_row);
       uint8_t* to = stage + row * kStride + piece * 16;
-      copy_or_zero<16>(to, p.x.high + from, k < n_in);
-      if constexpr (kBits == 16) copy_or_zero<16>(to + kPadRows * kStride, p.x.low + from, k < n_in);
+      copy_or_zero<16>(to, p.x.high + x_row * n_in + k, k < n_in);
+      if constexpr (kBits == 16) copy_or_zero<16>(to + kPadRows * kStride, p.x.low + x_row * n_in + k, k < n_in);
+      if (Format::kHasMin || piece < kRuns)
+        copy_or_zero<4>(stage + kScalesAt + (piece * kPadRows + row) * 4, fields + x_row * n_runs + run, run < n_runs);
     }
-    static_assert(kTileRows * kRuns <= kBatchThreads);
-    const int row = thread_id() / kRuns, run = thread_id() % kRuns, n_runs = n_in / kRoundRun;
-    if (row >= kTileRows) return;
-    const long from = long(min(first_row + row, last_row)) * n_runs + chunk * kRuns + run;
-    float* scale = reinterpret_cast<float*>(stage + kScalesAt) + run * kPadRows + row;
-    const bool is_inside = chunk * kRuns + run < n_runs;
-    copy_or_zero<4>(scale, p.x.scale + from, is_inside);
-    if constexpr (Format::kHasMin) copy_or_zero<4>(scale + kRuns * kPadRows, p.x.sum + from, is_inside);
   }
 
   LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
     const CodeRows rows = code_rows<kType, kFrags, kValues>(weights, 0);
     const float* x_scales = reinterpret_cast<const float*>(x + kScalesAt);
+    LB_UNROLL_BY(1)
     for (int pair = 0; pair < kRuns / 2; ++pair) {
       ByteHalf a[2][2];
       SumRowsA<f32x2> fields[2];
@@ -103,7 +105,8 @@ struct ByteProduct {
         load(fields[run], scales + (2 * pair + run) * 16);
       }
       LB_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kPieces; ++tile) {
+        keep_order();
         BytesB high[2], low[2];
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
         if constexpr (kBits == 16) load(low, x + (kPadRows + tile * kByteRows) * kStride + pair * 64, kStride);
@@ -136,25 +139,22 @@ struct ByteProduct {
     }
   }
 
-  template <class Visit>
-  LB_DEVICE void take(Visit&& visit) {
-    LB_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile)
-      for_each_sum([&](int out, int row, int, int, int n) {
-        if (tile * kByteRows + row < kTileRows) visit(warp() * 16 + out, tile * kByteRows + row, sums_[tile].v[n]);
-        sums_[tile].v[n] = 0;
-      });
+  static constexpr int kPieceRows = kByteRows, kPieces = (kTileRows + kByteRows - 1) / kByteRows;
+  LB_DEVICE void put(int piece, float* to) {
+    for_each_sum([&](int out, int row, int, int, int n) {
+      store(to + row * 16 + out, sums_[piece].v[n]);
+      sums_[piece].v[n] = 0;
+    });
   }
 
  private:
   static constexpr int kRuns = kValues / kRoundRun, kStride = batch_stride(kValues), kPadRows = batch_pad(kTileRows);
-  static constexpr int kTiles = (kTileRows + kByteRows - 1) / kByteRows;
   static constexpr int kStart = 0x4b400000;
   static constexpr float kStartValue = 12582912.0f;
   struct Sums {
     float v[sizeof(ByteSums) / 4] = {};
   };
-  Sums sums_[kTiles];
+  Sums sums_[kPieces];
 
   static constexpr int kScalesAt = kPadRows * kStride * (kBits / 8);  // [2, kRuns, kPadRows] of x: scales, sums
   template <int kBytes, class T>
@@ -185,11 +185,11 @@ template <int kTileRows>
 LB_DEVICE void fetch_x16(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
   constexpr int kPieces = kHalfValues / 8, kStride = batch_stride(2 * kHalfValues);
   const long row_bytes = 2l * x16_values(p.group.products[0].n_in);
-  const int piece = thread_id() % kPieces, last_row = p.group.products[0].rows - 1;
+  const int thread = forget(thread_id()), piece = thread % kPieces, last_row = p.group.products[0].rows - 1;
   const char* from = static_cast<const char*>(p.x16) + chunk * 2 * kHalfValues + piece * 16;
   LB_UNROLL
   for (int i = 0; i < kTileRows; i += kBatchThreads / kPieces) {
-    const int row = i + thread_id() / kPieces;
+    const int row = i + thread / kPieces;
     if (kTileRows < kBatchThreads / kPieces && row >= kTileRows) break;
     copy_async<16>(stage + row * kStride + piece * 16, from + min(first_row + row, last_row) * row_bytes);
   }
@@ -275,7 +275,10 @@ struct HalfProduct {
   static constexpr int kFrags = kFrags_, kValues = kHalfValues, kXBytes = batch_half_x(kTileRows);
   using Scales = typename Weights::template Scales<kFrags>;
 
-  LB_DEVICE HalfProduct() { clear(); }
+  LB_DEVICE HalfProduct() {
+    LB_UNROLL
+    for (int i = 0; i < kPieces; ++i) fill(sums_[i / kTiles][i % kTiles], 0);
+  }
   LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
     fetch_x16<kTileRows>(p, first_row, chunk, stage);
   }
@@ -289,6 +292,7 @@ struct HalfProduct {
         operands.half(a, half);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
+          keep_order();
           FragmentB<T> b;
           load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + run * 32 + half * 16, kStride);
           LB_UNROLL
@@ -297,29 +301,16 @@ struct HalfProduct {
       }
     }
   }
-  template <class Visit>
-  LB_DEVICE void take(Visit&& visit) {
-    LB_UNROLL
-    for (int i = 0; i < kFrags; ++i) {
-      LB_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile)
-        for_each(sums_[i][tile],
-                 [&](int out, int row, float& sum) { visit((warp() * kFrags + i) * 16 + out, tile * 16 + row, sum); });
-    }
-    clear();
+  static constexpr int kPieceRows = 16, kPieces = kFrags * kTileRows / 16;
+  LB_DEVICE void put(int piece, float* to) {
+    FragmentC& sums = sums_[piece / kTiles][piece % kTiles];
+    for_each(sums, [&](int out, int row, float& sum) { store(to + row * 16 + out, sum); });
+    fill(sums, 0);
   }
 
  private:
   static constexpr int kTiles = kTileRows / 16;
   FragmentC sums_[kFrags][kTiles];
-
-  LB_DEVICE void clear() {
-    LB_UNROLL
-    for (int i = 0; i < kFrags; ++i) {
-      LB_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) fill(sums_[i][tile], 0);
-    }
-  }
 };
 
 // fp32 numbers, fused multiply-adds: a lane has one output and every other row.
@@ -354,12 +345,12 @@ struct FloatProduct {
       }
     }
   }
-  template <class Visit>
-  LB_DEVICE void take(Visit&& visit) {
+  static constexpr int kPieceRows = 16, kPieces = kFloatRows / 16;
+  LB_DEVICE void put(int piece, float* to) {
     LB_UNROLL
-    for (int i = 0; i < kFloatRows / 2; ++i) {
-      visit(warp() * 16 + lane() % 16, 2 * i + lane() / 16, sums_[i]);
-      sums_[i] = 0;
+    for (int i = 0; i < 8; ++i) {
+      store(to + (2 * i + lane() / 16) * 16 + lane() % 16, sums_[8 * piece + i]);
+      sums_[8 * piece + i] = 0;
     }
   }
 

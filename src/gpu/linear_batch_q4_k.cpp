@@ -8,7 +8,7 @@ namespace lb::gpu {
 LB_KERNEL(linear_batch_q4_k_int8_8_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ4_K, 8, 8>>(p); }
 LB_KERNEL(linear_batch_q4_k_int8_16_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ4_K, 16, 8>>(p); }
 LB_KERNEL(linear_batch_q4_k_int8_24_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ4_K, 24, 8>>(p); }
-LB_KERNEL(linear_batch_q4_k_int8_32_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ4_K, 32, 8>>(p); }
+LB_KERNEL(linear_batch_q4_k_int8_32_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ4_K, 32, 8>>(p); }
 LB_KERNEL(linear_batch_q4_k_int8_48_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ4_K, 48, 8>>(p); }
 LB_KERNEL(linear_batch_q4_k_int8_64_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ4_K, 64, 8>>(p); }
 

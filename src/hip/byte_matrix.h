@@ -134,7 +134,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>&
       for (int l = 0; l < 2; ++l) {
         const float v = fma(float(int8_t(h.r[i] >> 8 * (j + l))), scale.v[0][0], -scale.v[0][1]);
         if constexpr (__is_same(T, bf16))
-          bits[l] = to_bf16(v).bits;
+          bits[l] = __builtin_bit_cast(uint16_t, __bf16(v));  // to_bf16 branches
         else
           bits[l] = to_f16(v).bits;
       }

@@ -6,6 +6,8 @@
 
 namespace lb::gpu {
 
+inline constexpr bool kHasAsyncCopy = false;
+
 template <class T>
 LB_DEVICE T* dynamic_shared() {
   extern __attribute__((shared, aligned(128))) unsigned char lb_dynamic_shared[];

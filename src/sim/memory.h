@@ -5,6 +5,8 @@
 
 namespace lb::gpu {
 
+inline constexpr bool kHasAsyncCopy = true;
+
 template <class V>
 V load(const void* from) {
   static_assert(kIsAccess<V>);

@@ -79,4 +79,11 @@ inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()
 inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
 inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
 
+// The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
+inline void keep_order() {}
+
+// v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
+// from one round to the next.
+inline int forget(int v) { return v; }
+
 }  // namespace lb::gpu

@@ -2,6 +2,7 @@
 #include "launch/linear_batch.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "base/dtype.h"
@@ -48,7 +49,7 @@ constexpr BatchKernel kKernels[] = {
     {DType::kQ8_0, XForm::kBytes, 8, 64, 128, "linear_batch_q8_0_int8_64_kernel"},
     {DType::kQ8_0, XForm::kBytes, 16, 16, 128, "linear_batch_q8_0_int16_16_kernel"},
     {DType::kQ8_0, XForm::kBytes, 16, 32, 128, "linear_batch_q8_0_int16_32_kernel"},
-    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q8_0_kernel"},
+    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q8_0_kernel"},
     {DType::kQ4_0, XForm::kBytes, 8, 8, 128, "linear_batch_q4_0_int8_8_kernel"},
     {DType::kQ4_0, XForm::kBytes, 8, 16, 128, "linear_batch_q4_0_int8_16_kernel"},
     {DType::kQ4_0, XForm::kBytes, 8, 24, 128, "linear_batch_q4_0_int8_24_kernel"},
@@ -57,7 +58,7 @@ constexpr BatchKernel kKernels[] = {
     {DType::kQ4_0, XForm::kBytes, 8, 64, 128, "linear_batch_q4_0_int8_64_kernel"},
     {DType::kQ4_0, XForm::kBytes, 16, 16, 128, "linear_batch_q4_0_int16_16_kernel"},
     {DType::kQ4_0, XForm::kBytes, 16, 32, 128, "linear_batch_q4_0_int16_32_kernel"},
-    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q4_0_kernel"},
+    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q4_0_kernel"},
     {DType::kQ4_K, XForm::kBytes, 8, 8, 128, "linear_batch_q4_k_int8_8_kernel"},
     {DType::kQ4_K, XForm::kBytes, 8, 16, 128, "linear_batch_q4_k_int8_16_kernel"},
     {DType::kQ4_K, XForm::kBytes, 8, 24, 128, "linear_batch_q4_k_int8_24_kernel"},
@@ -66,7 +67,7 @@ constexpr BatchKernel kKernels[] = {
     {DType::kQ4_K, XForm::kBytes, 8, 64, 128, "linear_batch_q4_k_int8_64_kernel"},
     {DType::kQ4_K, XForm::kBytes, 16, 16, 128, "linear_batch_q4_k_int16_16_kernel"},
     {DType::kQ4_K, XForm::kBytes, 16, 32, 128, "linear_batch_q4_k_int16_32_kernel"},
-    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q4_k_kernel"},
+    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q4_k_kernel"},
     {DType::kQ6_K, XForm::kBytes, 8, 8, 128, "linear_batch_q6_k_int8_8_kernel"},
     {DType::kQ6_K, XForm::kBytes, 8, 16, 128, "linear_batch_q6_k_int8_16_kernel"},
     {DType::kQ6_K, XForm::kBytes, 8, 24, 128, "linear_batch_q6_k_int8_24_kernel"},
@@ -75,7 +76,7 @@ constexpr BatchKernel kKernels[] = {
     {DType::kQ6_K, XForm::kBytes, 8, 64, 128, "linear_batch_q6_k_int8_64_kernel"},
     {DType::kQ6_K, XForm::kBytes, 16, 16, 128, "linear_batch_q6_k_int16_16_kernel"},
     {DType::kQ6_K, XForm::kBytes, 16, 32, 128, "linear_batch_q6_k_int16_32_kernel"},
-    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 256, "linear_wide_q6_k_kernel"},
+    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q6_k_kernel"},
 };
 
 bool is_quantised(DType type) { return quant::plane_format(type).block_values > 1; }
@@ -99,28 +100,33 @@ struct Stages {
   size_t bytes;
 };
 Stages stages_of(const BatchKernel& kernel, const Target& target) {
-  const size_t scales = is_quantised(kernel.type) ? batch_scale_bytes(kernel.tile_outs, chunk_values(kernel)) : 0;
   for (int blocks : {2, 1})
     for (int n = 4; n >= 2; --n)
-      if (const size_t bytes = n * stage_bytes(kernel) + scales; blocks * bytes <= target.shared_block_bytes)
+      if (const size_t bytes = n * stage_bytes(kernel) + kBatchWarps * kBatchWarpBytes;
+          blocks * bytes <= target.shared_block_bytes)
         return {n, blocks, bytes};
   return {};
 }
 
-// Of the kernels of a type, the one whose tiles have the fewest rows to spare; for a prompt the largest tiles.
-const BatchKernel* kernel_of(DType type, int bits, int rows, const Target& target) {
-  const bool is_wide = bits == 0 && rows > kMaxSpeculationRows;
-  const BatchKernel* best = nullptr;
-  for (const BatchKernel& kernel : kKernels) {
+// Kernels for prompts have tiles of twice the outputs where registers and shared memory are there for them
+// (src/gpu/linear_wide.cpp).
+BatchKernel on_target(BatchKernel kernel, const Target& target) {
+  if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
+    kernel.tile_outs *= 2;
+  return kernel;
+}
+
+// Of the kernels of a type, the one that passes over the weights the fewest times, with the fewest rows to spare.
+std::optional<BatchKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
+  std::optional<BatchKernel> best;
+  const auto passes = [&](const BatchKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
+  for (const BatchKernel& entry : kKernels) {
+    const BatchKernel kernel = on_target(entry, target);
     if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
-    if (kernel.tile_rows == kWideRows && !is_wide) continue;
-    if (!best) {
-      best = &kernel;
-      continue;
-    }
-    const int spent = ceil_div(rows, kernel.tile_rows) * kernel.tile_rows;
-    const int passes = ceil_div(rows, kernel.tile_rows), best_passes = ceil_div(rows, best->tile_rows);
-    if (passes < best_passes || (passes == best_passes && spent < best_passes * best->tile_rows)) best = &kernel;
+    if (kernel.tile_rows == kWideRows && rows <= kMaxSpeculationRows) continue;
+    if (!best || passes(kernel) < passes(*best) ||
+        (passes(kernel) == passes(*best) && kernel.tile_rows < best->tile_rows))
+      best = kernel;
   }
   return best;
 }
@@ -181,7 +187,7 @@ int block_count(const BatchKernel& kernel, const Stages& stages, long n_tiles, i
 BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                          const Target& target) {
   const Linear& first = group.products[0];
-  const BatchKernel* kernel = kernel_of(first.type, bits_of(first), first.rows, target);
+  const std::optional<BatchKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
   if (!kernel)
     fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
   const Stages stages = stages_of(*kernel, target);

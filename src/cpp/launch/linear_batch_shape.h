@@ -66,7 +66,7 @@ LB_FN constexpr int batch_byte_x(int tile_rows, int bits) {
 }
 LB_FN constexpr int batch_half_x(int tile_rows) { return tile_rows * batch_stride(2 * kHalfValues); }
 LB_FN constexpr int batch_float_x(int tile_rows) { return tile_rows * batch_stride(4 * kFloatValues); }
-// The scale fields of a chunk, unpacked: 8 bytes for each output and run.
-LB_FN constexpr int batch_scale_bytes(int tile_outs, int values) { return tile_outs * (values / kRoundRun) * 8; }
+// A warp's own shared memory: the scales of a chunk, unpacked, and sums on their way out.
+inline constexpr int kBatchWarpBytes = 1024;
 
 }  // namespace lb::gpu
