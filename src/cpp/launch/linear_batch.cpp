@@ -288,7 +288,7 @@ size_t batch_scratch_at(const Linear& first, int bits) {
 bool has_batch(const LinearGroup& group, const Target& target) {
   const int bits = batch_rounded_bits(group), rows = group.products[0].rows;
   return std::ranges::all_of(std::span(group.products, group.n), [&](const Linear& op) {
-    return kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target) != nullptr;
+    return kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target).has_value();
   });
 }
 
