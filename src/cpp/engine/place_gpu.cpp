@@ -91,7 +91,7 @@ class GpuPlace final : public Place {
 
   std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
                                const LoadProgress& progress) const override {
-    return load_weights(model, dynamic_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
+    return load_weights(model, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
   }
 
  private:
