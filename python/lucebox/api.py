@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -120,6 +121,7 @@ class LLM:
             kv=kv,
             prefill_chunk=prefill_chunk,
             pack=self._pack,
+            progress=progress and partial(progress, "loading weights"),
         )
         self._session = _engine.Session(self._engine)
         self._assets = TextAssets.load(resolved.path)

@@ -12,6 +12,7 @@ void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches
 void bind_gpu_ops(nanobind::module_& gpu, nanobind::module_& m);
 void bind_gpu_delta(nanobind::module_& m);      // their part for recurrent layers and the rope table
 void bind_gpu_sample(nanobind::module_& m);     // its part for sampling
+void bind_gpu_load(nanobind::module_& m);       // its part for bringing weights to a device
 void bind_gpu_attention(nanobind::module_& m);  // its part for attention and the paged cache
 void bind_launch(nanobind::module_& m);         // the choice of kernel and geometry
 void bind_ops(nanobind::module_& m);            // single ops on numpy arrays

@@ -95,12 +95,13 @@ std::shared_ptr<Engine> open_engine(const std::string& path, int context, int th
                               .prefill_chunk = prefill_chunk};
   std::unique_ptr<Place> place;
   if (pack != nullptr) place = gpu_place(pack->shared(), pack->name());
-  LoadProgress report;
-  if (!progress.is_none())
-    report = [&](size_t done, size_t total) {
-      nb::gil_scoped_acquire gil;
-      progress(done, total);
-    };
+  SignalPoll poll;
+  const auto report = [&](size_t done, size_t total) {
+    if (poll()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    if (progress.is_none()) return;
+    nb::gil_scoped_acquire gil;
+    progress(done, total);
+  };
   return without_gil([&] { return Engine::open(path, options, std::move(place), report); });
 }
 

@@ -291,6 +291,7 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   bind_gpu_delta(m);
   bind_gpu_sample(m);
   bind_gpu_matmul(m);
+  bind_gpu_load(m);
 }
 
 }  // namespace lb

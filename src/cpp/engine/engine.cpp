@@ -94,7 +94,7 @@ Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Pla
       plan_(std::move(plan)),
       fingerprint_(fingerprint_of(file_, *model_, options_)),
       executor_(std::make_unique<Executor>(*model_, options_, place_->make_stream(*model_, options_))),
-      weights_(place_->load(*model_, *executor_->stream, progress)) {}
+      weights_(place_->load(*model_, options_, *executor_->stream, progress)) {}
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Place> place,
                                      const LoadProgress& progress) {

@@ -33,7 +33,8 @@ class Place {
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
   // Brings the weights there; what it returns holds them.
-  virtual std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const = 0;
+  virtual std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
+                                       const LoadProgress& progress) const = 0;
 };
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// Weights are taken apart into planes on their way to the device; scratch is what the largest launches need.
+// Weights lie in the device's memory as planes; scratch is what the largest launches need.
 #include "engine/place_gpu.h"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
 #include "launch/gpu_stream.h"
-#include "quant/repack.h"
 
 namespace lb {
 namespace {
@@ -89,19 +89,9 @@ class GpuPlace final : public Place {
     return gpu_token_loop(engine, state);
   }
 
-  std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const override {
-    const size_t total = weight_bytes(model);
-    std::unique_ptr<Memory> memory = stream.reserve(total);
-    Carver carver(*memory);
-    std::vector<std::byte> planes;
-    const auto put = [&](std::byte* to, const Matrix& m) {
-      planes.assign(quant::plane_layout(m.type, m.n_out, m.n_in).bytes, std::byte{0});
-      quant::to_planes(m.type, m.n_out, m.n_in, m.data, planes.data());
-      stream.upload(to, planes.data(), planes.size());
-      if (progress) progress(carver.used(), total);
-    };
-    model.place(carver, put, &stream);
-    return memory;
+  std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
+                               const LoadProgress& progress) const override {
+    return load_weights(model, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
   }
 
  private:

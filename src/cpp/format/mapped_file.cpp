@@ -55,8 +55,10 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void MappedFile::advise_willneed() const {
-  if (data_) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
+void MappedFile::read_ahead(const std::byte* from, size_t bytes) {
+  static const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const size_t into_page = reinterpret_cast<uintptr_t>(from) % page_bytes;
+  ::madvise(const_cast<std::byte*>(from) - into_page, into_page + bytes, MADV_WILLNEED);
 }
 
 }  // namespace lb

@@ -25,8 +25,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
-  // Asks the kernel to start reading the whole file ahead; a hint, so failure is ignored.
-  void advise_willneed() const;
+  // Asks the kernel to start reading a part of a mapping; a hint, so failure is ignored.
+  static void read_ahead(const std::byte* from, size_t bytes);
 
  private:
   MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}

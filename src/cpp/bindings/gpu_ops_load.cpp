@@ -1,0 +1,85 @@
+// Weights on their way to a device: what arrives there, and how long a whole model takes.
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <span>
+
+#include "bindings/bindings.h"
+#include "bindings/gpu_call.h"
+#include "engine/gpu_load.h"
+
+using namespace nanobind::literals;
+
+namespace lb {
+namespace {
+
+LoadProgress reporter(const nb::object& progress) {
+  if (progress.is_none()) return {};
+  return [&progress](size_t done, size_t total) {
+    nb::gil_scoped_acquire gil;
+    progress(done, total);
+  };
+}
+
+// The planes of each matrix as they lie in the device's memory, whose alignment was zero.
+nb::list load_planes(PythonPack& pack, const std::vector<Bytes>& weights, const std::vector<std::string>& dtypes,
+                     const std::vector<int>& n_out, const std::vector<int>& n_in, int threads, size_t slot_bytes,
+                     size_t progress_bytes, const nb::object& progress) {
+  LB_CHECK(dtypes.size() == weights.size() && n_out.size() == weights.size() && n_in.size() == weights.size(), kInvalid,
+           weights.size(), " matrices need as many types, heights and widths");
+  Call call(pack);
+  std::vector<WeightCopy> copies;
+  std::vector<size_t> sizes;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const DType type = dtype_named(dtypes[i]);
+    const Matrix from{weights[i].data(), type, n_out[i], n_in[i]};
+    sizes.push_back(quant::checked_plane_layout(type, n_out[i], n_in[i]).bytes);
+    LB_CHECK(weights[i].size() == from.bytes(), kInvalid, "weights [", n_out[i], ", ", n_in[i], "] of ", name(type),
+             " are ", from.bytes(), " bytes, got ", weights[i].size());
+    auto* to = call.out<std::byte>(sizes.back());
+    pack.stream().fill(to, 0, sizes.back());
+    copies.push_back({to, from});
+  }
+  pack.stream().synchronize();
+  {
+    const nb::gil_scoped_release unlocked;
+    load_weights(pack.device(), copies,
+                 {.n_threads = threads, .slot_bytes = slot_bytes, .progress_bytes = progress_bytes},
+                 reporter(progress));
+  }
+  nb::list planes;
+  for (size_t i = 0; i < copies.size(); ++i)
+    planes.append(call.read(reinterpret_cast<const uint8_t*>(copies[i].to), sizes[i]));
+  return planes;
+}
+
+nb::dict time_load(PythonPack& pack, const std::string& path, int threads, size_t slot_bytes,
+                   const nb::object& progress) {
+  const ModelFile file = open_model_file(path);
+  const std::unique_ptr<Model> model = make_model(file);
+  GpuStream stream(pack.shared(), 0, 0);
+  const auto began = std::chrono::steady_clock::now();
+  std::unique_ptr<Memory> memory;
+  {
+    const nb::gil_scoped_release unlocked;
+    memory = load_weights(*model, stream, {.n_threads = threads, .slot_bytes = slot_bytes}, reporter(progress));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  nb::dict d;
+  d["seconds"] = took.count();
+  d["bytes"] = memory->size();
+  return d;
+}
+
+}  // namespace
+
+void bind_gpu_load(nb::module_& m) {
+  const LoadOptions defaults;
+  m.def("load_planes", &load_planes, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "threads"_a = 1,
+        "slot_bytes"_a = defaults.slot_bytes, "progress_bytes"_a = defaults.progress_bytes, "progress"_a = nb::none(),
+        "The planes of matrices, brought to the device as a model's are and read back.");
+  m.def("time_load", &time_load, "pack"_a, "path"_a, "threads"_a, "slot_bytes"_a = defaults.slot_bytes,
+        "progress"_a = nb::none(), "Brings a model's weights to the device and drops them: seconds, and bytes there.");
+}
+
+}  // namespace lb

@@ -1,0 +1,165 @@
+// A range of rows is a matrix of its own: its planes lie in a slot as plane_layout() says, and each is a consecutive
+// piece of the whole matrix's plane.
+#include "engine/gpu_load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <numeric>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "device/memory.h"
+#include "format/mapped_file.h"
+#include "quant/repack.h"
+
+namespace lb {
+namespace {
+
+constexpr int kSlots = 2;            // of a worker: one is filled while the other is copied
+constexpr int kReadAheadRounds = 2;  // of a range for every worker; 64 MiB of 16 workers
+
+struct Range {
+  const WeightCopy* weight;
+  int first_row, n_rows;
+
+  const Matrix& matrix() const { return weight->from; }
+  const std::byte* blocks() const {
+    return static_cast<const std::byte*>(matrix().data) + first_row * row_bytes(matrix().type, matrix().n_in);
+  }
+  size_t bytes() const { return n_rows * row_bytes(matrix().type, matrix().n_in); }
+  quant::PlaneLayout layout() const { return quant::checked_plane_layout(matrix().type, n_rows, matrix().n_in); }
+};
+
+// As many rows as surely fit a slot, and one where none does.
+int rows_of_slot(const Matrix& m, size_t slot_bytes) {
+  const quant::PlaneLayout row = quant::checked_plane_layout(m.type, 1, m.n_in);
+  const size_t per_row = std::accumulate(row.row_bytes, row.row_bytes + row.n_planes, size_t(0));
+  const size_t alignment = row.n_planes * quant::kPlaneAlignment;
+  const size_t rows = slot_bytes > alignment ? (slot_bytes - alignment) / per_row : 0;
+  return static_cast<int>(std::clamp<size_t>(rows, 1, m.n_out));
+}
+
+std::vector<Range> ranges_of(const std::vector<WeightCopy>& weights, size_t slot_bytes) {
+  std::vector<Range> ranges;
+  for (const WeightCopy& weight : weights) {
+    const int step = rows_of_slot(weight.from, slot_bytes), n_out = weight.from.n_out;
+    for (int row = 0; row < n_out; row += step) ranges.push_back({&weight, row, std::min(step, n_out - row)});
+  }
+  return ranges;
+}
+
+// A worker's way to the device.
+class Lane {
+ public:
+  Lane(const gpu::Device& device, std::byte* memory, size_t slot_bytes)
+      : stream_(device), slots_{{gpu::Event(device), memory}, {gpu::Event(device), memory + slot_bytes}} {}
+  // Nothing may read the slots when they go; what failed has been said.
+  ~Lane() {
+    try {
+      stream_.synchronize();
+    } catch (const Error&) {
+    }
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void load(const Range& range) {
+    const Slot& slot = slots_[next_slot_++ % kSlots];
+    slot.copied.synchronize();
+    const Matrix& m = range.matrix();
+    quant::to_planes(m.type, range.n_rows, m.n_in, range.blocks(), slot.memory);
+    const quant::PlaneLayout part = range.layout(), whole = quant::plane_layout(m.type, m.n_out, m.n_in);
+    for (int j = 0; j < part.n_planes; ++j)
+      stream_.copy_to_device(range.weight->to + whole.offset[j] + range.first_row * whole.row_bytes[j],
+                             slot.memory + part.offset[j], range.n_rows * part.row_bytes[j]);
+    stream_.record(slot.copied);
+  }
+  void finish() const { stream_.synchronize(); }
+
+ private:
+  struct Slot {
+    gpu::Event copied;
+    std::byte* memory;
+  };
+
+  gpu::Stream stream_;
+  Slot slots_[kSlots];
+  unsigned next_slot_ = 0;
+};
+
+// Reports of the caller's thread.
+class Report {
+ public:
+  Report(const LoadProgress& progress, size_t total, size_t step) : progress_(progress), total_(total), step_(step) {}
+
+  void operator()(size_t done) {
+    if (!progress_ || (done < reported_ + step_ && done < total_)) return;
+    reported_ = done;
+    progress_(done, total_);
+  }
+
+ private:
+  const LoadProgress& progress_;
+  size_t total_, step_, reported_ = 0;
+};
+
+}  // namespace
+
+void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
+                  const LoadProgress& progress) {
+  // In the order of the file, so that one that is not in memory is read from front to back.
+  std::ranges::sort(weights, std::less<>{}, [](const WeightCopy& weight) { return weight.from.data; });
+  const std::vector<Range> ranges = ranges_of(weights, options.slot_bytes);
+  const int n_ranges = static_cast<int>(ranges.size());
+  size_t slot_bytes = 0, total = 0;
+  for (const Range& range : ranges) {
+    slot_bytes = std::max(slot_bytes, range.layout().bytes);
+    total += range.bytes();
+  }
+
+  const int n_threads = std::clamp(options.n_threads, 1, std::min(LoadOptions::kMostThreads, std::max(n_ranges, 1)));
+  const gpu::Buffer staging(device, n_threads * kSlots * slot_bytes, gpu::Buffer::Kind::kPinned);
+  std::deque<Lane> lanes;
+  for (int i = 0; i < n_threads; ++i) lanes.emplace_back(device, staging.data() + i * kSlots * slot_bytes, slot_bytes);
+
+  const auto read_ahead = [&](int i) {
+    if (i < n_ranges) MappedFile::read_ahead(ranges[i].blocks(), ranges[i].bytes());
+  };
+  const int ahead = kReadAheadRounds * n_threads;
+  for (int i = 0; i < ahead; ++i) read_ahead(i);
+
+  std::atomic<size_t> done = 0;
+  std::atomic<bool> failed = false;
+  Report report(progress, total, options.progress_bytes);
+  ThreadPool pool(n_threads);
+  pool.parallel_for(n_ranges, [&](int i, int thread) {
+    if (failed) return;
+    try {
+      read_ahead(i + ahead);
+      lanes[thread].load(ranges[i]);
+      done += ranges[i].bytes();
+      if (thread == 0 && done < total) report(done);
+    } catch (...) {
+      failed = true;
+      throw;
+    }
+  });
+  for (const Lane& lane : lanes) lane.finish();
+  report(total);
+}
+
+std::unique_ptr<Memory> load_weights(Model& model, GpuStream& stream, const LoadOptions& options,
+                                     const LoadProgress& progress) {
+  Carver counter;
+  model.place(counter, {}, nullptr);
+  std::unique_ptr<Memory> memory = stream.reserve(counter.used());
+  Carver carver(*memory);
+  std::vector<WeightCopy> weights;
+  model.place(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
+  stream.queue().synchronize();  // the memory is zero: copies of other streams may follow
+  load_weights(stream.pack().device(), std::move(weights), options, progress);
+  return memory;
+}
+
+}  // namespace lb
