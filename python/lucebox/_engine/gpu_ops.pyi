@@ -34,9 +34,6 @@ def linear(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], di
 def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
     """Up to four products of one x, those of one type in one launch."""
 
-def linear_tile(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> object:
-    """The product on matrix units, x rounded to the type of w."""
-
 def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """Sums of the 32-bit words that each block has read."""
 
@@ -48,6 +45,17 @@ def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Se
 def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets: int = 1, replays: int = 20, tries: int = 5) -> float:
     """
     Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
+    """
+
+def kv_append(pack: lucebox._engine.gpu.Pack, k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
+    """The bytes of the pages of K and of V after the append."""
+
+def kv_move(pack: lucebox._engine.gpu.Pack, k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
+    """The bytes of the pages of K and of V after the move."""
+
+def attention(pack: lucebox._engine.gpu.Pack, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int, scale: float, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> object:
+    """
+    The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.
     """
 
 def rope_table(pack: lucebox._engine.gpu.Pack, pos: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], axis: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], inv_freq: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[object, object]: ...
@@ -66,6 +74,17 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays.
     """
 
+def matmul(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object:
+    """The product with many rows of x, on matrix units."""
+
+def matmul_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
+    """Up to four products of one x, those of one type in one launch."""
+
+def time_matmul(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
+    """
+    Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over `sets` rotated sets of weights, the bytes it moves, and the launch of its tiles.
+    """
+
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""
 
@@ -82,4 +101,7 @@ def choose_attention(manifest_json: str, n_sms: int, k_type: str, v_type: str, r
     The attention, and the merge of its splits where there are any. Their partials are held to the scratch.
     """
 
-def choose_tile(manifest_json: str, n_sms: int, dtype: str, n_out: int, n_in: int, rows: int) -> dict: ...
+def choose_batch(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> dict:
+    """
+    The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.
+    """

@@ -89,6 +89,10 @@ class GpuPlace final : public Place {
     return gpu_token_loop(engine, state);
   }
 
+  std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const override {
+    return static_cast<GpuStream&>(stream).time_kernels(work);
+  }
+
   std::unique_ptr<Memory> load(Model& model, Stream& stream, const LoadProgress& progress) const override {
     const size_t total = weight_bytes(model);
     std::unique_ptr<Memory> memory = stream.reserve(total);
