@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/system.h"
 #include "cpu/cpu_stream.h"
 #include "engine/engine.h"
@@ -44,6 +45,9 @@ class CpuPlace final : public Place {
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
   std::unique_ptr<Memory> load(Model&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
+  }
+  std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
+    fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU as target");
   }
 };
 
