@@ -70,7 +70,7 @@ def test_progress_ends_with_everything(pack: _engine.gpu.Pack, seed: int, thread
     )
     done = [at for at, _ in seen]
     assert seen[-1] == (total, total) and {of for _, of in seen} == {total}
-    assert all(b - a >= 1000 for a, b in itertools.pairwise(done))
+    assert all(b - a >= 1000 for a, b in itertools.pairwise(done[:-1]))
     if threads == 1:  # others may do all the work of the thread that reports
         assert all(b - a < 1000 + 3 * 144 for a, b in zip([0, *done], done, strict=False))
 
