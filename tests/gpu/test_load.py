@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,9 +70,9 @@ def test_progress_ends_with_everything(pack: _engine.gpu.Pack, seed: int, thread
     )
     done = [at for at, _ in seen]
     assert seen[-1] == (total, total) and {of for _, of in seen} == {total}
-    assert all(b - a >= 1000 for a, b in itertools.pairwise(done[:-1]))
+    assert all(b - a >= 1000 for a, b in pairwise(done[:-1]))
     if threads == 1:  # others may do all the work of the thread that reports
-        assert all(b - a < 1000 + 3 * 144 for a, b in zip([0, *done], done, strict=False))
+        assert all(b - a < 1000 + 3 * 144 for a, b in pairwise([0, *done]))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
