@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
@@ -33,6 +35,7 @@ __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
 BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
+LOGITS_CHUNK = 16  # tokens whose logits are computed at once
 ENGINE_FIELDS = [
     "architecture",
     "n_layers",
@@ -47,6 +50,8 @@ ENGINE_FIELDS = [
     "bytes_per_token",
 ]
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+KernelTimes = list[tuple[str, int, float]]
+Window = AbstractContextManager[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,11 +401,21 @@ class LLM:
     # --- measurement
 
     @property
+    def pack(self) -> str | None:
+        """The kernel pack that computes; None on the CPU."""
+        return None if self._pack is None else self._pack.target
+
+    @property
     def kernels(self) -> str:
         """What computes: threads and instruction set, or the pack."""
-        if self._pack is not None:
-            return f"pack {self._pack.target}"
+        if self.pack is not None:
+            return f"pack {self.pack}"
         return f"{self.options.threads} threads, {self.options.isa}"
+
+    @property
+    def device_info(self) -> _engine.gpu.DeviceInfo | None:
+        """What the driver says of the device; None for the CPU."""
+        return None if self._pack is None else self._pack.device
 
     def read_bandwidth(self) -> float:
         """GB/s at which this target reads memory, measured now: the ceiling of decoding."""
@@ -409,30 +424,92 @@ class LLM:
         assert self.options.threads is not None  # an open LLM knows its number
         return _engine.read_bandwidth(self.options.threads, BANDWIDTH_BYTES)
 
-    def bench_prefill(self, n_tokens: int) -> float:
-        """Seconds to compute a prompt of n_tokens from an empty session."""
-        ids = np.arange(n_tokens, dtype=np.int32) % self.info.vocab
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [len(ids), vocab] after every one of these tokens, from an empty session."""
+        tokens = self._ids(ids)
+        rows = []
         with self._turn():
             self._session.reset()
-            start = time.perf_counter()
-            self._session.sync(ids)
-            return time.perf_counter() - start
+            for at in range(0, len(tokens), LOGITS_CHUNK):
+                chunk = tokens[at : at + LOGITS_CHUNK]
+                rows.append(self._session.append(chunk)[0])
+                self._session.commit(list(range(len(chunk))))
+        return np.concatenate(rows)
 
-    def bench_decode(self, n_tokens: int, depth: int) -> list[float]:
-        """Seconds of each of n_tokens greedy decode steps after `depth` tokens."""
-        ids = np.arange(depth + n_tokens + 1, dtype=np.int32) % self.info.vocab
+    def bench_prefill(self, n_tokens: int, window: Window | None = None) -> float:
+        """Seconds to compute a prompt of n_tokens from an empty session, entering `window` meanwhile."""
+        ids = self._bench_ids(n_tokens)
+        with self._turn():
+            self._session.reset()
+            with window or nullcontext():
+                start = time.perf_counter()
+                self._session.sync(ids)
+                return time.perf_counter() - start
+
+    def bench_decode(self, n_tokens: int, depth: int, window: Window | None = None) -> list[float]:
+        """Seconds of each of n_tokens greedy decode steps after `depth` tokens, entering `window` meanwhile."""
+        ids = self._bench_ids(depth + n_tokens + 1)
         sampler, seconds = _engine.Sampler(self.info.vocab), []
         with self._turn():
             self._session.reset()
             if depth:
                 self._session.sync(ids[:depth])
                 ids[depth] = self._session.sample(sampler)
-            for n in range(depth + 1, depth + n_tokens + 1):
-                start = time.perf_counter()
-                self._session.sync(ids[:n])
-                ids[n] = self._session.sample(sampler)
-                seconds.append(time.perf_counter() - start)
+            with window or nullcontext():
+                for n in range(depth + 1, depth + n_tokens + 1):
+                    start = time.perf_counter()
+                    self._session.sync(ids[:n])
+                    ids[n] = self._session.sample(sampler)
+                    seconds.append(time.perf_counter() - start)
         return seconds
+
+    def bench_fill(self, depth: int) -> None:
+        """Makes the session hold `depth` tokens, for `bench_append`."""
+        with self._turn():
+            self._session.reset()
+            if depth:
+                self._session.sync(self._bench_ids(depth))
+
+    def bench_append(self, rows: int, repeats: int, window: Window | None = None) -> float:
+        """Seconds of an append of `rows` with the logits of each, which stay on the target: the mean of `repeats` that
+        follow each other, each keeping its first row as verification would."""
+        ids = self._bench_ids(rows)
+        seconds = 0.0
+        with self._turn(), window or nullcontext():
+            for _ in range(repeats):
+                seconds += self._session.time_append(ids, rows)
+                self._session.commit([0])
+        return seconds / repeats
+
+    def profile_prefill(self, n_tokens: int) -> list[KernelTimes]:
+        """(kernel, launches, seconds) of each chunk of a prompt of n_tokens.
+
+        Raises:
+            UnsupportedError: the target is the CPU.
+        """
+        chunk = self.options.prefill_chunk
+        return self._profile([min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
+
+    def profile_decode(self, n_tokens: int, depth: int) -> list[KernelTimes]:
+        """(kernel, launches, seconds) of each of n_tokens steps after `depth` tokens, without choosing the token.
+
+        Raises:
+            UnsupportedError: the target is the CPU.
+        """
+        return self._profile([1] * n_tokens, depth)
+
+    def _profile(self, appends: Sequence[int], depth: int) -> list[KernelTimes]:
+        """Of appends that follow each other, the logits of the last row of each with it."""
+        self.bench_fill(depth)
+        times = []
+        with self._turn():
+            for rows in appends:
+                times.append(self._session.profile_append(self._bench_ids(rows), 1))
+                self._session.commit(list(range(rows)))
+        return times
+
+    def _bench_ids(self, n: int) -> Ids:
+        return np.arange(n, dtype=np.int32) % self.info.vocab
 
     def _turn(self) -> threading.Lock:
         if self._closed:

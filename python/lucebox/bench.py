@@ -1,23 +1,42 @@
-"""Speed measurements of a loaded model: repeated prefill and decode runs, and the bandwidth they are judged against.
+"""Measurements of a loaded model: repeated prefill and decode runs, appends of some rows, the time of each kernel, and
+the bandwidth and energy they are judged by.
 
-Decoding reads every weight once per token, so its bytes per second against what this machine can read is the share
-of the ceiling that is reached. Measures only; the CLI and plots.py show it.
+Decoding reads every weight once per token, and so does an append of a few rows: their bytes per second against what
+this target can read is the share of the ceiling that is reached. Prefill is bound by arithmetic, whose ceiling is not
+measured. Measures only; the CLI and plots.py show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from lucebox.energy import Meter, find_meter
 from lucebox.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Measurement", "Report", "Summary", "measure"]
+__all__ = [
+    "MAX_APPEND",
+    "KernelTime",
+    "Measurement",
+    "Profile",
+    "Report",
+    "Summary",
+    "context_for",
+    "measure",
+    "profile",
+]
+
+APPENDS = 4  # per run of an append test
+MAX_APPEND = 64  # rows; more cannot be taken back from a recurrent state
+Window = AbstractContextManager[object]
+OnRun = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +56,21 @@ class Summary:
 class Measurement:
     """The runs of one test."""
 
-    test: Literal["prefill", "decode"]
+    test: Literal["prefill", "decode", "append"]
     n_tokens: int
+    """Of an append: its rows."""
     depth: int
     """Tokens in the context before the first measured one."""
     seconds: tuple[float, ...]
-    """Of all n_tokens, one value per run."""
+    """Of all n_tokens, one value per run; of an append the mean of a run's appends."""
     weight_bytes: int | None
     """Weight bytes read over one run; None for prefill, which reuses what it reads and is bound by arithmetic."""
+    joules: float | None
+    """Of the device over all runs; None where nothing can be read, or the runs were too short to tell."""
 
     @property
     def label(self) -> str:
-        prefix = "pp" if self.test == "prefill" else "tg"
+        prefix = {"prefill": "pp", "decode": "tg", "append": "b"}[self.test]
         return f"{prefix}{self.n_tokens}" + (f" @{self.depth}" if self.depth else "")
 
     @property
@@ -56,8 +78,17 @@ class Measurement:
         return Summary.of([self.n_tokens / s for s in self.seconds])
 
     @property
+    def ms(self) -> Summary:
+        return Summary.of([1e3 * s for s in self.seconds])
+
+    @property
     def gb_s(self) -> float | None:
         return None if self.weight_bytes is None else self.weight_bytes / median(self.seconds) / 1e9
+
+    @property
+    def tok_j(self) -> float | None:
+        """Tokens per joule."""
+        return None if self.joules is None else self.n_tokens * len(self.seconds) / self.joules
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +105,50 @@ class Report:
     activations: str
     bandwidth_gb_s: float
     """Read bandwidth of the device: the larger of a measurement before and one after the tests."""
+    energy_source: str | None
+    """What joules were read from; None where there is nothing to read."""
     measurements: tuple[Measurement, ...]
 
     def share(self, measurement: Measurement) -> float | None:
         """Part of the read bandwidth the median run reached; None where the test is not bound by it."""
         return None if measurement.gb_s is None else measurement.gb_s / self.bandwidth_gb_s
+
+    def of_one_row(self, measurement: Measurement) -> float | None:
+        """Time of an append in units of one of a single row; None for other tests."""
+        one = [m for m in self.measurements if m.test == "append" and m.n_tokens == 1]
+        if measurement.test != "append" or not one:
+            return None
+        return measurement.ms.median / one[0].ms.median
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """All launches of one kernel."""
+
+    kernel: str
+    launches: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of a test goes, the longest kernel first."""
+
+    label: str
+    times: tuple[KernelTime, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(time.seconds for time in self.times)
+
+
+def context_for(prefill: Sequence[int], decode: Sequence[int], batch: Sequence[int], depth: int, runs: int) -> int:
+    """The most tokens that these tests of `measure` hold at once."""
+    longest = [1, *prefill, *(depth + n for n in decode)]
+    if batch:  # every append keeps its first row
+        kept = (len(batch) + 1) * (runs + 1) * APPENDS
+        longest.append(depth + kept + max(batch))
+    return max(longest)
 
 
 def measure(
@@ -86,17 +156,27 @@ def measure(
     *,
     prefill: Sequence[int] = (128, 512),
     decode: Sequence[int] = (64,),
+    batch: Sequence[int] = (),
     depth: int = 0,
     runs: int = 5,
-    on_run: Callable[[str, int], None] = lambda label, run: None,
+    on_run: OnRun = lambda label, run: None,
 ) -> Report:
-    """Run every test `runs` times after one run that is not counted; `on_run` hears of each run before it starts."""
-    for what, value, least in (("runs", runs, 1), ("depth", depth, 0), *(("size", n, 1) for n in (*prefill, *decode))):
+    """Run every test `runs` times after one run that is not counted; `on_run` hears of each run before it starts.
+
+    A test of `batch` computes that many rows and the logits of each; a single row is always among them.
+    """
+    sizes = (("size", n, 1) for n in (*prefill, *decode, *batch))
+    for what, value, least in (("runs", runs, 1), ("depth", depth, 0), *sizes):
         if value < least:
             raise InvalidRequestError(f"[bench] {what} must be at least {least}, got {value}")
+    if max(batch, default=0) > MAX_APPEND:
+        raise InvalidRequestError(f"[bench] an append has at most {MAX_APPEND} rows, got {max(batch)}")
+    if batch and 1 not in batch:
+        batch = (1, *batch)
 
+    meter = find_meter(llm.device_info)
     bandwidth = llm.read_bandwidth()
-    measurements = tuple(_tests(llm, prefill, decode, depth, runs, on_run))
+    measurements = tuple(_tests(llm, meter, prefill, decode, batch, depth, runs, on_run))
     bandwidth = max(bandwidth, llm.read_bandwidth())
     return Report(
         model=llm.info.name,
@@ -107,32 +187,73 @@ def measure(
         kernels=llm.kernels,
         activations=llm.options.activations,
         bandwidth_gb_s=bandwidth,
+        energy_source=None if meter is None else meter.source,
         measurements=measurements,
     )
 
 
+def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Profile, ...]:
+    """Time by kernel of one prefill and of `decode` steps after `depth` tokens, without the choice of tokens.
+
+    Kernels run one by one, sent without a graph: their sum is not the time of a test.
+
+    Raises:
+        UnsupportedError: the target is the CPU.
+    """
+    profiles = []
+    if prefill:
+        profiles.append(Profile(f"pp{prefill}", _sums(llm.profile_prefill(prefill))))
+    if decode:
+        label = f"tg{decode}" + (f" @{depth}" if depth else "")
+        profiles.append(Profile(label, _sums(llm.profile_decode(decode, depth))))
+    return tuple(profiles)
+
+
 def _tests(
     llm: LLM,
+    meter: Meter | None,
     prefill: Sequence[int],
     decode: Sequence[int],
+    batch: Sequence[int],
     depth: int,
     runs: int,
-    on_run: Callable[[str, int], None],
+    on_run: OnRun,
 ) -> Iterator[Measurement]:
-    def repeat(label: str, test: Callable[[], float]) -> tuple[float, ...]:
+    def repeat(label: str, test: Callable[[Window | None], float]) -> tuple[tuple[float, ...], float | None]:
+        on_run(label, 0)
+        test(None)
+        energy = None if meter is None else meter.energy()
         seconds = []
-        for run in range(runs + 1):
+        for run in range(1, runs + 1):
             on_run(label, run)
-            seconds.append(test())
-        return tuple(seconds[1:])
+            seconds.append(test(energy))
+        return tuple(seconds), None if energy is None else energy.joules
 
+    bytes_per_token = llm.info.bytes_per_token
     for n in prefill:
-        seconds = repeat(f"pp{n}", partial(llm.bench_prefill, n))
-        yield Measurement("prefill", n, 0, seconds, None)
+        seconds, joules = repeat(f"pp{n}", partial(llm.bench_prefill, n))
+        yield Measurement("prefill", n, 0, seconds, None, joules)
     for n in decode:
-        seconds = repeat(f"tg{n}", partial(_decode_s, llm, n, depth))
-        yield Measurement("decode", n, depth, seconds, n * llm.info.bytes_per_token)
+        seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth))
+        yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules)
+    if batch:
+        llm.bench_fill(depth)
+    for n in batch:
+        seconds, joules = repeat(f"b{n}", partial(llm.bench_append, n, APPENDS))
+        joules = None if joules is None else joules / APPENDS
+        yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
 
 
-def _decode_s(llm: LLM, n_tokens: int, depth: int) -> float:
-    return sum(llm.bench_decode(n_tokens, depth))
+def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window | None) -> float:
+    return sum(llm.bench_decode(n_tokens, depth, window))
+
+
+def _sums(appends: Sequence[Sequence[tuple[str, int, float]]]) -> tuple[KernelTime, ...]:
+    launches: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for append in appends:
+        for kernel, n, s in append:
+            launches[kernel] = launches.get(kernel, 0) + n
+            seconds[kernel] = seconds.get(kernel, 0.0) + s
+    order = sorted(seconds, key=lambda kernel: -seconds[kernel])
+    return tuple(KernelTime(kernel, launches[kernel], seconds[kernel]) for kernel in order)

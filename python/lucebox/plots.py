@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lucebox.bench import Measurement, Report
+from lucebox.bench import Measurement, Profile, Report
 from lucebox.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["save_bench_plot"]
 
@@ -13,8 +19,9 @@ BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
 
 
-def save_bench_plot(report: Report, path: str | Path) -> None:
-    """Write bars of median tokens/s with the spread of the runs; the file ending chooses the format.
+def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:
+    """Write bars of the median of every test with the spread of its runs, and of the kernels of profiles; the file
+    ending chooses the format.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -24,33 +31,18 @@ def save_bench_plot(report: Report, path: str | Path) -> None:
     except ImportError as error:
         raise UnsupportedError('plots need matplotlib: pip install "lucebox[plot]"') from error
 
-    figure = Figure(figsize=(7, 1.6 + 0.5 * len(report.measurements)), layout="constrained")
-    tests = [test for test in ("prefill", "decode") if any(m.test == test for m in report.measurements)]
-    panels = figure.subplots(
-        len(tests),
-        1,
-        squeeze=False,
-        gridspec_kw={"height_ratios": [sum(m.test == test for m in report.measurements) for test in tests]},
-    )
-    for axes, test in zip(panels[:, 0], tests, strict=True):
+    panels: list[tuple[int, Callable[[Axes], None]]] = []  # bars of each, and what draws it
+    for test in ("prefill", "decode", "append"):
         bars = [m for m in report.measurements if m.test == test]
-        speeds = [m.tok_s for m in bars]
-        medians = [s.median for s in speeds]
-        spread = [[s.median - s.min for s in speeds], [s.max - s.median for s in speeds]]
-        axes.barh(
-            [m.label for m in bars], medians, xerr=spread, height=0.6, color=BAR_COLOR, ecolor=SPREAD_COLOR, capsize=3
-        )
-        for y, measurement in enumerate(bars):
-            axes.text(
-                0.01,
-                y,
-                _caption(report, measurement),
-                va="center",
-                color="white",
-                fontsize=8,
-                transform=axes.get_yaxis_transform(),
-            )
-        axes.set_xlabel(f"{test} tokens/s (median, whiskers min to max of {len(bars[0].seconds)} runs)")
+        if bars:
+            panels.append((len(bars), partial(_draw_test, report, bars)))
+    panels += [(len(profile.times), partial(_draw_profile, profile)) for profile in profiles]
+
+    n_bars = sum(n for n, _ in panels)
+    figure = Figure(figsize=(7 if not profiles else 9, 1.6 + 0.5 * n_bars), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [n for n, _ in panels]})
+    for axes, (_, draw) in zip(grid[:, 0], panels, strict=True):
+        draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()
     figure.suptitle(f"{report.model} on {report.device}, {report.kernels}", fontsize=10)
@@ -60,7 +52,35 @@ def save_bench_plot(report: Report, path: str | Path) -> None:
         raise UnsupportedError(f"cannot write a plot to {path}: {error}") from error
 
 
+def _draw_test(report: Report, bars: Sequence[Measurement], axes: Axes) -> None:
+    is_append = bars[0].test == "append"
+    values = [m.ms if is_append else m.tok_s for m in bars]
+    medians = [v.median for v in values]
+    spread = [[v.median - v.min for v in values], [v.max - v.median for v in values]]
+    axes.barh(
+        [m.label for m in bars], medians, xerr=spread, height=0.6, color=BAR_COLOR, ecolor=SPREAD_COLOR, capsize=3
+    )
+    for y, measurement in enumerate(bars):
+        _write(axes, y, _caption(report, measurement), "white")
+    quantity = "ms of an append" if is_append else f"{bars[0].test} tokens/s"
+    axes.set_xlabel(f"{quantity} (median, whiskers min to max of {len(bars[0].seconds)} runs)")
+
+
+def _draw_profile(profile: Profile, axes: Axes) -> None:
+    axes.barh([time.kernel for time in profile.times], [1e3 * time.seconds for time in profile.times],
+              height=0.6, color=BAR_COLOR)  # fmt: skip
+    for y, time in enumerate(profile.times):
+        _write(axes, y, f"{time.seconds / profile.seconds:.1%}", SPREAD_COLOR)
+    axes.set_xlabel(f"{profile.label}: ms of each kernel by itself, {1e3 * profile.seconds:.3f} in all")
+
+
+def _write(axes: Axes, y: float, text: str, color: str) -> None:
+    axes.text(0.01, y, text, va="center", color=color, fontsize=8, transform=axes.get_yaxis_transform())
+
+
 def _caption(report: Report, measurement: Measurement) -> str:
-    share = report.share(measurement)
+    share, ratio = report.share(measurement), report.of_one_row(measurement)
+    if ratio is not None:
+        return f"{measurement.ms.median:.3f} ms   {ratio:.2f} x one row"
     speed = f"{measurement.tok_s.median:,.1f}"
     return speed if share is None else f"{speed}   {measurement.gb_s:.1f} GB/s, {share:.0%} of read bandwidth"

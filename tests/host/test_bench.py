@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import lucebox
+import numpy as np
 import pytest
-from lucebox.bench import Measurement, Summary, measure
+from engines import largest_difference, log_softmax, mean_kl
+from lucebox.bench import KernelTime, Measurement, Profile, Summary, context_for, measure, profile
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.machine import processor_name
+from lucebox.numerics import compare
 from lucebox.plots import save_bench_plot
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def test_a_measurement_computes_speed_from_its_runs() -> None:
-    measurement = Measurement("decode", n_tokens=10, depth=128, seconds=(1.0, 4.0, 2.0), weight_bytes=6_000_000_000)
+    measurement = Measurement(
+        "decode", n_tokens=10, depth=128, seconds=(1.0, 4.0, 2.0), weight_bytes=6_000_000_000, joules=60.0
+    )
     assert measurement.label == "tg10 @128"
     assert measurement.tok_s == Summary(median=5.0, min=2.5, max=10.0)
+    assert measurement.ms == Summary(median=2e3, min=1e3, max=4e3)
     assert measurement.gb_s == 3.0
+    assert measurement.tok_j == 0.5
+    assert replace(measurement, joules=None).tok_j is None
 
 
 def test_measure_counts_every_test_and_run(tmp_path: Path) -> None:
@@ -48,6 +59,50 @@ def test_measure_counts_every_test_and_run(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text()
     with pytest.raises(UnsupportedError, match="nonsense"):
         save_bench_plot(report, tmp_path / "bench.nonsense")
+
+
+def test_appends_are_compared_with_one_row(tmp_path: Path) -> None:
+    depth, runs = 5, 2
+    context = context_for((), (), (8, 3), depth, runs)
+    with lucebox.LLM("tiny-hybrid", context=context) as llm:
+        report = measure(llm, prefill=(), decode=(), batch=(8, 3), depth=depth, runs=runs)
+        with pytest.raises(InvalidRequestError, match="64 rows"):
+            measure(llm, batch=(65,))
+        with pytest.raises(UnsupportedError, match="CPU"):
+            profile(llm, prefill=8, decode=0)
+        bytes_per_token = llm.info.bytes_per_token
+    assert [m.label for m in report.measurements] == ["b1 @5", "b8 @5", "b3 @5"]
+    one, eight, _ = report.measurements
+    assert report.of_one_row(eight) == eight.ms.median / one.ms.median
+    assert all(m.weight_bytes == bytes_per_token for m in report.measurements)
+    assert report.energy_source is None and one.tok_j is None
+
+    picture = tmp_path / "bench.svg"
+    save_bench_plot(report, picture, [Profile("tg1", (KernelTime("a_kernel", 2, 3e-3), KernelTime("b", 1, 1e-3)))])
+    assert "<svg" in picture.read_text()
+
+
+def test_a_comparison_is_of_the_logits() -> None:
+    exact = {"context": 64, "activations": "f32", "kv": "f32"}
+    with lucebox.LLM("tiny-hybrid", context=64) as llm, lucebox.LLM("tiny-hybrid", **exact) as reference:
+        result = compare(llm, reference, 40)
+        itself = compare(reference, reference, 40)
+        ids = np.random.default_rng(0).integers(0, llm.info.vocab, 40)
+        got, want = llm.logits(ids), reference.logits(ids)
+        assert sum(reference.score(ids)) == pytest.approx(log_softmax(want)[np.arange(39), ids[1:]].sum(), rel=1e-4)
+    assert result.max_difference == largest_difference(got, want) > 0
+    assert result.mean_kl == pytest.approx(mean_kl(want, got)) and result.mean_kl > 0
+    assert result.greedy_agreement == (got.argmax(axis=1) == want.argmax(axis=1)).mean()
+    assert (itself.max_difference, itself.mean_kl, itself.greedy_agreement) == (0, 0, 1)
+
+
+def test_peers_name_tests_as_measurements_do() -> None:
+    with (BENCHMARKS / "peers.csv").open(newline="") as file:
+        peers = list(csv.DictReader(file))
+    assert peers
+    for peer in peers:
+        assert re.fullmatch(r"(pp|tg|b)\d+( @\d+)?", peer["test"])
+        assert bool(peer["tok_s"]) != bool(peer["ms"]) == peer["test"].startswith("b")
 
 
 @pytest.mark.parametrize("shape, preset", [("qwen35-tiny", "Q4_K_M"), ("qwen3-tiny", "Q8_0"), ("qwen35-tiny", "BF16")])

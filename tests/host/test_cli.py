@@ -362,3 +362,20 @@ def test_bench_table() -> None:
     assert "(qwen35, " in lines[0]
     assert lines[-1].split()[0] == "tg8"
     assert lines[-1].rstrip().endswith("1")
+
+
+def test_bench_shows_appends_and_numerics() -> None:
+    report = json_of("bench", MODEL, "-p", "0", "-n", "0", "-b", "1,4", "-r", "1", "--compare", "cpu")
+    assert [m["label"] for m in report["measurements"]] == ["b1", "b4"]
+    assert report["measurements"][0]["of_one_row"] == 1
+    assert report["energy_source"] is None
+    assert 0 < report["comparison"]["mean_kl"] < 0.1
+    assert 0 < report["comparison"]["greedy_agreement"] <= 1
+    text = stdout_of("bench", MODEL, "-p", "0", "-n", "0", "-b", "4", "-r", "1", "--compare", "cpu")
+    assert "x one row" in text and "greedy agreement" in text
+
+
+def test_bench_profile_needs_a_gpu() -> None:
+    done = lucebox("bench", MODEL, "-p", "8", "-n", "0", "-r", "1", "--profile", "--target", "cpu")
+    assert done.returncode == 1
+    assert "needs a GPU" in done.stderr

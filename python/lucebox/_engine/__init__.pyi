@@ -96,6 +96,14 @@ class Session:
         Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).
         """
 
+    def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
+        """
+        Seconds of an append with the logits of its last n_logits rows, none of them brought to the host.
+        """
+
+    def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
+        """The same by kernel, the longest first: (kernel, launches, seconds)."""
+
     def commit(self, path: Sequence[int]) -> None: ...
 
     def rewind(self, n_tokens: int) -> None: ...

@@ -222,6 +222,9 @@ class Pack:
         """The device it is on: cuda:0, sim."""
 
     @property
+    def device(self) -> DeviceInfo: ...
+
+    @property
     def launched(self) -> str:
         """The last launch, as text."""
 

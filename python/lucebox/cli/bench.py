@@ -1,22 +1,29 @@
-"""`lucebox bench`: prefill and decode speed, and the share of this machine's read bandwidth that decoding reaches."""
+"""`lucebox bench`: speed of prefill, decoding and small batches with their shares of the read bandwidth, energy, the
+time of each kernel, and numerics beside the CPU."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lucebox.bench import Report, Summary, measure
+from lucebox.api import LLM
+from lucebox.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
 from lucebox.cli import console, options
 from lucebox.cli.session import open_model
+from lucebox.numerics import N_IDS, Comparison, compare
 
 DESCRIPTION = """Measure how fast a model runs here.
 
 pp N is a prefill of N tokens from an empty context, tg N the decoding of N tokens one by one after --depth tokens;
-both without text or sampling. Every test runs once unmeasured, then --runs times. GB/s counts the weights read per
-decoded token; its share is of the read bandwidth of the target, measured in the same process."""
+both without text or sampling. b N (--batch) is one append of N rows with the logits of each, as verifying N drafted
+tokens takes: its time, and that over the time of a single row. Every test runs once unmeasured, then --runs times.
+GB/s counts the weights read per decoded token or append; its share is of the read bandwidth of the target, measured
+in the same process. tok/J is of the energy the device takes, where its driver tells."""
 JSON_HELP = "print one JSON object with every run"
+ABSENT = "-"
 
 
 def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
@@ -32,36 +39,76 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     sizes: dict[str, Any] = {"type": parse_sizes, "metavar": "N,N"}
     parser.add_argument("-p", "--prefill", default=(128, 512), help="prefill sizes; 0: none (default 128,512)", **sizes)
     parser.add_argument("-n", "--decode", default=(64,), help="decode sizes; 0: none (default 64)", **sizes)
-    parser.add_argument("-d", "--depth", type=int, default=0, metavar="N", help="tokens before the first decoded one")
+    parser.add_argument(
+        "-b", "--batch", default=(), help=f"rows of appends, at most {MAX_APPEND}: 1,8,16,22,32,64", **sizes
+    )
+    parser.add_argument(
+        "-d", "--depth", type=int, default=0, metavar="N", help="tokens before the first decoded one or the appends"
+    )
     parser.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="measured runs per test (default 5)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the table; the ending chooses the format")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also time every kernel by itself, in the first prefill and the first decode test (GPUs only)",
+    )
+    parser.add_argument(
+        "--compare",
+        choices=["cpu"],
+        help=f"also compare the logits of {N_IDS} random tokens with those of the CPU in f32, on the same file",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the tables; the ending chooses the format")
     options.add_engine(parser)
     return parser
 
 
 def execute(args: argparse.Namespace) -> int:
-    if not args.prefill and not args.decode:
-        args.parser.error("nothing to measure: --prefill and --decode are both 0")
+    if not (args.prefill or args.decode or args.batch or args.compare):
+        args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
+    if args.profile and not (args.prefill or args.decode):
+        args.parser.error("nothing to profile: --prefill and --decode are both 0")
     if not hasattr(args, "context"):  # enough for the tests; a model's own maximum would only reserve memory
-        args.context = max([*args.prefill, *(args.depth + n for n in args.decode)])
+        args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
+        if args.compare:
+            args.context = max(args.context, N_IDS)
+    profiles: tuple[Profile, ...] = ()
+    comparison = None
     with open_model(args) as llm, console.status() as show:
+        if args.profile:  # first: a target without kernels refuses
+            show("profile")
+            profiles = profile(
+                llm, prefill=next(iter(args.prefill), 0), decode=next(iter(args.decode), 0), depth=args.depth
+            )
         report = measure(
             llm,
             prefill=args.prefill,
             decode=args.decode,
+            batch=args.batch,
             depth=args.depth,
             runs=args.runs,
             on_run=lambda label, run: show(f"{label}: " + (f"run {run} of {args.runs}" if run else "warming up")),
         )
+        if args.compare:
+            show("comparing with the CPU")
+            comparison = compare_with_cpu(llm)
     if args.plot:
         from lucebox.plots import save_bench_plot
 
-        save_bench_plot(report, args.plot)
+        save_bench_plot(report, args.plot, profiles)
     if args.json:
-        console.print_json(as_json(report))
+        console.print_json(as_json(report, profiles, comparison))
     else:
         print_report(report)
+        for one in profiles:
+            print_profile(one)
+        if comparison is not None:
+            print_comparison(comparison)
     return 0
+
+
+def compare_with_cpu(llm: LLM) -> Comparison:
+    """Of the same file in the CPU's exact mode."""
+    with LLM(llm.info.path, target="cpu", context=N_IDS, activations="f32", kv="f32") as reference:
+        return compare(llm, reference)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -74,7 +121,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(size for size in sizes if size)
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: Report, profiles: Sequence[Profile] = (), comparison: Comparison | None = None) -> dict[str, Any]:
     measurements = [
         {
             **dataclasses.asdict(m),
@@ -82,43 +129,79 @@ def as_json(report: Report) -> dict[str, Any]:
             "tok_s": m.tok_s,
             "gb_s": m.gb_s,
             "bandwidth_share": report.share(m),
+            "tok_j": m.tok_j,
+            "of_one_row": report.of_one_row(m),
         }
         for m in report.measurements
     ]
-    return {**dataclasses.asdict(report), "measurements": measurements}
+    return {
+        **dataclasses.asdict(report),
+        "measurements": measurements,
+        "profiles": [dataclasses.asdict(one) for one in profiles],
+        "comparison": comparison,
+    }
 
 
 def print_report(report: Report) -> None:
     console.write(
         f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device}: "
         f"{report.target}, {report.kernels}, {report.activations} activations\n"
-        f"it reads {report.bandwidth_gb_s:.1f} GB/s\n\n"
+        f"it reads {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
     )
+    tests = [m for m in report.measurements if m.test != "append"]
+    appends = [m for m in report.measurements if m.test == "append"]
+    if tests:
+        speeds = [[f"{m.tok_s.median:,.1f}", spread(m.tok_s)] for m in tests]
+        _print_measurements(report, tests, ["tok/s", "min..max"], speeds)
+    if appends:
+        times = [[f"{m.ms.median:.3f}", spread(m.ms, 3), f"{report.of_one_row(m):.2f}"] for m in appends]
+        _print_measurements(report, appends, ["ms", "min..max", "x one row"], times)
+
+
+def _print_measurements(
+    report: Report, measurements: Sequence[Measurement], headings: Sequence[str], columns: Sequence[Sequence[str]]
+) -> None:
+    """Rows of a label, what is special to these tests, and what all tests have."""
     rows = []
-    for measurement in report.measurements:
-        share = report.share(measurement)
+    for m, special in zip(measurements, columns, strict=True):
+        share = report.share(m)
         rows.append(
             [
-                measurement.label,
-                f"{measurement.tok_s.median:,.1f}",
-                spread(measurement.tok_s),
-                "" if measurement.gb_s is None else f"{measurement.gb_s:.1f}",
-                "" if share is None else f"{share:.0%}",
-                str(len(measurement.seconds)),
+                m.label,
+                *special,
+                ABSENT if m.gb_s is None else f"{m.gb_s:.1f}",
+                ABSENT if share is None else f"{share:.0%}",
+                ABSENT if m.tok_j is None else f"{m.tok_j:.3g}",
+                str(len(m.seconds)),
             ]
         )
-    console.print_table(
-        [
-            "test",
-            ("tok/s", "right"),
-            ("min..max", "right"),
-            ("GB/s", "right"),
-            ("of bandwidth", "right"),
-            ("runs", "right"),
-        ],
-        rows,
-    )
+    console.write("\n")
+    _print_numbers("test", [*headings, "GB/s", "of bandwidth", "tok/J", "runs"], rows)
 
 
-def spread(speeds: Summary) -> str:
-    return f"{speeds.min:,.1f}..{speeds.max:,.1f}"
+def print_profile(one: Profile) -> None:
+    console.write(f"\n{one.label} by kernel, each by itself: {1e3 * one.seconds:.3f} ms\n")
+    rows = [
+        [t.kernel, str(t.launches), f"{1e3 * t.seconds:.3f}", f"{1e6 * t.seconds / t.launches:.2f}",
+         f"{t.seconds / one.seconds:.1%}"]
+        for t in one.times
+    ]  # fmt: skip
+    _print_numbers("kernel", ["launches", "ms", "us each", "share"], rows)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    console.write(f"\nlogits of {comparison.n_tokens} random tokens beside {comparison.reference}\n")
+    rows = [
+        ["largest difference", f"{comparison.max_difference:.3g}"],
+        ["mean KL, nat", f"{comparison.mean_kl:.3g}"],
+        ["greedy agreement", f"{comparison.greedy_agreement:.1%}"],
+    ]
+    _print_numbers("what", ["value"], rows)
+
+
+def _print_numbers(first: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    console.print_table([first, *((heading, "right") for heading in headings)], rows)
+
+
+def spread(values: Summary, digits: int = 1) -> str:
+    return f"{values.min:,.{digits}f}..{values.max:,.{digits}f}"

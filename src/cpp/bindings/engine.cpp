@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -170,6 +171,20 @@ nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& p
       to_numpy<3>(std::move(result.taps), {taps.size(), ids.size(), static_cast<size_t>(info.hidden)}));
 }
 
+double time_append(Session& session, const Ids& ids, int n_logits) {
+  SignalPoll poll;
+  return without_gil([&] { return session.time_append(span(ids), n_logits, std::ref(poll)); });
+}
+
+std::vector<std::tuple<std::string, int, double>> profile_append(Session& session, const Ids& ids, int n_logits) {
+  SignalPoll poll;
+  std::vector<std::tuple<std::string, int, double>> rows;
+  for (const gpu::KernelTime& time :
+       without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }))
+    rows.emplace_back(time.kernel, time.launches, time.seconds);
+  return rows;
+}
+
 nb::bytes save(Session& session) {
   const auto bytes = without_gil([&] { return session.save(); });
   return nb::bytes(bytes.data(), bytes.size());
@@ -261,6 +276,10 @@ void bind_engine(nb::module_& m) {
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
+      .def("time_append", &time_append, "ids"_a, "n_logits"_a,
+           "Seconds of an append with the logits of its last n_logits rows, none of them brought to the host.")
+      .def("profile_append", &profile_append, "ids"_a, "n_logits"_a,
+           "The same by kernel, the longest first: (kernel, launches, seconds).")
       .def(
           "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
       .def("rewind", &Session::rewind, "n_tokens"_a)

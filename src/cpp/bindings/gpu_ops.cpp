@@ -267,6 +267,7 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
            "manifest_json"_a, "files"_a)
       .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
       .def_prop_ro("name", &PythonPack::name, "The device it is on: cuda:0, sim.")
+      .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); })
       .def_prop_ro("launched", &PythonPack::last, "The last launch, as text.")
       .def("take_started", &PythonPack::take_started, "Names of the kernels started since the last call of this.");
   m.def("rms_norm", &rms_norm, "pack"_a, "x"_a, "w"_a, "eps"_a);

@@ -49,6 +49,7 @@ class CpuStream final : public Stream {
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
+  void wait() override {}
   int most_chain_rows() const override { return kMaxTree; }
 
   void run(const Embed&) override;

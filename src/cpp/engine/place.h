@@ -4,8 +4,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/token_loop.h"
+#include "launch/kernel_timer.h"
 #include "models/model.h"
 
 namespace lb {
@@ -32,6 +34,9 @@ class Place {
   // Decoding with the sampler on the device; null and 0 where tokens are chosen on the host.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
+  // Runs `work`, which sends ops to a stream of this place, and tells what each kernel took. Refused where ops are not
+  // launches.
+  virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
   // Brings the weights there; what it returns holds them.
   virtual std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
                                        const LoadProgress& progress) const = 0;

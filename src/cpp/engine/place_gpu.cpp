@@ -89,6 +89,10 @@ class GpuPlace final : public Place {
     return gpu_token_loop(engine, state);
   }
 
+  std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const override {
+    return static_cast<GpuStream&>(stream).time_kernels(work);
+  }
+
   std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
                                const LoadProgress& progress) const override {
     return load_weights(model, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);

@@ -2,6 +2,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -81,12 +82,17 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
   state_.end_append();
 }
 
-void Session::head(int row, int rows, float* logits) {
+void Session::head(int row, int rows) {
   Executor& executor = engine_->executor();
   const Model& model = engine_->model();
   model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, executor.logits,
              engine_->options().activations, *executor.stream);
-  executor.stream->download(logits, executor.logits, sizeof(float) * rows * model.info().vocab);
+}
+
+void Session::head(int row, int rows, float* logits) {
+  head(row, rows);
+  const Executor& executor = engine_->executor();
+  executor.stream->download(logits, executor.logits, sizeof(float) * rows * engine_->model().info().vocab);
 }
 
 void Session::extend(std::span<const int32_t> ids, const Interrupted& interrupted,
@@ -263,42 +269,86 @@ void Session::reset() {
   has_logits_ = false;
 }
 
-Session::AppendResult Session::append(std::span<const int32_t> ids, const AppendOptions& options,
-                                      const Interrupted& interrupted) {
-  Executor& executor = engine_->executor();
-  const Model& model = engine_->model();
-  const int rows = static_cast<int>(ids.size());
+void Session::check_append(std::span<const int32_t> ids, const AppendOptions& options) const {
+  const int rows = static_cast<int>(ids.size()), max_rows = engine_->executor().max_rows;
+  const int n_layers = engine_->model().info().n_layers;
   check_ids(ids);
-  drop_step();
-  LB_CHECK(rows >= 1 && rows <= executor.max_rows, kInvalid, "an append has 1 to ", executor.max_rows, " rows, got ",
-           rows);
+  LB_CHECK(rows >= 1 && rows <= max_rows, kInvalid, "an append has 1 to ", max_rows, " rows, got ", rows);
   LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
            "parents must name one row each: ", rows, " rows, ", options.parents.size(), " parents");
   LB_CHECK(options.positions.empty() || options.positions.size() == 3 * ids.size(), kInvalid, "positions must be [3, ",
            rows, "]");
   for (size_t i = 0; i < options.taps.size(); ++i)
-    LB_CHECK(options.taps[i] >= (i == 0 ? 0 : options.taps[i - 1] + 1) && options.taps[i] <= model.info().n_layers,
-             kInvalid, "taps must ascend within 0 to ", model.info().n_layers);
+    LB_CHECK(options.taps[i] >= (i == 0 ? 0 : options.taps[i - 1] + 1) && options.taps[i] <= n_layers, kInvalid,
+             "taps must ascend within 0 to ", n_layers);
+}
 
-  const std::lock_guard lock(executor.mutex);
+void Session::compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
+                      const Taps* taps) {
+  const int rows = static_cast<int>(ids.size()), n_past = state_.n_tokens();
   const TreeRows tree(options.parents);
-  const int n_past = state_.n_tokens();
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
   const std::span<const int32_t> positions =
       options.positions.empty() ? std::span<const int32_t>(positions_).first(3 * ids.size()) : options.positions;
-  AppendResult result;
-  result.taps.resize(options.taps.size() * rows * model.info().hidden);
-  const Taps taps{options.taps, result.taps.data()};
-  forward(ids, positions, tree.view(), interrupted, &taps);
+  forward(ids, positions, tree.view(), interrupted, taps);
   has_logits_ = false;
   appended_.assign(ids.begin(), ids.end());
   parents_ = tree.parent;
-  const size_t vocab = model.info().vocab;
+}
+
+Session::AppendResult Session::append(std::span<const int32_t> ids, const AppendOptions& options,
+                                      const Interrupted& interrupted) {
+  check_append(ids, options);
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  const size_t rows = ids.size(), vocab = engine_->model().info().vocab;
+  AppendResult result;
+  result.taps.resize(options.taps.size() * rows * engine_->model().info().hidden);
+  const Taps taps{options.taps, result.taps.data()};
+  compute(ids, options, interrupted, &taps);
   result.logits.resize(rows * vocab);
-  for (int r = 0; r < rows; r += Executor::kLogitRows)
-    head(r, std::min(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
+  for (size_t r = 0; r < rows; r += Executor::kLogitRows)
+    head(r, std::min<int>(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
   return result;
+}
+
+void Session::measured(std::span<const int32_t> ids, int n_logits, const std::function<void(const Work&)>& measure,
+                       const Interrupted& interrupted) {
+  const int rows = static_cast<int>(ids.size());
+  check_append(ids, {});
+  LB_CHECK(n_logits >= 0 && n_logits <= rows, kInvalid, n_logits, " rows of logits are not in an append of ", rows);
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  engine_->executor().stream->wait();
+  measure([&] {
+    compute(ids, {}, interrupted, nullptr);
+    for (int r = rows - n_logits; r < rows; r += Executor::kLogitRows)
+      head(r, std::min(Executor::kLogitRows, rows - r));
+  });
+}
+
+double Session::time_append(std::span<const int32_t> ids, int n_logits, const Interrupted& interrupted) {
+  using Clock = std::chrono::steady_clock;
+  Clock::duration time{};
+  const auto measure = [&](const Work& work) {
+    const Clock::time_point start = Clock::now();
+    work();
+    engine_->executor().stream->wait();
+    time = Clock::now() - start;
+  };
+  measured(ids, n_logits, measure, interrupted);
+  return std::chrono::duration<double>(time).count();
+}
+
+std::vector<gpu::KernelTime> Session::profile_append(std::span<const int32_t> ids, int n_logits,
+                                                     const Interrupted& interrupted) {
+  std::vector<gpu::KernelTime> times;
+  const auto measure = [&](const Work& work) {
+    times = engine_->place().time_kernels(*engine_->executor().stream, work);
+  };
+  measured(ids, n_logits, measure, interrupted);
+  return times;
 }
 
 void Session::commit(std::span<const int32_t> path) {

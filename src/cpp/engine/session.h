@@ -58,11 +58,24 @@ class Session {
   };
   // Computes rows after the timeline without keeping them; follow with commit() or nothing.
   AppendResult append(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted = {});
+  // Measures instead: seconds of a chain of rows and the logits of its last n_logits, done but not brought to the host.
+  double time_append(std::span<const int32_t> ids, int n_logits, const Interrupted& interrupted = {});
+  // The same by kernel. Refused on the CPU.
+  std::vector<gpu::KernelTime> profile_append(std::span<const int32_t> ids, int n_logits,
+                                              const Interrupted& interrupted = {});
   void commit(std::span<const int32_t> path);  // rows of the last append to keep
   void rewind(int n_tokens);
   int rewind_floor() const { return state_.rewind_floor(); }
 
  private:
+  using Work = std::function<void()>;
+  void check_append(std::span<const int32_t> ids, const AppendOptions& options) const;
+  // An append by hand, checked; the caller has dropped the step and holds the executor.
+  void compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
+               const Taps* taps);
+  // Hands `measure` the work of time_append() and profile_append().
+  void measured(std::span<const int32_t> ids, int n_logits, const std::function<void(const Work&)>& measure,
+                const Interrupted& interrupted);
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps);
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
@@ -71,7 +84,8 @@ class Session {
   void step_ahead(int32_t token);
   bool adopt_step(std::span<const int32_t> ids);  // the step on its way is the one that ids go on with
   void drop_step();
-  void head(int row, int rows, float* logits);  // of the last forward pass: logits [rows, vocab]
+  void head(int row, int rows);  // of the last forward pass, at most kLogitRows: the executor's logits [rows, vocab]
+  void head(int row, int rows, float* logits);  // the same, brought to the host
   void shorten_to(int n);
   void check_ids(std::span<const int32_t> ids) const;
 

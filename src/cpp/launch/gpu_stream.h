@@ -2,9 +2,12 @@
 // the staging memory of copies are made with it, so that an op allocates nothing.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "device/memory.h"
+#include "launch/kernel_timer.h"
 #include "launch/pack.h"
 #include "ops/stream.h"
 
@@ -24,6 +27,11 @@ class GpuStream final : public Stream {
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
+  void wait() override { stream_.synchronize(); }
+
+  // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
+  std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
+
   int most_chain_rows() const override { return 1 << 20; }
 
   void run(const Embed&) override;
@@ -46,8 +54,15 @@ class GpuStream final : public Stream {
  private:
   template <class Op>
   void send(const Op& op) {
-    pack_->run(op, stream_);
+    start(gpu::choose(op, pack_->target()), op);
   }
+  template <class Params>
+  void start(const gpu::Launch& launch, const Params& params) {
+    if (timer_ != nullptr) timer_->begin(launch.kernel);
+    pack_->run(launch, params, stream_);
+    if (timer_ != nullptr) timer_->end();
+  }
+  gpu::Buffer run_ahead();
   std::byte* stage(size_t bytes);
   RoundedRows round(const Linear& op, int bits);  // at the start of the scratch
 
@@ -56,7 +71,8 @@ class GpuStream final : public Stream {
   int capacity_;
   gpu::Buffer scratch_;  // of one op at a time
   gpu::Buffer staging_;
-  size_t staged_ = 0;  // of the staging memory, since the stream was last waited for
+  size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for
+  gpu::KernelTimer* timer_ = nullptr;  // of time_kernels, while it works
 };
 
 }  // namespace lb

@@ -30,11 +30,7 @@ class Pack {
   const Target& target() const { return target_; }
   const Kernel& kernel(std::string_view name) const;
 
-  // Sends an op to a stream; the op's pointers are the device's.
-  template <class Op>
-  void run(const Op& op, const Stream& stream) {
-    run(choose(op, target_), op, stream);
-  }
+  // Sends a launch to a stream; the pointers in its parameters are the device's.
   template <class Params>
   void run(const Launch& launch, const Params& params, const Stream& stream) {
     run(launch, &params, sizeof params, stream);

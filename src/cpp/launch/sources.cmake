@@ -4,6 +4,7 @@ target_sources(lucebox_engine PRIVATE
   launch/delta_net.cpp
   launch/elementwise.cpp
   launch/gpu_stream.cpp
+  launch/kernel_timer.cpp
   launch/launch.cpp
   launch/linear.cpp
   launch/linear_batch.cpp

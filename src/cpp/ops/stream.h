@@ -23,6 +23,7 @@ class Stream {
   virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may go on return
   virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; there on return
   virtual void zero(void* to, size_t bytes) = 0;
+  virtual void wait() = 0;  // until all of what was sent is done
 
   // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
   virtual int most_chain_rows() const = 0;

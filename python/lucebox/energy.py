@@ -1,0 +1,182 @@
+"""Energy that a GPU takes, from what its driver counts: NVML for NVIDIA, hwmon in /sys for AMD. A total where there is
+one, else power read in short intervals. No vendor package is needed; where nothing can be read there is no meter."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+__all__ = ["Energy", "Meter", "find_meter"]
+
+ROOT = Path("/")
+SAMPLE_S = 0.02
+# Counters step every 20 to 100 ms: what a shorter time took cannot be told from them.
+LEAST_SECONDS = 0.5
+
+
+class Device(Protocol):
+    """What names a device to its driver; _engine.gpu.DeviceInfo is one."""
+
+    @property
+    def vendor(self) -> str: ...
+    @property
+    def pci(self) -> str: ...
+
+
+class Meter:
+    """One device's meter."""
+
+    def __init__(self, source: str, *, joules: Callable[[], float] | None, watts: Callable[[], float] | None) -> None:
+        self.source = source
+        """What is read: "NVML energy counter"."""
+        self._joules, self._watts = joules, watts
+
+    def energy(self) -> Energy:
+        """A new sum."""
+        if self._joules is not None:
+            return Counted(self._joules)
+        assert self._watts is not None  # a meter has one of them
+        return Sampled(self._watts)
+
+
+class Energy:
+    """A sum over the times it was entered: `with energy: work()`."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._seconds = 0.0
+        self._entered = 0.0
+
+    @property
+    def joules(self) -> float | None:
+        """None where the times were too short to tell, or the driver's numbers did not move."""
+        return self._sum if self._seconds >= LEAST_SECONDS and self._sum > 0 else None
+
+    def __enter__(self) -> None:
+        self._begin()
+        self._entered = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds += time.perf_counter() - self._entered
+        self._sum += self._end()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> float:
+        raise NotImplementedError
+
+
+class Counted(Energy):
+    """From a counter of joules."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        super().__init__()
+        self._read = read
+        self._before = 0.0
+
+    def _begin(self) -> None:
+        self._before = self._read()
+
+    def _end(self) -> float:
+        return self._read() - self._before
+
+
+class Sampled(Energy):
+    """From watts, read by a thread while the time runs; trapezoids between the readings."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        super().__init__()
+        self._read = read
+        self._readings: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _begin(self) -> None:
+        self._readings = []
+        self._stop.clear()
+        self._sample()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _end(self) -> float:
+        assert self._thread is not None
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+        pairs = zip(self._readings, self._readings[1:], strict=False)
+        return sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairs)
+
+    def _sample(self) -> None:
+        self._readings.append((time.perf_counter(), self._read()))
+
+    def _work(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            self._sample()
+
+
+def find_meter(device: Device | None, root: Path = ROOT) -> Meter | None:
+    """The meter of a device; None for the CPU, the simulator, and where nothing can be read."""
+    if device is None or not device.pci:
+        return None
+    if device.vendor == "cuda":
+        return _nvml(device.pci)
+    return _hwmon(device.pci, root) if device.vendor == "hip" else None
+
+
+def _nvml(pci: str) -> Meter | None:
+    """NVIDIA's library comes with the driver; it stays initialised as long as the process lives."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    handle = ctypes.c_void_p()
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(pci.encode(), ctypes.byref(handle)):
+        return None
+
+    def reader(call: str, number: ctypes.c_ulonglong | ctypes.c_uint) -> Callable[[], float] | None:
+        """Of a call that fills in thousandths; None where the device does not answer it."""
+        function = getattr(nvml, call)
+
+        def read() -> float:
+            if status := function(handle, ctypes.byref(number)):
+                raise OSError(f"{call} failed with status {status}")
+            return number.value / 1000
+
+        try:
+            read()
+        except OSError:
+            return None
+        return read
+
+    joules = reader("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong())
+    if joules is not None:
+        return Meter("NVML energy counter", joules=joules, watts=None)
+    watts = reader("nvmlDeviceGetPowerUsage", ctypes.c_uint())
+    return None if watts is None else Meter("NVML power samples", joules=None, watts=watts)
+
+
+def _hwmon(pci: str, root: Path) -> Meter | None:
+    """The kernel counts in millionths."""
+
+    def reader(name: str) -> Callable[[], float] | None:
+        for file in sorted((root / "sys/bus/pci/devices" / pci.lower() / "hwmon").glob(f"hwmon*/{name}")):
+            try:
+                int(file.read_text())
+            except (OSError, ValueError):
+                continue
+            return lambda: int(file.read_text()) / 1e6
+        return None
+
+    joules = reader("energy1_input")
+    if joules is not None:
+        return Meter("hwmon energy counter", joules=joules, watts=None)
+    watts = reader("power1_average") or reader("power1_input")
+    return None if watts is None else Meter("hwmon power samples", joules=None, watts=watts)

@@ -1,0 +1,53 @@
+"""How far a target's logits are from the CPU's exact ones on the same file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+
+__all__ = ["Comparison", "compare"]
+
+N_IDS = 64
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Logits of every token of one text of random ids, beside a reference."""
+
+    reference: str
+    """What computed the reference: "cpu, f32 activations, f32 KV"."""
+    n_tokens: int
+    max_difference: float
+    """Largest |difference| of two logits; NaN where one is not finite."""
+    mean_kl: float
+    """KL(reference || target) in nat, the mean over the tokens."""
+    greedy_agreement: float
+    """Part of the tokens after which both have the same likeliest one."""
+
+
+def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
+    """Compare two models of the same file, `reference` on the CPU."""
+    ids = np.random.default_rng(SEED).integers(0, llm.info.vocab, n_tokens).tolist()
+    got, want = (model.logits(ids).astype(np.float64) for model in (llm, reference))
+    p, q = _log_softmax(want), _log_softmax(got)
+    options = reference.options
+    return Comparison(
+        reference=f"{options.target}, {options.activations} activations, {options.kv} KV",
+        n_tokens=n_tokens,
+        max_difference=float(np.abs(got - want).max()),
+        mean_kl=float((np.exp(p) * (p - q)).sum(axis=1).mean()),
+        greedy_agreement=float((got.argmax(axis=1) == want.argmax(axis=1)).mean()),
+    )
+
+
+def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result

@@ -1,0 +1,39 @@
+// What each kernel of some work takes: an event before and behind every launch.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "device/queue.h"
+
+namespace lb::gpu {
+
+struct KernelTime {
+  std::string kernel;
+  int launches;
+  double seconds;  // of all launches
+};
+
+class KernelTimer {
+ public:
+  KernelTimer(const Device& device, const Stream& stream) : device_(device), stream_(stream) {}
+
+  void begin(const char* kernel) { stream_.record(spans_.emplace_back(kernel, device_).begin); }
+  void end() { stream_.record(spans_.back().end); }
+  // Waits for all of them; sorted, the longest first.
+  std::vector<KernelTime> times() const;
+
+ private:
+  struct Span {
+    Span(const char* name, const Device& device) : kernel(name), begin(device), end(device) {}
+    const char* kernel;
+    Event begin, end;
+  };
+
+  const Device& device_;
+  const Stream& stream_;
+  std::deque<Span> spans_;
+};
+
+}  // namespace lb::gpu

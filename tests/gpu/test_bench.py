@@ -1,0 +1,133 @@
+"""Measuring on a device: appends that are timed or profiled compute what they would anyway, and whole reports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lucebox
+import numpy as np
+import pytest
+from engines import feed, open_engine, random_ids
+from lucebox import _engine, api
+from lucebox.bench import measure, profile
+from lucebox.cli import main
+from lucebox.numerics import compare
+from lucebox.packs import Selection
+from lucebox.plots import save_bench_plot
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SHAPE = Shape("qwen35", n_layers=2, recurrent=(True, False), n_heads=2, n_kv_heads=1, head_dim=64, d_state=64)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small.gguf", SHAPE)
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a tokenizer, as LLM wants it."""
+    file = tmp_path_factory.mktemp("models") / "qwen3-tiny.Q8_0.gguf"
+    script = BENCHMARKS / "make_synthetic_gguf.py"
+    options = ["--shape", "qwen3-tiny", "--type", "Q8_0", "--out", str(file)]
+    subprocess.run([sys.executable, str(script), *options], check=True)
+    return file
+
+
+@pytest.fixture
+def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the pack's device as a target that LLM finds, though the pack is not installed."""
+    resolve_target = api.resolve_target
+
+    def resolve(target: str) -> Selection:
+        return Selection(target, pack.device, None, ()) if target == pack.name else resolve_target(target)
+
+    monkeypatch.setattr(api, "resolve_target", resolve)
+    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.device is None else pack)
+    monkeypatch.setattr(api, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
+    return pack.name
+
+
+@pytest.mark.parametrize("rows, n_logits", [(1, 1), (19, 19), (40, 1), (5, 0)])
+def test_a_measured_append_is_an_append(pack: _engine.gpu.Pack, small: Path, rows: int, n_logits: int) -> None:
+    ids = random_ids(3 + rows + 2, SHAPE.vocab)
+    engine = open_engine(small, pack=pack)
+    plain, timed, profiled = (_engine.Session(engine) for _ in range(3))
+    for session in (plain, timed, profiled):
+        feed(session, ids[:3])
+    plain.append(ids[3:-2])
+    assert timed.time_append(ids[3:-2], n_logits) > 0
+    times = profiled.profile_append(ids[3:-2], n_logits)
+    assert all(launches >= 1 and seconds >= 0 for _, launches, seconds in times)
+    assert [seconds for *_, seconds in times] == sorted((seconds for *_, seconds in times), reverse=True)
+    for session in (plain, timed, profiled):
+        session.commit(list(range(rows)))
+    want, *others = (session.append(ids[-2:])[0] for session in (plain, timed, profiled))
+    assert all(np.array_equal(want, got) for got in others)
+
+
+def test_a_profile_names_every_kernel_once(pack: _engine.gpu.Pack, small: Path) -> None:
+    session = _engine.Session(open_engine(small, pack=pack))
+    ids = random_ids(3, SHAPE.vocab)
+    times = session.profile_append(ids, 3)
+    names = [kernel for kernel, *_ in times]
+    assert len(set(names)) == len(names)
+    for part in ("embed", "rms_norm", "swiglu", "linear", "attention", "delta"):
+        assert any(part in name for name in names), (part, names)
+    launches = {kernel: n for kernel, n, _ in times}
+    assert launches == {kernel: n for kernel, n, _ in session.profile_append(ids, 3)}  # nothing left of the first
+
+
+def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> None:
+    session = _engine.Session(open_engine(small, pack=pack))
+    for n in (-1, 4):
+        with pytest.raises(ValueError, match="3"):
+            session.time_append(random_ids(3, SHAPE.vocab), n)
+
+
+def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
+    with lucebox.LLM(synthetic, target=on_pack, context=64) as llm:
+        report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
+        profiles = profile(llm, prefill=5, decode=2, depth=2)
+    assert [m.label for m in report.measurements] == ["pp5", "tg2 @2", "b1 @2", "b3 @2"]
+    one, three = report.measurements[2:]
+    assert report.of_one_row(one) == 1
+    assert report.of_one_row(three) == pytest.approx(three.seconds[0] / one.seconds[0])
+    assert report.of_one_row(report.measurements[0]) is None
+    assert [p.label for p in profiles] == ["pp5", "tg2 @2"]
+    decode = profiles[1]
+    assert decode.seconds == pytest.approx(sum(t.seconds for t in decode.times)) and decode.seconds > 0
+    assert all(t.launches % 2 == 0 for t in decode.times)  # of two steps
+    if on_pack == "sim":
+        assert report.energy_source is None and all(m.joules is None for m in report.measurements)
+
+    picture = tmp_path / "bench.svg"
+    save_bench_plot(report, picture, profiles)
+    assert "<svg" in picture.read_text()
+
+
+def test_the_command_shows_profile_and_comparison(
+    on_pack: str, synthetic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["-p", "0", "-n", "1", "-r", "1", "--target", on_pack]
+    assert main(["bench", str(synthetic), *flags, "--profile", "--compare", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "tg1 by kernel" in text and "rms_norm" in text and "greedy agreement" in text
+    assert "energy: not readable" in text or on_pack != "sim"
+
+
+def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
+    exact = {"context": 32, "activations": "f32", "kv": "f32"}
+    with (
+        lucebox.LLM(synthetic, target=on_pack, **exact) as llm,
+        lucebox.LLM(synthetic, target="cpu", **exact) as reference,
+    ):
+        result = compare(llm, reference, 20)
+    assert result.reference == "cpu, f32 activations, f32 KV"
+    assert 0 < result.max_difference < tolerance("logits", "f32_device")
+    assert abs(result.mean_kl) < tolerance("logits", "f32_device")
+    assert result.greedy_agreement >= 0.9  # where the two likeliest are not almost alike
