@@ -51,7 +51,6 @@ ENGINE_FIELDS = [
 ]
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 KernelTimes = list[tuple[str, int, float]]
-Window = AbstractContextManager[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,17 +435,18 @@ class LLM:
                 self._session.commit(list(range(len(chunk))))
         return np.concatenate(rows)
 
-    def bench_prefill(self, n_tokens: int, window: Window | None = None) -> float:
-        """Seconds to compute a prompt of n_tokens from an empty session, entering `window` meanwhile."""
+    def bench_prefill(self, n_tokens: int) -> float:
+        """Seconds to compute a prompt of n_tokens from an empty session."""
         ids = self._bench_ids(n_tokens)
         with self._turn():
             self._session.reset()
-            with window or nullcontext():
-                start = time.perf_counter()
-                self._session.sync(ids)
-                return time.perf_counter() - start
+            start = time.perf_counter()
+            self._session.sync(ids)
+            return time.perf_counter() - start
 
-    def bench_decode(self, n_tokens: int, depth: int, window: Window | None = None) -> list[float]:
+    def bench_decode(
+        self, n_tokens: int, depth: int, window: AbstractContextManager[object] | None = None
+    ) -> list[float]:
         """Seconds of each of n_tokens greedy decode steps after `depth` tokens, entering `window` meanwhile."""
         ids = self._bench_ids(depth + n_tokens + 1)
         sampler, seconds = _engine.Sampler(self.info.vocab), []
@@ -470,12 +470,12 @@ class LLM:
             if depth:
                 self._session.sync(self._bench_ids(depth))
 
-    def bench_append(self, rows: int, repeats: int, window: Window | None = None) -> float:
+    def bench_append(self, rows: int, repeats: int) -> float:
         """Seconds of an append of `rows` with the logits of each, which stay on the target: the mean of `repeats` that
         follow each other, each keeping its first row as verification would."""
         ids = self._bench_ids(rows)
         seconds = 0.0
-        with self._turn(), window or nullcontext():
+        with self._turn():
             for _ in range(repeats):
                 seconds += self._session.time_append(ids, rows)
                 self._session.commit([0])

@@ -9,7 +9,7 @@ measured. Measures only; the CLI and plots.py show it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -219,32 +219,46 @@ def _tests(
     runs: int,
     on_run: OnRun,
 ) -> Iterator[Measurement]:
-    def repeat(label: str, test: Callable[[Window | None], float]) -> tuple[tuple[float, ...], float | None]:
+    def repeat(
+        label: str, test: Callable[[Window], float], has_setup: bool = False
+    ) -> tuple[tuple[float, ...], float | None]:
+        """Seconds of each run, and joules of all. Runs make one window of energy, which must not be short; those with
+        a setup that does not count enter their own."""
         on_run(label, 0)
-        test(None)
+        test(nullcontext())
         energy = None if meter is None else meter.energy()
+        window = energy or nullcontext()
         seconds = []
-        for run in range(1, runs + 1):
-            on_run(label, run)
-            seconds.append(test(energy))
+        with nullcontext() if has_setup else window:
+            for run in range(1, runs + 1):
+                on_run(label, run)
+                seconds.append(test(window if has_setup else nullcontext()))
         return tuple(seconds), None if energy is None else energy.joules
 
     bytes_per_token = llm.info.bytes_per_token
     for n in prefill:
-        seconds, joules = repeat(f"pp{n}", partial(llm.bench_prefill, n))
+        seconds, joules = repeat(f"pp{n}", partial(_prefill_s, llm, n))
         yield Measurement("prefill", n, 0, seconds, None, joules)
     for n in decode:
-        seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth))
+        seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
         yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules)
     if batch:
         llm.bench_fill(depth)
     for n in batch:
-        seconds, joules = repeat(f"b{n}", partial(llm.bench_append, n, APPENDS))
+        seconds, joules = repeat(f"b{n}", partial(_append_s, llm, n))
         joules = None if joules is None else joules / APPENDS
         yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
 
 
-def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window | None) -> float:
+def _prefill_s(llm: LLM, n_tokens: int, _: Window) -> float:
+    return llm.bench_prefill(n_tokens)
+
+
+def _append_s(llm: LLM, rows: int, _: Window) -> float:
+    return llm.bench_append(rows, APPENDS)
+
+
+def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window) -> float:
     return sum(llm.bench_decode(n_tokens, depth, window))
 
 

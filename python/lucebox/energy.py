@@ -4,6 +4,7 @@ one, else power read in short intervals. No vendor package is needed; where noth
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ __all__ = ["Energy", "Meter", "find_meter"]
 
 ROOT = Path("/")
 SAMPLE_S = 0.02
-# Counters step every 20 to 100 ms: what a shorter time took cannot be told from them.
+# Counters step every 20 to 100 ms, so the ends of a time are uncertain by as much.
 LEAST_SECONDS = 0.5
 
 
@@ -49,13 +50,13 @@ class Energy:
 
     def __init__(self) -> None:
         self._sum = 0.0
-        self._seconds = 0.0
+        self._shortest = math.inf
         self._entered = 0.0
 
     @property
     def joules(self) -> float | None:
-        """None where the times were too short to tell, or the driver's numbers did not move."""
-        return self._sum if self._seconds >= LEAST_SECONDS and self._sum > 0 else None
+        """None where a time was too short to tell, or the driver's numbers did not move."""
+        return self._sum if self._shortest >= LEAST_SECONDS and self._sum > 0 else None
 
     def __enter__(self) -> None:
         self._begin()
@@ -64,7 +65,7 @@ class Energy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._seconds += time.perf_counter() - self._entered
+        self._shortest = min(self._shortest, time.perf_counter() - self._entered)
         self._sum += self._end()
 
     def _begin(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import lucebox
@@ -118,6 +121,33 @@ def test_the_command_shows_profile_and_comparison(
     text = capsys.readouterr().out
     assert "tg1 by kernel" in text and "rms_norm" in text and "greedy agreement" in text
     assert "energy: not readable" in text or on_pack != "sim"
+
+
+def test_the_table_beside_peers(
+    on_pack: str, synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("decode_gpu", BENCHMARKS / "decode_gpu.py")
+    assert spec is not None and spec.loader is not None
+    decode_gpu = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "decode_gpu", decode_gpu)
+    spec.loader.exec_module(decode_gpu)
+    table = tmp_path / "models.csv"
+    flags = ["--target", on_pack, "--prefill", "3", "--decode", "1", "--batch", "2", "--runs", "1", "--csv", str(table)]
+    monkeypatch.setattr(sys, "argv", ["decode_gpu.py", str(synthetic), *flags])
+    with lucebox.LLM(synthetic, target=on_pack, context=8) as llm:
+        info = llm.info
+        shape = (str(info.n_layers), str(info.hidden), "Q8_0")
+        peer = decode_gpu.Peer(llm.device, "peer", "any", info.architecture, *shape, "b1", "", "1e-3", "", "here")
+    monkeypatch.setattr(decode_gpu, "read_peers", lambda: [peer, replace(peer, device="another")])
+    decode_gpu.main()
+    decode_gpu.main()
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["test"] for row in rows] == ["pp3", "tg1", "b1", "b2"] * 2
+    assert all(float(row["tok_s"]) > 0 and row["model"] == synthetic.name for row in rows)
+    assert [bool(row["share"]) for row in rows[:4]] == [False, True, True, True]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "peer 1e-3 ms, x peer" in line] == ["b1", "b1"]
 
 
 def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:

@@ -14,7 +14,9 @@ import lucebox
 import numpy as np
 import pytest
 from engines import largest_difference, log_softmax, mean_kl
+from lucebox import bench, energy
 from lucebox.bench import KernelTime, Measurement, Profile, Summary, context_for, measure, profile
+from lucebox.energy import Meter
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.machine import processor_name
 from lucebox.numerics import compare
@@ -80,6 +82,20 @@ def test_appends_are_compared_with_one_row(tmp_path: Path) -> None:
     picture = tmp_path / "bench.svg"
     save_bench_plot(report, picture, [Profile("tg1", (KernelTime("a_kernel", 2, 3e-3), KernelTime("b", 1, 1e-3)))])
     assert "<svg" in picture.read_text()
+
+
+def test_energy_is_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A joule per token held: the fill before decoding does not count, nor does an empty session."""
+    monkeypatch.setattr(energy, "LEAST_SECONDS", 0)
+    with lucebox.LLM("tiny-hybrid", context=128) as llm:
+        meter = Meter("tokens held", joules=lambda: float(llm._session.n_tokens), watts=None)
+        monkeypatch.setattr(bench, "find_meter", lambda device: meter)
+        report = measure(llm, prefill=(32,), decode=(8,), batch=(4,), depth=40, runs=3)
+    assert report.energy_source == "tokens held"
+    prefill, decode, _, append = report.measurements
+    assert prefill.joules is None  # as many at the end of the runs as before them
+    assert (decode.joules, decode.tok_j) == (3 * 8, 1)
+    assert (append.joules, append.tok_j) == (3, 4)  # each append of 4 rows keeps one
 
 
 def test_a_comparison_is_of_the_logits() -> None:

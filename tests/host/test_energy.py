@@ -93,9 +93,13 @@ def test_a_counter_counts_only_while_entered(tmp_path: Path, monkeypatch: pytest
     assert sums.joules == pytest.approx(2.5 + 0.25)
 
 
-def test_times_too_short_to_tell_give_nothing() -> None:
+def test_one_time_too_short_to_tell_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.05)
     readings = iter(range(100))
     sums = Counted(lambda: float(next(readings)))
+    with sums:
+        time.sleep(0.06)
+    assert sums.joules == 1
     with sums:
         pass
     assert sums.joules is None
