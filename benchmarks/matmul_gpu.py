@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from lucebox import _engine
-from matvec_gpu import SHAPES, TYPES, commit, load
+from matvec_gpu import SHAPES, commit, load
 
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
 BITS = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, required=True, help="folder with manifest.json")
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
+    parser.add_argument("--types", nargs="+", default=tuple(BITS), choices=tuple(BITS))
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "f32"])

@@ -90,6 +90,16 @@ def time_matmul(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Se
     Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over `sets` rotated sets of weights, the bytes it moves, and the launch of its tiles.
     """
 
+def load_planes(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: Sequence[int], threads: int = 1, slot_bytes: int = 2097152, progress_bytes: int = 33554432, progress: object | None = None) -> list:
+    """
+    The planes of matrices, brought to the device as a model's are and read back.
+    """
+
+def time_load(pack: lucebox._engine.gpu.Pack, path: str, threads: int, slot_bytes: int = 2097152, progress: object | None = None) -> dict:
+    """
+    Brings a model's weights to the device and drops them: seconds, and bytes there.
+    """
+
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""
 
