@@ -176,6 +176,19 @@ def test_a_chain_of_products(sim: SimPack) -> None:
     assert np.array_equal(out[256:], first.max(axis=1))
 
 
+def test_products_of_bytes_are_exact(sim: SimPack) -> None:
+    given = np.random.default_rng(0).integers(-128, 128, (24, 64), np.int8)
+    given[0], given[16] = -128, -128
+    aligned = np.zeros(given.size + 16, np.int8)
+    start = -aligned.ctypes.data % 16
+    aligned[start : start + given.size] = given.ravel()
+    out = np.zeros((2, 16, 8), np.int32)
+    assert sim.run("matrix_bytes_kernel", row(32), aligned[start:], out, n=7) == ""
+    a, b = given[:16].astype(int), given[16:].astype(int)
+    assert np.array_equal(out[0], a @ b.T + 7)
+    assert np.array_equal(out[1], a[:, :16] @ b[:, :16].T + 7)
+
+
 def test_a_collective_orders_its_warp(sim: SimPack) -> None:
     out = np.full(256, -1, np.int32)
     assert sim.run("warp_order_kernel", row(256), out=out) == ""

@@ -209,6 +209,33 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   for_each(second, [&](int row, int col, float& v) { out[16 * row + col] = v; });
 }
 
+// in: int8 [16, 64] and [8, 64], rows of A and B; out: int [2, 16, 8], products of all and of the first 16 bytes, from
+// n
+LB_KERNEL(matrix_bytes_kernel, Io, 32, 1) {
+  LB_SHARED(u32x4, rows, 24 * 5);
+  const u32x4* in = static_cast<const u32x4*>(p.in);
+  for (int i = lane(); i < 24 * 4; i += 32) rows[i / 4 * 5 + i % 4] = in[i];
+  warp_barrier();
+  ByteHalf a[4], again;
+  BytesB b[2];
+  const char* from = reinterpret_cast<const char*>(&rows[0]);
+  for (int i = 0; i < 2; ++i) {
+    ByteHalf two[2];
+    load(two, from + 32 * i, 80);
+    a[2 * i] = two[0];
+    a[2 * i + 1] = two[1];
+  }
+  load(again, from, 80);
+  load(b, from + 16 * 80, 80);
+  const ByteSums first = multiply(a[0], a[1], b[0], p.n), second = multiply(a[2], a[3], b[1], 0);
+  const ByteSums half = multiply_half(again, b[0], 0, p.n);
+  int* out = static_cast<int*>(p.out);
+  for_each_sum([&](int row, int column, int, int, int i) {
+    out[row * 8 + column] = first.v[i] + second.v[i];
+    out[128 + row * 8 + column] = half.v[i];
+  });
+}
+
 // A row of threads whose shared values only their own warp reads, ordered by a vote.
 LB_KERNEL(warp_order_kernel, Io, 256, 1) {
   LB_SHARED(int, values, 256);

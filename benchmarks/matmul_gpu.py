@@ -1,0 +1,112 @@
+"""Products of many rows on a kernel pack, beside the mat-vec of one row of the same weights.
+
+matmul_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types, shapes and rows below
+matmul_gpu.py --pack FOLDER --types Q4_K --shapes 5120x17408 --rows 22 2048 --csv out.csv
+
+A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is
+the device's, of a graph of all sets, the best of several tries. x is rounded to 8 or 16 bits beforehand, as for the
+mat-vec; rounding it to 16-bit numbers, which plain weights and prompts need, is within the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+from lucebox import _engine
+from matvec_gpu import SHAPES, commit, load
+
+ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
+BITS = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    date: str
+    commit: str
+    target: str
+    device: str
+    type: str
+    activations: str
+    n_out: int
+    n_in: int
+    rows: int
+    us: float
+    gb_s: float
+    tflop_s: float
+    times_one_row: float
+    """Of the mat-vec's time for one row."""
+    launch: str
+    command: str
+
+
+def measure(
+    pack: _engine.gpu.Pack, info: _engine.gpu.DeviceInfo, dtype: str, shape: str, activations: str, all_rows: list[int]
+) -> list[Row]:
+    """One type and shape: one row first."""
+    n_out, n_in = (int(part) for part in shape.split("x"))
+    sets = max(4, int(4 * info.l2_bytes / (n_out * n_in * BITS[dtype] / 8)) + 1) if info.l2_bytes else 2
+    one = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
+    measured = []
+    for rows in [1, *all_rows]:
+        few = sets if rows <= 64 else 2  # the weights' way through memory is no longer what takes time
+        got = one if rows == 1 else _engine.gpu_ops.time_matmul(pack, [dtype], [n_out], n_in, rows, activations, few)
+        row = Row(
+            date=date.today().isoformat(),
+            commit=commit(),
+            target=pack.target,
+            device=info.name,
+            type=dtype,
+            activations=activations,
+            n_out=n_out,
+            n_in=n_in,
+            rows=rows,
+            us=got["seconds"] * 1e6,
+            gb_s=got["bytes"] / got["seconds"] / 1e9,
+            tflop_s=2 * rows * n_out * n_in / got["seconds"] / 1e12,
+            times_one_row=got["seconds"] / one["seconds"],
+            launch=got["launch"],
+            command=" ".join(["matmul_gpu.py", *sys.argv[1:]]),
+        )
+        measured.append(row)
+        print(
+            f"{dtype:5} {activations:4} {shape:>12} {rows:5} rows {row.us:10.2f} us {row.gb_s:8.1f} GB/s "
+            f"{row.tflop_s:7.2f} TFLOP/s {row.times_one_row:7.2f}x   {row.launch}",
+            flush=True,
+        )
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pack", type=Path, required=True, help="folder with manifest.json")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--types", nargs="+", default=tuple(BITS), choices=tuple(BITS))
+    parser.add_argument("--shapes", nargs="+", default=SHAPES)
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
+    parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "f32"])
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args()
+
+    pack, info = load(options.pack, options.device)
+    print(f"{info.name}, pack {pack.target}; times that of one row")
+    rows: list[Row] = []
+    for dtype in options.types:
+        for activations in options.activations if dtype.startswith("Q") else ["f32"]:
+            for shape in options.shapes:
+                rows += measure(pack, info, dtype, shape, activations, options.rows)
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(asdict(rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+
+
+if __name__ == "__main__":
+    main()
