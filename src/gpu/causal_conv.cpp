@@ -11,7 +11,6 @@
 
 namespace lb::gpu {
 
-inline constexpr int kMaxTaps = 8;
 inline constexpr int kTeams = kConvThreads / kConvChannels;
 static_assert(kTeams >= kMaxTaps - 1, "a team for each row of history");
 

@@ -2,13 +2,9 @@
 // Bound: latency for a few rows, else bandwidth, 4 bytes a value and what the cache's types have.
 #include "dialect.h"
 
-#include "ops/attention.h"
+#include "kv_slots.h"
 
 namespace lb::gpu {
-
-LB_DEVICE float stored_as(float x, float) { return x; }
-LB_DEVICE f16 stored_as(float x, f16) { return to_f16(x); }
-LB_DEVICE bf16 stored_as(float x, bf16) { return to_bf16(x); }
 
 template <class T>
 LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
@@ -27,9 +23,7 @@ LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
   const int row_values = cache.n_kv_heads * cache.head_dim;
   if (i >= long(p.rows) * row_values) return;
   const int row = int(i / row_values), head = int(i % row_values) / cache.head_dim, column = int(i % cache.head_dim);
-  const int slot = *p.n_past + row;
-  const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
-  const long at = ((page * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens) * cache.head_dim + column;
+  const long at = slot_row(cache, *p.n_past + row, head) * cache.head_dim + column;
   const bool is_v = block_id_y() != 0;
   const f32x4 x = load_stream<f32x4>((is_v ? p.v : p.k) + i);
   void* values = is_v ? cache.v : cache.k;
@@ -58,9 +52,7 @@ LB_KERNEL(kv_move_kernel, KvMove, 128, 1) {
   unsigned char* values = static_cast<unsigned char*>(is_v ? cache.v : cache.k) + piece % head_bytes;
   const int n_past = *p.n_past, n = *p.accepted.n;
   const auto at = [&](int row) {
-    const int slot = n_past + row;
-    const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
-    return values + ((page * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens) * head_bytes;
+    return values + slot_row(cache, n_past + row, int(head)) * head_bytes;
   };
   for (int first = 0; first < n; first += kBatch) {
     u32x4 moved[kBatch] = {};

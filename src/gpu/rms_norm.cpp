@@ -1,57 +1,83 @@
-// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z).
-// One block a head of a row; a thread squares what it later scales, so the second reading comes from L1.
-// Bound: bandwidth, 8 bytes a value (12 gated).
+// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z), and y rounded where asked for.
+// One block a head of a row. A thread's first values stay in registers, and their weights are asked for before the
+// previous kernel has ended; the second reading of further ones comes from L1.
+// Bound: latency for a few rows, else bandwidth, 8 bytes a value (12 gated).
 #include "dialect.h"
 
 #include "activation.h"
 #include "ops/rms_norm.h"
+#include "round_run.h"
 #include "rows.h"
 
 namespace lb::gpu {
 
-// y[i] = x[i] * scale * w[i] * gate(i)
+// y[at + i] = x[i] * scale * w[i] * gate(i); at: the block's first value.
 template <int kWidth, class Gate>
-LB_DEVICE void normalise(const float* x, const float* w, float* y, int dim, float eps, float* scratch, Gate&& gate) {
+LB_DEVICE void normalise(const float* x, const float* w, float* y, const RoundedRows& rounded, long at, int dim,
+                         float eps, float* scratch, Gate&& gate) {
+  using Values = Vec<float, kWidth>;
+  const int n = dim / kWidth, mine = thread_id();
+  const auto read = [&](const float* from, int i) { return i < n ? values<kWidth>(from, i) : Values{}; };
+  const Values weight = read(w, mine);
+  dependents_may_launch();
+  wait_for_previous();
+
+  const Values first = read(x, mine), first_gate = gate(mine);
   float sum = 0;
-  for (int i = thread_id(); i < dim / kWidth; i += n_threads()) {
-    const auto v = values<kWidth>(x, i);
+  LB_UNROLL
+  for (int j = 0; j < kWidth; ++j) sum += first[j] * first[j];
+  for (int i = mine + n_threads(); i < n; i += n_threads()) {
+    const Values v = values<kWidth>(x, i);
     LB_UNROLL
     for (int j = 0; j < kWidth; ++j) sum += v[j] * v[j];
   }
   const float scale = rsqrt_fast(block_sum(sum, scratch) / float(dim) + eps);
-  for (int i = thread_id(); i < dim / kWidth; i += n_threads()) {
-    auto v = values<kWidth>(x, i);
-    const auto weight = values<kWidth>(w, i);
+
+  const auto finish = [&](int i, Values v, const Values& of_weight, const Values& of_gate) {
     LB_UNROLL
-    for (int j = 0; j < kWidth; ++j) v[j] = v[j] * scale * weight[j] * gate(i * kWidth + j);
-    store(y + long(i) * kWidth, v);
-  }
+    for (int j = 0; j < kWidth; ++j) v[j] = v[j] * scale * of_weight[j] * of_gate[j];
+    if (i < n) store(y + at + long(i) * kWidth, v);
+    if constexpr (kWidth == 4)
+      if (rounded.high != nullptr) round_four(rounded, at + long(i) * kWidth, v, i < n);
+  };
+  finish(mine, first, weight, first_gate);
+  for (int i = mine + n_threads(); i - lane() < n; i += n_threads())  // rounding takes whole warps
+    finish(i, read(x, i), read(w, i), gate(i));
 }
 
-LB_KERNEL(rms_norm_kernel, RmsNorm, 512, 1) {
-  LB_SHARED(float, scratch, 32);
-  dependents_may_launch();
-  wait_for_previous();
+template <int kWidth>
+LB_DEVICE void rms_norm(const RmsNorm& p, float* scratch) {
   const int row = block_id() / p.heads, head = block_id() % p.heads;
-  const float* x = p.x + row * p.row_stride + head * p.head_stride;
-  float* y = p.y + long(block_id()) * p.dim;
-  const auto no_gate = [](int) { return 1.0f; };
-  if (is_aligned(p.x, p.row_stride) && is_aligned(p.w, p.head_stride) && is_aligned(p.y, p.dim))
-    normalise<4>(x, p.w, y, p.dim, p.eps, scratch, no_gate);
-  else
-    normalise<1>(x, p.w, y, p.dim, p.eps, scratch, no_gate);
+  Vec<float, kWidth> ones;
+  LB_UNROLL
+  for (int j = 0; j < kWidth; ++j) ones[j] = 1;
+  normalise<kWidth>(p.x + row * p.row_stride + head * p.head_stride, p.w, p.y, p.rounded, long(block_id()) * p.dim,
+                    p.dim, p.eps, scratch, [&](int) { return ones; });
 }
 
-LB_KERNEL(gated_rms_norm_kernel, GatedRmsNorm, 512, 1) {
+LB_KERNEL(rms_norm_kernel, RmsNorm, 1024, 1) {
   LB_SHARED(float, scratch, 32);
-  dependents_may_launch();
-  wait_for_previous();
+  const bool is_wide = is_aligned(p.x, p.row_stride) && is_aligned(p.w, p.head_stride) && is_aligned(p.y, p.dim);
+  is_wide ? rms_norm<4>(p, scratch) : rms_norm<1>(p, scratch);
+}
+
+template <int kWidth>
+LB_DEVICE void gated_rms_norm(const GatedRmsNorm& p, float* scratch) {
   const long at = long(block_id()) * p.dim;
-  const auto gate = [&](int i) { return silu(p.z[at + i]); };
-  if (is_aligned(p.o, p.dim) && is_aligned(p.w, 0) && is_aligned(p.y, p.dim))
-    normalise<4>(p.o + at, p.w, p.y + at, p.dim, p.eps, scratch, gate);
-  else
-    normalise<1>(p.o + at, p.w, p.y + at, p.dim, p.eps, scratch, gate);
+  normalise<kWidth>(p.o + at, p.w, p.y, p.rounded, at, p.dim, p.eps, scratch, [&](int i) {
+    Vec<float, kWidth> z = {};
+    if (i < p.dim / kWidth) z = values<kWidth>(p.z + at, i);
+    LB_UNROLL
+    for (int j = 0; j < kWidth; ++j) z[j] = silu(z[j]);
+    return z;
+  });
+}
+
+LB_KERNEL(gated_rms_norm_kernel, GatedRmsNorm, 1024, 1) {
+  LB_SHARED(float, scratch, 32);
+  const bool is_wide =
+      is_aligned(p.o, p.dim) && is_aligned(p.z, p.dim) && is_aligned(p.w, 0) && is_aligned(p.y, p.dim);
+  is_wide ? gated_rms_norm<4>(p, scratch) : gated_rms_norm<1>(p, scratch);
 }
 
 }  // namespace lb::gpu

@@ -1,31 +1,11 @@
-// Rounds rows of activations for the products with quantised weights: RoundRows. Eight lanes a run of 32, four values a
-// lane; grid x walks a row, y the rows. Bound: latency; 4 bytes a value in, 1.25 or 2.25 out.
+// Rounds rows of activations for the products with quantised weights: RoundRows, where the kernel that made them has not
+// done so. Eight lanes a run of 32, four values a lane; grid x walks a row, y the rows. Bound: latency; 4 bytes a value
+// in, 1.25 or 2.25 out.
 #include "dialect.h"
 
-#include "ops/round_rows.h"
+#include "round_run.h"
 
 namespace lb::gpu {
-
-// x / d rounded as the division is, for |x| <= 127 d: one reciprocal for many quotients, each mended by its residual
-// (Markstein). Tiny d, whose residuals could be subnormal, divide.
-struct Divisor {
-  float d, reciprocal;
-  LB_DEVICE explicit Divisor(float value) : d(value), reciprocal(1.0f / value) {}
-  LB_DEVICE float quotient(float x) const {
-    if (d < 0x1p-80f) return x / d;
-    const float q = x * reciprocal;
-    return fma(fma(-q, d, x), reciprocal, q);
-  }
-};
-
-LB_DEVICE float clamp_code(float q) { return min(max(q, -127.0f), 127.0f); }
-LB_DEVICE uint32_t low_byte(float whole) { return uint32_t(int(whole)) & 0xff; }
-
-LB_DEVICE int sum_over_run(int v) {
-  LB_UNROLL
-  for (int mask = 1; mask < 8; mask *= 2) v += shuffle_xor(v, mask);
-  return v;
-}
 
 LB_KERNEL(round_rows_kernel, RoundRows, 256, 1) {
   dependents_may_launch();
@@ -33,37 +13,7 @@ LB_KERNEL(round_rows_kernel, RoundRows, 256, 1) {
   const long row = long(block_id_y()) * p.n_in;
   const int first = (block_id() * n_threads() + thread_id()) * 4;
   const bool is_inside = first < p.n_in;  // of whole runs: the eight lanes of one agree
-  const f32x4 x = is_inside ? load<f32x4>(p.x + row + first) : f32x4{};
-  // As integers |x| keeps its order, and a NaN is the largest.
-  int largest = 0;
-  LB_UNROLL
-  for (int j = 0; j < 4; ++j) largest = max(largest, int(quant::bits_of(x[j]) & 0x7fffffff));
-  LB_UNROLL
-  for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const float scale = quant::float_of(largest < 0x7f800000 ? uint32_t(largest) : 0x7fc00000u) / 127.0f;
-
-  uint32_t high = 0, low = 0;
-  if (scale > 0) {  // neither zero nor NaN
-    const Divisor divisor(scale);
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const float q = divisor.quotient(x[j]);
-      const float whole = clamp_code(round_even(q));
-      high |= low_byte(whole) << 8 * j;
-      low |= low_byte(clamp_code(round_even((q - whole) * 254.0f))) << 8 * j;
-    }
-  }
-  const int high_sum = sum_over_run(dot4(int(high), 0x01010101, 0));
-  const int low_sum = sum_over_run(dot4(int(low), 0x01010101, 0));
-  if (!is_inside) return;
-  store(p.y.high + row + first, high);
-  if (p.y.low != nullptr) store(p.y.low + row + first, low);
-  if (first % kRoundRun == 0) {
-    const long run = (row + first) / kRoundRun;
-    const float rest = p.y.low != nullptr ? float(low_sum) * (1 / 254.0f) : 0.0f;
-    p.y.scale[run] = scale;
-    p.y.sum[run] = scale * (float(high_sum) + rest);
-  }
+  round_four(p.y, row + first, is_inside ? load<f32x4>(p.x + row + first) : f32x4{}, is_inside);
 }
 
 }  // namespace lb::gpu

@@ -1,22 +1,29 @@
-// y = silu(gate) * up, one thread four values (one where the rest does not fill four).
-// Bound: bandwidth, 12 bytes a value.
+// y = silu(gate) * up, and y rounded where asked for; one thread four values (one where the rest does not fill four).
+// Bound: latency for a few rows, else bandwidth, 12 bytes a value.
 #include "dialect.h"
 
 #include "activation.h"
 #include "ops/linear.h"
+#include "round_run.h"
 #include "rows.h"
 
 namespace lb::gpu {
 
 template <int kWidth>
 LB_DEVICE void swiglu(const SwiGlu& p) {
-  const long count = long(p.rows) * p.dim / kWidth;
-  for (long i = long(block_id()) * n_threads() + thread_id(); i < count; i += long(n_blocks()) * n_threads()) {
-    auto v = load<Vec<float, kWidth>>(p.gate + i * kWidth);
-    const auto up = load<Vec<float, kWidth>>(p.up + i * kWidth);
-    LB_UNROLL
-    for (int j = 0; j < kWidth; ++j) v[j] = silu(v[j]) * up[j];
-    store(p.y + i * kWidth, v);
+  const long count = long(p.rows) * p.dim / kWidth, step = long(n_blocks()) * n_threads();
+  for (long i = long(block_id()) * n_threads() + thread_id(); i - lane() < count; i += step) {  // in whole warps
+    const bool is_inside = i < count;
+    Vec<float, kWidth> v = {};
+    if (is_inside) {
+      v = load<Vec<float, kWidth>>(p.gate + i * kWidth);
+      const auto up = load<Vec<float, kWidth>>(p.up + i * kWidth);
+      LB_UNROLL
+      for (int j = 0; j < kWidth; ++j) v[j] = silu(v[j]) * up[j];
+      store(p.y + i * kWidth, v);
+    }
+    if constexpr (kWidth == 4)
+      if (p.rounded.high != nullptr) round_four(p.rounded, i * kWidth, v, is_inside);
   }
 }
 

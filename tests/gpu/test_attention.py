@@ -207,6 +207,51 @@ def test_append(
         assert mine.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("pairs", ("halves", "adjacent"))
+@pytest.mark.parametrize(("rows", "heads", "kv_heads", "dim", "n_pairs", "n_past"),
+                         ((1, 8, 2, 256, 32, 63), (3, 3, 1, 64, 32, 0), (70, 2, 2, 40, 7, 60), (1, 1, 1, 8, 1, 5)))  # fmt: skip
+def test_prepare(
+    pack: _engine.gpu.Pack, pairs: str, rows: int, heads: int, kv_heads: int, dim: int, n_pairs: int, n_past: int,
+    seed: int,
+) -> None:  # fmt: skip
+    """With norms; q lies beside its gate, which is not read."""
+    rng = np.random.default_rng(seed)
+    u = np.full((rows, heads, 2 * dim), np.nan, np.float32)
+    u[:, :, :dim] = normal(rng, rows, heads, dim)
+    k, v = normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
+    w = normal(rng, dim), normal(rng, dim)
+    angle = rng.uniform(-9, 9, (rows, n_pairs))
+    table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    n_pages = (n_past + rows) // PAGE + 2
+    pages = [poisoned((n_pages, kv_heads, PAGE, dim), "F32") for _ in range(2)]
+    where = ("F32", "F32", rng.permutation(n_pages).astype(np.int32), n_past)
+    got = gpu_ops.attention_prepare(pack, u, k, v, *w, *table, *pages, *where, 1e-6, pairs)
+    q = cpu.rope(cpu.rms_norm(np.ascontiguousarray(u[:, :, :dim]), w[0], 1e-6), *table, pairs)
+    cpu.kv_append(cpu.rope(cpu.rms_norm(k, w[1], 1e-6), *table, pairs), v, *pages, *where)
+    check("attention_prepare", got[0], q, np.abs(q).max(axis=-1, keepdims=True))
+    written = got[1].view(np.float32).reshape(pages[0].shape)
+    assert np.array_equal(np.isnan(written), np.isnan(pages[0])), "nothing else of the pages changes"
+    mine, want = (np.nan_to_num(values) for values in (written, pages[0]))
+    check("attention_prepare", mine, want, np.abs(want).max())
+    assert got[2].tobytes() == pages[1].tobytes()
+
+
+@pytest.mark.parametrize(("k_type", "v_type"), (("F32", "BF16"), ("F16", "F32"), ("BF16", "F16")))
+def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str, seed: int) -> None:
+    """In place; a rotation by quarter turns moves values and rounds none."""
+    rng = np.random.default_rng(seed)
+    rows, dim, n_past = 2, 40, 63
+    u, k, v = normal(rng, rows, 3, dim), normal(rng, rows, 1, dim), normal(rng, rows, 1, dim)
+    turns = rng.integers(0, 4, (rows, dim // 2))
+    table = np.array([1, 0, -1, 0], np.float32)[turns], np.array([0, 1, 0, -1], np.float32)[turns]
+    pages = [poisoned((3, 1, PAGE, dim), dtype) for dtype in (k_type, v_type)]
+    where = (k_type, v_type, rng.permutation(3).astype(np.int32), n_past)
+    got = gpu_ops.attention_prepare(pack, u, k, v, None, None, *table, *pages, *where, 1e-6)
+    assert np.array_equal(got[0], cpu.rope(u, *table))
+    cpu.kv_append(cpu.rope(k, *table), v, *pages, *where)
+    assert all(mine.tobytes() == want.tobytes() for mine, want in zip(got[1:], pages, strict=True))
+
+
 @pytest.mark.parametrize("rows", (1, 30, 64))
 def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -259,3 +259,28 @@ def test_rope_table(pack: Pack, seed: int) -> None:
     for ours, theirs, want in zip(got, on_cpu, rope_reference.rope_table(pos, axis, inv_freq), strict=True):
         check("rope", ours, want, np.ones_like(want))
         check("rope", ours, theirs, np.ones_like(want))
+
+
+@pytest.mark.parametrize(("kh", "vh", "dk", "dv", "taps"), ((2, 6, 32, 64, 4), (1, 33, 40, 24, 8), (3, 3, 8, 88, 2),
+                                                            (2, 4, 128, 128, 4)))  # fmt: skip
+@pytest.mark.parametrize("accepted", (None, [0], [0, 1, 3, 4, 6, 8, 9, 11]))
+def test_inputs_of_a_step(
+    pack: Pack, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, seed: int
+) -> None:
+    """One launch for the convolution and the preparation: the state exactly as the CPU's."""
+    rng = np.random.default_rng(seed)
+    channels = 2 * kh * dk + vh * dv
+    x, w = rng.normal(size=(1, channels)).astype(np.float32), rng.normal(size=(channels, taps)).astype(np.float32)
+    history = rng.normal(size=(taps - 1, channels)).astype(np.float32)
+    pending = np.full((CAP, channels), np.nan, np.float32)
+    pending[:12] = rng.normal(size=(12, channels)).astype(np.float32)
+    g, beta = 5 * rng.normal(size=(2, 1, vh)).astype(np.float32)
+    gates = -rng.exponential(size=vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
+    path = None if accepted is None else np.array(accepted, np.int32)
+    got = gpu_ops.delta_inputs(pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path)
+    y = np.array(cpu.causal_conv(x, w, history, pending, path))
+    q, k = (y[:, i * kh * dk : (i + 1) * kh * dk].reshape(1, kh, dk) for i in range(2))
+    cpu.delta_prepare(q, k, g, beta, *gates, 1e-6)
+    for mine, want in zip((got[0], *got[3:]), (y, g, beta), strict=True):
+        close(mine, want)
+    assert np.array_equal(got[1], history) and np.array_equal(got[2], pending, equal_nan=True)

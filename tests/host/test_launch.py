@@ -71,6 +71,21 @@ def test_rows(name: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_what_a_step_fuses(name: str) -> None:
+    for dim in (8, 64, 128, 256):
+        for heads in (1, 4, 16):
+            inputs = gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 1, dim, heads)
+            check(inputs, name)
+            assert inputs["grid"] == (4 * heads + 1, 1, 1) and inputs["overlap_previous"]
+            for rows in (1, 22, 512):
+                prepare = gpu_ops.choose(manifest(name), N_SMS, "attention_prepare", rows, dim, heads)
+                check(prepare, name)
+                assert prepare["grid"] == (-(-rows * 5 * heads // 4), 1, 1) and prepare["overlap_previous"]
+    with pytest.raises(UnsupportedError, match=r"\[delta_inputs\] \[2, 512\], 4 taps, 1 heads of 128: one row"):
+        gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 2, 128, 1)
+
+
+@pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_products(name: str, activations: str, dtype: str) -> None:
@@ -202,7 +217,7 @@ def test_a_launch_says_what_it_is() -> None:
     launch = gpu_ops.choose(manifest("sm_90"), 132, "arg_max_grid", 1, 248320)
     assert launch["text"] == "arg_max_grid_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
     launch = gpu_ops.choose(manifest("sm_90"), 132, "rms_norm", 2, 5120)
-    assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [512, 1, 1], 0 B>>> overlap"
+    assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [1024, 1, 1], 0 B>>> overlap"
 
 
 def test_a_kernel_that_the_pack_lacks_is_named() -> None:

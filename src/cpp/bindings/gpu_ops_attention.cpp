@@ -61,6 +61,47 @@ nb::tuple kv_append(PythonPack& pack, In<float, 3> k, In<float, 3> v, Pages k_pa
   return read_pages(call, pages);
 }
 
+// `u`: the queries are the first head_dim values of each of its heads.
+nb::tuple attention_prepare(PythonPack& pack, In<float, 3> u, In<float, 3> k, In<float, 3> v,
+                            std::optional<In<float, 1>> q_norm, std::optional<In<float, 1>> k_norm, FloatMatrix cos,
+                            FloatMatrix sin, Pages k_pages, Pages v_pages, const std::string& k_type,
+                            const std::string& v_type, In<int32_t, 1> page_table, int n_past, float eps,
+                            const std::string& pairs) {
+  const size_t rows = u.shape(0), n_heads = u.shape(1), dim = k_pages.shape(3);
+  check_shape("k", k, {rows, k_pages.shape(1), dim});
+  check_shape("v", v, {rows, k_pages.shape(1), dim});
+  check_shape("cos", cos, {rows, cos.shape(1)});
+  check_shape("sin", sin, {rows, cos.shape(1)});
+  LB_CHECK(u.shape(2) >= dim, kInvalid, "heads of u are shorter than ", dim);
+  LB_CHECK(q_norm.has_value() == k_norm.has_value(), kInvalid, "q_norm and k_norm come together");
+  if (q_norm) check_shape("q_norm", *q_norm, {dim}), check_shape("k_norm", *k_norm, {dim});
+  LB_CHECK(pairs == "halves" || pairs == "adjacent", kInvalid, "pairs must be halves or adjacent, got ", pairs);
+  Call call(pack);
+  const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + int(rows));
+  const bool in_place = !q_norm && u.shape(2) == dim;  // as the engine does
+  float* projected = call.in_out(u.data(), u.size());
+  float* q = in_place ? projected : call.out<float>(rows * n_heads * dim);
+  pack.run(AttentionPrepare{.u = projected,
+                            .q = q,
+                            .k = call.in_out(k.data(), k.size()),
+                            .v = call.in(v),
+                            .q_norm = q_norm ? call.in(*q_norm) : nullptr,
+                            .k_norm = k_norm ? call.in(*k_norm) : nullptr,
+                            .cos = call.in(cos),
+                            .sin = call.in(sin),
+                            .cache = pages.cache,
+                            .n_past = call.in(&n_past, 1),
+                            .rows = int(rows),
+                            .n_heads = int(n_heads),
+                            .n_pairs = size(cos, 1),
+                            .u_row_stride = long(n_heads * u.shape(2)),
+                            .u_head_stride = long(u.shape(2)),
+                            .eps = eps,
+                            .pairs = pairs == "halves" ? RopePairs::kHalves : RopePairs::kAdjacent});
+  const nb::tuple written = read_pages(call, pages);
+  return nb::make_tuple(call.read(q, rows, n_heads, dim), written[0], written[1]);
+}
+
 nb::tuple kv_move(PythonPack& pack, Pages k_pages, Pages v_pages, const std::string& k_type, const std::string& v_type,
                   In<int32_t, 1> page_table, In<int32_t, 1> path, int n_past) {
   int last = -1;
@@ -189,6 +230,9 @@ nb::dict time_attention(PythonPack& pack, const std::string& dtype, int rows, in
 void bind_gpu_attention(nb::module_& m) {
   m.def("kv_append", &kv_append, "pack"_a, "k"_a, "v"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a,
         "page_table"_a, "n_past"_a, "The bytes of the pages of K and of V after the append.");
+  m.def("attention_prepare", &attention_prepare, "pack"_a, "u"_a, "k"_a, "v"_a, "q_norm"_a.none(), "k_norm"_a.none(),
+        "cos"_a, "sin"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a, "n_past"_a, "eps"_a,
+        "pairs"_a = "halves", "q, and the bytes of the pages of K and of V.");
   m.def("kv_move", &kv_move, "pack"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a, "path"_a,
         "n_past"_a, "The bytes of the pages of K and of V after the move.");
   m.def("attention", &attention, "pack"_a, "q"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a,

@@ -61,6 +61,7 @@ class CpuStream final : public Stream {
   void run(const LinearGroup&) override;
   void run(const KvAppend&) override;
   void run(const KvMove&) override;
+  void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;

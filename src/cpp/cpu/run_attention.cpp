@@ -55,6 +55,34 @@ void CpuStream::run(const KvAppend& op) {
                   [&](int begin, int end) { kernels().kv_append(op, begin, end); });
 }
 
+void CpuStream::run(const AttentionPrepare& op) {
+  const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
+  LB_ASSERT(op.q_norm != nullptr || op.q == op.u);
+  if (op.q_norm != nullptr) {
+    run(RmsNorm{.x = op.u,
+                .w = op.q_norm,
+                .y = op.q,
+                .rows = op.rows,
+                .heads = op.n_heads,
+                .dim = dim,
+                .row_stride = op.u_row_stride,
+                .head_stride = op.u_head_stride,
+                .eps = op.eps});
+    run(RmsNorm{.x = op.k,
+                .w = op.k_norm,
+                .y = op.k,
+                .rows = op.rows,
+                .heads = n_kv,
+                .dim = dim,
+                .row_stride = long(n_kv) * dim,
+                .head_stride = dim,
+                .eps = op.eps});
+  }
+  run(Rope{op.q, op.cos, op.sin, op.rows, op.n_heads, dim, op.n_pairs, op.pairs});
+  run(Rope{op.k, op.cos, op.sin, op.rows, n_kv, dim, op.n_pairs, op.pairs});
+  run(KvAppend{op.k, op.v, op.cache, op.n_past, op.rows});
+}
+
 void CpuStream::run(const KvMove& op) {
   const KvLayer& cache = op.cache;
   auto move = [&](void* data, DType type, int from, int to) {

@@ -189,4 +189,21 @@ Launch choose(const KvMove& op, const Target& target) {
                  target, what);
 }
 
+Launch choose(const AttentionPrepare& op, const Target& target) {
+  const KvLayer& cache = op.cache;
+  const std::string what = cat("[attention_prepare] ", op.rows, " rows of ", op.n_heads, " and ", cache.n_kv_heads,
+                               " heads of ", cache.head_dim);
+  check_cache(cache, what, target);
+  LB_CHECK(op.rows >= 1 && op.n_heads >= 1, kInvalid, what, ": nothing to compute");
+  LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
+  constexpr int kWarps = kPrepareThreads / 32;
+  const long items = long(op.rows) * (op.n_heads + 2 * cache.n_kv_heads);
+  return checked({.kernel = "attention_prepare_kernel",
+                  .grid = {static_cast<uint32_t>((items + kWarps - 1) / kWarps), 1, 1},
+                  .block = {kPrepareThreads, 1, 1},
+                  .shared_bytes = kWarps * size_t(cache.head_dim) * sizeof(float),
+                  .overlap_previous = true},
+                 target, what);
+}
+
 }  // namespace lb::gpu

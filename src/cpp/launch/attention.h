@@ -28,5 +28,6 @@ double flops_of(const Attention& op, int n_past);
 
 Launch choose(const KvAppend& op, const Target& target);
 Launch choose(const KvMove& op, const Target& target);
+Launch choose(const AttentionPrepare& op, const Target& target);
 
 }  // namespace lb::gpu

@@ -26,6 +26,7 @@ inline constexpr int kFewQueries = 16;  // attention_few: each warp has them all
 inline constexpr int kAnyQueries = 8, kAnySlots = 16;
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMaxSplits = 512;
+inline constexpr int kPrepareThreads = 128, kMaxPreparedDim = 512;  // attention_prepare: a warp a head of a row
 
 // Queries of a block of attention_many, a warp having 16 n_tiles, and the slots of its tiles: what registers allow.
 LB_FN constexpr int many_queries(int n_tiles) { return 16 * kAttentionWarps * n_tiles; }

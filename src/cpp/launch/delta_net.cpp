@@ -79,7 +79,7 @@ Launch choose(const RopeTable& op, const Target& target) {
 Launch choose(const CausalConv& op, const Target& target) {
   const std::string what = cat("[causal_conv] [", op.rows, ", ", op.channels, "], ", op.n_taps, " taps");
   LB_CHECK(op.rows >= 0 && op.channels >= 1, kInvalid, what, ": nothing to compute");
-  LB_CHECK(op.n_taps >= 2 && op.n_taps <= 8, kUnsupported, what, ": 2 to 8 taps");
+  LB_CHECK(op.n_taps >= 2 && op.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
   LB_CHECK(op.rows <= kMaxTree || !op.tree.parent, kInvalid, what, ": a tree has at most ", kMaxTree, " rows");
   return checked(
       {.kernel = "causal_conv_kernel",
@@ -98,6 +98,27 @@ Launch choose(const DeltaPrepare& op, const Target& target) {
   return checked({.kernel = "delta_prepare_kernel",
                   .grid = {uint32_t((items + kWarps - 1) / kWarps), 1, 1},
                   .block = {kWarps * 32, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
+bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
+
+Launch choose(const DeltaInputs& op, const Target& target) {
+  const CausalConv& conv = op.conv;
+  const DeltaPrepare& prepare = op.prepare;
+  const long keys = long(prepare.n_k_heads) * prepare.dk;
+  const std::string what = cat("[delta_inputs] [", conv.rows, ", ", conv.channels, "], ", conv.n_taps, " taps, ",
+                               prepare.n_k_heads, " heads of ", prepare.dk);
+  LB_CHECK(is_step(op) && prepare.rows == 1, kUnsupported, what, ": one row, heads of up to ", kInputThreads);
+  LB_CHECK(conv.n_taps >= 2 && conv.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
+  LB_CHECK(prepare.n_k_heads >= 1 && prepare.n_v_heads >= 1 && prepare.dk >= 1 && 2 * keys <= conv.channels, kInvalid,
+           what, ": q and k must be heads of the first channels");
+  LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
+  const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
+  return checked({.kernel = "delta_inputs_kernel",
+                  .grid = {n_heads + 1, 1, 1},
+                  .block = {up_to_warp(prepare.dk), 1, 1},
                   .overlap_previous = true},
                  target, what);
 }

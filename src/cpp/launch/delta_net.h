@@ -14,6 +14,9 @@ namespace lb::gpu {
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
+// One row alone: convolution and preparation in one launch.
+bool is_step(const DeltaInputs& op);
+Launch choose(const DeltaInputs& op, const Target& target);
 
 // One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run. More: a
 // fold, the pairs of all runs, then the runs one after another in one launch.
@@ -23,7 +26,7 @@ struct DeltaLaunches {
   DeltaWork params;
 };
 // `work` has gated_delta_scratch_bytes. A step, and runs of up to 64 rows, read S and the accepted rows before the
-// kernel in front of them has ended: that must be delta_prepare, or one that starts nothing early.
+// kernel in front of them has ended: that must be delta_prepare or delta_inputs, or one that starts nothing early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
 size_t gated_delta_scratch_bytes(int rows, int n_v_heads);
 

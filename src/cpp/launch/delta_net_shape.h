@@ -7,6 +7,10 @@ namespace lb::gpu {
 
 // causal_conv: a block has kConvChannels channels; its teams of as many threads share the rows of a run.
 inline constexpr int kConvChannels = 32, kConvThreads = 256;
+inline constexpr int kMaxTaps = 8;
+
+// delta_inputs: a thread a channel of a head.
+inline constexpr int kInputThreads = 256;
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats.
 struct DeltaWork {

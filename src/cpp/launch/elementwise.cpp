@@ -2,6 +2,7 @@
 #include "launch/elementwise.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -55,16 +56,37 @@ std::string shape(const char* op, int rows, int heads, int dim) {
   return cat("[", op, "] [", rows, ", ", heads, ", ", dim, "]");
 }
 
+bool are_aligned(std::initializer_list<const void*> pointers) {
+  return std::ranges::all_of(pointers, [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+}
+
+template <class Op>
+void check_rounding(const Op& op, const std::string& what) {
+  LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole runs of ",
+           kRoundRun, " values are rounded");
+}
+
 }  // namespace
 
+bool can_round(const RmsNorm& op) {
+  return op.dim % kRoundRun == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 &&
+         are_aligned({op.x, op.w, op.y});
+}
+bool can_round(const GatedRmsNorm& op) {
+  return op.dim % kRoundRun == 0 && are_aligned({op.o, op.z, op.w, op.y});
+}
+bool can_round(const SwiGlu& op) { return op.dim % kRoundRun == 0 && are_aligned({op.gate, op.up, op.y}); }
+
 Launch choose(const RmsNorm& op, const Target& target) {
-  return by_rows("rms_norm_kernel", long(op.rows) * op.heads, op.dim, 512, target,
-                 shape("rms_norm", op.rows, op.heads, op.dim));
+  const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);
+  check_rounding(op, what);
+  return by_rows("rms_norm_kernel", long(op.rows) * op.heads, op.dim, 1024, target, what);
 }
 
 Launch choose(const GatedRmsNorm& op, const Target& target) {
-  return by_rows("gated_rms_norm_kernel", long(op.rows) * op.heads, op.dim, 512, target,
-                 shape("gated_rms_norm", op.rows, op.heads, op.dim));
+  const std::string what = shape("gated_rms_norm", op.rows, op.heads, op.dim);
+  check_rounding(op, what);
+  return by_rows("gated_rms_norm_kernel", long(op.rows) * op.heads, op.dim, 1024, target, what);
 }
 
 Launch choose(const Rope& op, const Target& target) {
@@ -73,7 +95,9 @@ Launch choose(const Rope& op, const Target& target) {
 }
 
 Launch choose(const SwiGlu& op, const Target& target) {
-  return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, shape("swiglu", op.rows, op.dim));
+  const std::string what = shape("swiglu", op.rows, op.dim);
+  check_rounding(op, what);
+  return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
 }
 
 Launch choose(const Softmax& op, const Target& target) {

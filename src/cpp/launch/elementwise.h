@@ -20,6 +20,12 @@ Launch choose(const RmsNorm& op, const Target& target);
 Launch choose(const GatedRmsNorm& op, const Target& target);
 Launch choose(const Rope& op, const Target& target);
 Launch choose(const SwiGlu& op, const Target& target);
+
+// Whether the op's kernel can also round its y: heads of whole runs, everything 16-byte aligned.
+bool can_round(const RmsNorm& op);
+bool can_round(const GatedRmsNorm& op);
+bool can_round(const SwiGlu& op);
+
 Launch choose(const Softmax& op, const Target& target);
 Launch choose(const ArgMax& op, const Target& target);
 Launch choose(const Convert& op, const Target& target);

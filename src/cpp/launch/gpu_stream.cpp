@@ -97,31 +97,66 @@ void GpuStream::run(const RmsNorm& op) { send(op); }
 void GpuStream::run(const GatedRmsNorm& op) { send(op); }
 void GpuStream::run(const SwiGlu& op) { send(op); }
 
-RoundedRows GpuStream::round(const Linear& op, int bits) {
+bool GpuStream::is_batch(const LinearGroup& group) const {
+  return group.products[0].rows > 1 && gpu::has_batch(group, pack_->target());
+}
+
+int GpuStream::rounded_bits(const LinearGroup& group) const {
+  return is_batch(group) ? gpu::batch_rounded_bits(group) : gpu::rounded_bits(group);
+}
+
+RoundedRows GpuStream::rounded_place(const LinearGroup& group, int bits) const {
   if (bits == 0) return {};
-  const RoundedRows x = rounded_rows(scratch_.data(), op.rows, op.n_in, bits == 16);
-  send(RoundRows{.x = op.x, .y = x, .rows = op.rows, .n_in = op.n_in});
-  return x;
+  return rounded_rows(scratch_.data(), group.products[0].rows, group.products[0].n_in, bits == 16);
 }
 
 void GpuStream::run(const LinearGroup& group) {
   const Linear& first = group.products[0];
+  const RoundedRows x = rounded_place(group, rounded_bits(group));
+  if (x.high != nullptr) send(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
+  multiply(group, x);
+}
+
+template <class Op>
+void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
+  LB_ASSERT(readers.products[0].x == op.y);
+  op.rounded = rounded_place(readers, rounded_bits(readers));
+  if (op.rounded.high == nullptr || !gpu::can_round(op)) {
+    op.rounded = {};
+    run(op);
+    run(readers);
+    return;
+  }
+  send(op);
+  multiply(readers, op.rounded);
+}
+template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
+template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
+template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+
+// x: the group's x rounded, where its weights want it so.
+void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
-  if (first.rows > 1 && gpu::has_batch(group, target)) {
-    const int bits = gpu::batch_rounded_bits(group);
-    const RoundedRows x = round(first, bits);
-    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(first, bits);
+  if (is_batch(group)) {
+    std::byte* scratch =
+        scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
     gpu::in_order(gpu::choose_batch(group, x, scratch, target),
                   [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }
-  const gpu::VecLaunches vecs = gpu::choose(group, round(first, gpu::rounded_bits(group)), target);
+  const gpu::VecLaunches vecs = gpu::choose(group, x, target);
   for (int i = 0; i < vecs.n; ++i) start(vecs.launches[i].launch, vecs.launches[i].params);
 }
 
 void GpuStream::run(const RopeTable& op) { send(op); }
 void GpuStream::run(const CausalConv& op) { send(op); }
 void GpuStream::run(const DeltaPrepare& op) { send(op); }
+
+void GpuStream::run(const DeltaInputs& op) {
+  if (gpu::is_step(op)) return send(op);
+  run(op.conv);
+  run(op.prepare);
+}
 
 void GpuStream::run(const GatedDelta& op) {
   const gpu::DeltaLaunches delta = gpu::choose(op, reinterpret_cast<float*>(scratch_.data()), pack_->target());
@@ -137,6 +172,7 @@ void GpuStream::run(const NextToken& op) { send(op); }
 
 void GpuStream::run(const KvAppend& op) { send(op); }
 void GpuStream::run(const KvMove& op) { send(op); }
+void GpuStream::run(const AttentionPrepare& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());

@@ -43,10 +43,15 @@ class GpuStream final : public Stream {
   void run(const LinearGroup&) override;
   void run(const KvAppend&) override;
   void run(const KvMove&) override;
+  void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
+  void run(const DeltaInputs&) override;
+  void feed(const RmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
+  void feed(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
+  void feed(const SwiGlu& op, const LinearGroup& readers) override { send_rounded(op, readers); }
   void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
   void run(const CountWindow&);
   void run(const NextToken&);
@@ -63,8 +68,13 @@ class GpuStream final : public Stream {
     if (timer_ != nullptr) timer_->end();
   }
   gpu::Buffer run_ahead();
+  template <class Op>
+  void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
-  RoundedRows round(const Linear& op, int bits);  // at the start of the scratch
+  bool is_batch(const LinearGroup& group) const;
+  int rounded_bits(const LinearGroup& group) const;                      // 0: its x stays as it is
+  RoundedRows rounded_place(const LinearGroup& group, int bits) const;   // at the start of the scratch
+  void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Stream stream_;

@@ -5,7 +5,6 @@
 
 #include "ops/attention.h"
 #include "ops/linear.h"
-#include "ops/rms_norm.h"
 
 namespace lb {
 namespace {
@@ -67,34 +66,41 @@ Tree rows_from(const Tree& tree, int first) {
 
 void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, rows, gate.n_out); }
 
-void SwiGluMlp::forward(const float* y, float* x, const Step& step) const {
+void SwiGluMlp::forward(const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const MlpBuffers b(scratch, step.rows, gate.n_out);
-  const LinearGroup in{{product(gate, y, b.gate, step), product(up, y, b.up, step)}, 2};
-  run(in, step.stream);
-  run(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, step.stream);
-  run(product(down, b.gate, x, step, x), step.stream);
+  feed(in, {{product(gate, in.y, b.gate, step), product(up, in.y, b.up, step)}, 2}, step.stream);
+  feed(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, {{product(down, b.gate, x, step, x)}, 1}, step.stream);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }
 
-void AttentionBlock::forward(int layer, const float* y, float* x, const Step& step) const {
+void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   const int rows = step.rows;
-  const LinearGroup in{{product(q, y, b.u, step), product(k, y, b.k, step), product(v, y, b.v, step)}, 3};
-  run(in, step.stream);
+  feed(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3}, step.stream);
 
   const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
-  if (q_norm != nullptr) {
-    run(RmsNorm{b.u, q_norm, b.q, rows, n_heads, head_dim, u_row, u_head, eps}, step.stream);
-    run(RmsNorm{b.k, k_norm, b.k, rows, n_kv_heads, head_dim, long(n_kv_heads) * head_dim, head_dim, eps}, step.stream);
-  }
-  run(Rope{b.q, step.cos, step.sin, rows, n_heads, head_dim, n_rot / 2, pairs}, step.stream);
-  run(Rope{b.k, step.cos, step.sin, rows, n_kv_heads, head_dim, n_rot / 2, pairs}, step.stream);
-
   const KvLayer cache = step.state.kv(layer);
-  run(KvAppend{b.k, b.v, cache, step.state.n_past(), rows}, step.stream);
+  run(AttentionPrepare{.u = b.u,
+                       .q = b.q,
+                       .k = b.k,
+                       .v = b.v,
+                       .q_norm = q_norm,
+                       .k_norm = k_norm,
+                       .cos = step.cos,
+                       .sin = step.sin,
+                       .cache = cache,
+                       .n_past = step.state.n_past(),
+                       .rows = rows,
+                       .n_heads = n_heads,
+                       .n_pairs = n_rot / 2,
+                       .u_row_stride = u_row,
+                       .u_head_stride = u_head,
+                       .eps = eps,
+                       .pairs = pairs},
+      step.stream);
   run(Attention{.q = b.q,
                 .gate = gated ? b.u + head_dim : nullptr,
                 .o = b.o,
@@ -112,13 +118,14 @@ void AttentionBlock::forward(int layer, const float* y, float* x, const Step& st
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
 
-void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& step) const {
+void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const DeltaBuffers b(scratch, dims, step.rows);
-  const LinearGroup in{{product(qkv, y, b.p, step), product(z, y, b.z, step), product(beta, y, b.beta, step),
-                        product(alpha, y, b.g, step)},
-                       4};
-  run(in, step.stream);
+  feed(in,
+       {{product(qkv, in.y, b.p, step), product(z, in.y, b.z, step), product(beta, in.y, b.beta, step),
+         product(alpha, in.y, b.g, step)},
+        4},
+       step.stream);
 
   const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;
   for (int i = 0; i < step.state.n_calls(); ++i) {
@@ -128,29 +135,28 @@ void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& ste
     float* c = b.c + row * channels;
     float* g = b.g + row * dims.n_v_heads;
     float* beta_rows = b.beta + row * dims.n_v_heads;
-    run(CausalConv{.x = b.p + row * channels,
-                   .w = conv,
-                   .history = r.layer.history,
-                   .pending = r.layer.conv_pending,
-                   .y = c,
-                   .accepted = r.accepted,
-                   .tree = tree,
-                   .rows = r.rows,
-                   .channels = channels,
-                   .n_taps = dims.n_taps},
-        step.stream);
-    run(DeltaPrepare{.q = c,
-                     .k = c + keys,
-                     .g = g,
-                     .beta = beta_rows,
-                     .a_neg = a_neg,
-                     .dt_bias = dt_bias,
-                     .rows = r.rows,
-                     .n_k_heads = dims.n_k_heads,
-                     .n_v_heads = dims.n_v_heads,
-                     .dk = dims.dk,
-                     .row_stride = channels,
-                     .eps = kDeltaL2Eps},
+    run(DeltaInputs{.conv = {.x = b.p + row * channels,
+                             .w = conv,
+                             .history = r.layer.history,
+                             .pending = r.layer.conv_pending,
+                             .y = c,
+                             .accepted = r.accepted,
+                             .tree = tree,
+                             .rows = r.rows,
+                             .channels = channels,
+                             .n_taps = dims.n_taps},
+                    .prepare = {.q = c,
+                                .k = c + keys,
+                                .g = g,
+                                .beta = beta_rows,
+                                .a_neg = a_neg,
+                                .dt_bias = dt_bias,
+                                .rows = r.rows,
+                                .n_k_heads = dims.n_k_heads,
+                                .n_v_heads = dims.n_v_heads,
+                                .dk = dims.dk,
+                                .row_stride = channels,
+                                .eps = kDeltaL2Eps}},
         step.stream);
     run(GatedDelta{.q = c,
                    .k = c + keys,
@@ -175,8 +181,8 @@ void DeltaNetBlock::forward(int layer, const float* y, float* x, const Step& ste
                    .order = dims.order},
         step.stream);
   }
-  run(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}, step.stream);
-  run(product(out, b.o, x, step, x), step.stream);
+  feed(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps},
+       {{product(out, b.o, x, step, x)}, 1}, step.stream);
 }
 
 }  // namespace lb

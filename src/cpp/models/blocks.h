@@ -1,5 +1,5 @@
-// The mixers and the MLP that several families share. A block holds pointers to its weights, runs ops, and owns no
-// memory: buffers come from the workspace of the forward pass.
+// The mixers and the MLP that several families share. A block holds pointers to its weights, runs ops, beginning with
+// the norm in front of it, and owns no memory: buffers come from the workspace of the forward pass.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "ops/delta_net.h"
 #include "ops/linear.h"
+#include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/stream.h"
 #include "state/sequence_state.h"
@@ -29,7 +30,7 @@ struct Step {
 // down(silu(gate y) * up y)
 struct SwiGluMlp {
   Matrix gate, up, down;
-  void forward(const float* y, float* x, const Step& step) const;  // x += mlp(y)
+  void forward(const RmsNorm& in, float* x, const Step& step) const;  // x += mlp(in.y)
   void carve(Carver& scratch, int rows) const;
   // Every matrix, and every vector with its length: to count them, or to put another copy in their place.
   void visit(auto&& matrix, auto&&) { matrix(gate), matrix(up), matrix(down); }
@@ -47,7 +48,7 @@ struct AttentionBlock {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
   RopePairs pairs = RopePairs::kHalves;
-  void forward(int layer, const float* y, float* x, const Step& step) const;  // x += attention(y)
+  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;  // x += attention(in.y)
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(q), matrix(k), matrix(v), matrix(o);
@@ -70,7 +71,7 @@ struct DeltaNetBlock {
   const float* norm = nullptr;     // [dv]
   RecurrentShape dims{};
   float eps = 0;
-  void forward(int layer, const float* y, float* x, const Step& step) const;  // x += delta_net(y)
+  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;  // x += delta_net(in.y)
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(qkv), matrix(z), matrix(beta), matrix(alpha), matrix(out);

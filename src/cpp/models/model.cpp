@@ -104,10 +104,9 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
       fail(ErrorCode::kCancelled, "cancelled by the caller");
     tap(i, ws.x);
     const Layer& layer = weights_.layers[i];
-    run(norm(ws.x, layer.mixer_norm, ws.y, rows, info_), stream);
-    std::visit([&](const auto& mixer) { mixer.forward(i, ws.y, ws.x, step); }, layer.mixer);
-    run(norm(ws.x, layer.mlp_norm, ws.y, rows, info_), stream);
-    layer.mlp.forward(ws.y, ws.x, step);
+    const RmsNorm in = norm(ws.x, layer.mixer_norm, ws.y, rows, info_);
+    std::visit([&](const auto& mixer) { mixer.forward(i, in, ws.x, step); }, layer.mixer);
+    layer.mlp.forward(norm(ws.x, layer.mlp_norm, ws.y, rows, info_), ws.x, step);
   }
   run(norm(ws.x, weights_.final_norm, ws.y, rows, info_), stream);
   tap(info_.n_layers, ws.y);

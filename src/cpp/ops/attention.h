@@ -6,6 +6,7 @@
 
 #include "base/dtype_id.h"
 #include "ops/batch.h"
+#include "ops/rope.h"
 
 namespace lb {
 
@@ -26,6 +27,25 @@ struct KvAppend {
   KvLayer cache;
   const int32_t* n_past;  // [1]
   int rows;
+};
+
+// What lies between the projections and the attention: q and k normalised per head (RmsNorm) where there are weights for
+// it, and rotated (Rope); k and v appended (KvAppend).
+struct AttentionPrepare {
+  const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
+  float* q;             // [rows, n_heads, head_dim] contiguous; u itself where there are no norms
+  float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: of no use
+  const float* v;       // [rows, n_kv_heads, head_dim]
+  const float* q_norm;  // [head_dim], or null as k_norm then is
+  const float* k_norm;  // [head_dim]
+  const float* cos;     // [rows, n_pairs]
+  const float* sin;     // [rows, n_pairs]
+  KvLayer cache;
+  const int32_t* n_past;  // [1]
+  int rows, n_heads, n_pairs;
+  long u_row_stride, u_head_stride;
+  float eps;
+  RopePairs pairs;
 };
 
 // slot n_past + j <- slot n_past + path[j] for every accepted row, ascending j; path[j] >= j, so it is safe in place.

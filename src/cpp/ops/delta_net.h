@@ -43,6 +43,12 @@ struct DeltaPrepare {
   float eps;
 };
 
+// What lies between the projections and the recurrence: the convolution, then its first channels prepared as q and k.
+struct DeltaInputs {
+  CausalConv conv;
+  DeltaPrepare prepare;  // q = conv.y, k behind it, row_stride = conv.channels
+};
+
 enum class HeadOrder {
   kGrouped,  // value head j reads key head j / (VH / KH)      safetensors
   kTiled,    // value head j reads key head j % KH             GGUF (its converter reorders the value heads)

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "base/dtype_id.h"
+#include "ops/round_rows.h"
 
 namespace lb {
 
@@ -41,6 +42,7 @@ struct SwiGlu {
   const float* up;    // [rows, dim]
   float* y;           // [rows, dim]; may be gate or up
   int rows, dim;
+  RoundedRows rounded{};  // also y as RoundRows makes it; only for devices; null: no
 };
 
 }  // namespace lb

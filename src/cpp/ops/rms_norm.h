@@ -1,6 +1,8 @@
 // Root-mean-square norms; all sums in fp32 or wider.
 #pragma once
 
+#include "ops/round_rows.h"
+
 namespace lb {
 
 // y[r,h,:] = x[r,h,:] / sqrt(mean(x[r,h,:]^2) + eps) * w
@@ -12,6 +14,7 @@ struct RmsNorm {
   long row_stride;   // values from row to row of x
   long head_stride;  // values from head to head of x
   float eps;
+  RoundedRows rounded{};  // also y as RoundRows makes it, [rows, heads * dim]; only for devices; null: no
 };
 
 // y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])      the norm after the recurrence
@@ -22,6 +25,7 @@ struct GatedRmsNorm {
   float* y;        // [rows, heads, dim]; may be o
   int rows, heads, dim;
   float eps;
+  RoundedRows rounded{};  // as in RmsNorm
 };
 
 }  // namespace lb

@@ -37,10 +37,17 @@ class Stream {
   virtual void run(const LinearGroup&) = 0;
   virtual void run(const KvAppend&) = 0;
   virtual void run(const KvMove&) = 0;
+  virtual void run(const AttentionPrepare&) = 0;
   virtual void run(const Attention&) = 0;
   virtual void run(const CausalConv&) = 0;
   virtual void run(const DeltaPrepare&) = 0;
   virtual void run(const GatedDelta&) = 0;
+  virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
+
+  // The op, then the products that read its y: a device that rounds their x may do so where y is made.
+  virtual void feed(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void feed(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void feed(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
 };
 
 template <class Op>
@@ -48,5 +55,9 @@ void run(const Op& op, Stream& stream) {
   stream.run(op);
 }
 inline void run(const Linear& op, Stream& stream) { stream.run(LinearGroup{{op}, 1}); }
+template <class Op>
+void feed(const Op& op, const LinearGroup& readers, Stream& stream) {
+  stream.feed(op, readers);
+}
 
 }  // namespace lb

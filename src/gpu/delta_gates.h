@@ -1,0 +1,31 @@
+// The log decay and beta of a value head: DeltaPrepare's part without q and k.
+#pragma once
+
+#include "activation.h"
+#include "ops/delta_net.h"
+
+namespace lb::gpu {
+
+// log(1 + e) for e in (0, 1], to an ulp or two: 2 atanh(e / (2 + e)), whose series ends below 2^-28 at s = 1/3.
+LB_DEVICE float log1p_of_unit(float e) {
+  const float s = e / (2.0f + e), s2 = s * s;
+  float series = 1.0f / 15;
+  series = fma(series, s2, 1.0f / 13);
+  series = fma(series, s2, 1.0f / 11);
+  series = fma(series, s2, 1.0f / 9);
+  series = fma(series, s2, 1.0f / 7);
+  series = fma(series, s2, 1.0f / 5);
+  series = fma(series, s2, 1.0f / 3);
+  return 2.0f * fma(series * s2, s, s);
+}
+
+LB_DEVICE float softplus(float x) { return max(x, 0.0f) + log1p_of_unit(exp_nonpositive(-abs(x))); }
+
+LB_DEVICE void prepare_gates(const DeltaPrepare& p, long row, int head) {
+  float* g = p.g + row * p.n_v_heads + head;
+  float* beta = p.beta + row * p.n_v_heads + head;
+  *g = p.a_neg[head] * softplus(*g + p.dt_bias[head]);
+  *beta = sigmoid(*beta);
+}
+
+}  // namespace lb::gpu
