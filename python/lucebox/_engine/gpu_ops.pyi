@@ -50,6 +50,9 @@ def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets
 def kv_append(pack: lucebox._engine.gpu.Pack, k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
     """The bytes of the pages of K and of V after the append."""
 
+def attention_prepare(pack: lucebox._engine.gpu.Pack, u: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], q_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, k_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, cos: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], sin: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int, eps: float, pairs: str = 'halves') -> tuple:
+    """q, and the bytes of the pages of K and of V."""
+
 def kv_move(pack: lucebox._engine.gpu.Pack, k_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_pages: Annotated[NDArray, dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], k_type: str, v_type: str, page_table: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], path: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_past: int) -> tuple:
     """The bytes of the pages of K and of V after the move."""
 
@@ -70,6 +73,11 @@ def causal_conv(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float
 
 def delta_prepare(pack: lucebox._engine.gpu.Pack, qk: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], a_neg: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], dt_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_k_heads: int, dk: int, eps: float) -> tuple[object, object, object]:
     """qk, g and beta, prepared."""
+
+def delta_inputs(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], history: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], a_neg: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], dt_bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_k_heads: int, dk: int, eps: float, accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> tuple[object, object, object, object, object]:
+    """
+    Of one row: y with q and k prepared, and the state after it: history, pending, then g and beta.
+    """
 
 def gated_delta(pack: lucebox._engine.gpu.Pack, qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], g: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], S: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], cs_pending: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], delta: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], buffer: int = 0, accepted: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, parent: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, order: str = 'grouped') -> tuple[object, object, object, object, object]:
     """o and the state after it: S, k_pending, cs_pending, delta."""
@@ -99,6 +107,16 @@ def time_load(pack: lucebox._engine.gpu.Pack, path: str, threads: int, slot_byte
     """
     Brings a model's weights to the device and drops them: seconds, and bytes there.
     """
+
+def round_rows(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bits: int) -> object:
+    """The bytes of the rounded rows."""
+
+def rms_norm_rounded(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, bits: int) -> tuple:
+    """The norm, and the bytes of its rounded rows."""
+
+def gated_rms_norm_rounded(pack: lucebox._engine.gpu.Pack, o: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], z: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], w: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, bits: int) -> tuple: ...
+
+def swiglu_rounded(pack: lucebox._engine.gpu.Pack, gate: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bits: int) -> tuple: ...
 
 def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
     """The launch of an op on rows, as a dict."""

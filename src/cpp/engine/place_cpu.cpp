@@ -43,9 +43,6 @@ class CpuPlace final : public Place {
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
-  std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
-    fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU as target");
-  }
   std::unique_ptr<Memory> load(Model&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }
