@@ -119,6 +119,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _groups(rng)
     yield from _batches(rng)
     yield from _elementwise(rng)
+    yield from _rounded(rng)
     yield from _recurrent_inputs(rng)
     yield from _recurrences(rng)
     yield from _caches(rng)
@@ -209,6 +210,16 @@ def _elementwise(rng: np.random.Generator) -> Iterator[Case]:
             yield _same("rope", "rope", _normal(rng, rows, heads, dim), cos, sin, pairs=pairs)
 
 
+def _rounded(rng: np.random.Generator) -> Iterator[Case]:
+    """What is rounded where it is made, to 16 bits, and what that stands for."""
+    for rows, heads, dim in ((1, 1, 5120), (3, 5, 96)):
+        x, z, w = _normal(rng, rows, heads, dim), _normal(rng, rows, heads, dim), _normal(rng, dim)
+        gate, up = x.reshape(rows, -1), z.reshape(rows, -1)
+        for op, arguments in (("rms_norm", (x, w, 0.03)), ("gated_rms_norm", (x, z, w, 0.03)), ("swiglu", (gate, up))):
+            expected = partial(_twice, getattr(ops, op), rows, *arguments)
+            yield Case(f"{op}_rounded", "int16", expected, (*arguments, 16), {}, partial(_meant, rows))
+
+
 def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:
     """What comes before the recurrence: positions, the convolution, the gates."""
     for rows, n_pairs in ((1, 32), (70, 33)):
@@ -224,6 +235,12 @@ def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:
         qk, g, beta = _normal(rng, 5, 2 * heads * dk + 3), 9 * _normal(rng, 5, 33), 9 * _normal(rng, 5, 33)
         prepare = (qk, g, beta, -np.abs(_normal(rng, 33)), _normal(rng, 33), heads, dk, 1e-6)
         yield _in_parts("delta_prepare", "row", partial(_prepared, *prepare), list, *prepare)
+    for kh, vh, dk, taps in ((3, 33, 40, 8), (16, 16, 128, 4)):
+        channels = 2 * kh * dk + 24 * vh
+        state = (_normal(rng, taps - 1, channels), _normal(rng, RUN, channels))
+        gates = (9 * _normal(rng, 1, vh), 9 * _normal(rng, 1, vh), -np.abs(_normal(rng, vh)), _normal(rng, vh))
+        inputs = (_normal(rng, 1, channels), _normal(rng, channels, taps), *state, *gates, kh, dk, 1e-6, _path(rng, 5))
+        yield _in_parts("delta_inputs", "row", partial(_made_inputs, *inputs), list, *inputs)
 
 
 def _recurrences(rng: np.random.Generator) -> Iterator[Case]:
@@ -249,6 +266,11 @@ def _caches(rng: np.random.Generator) -> Iterator[Case]:
             pages, table = _pages(rng, types, 3, 40), rng.permutation(5).astype(np.int32)
             arguments = (_normal(rng, *shape), _normal(rng, *shape), *pages, *types, table, n_past)
             yield Case("kv_append", "exact", partial(_appended, *arguments), arguments, {}, np.concatenate)
+            angle = rng.uniform(0, 2 * np.pi, (rows, 16))
+            table = (np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))
+            fresh = (_normal(rng, rows, 6, 40), *arguments[:2], _normal(rng, 40), _normal(rng, 40), *table)
+            plain = (*fresh, *_pages(rng, ("F32", "F32"), 3, 40), "F32", "F32", *arguments[-2:], 0.03)
+            yield _in_parts("attention_prepare", "row", partial(_attention_inputs, *plain), _as_floats, *plain)
             moved = (*pages, *types, table, _path(rng, 55), n_past)
             yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, np.concatenate)
 
@@ -359,6 +381,21 @@ def _appended(k: Array, v: Array, k_pages: Array, v_pages: Array, *rest: Any) ->
     return np.concatenate([_bytes(part) for part in pages])
 
 
+def _attention_inputs(
+    u: Array, k: Array, v: Array, q_norm: Array, k_norm: Array, cos: Array, sin: Array, k_pages: Array, v_pages: Array,
+    k_type: str, v_type: str, table: Array, n_past: int, eps: float,
+) -> Parts:  # fmt: skip
+    pages = k_pages.copy(), v_pages.copy()
+    q, keys = (ops.rope(ops.rms_norm(x, w, eps), cos, sin) for x, w in ((u, q_norm), (k, k_norm)))
+    ops.kv_append(keys, v, *pages, k_type, v_type, table, n_past)
+    return [q, *map(_bytes, pages)]
+
+
+def _as_floats(parts: Parts) -> Parts:
+    """q, and pages of F32."""
+    return [parts[0], *(pages.view(np.float32) for pages in parts[1:])]
+
+
 def _moved(k_pages: Array, v_pages: Array, *rest: Any) -> Array:
     pages = k_pages.copy(), v_pages.copy()
     ops.kv_move(*pages, *rest)
@@ -402,6 +439,15 @@ def _prepared(qk: Array, g: Array, beta: Array, a_neg: Array, dt_bias: Array, he
     q, k = (qk[:, i * heads * dk : (i + 1) * heads * dk].reshape(-1, heads, dk) for i in range(2))
     ops.delta_prepare(q, k, g, beta, a_neg, dt_bias, eps)
     return [qk, g, beta]
+
+
+def _made_inputs(
+    x: Array, w: Array, history: Array, pending: Array, g: Array, beta: Array, a_neg: Array, dt_bias: Array, heads: int,
+    dk: int, eps: float, accepted: Array,
+) -> Parts:  # fmt: skip
+    y, history, pending = _convolved(x, w, history, pending, accepted)
+    y, g, beta = _prepared(y, g, beta, a_neg, dt_bias, heads, dk, eps)
+    return [y, history, pending, g, beta]
 
 
 def _recurred(
@@ -453,6 +499,21 @@ def _converted(data: NDArray[np.uint8], start: str, end: str) -> NDArray[np.floa
 def _sum(words: Array) -> Array:
     """Modulo 2^32."""
     return np.asarray([np.asarray(words, np.uint32).sum(dtype=np.uint32)])
+
+
+def _twice(op: Callable[..., Any], rows: int, *arguments: Any) -> Array:
+    y = np.asarray(op(*arguments)).reshape(rows, -1)
+    return np.concatenate([y, y])
+
+
+def _meant(rows: int, result: Parts) -> Array:
+    """Rows, then the same rows out of what they were rounded to: high and low codes, a scale a run of 32."""
+    y = result[0].reshape(rows, -1)
+    n = y.size
+    high, low = result[1][: 2 * n].view(np.int8).astype(np.float32).reshape(2, -1, 32)
+    scale = result[1][2 * n :].view(np.float32).reshape(2, -1, 1)[0]
+    meant = scale * (high + low / 254)
+    return np.concatenate([y, meant.reshape(rows, -1)])
 
 
 def _side_by_side(results: list[Array]) -> Array:

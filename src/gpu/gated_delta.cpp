@@ -2,7 +2,7 @@
 //
 // A block has a slice of 16 columns of one value head's S, in registers: a thread four columns of up to four rows. The
 // state and the accepted rows were written by the previous append, so a step reads and folds them before
-// wait_for_previous(): delta_prepare, which it follows, lets it start only when everything before delta_prepare is
+// wait_for_previous(): delta_inputs, which it follows, lets it start only when everything before delta_inputs is
 // done. S^T k and S^T q are summed over the rows by exchanging halves within a warp, then over the warps by the first
 // one. Bound: bandwidth, 8 dk dv bytes a value head: S is read and written once.
 #include "dialect.h"

@@ -208,8 +208,10 @@ def test_append(
 
 
 @pytest.mark.parametrize("pairs", ("halves", "adjacent"))
-@pytest.mark.parametrize(("rows", "heads", "kv_heads", "dim", "n_pairs", "n_past"),
-                         ((1, 8, 2, 256, 32, 63), (3, 3, 1, 64, 32, 0), (70, 2, 2, 40, 7, 60), (1, 1, 1, 8, 1, 5)))  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "heads", "kv_heads", "dim", "n_pairs", "n_past"),
+    ((1, 8, 2, 256, 32, 63), (3, 3, 1, 64, 32, 0), (70, 2, 2, 40, 7, 60), (1, 1, 1, 8, 1, 5)),
+)
 def test_prepare(
     pack: _engine.gpu.Pack, pairs: str, rows: int, heads: int, kv_heads: int, dim: int, n_pairs: int, n_past: int,
     seed: int,

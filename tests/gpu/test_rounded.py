@@ -17,7 +17,8 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.normal(size=shape).astype(np.float32)
 
 
-def check(pack: _engine.gpu.Pack, y: F32, plain: F32, rounded: NDArray[np.uint8], bits: int) -> None:
+def check(pack: _engine.gpu.Pack, result: tuple[F32, NDArray[np.uint8]], plain: F32, bits: int) -> None:
+    y, rounded = result
     assert np.array_equal(y, plain, equal_nan=True), "rounding changes nothing else"
     assert np.array_equal(rounded, gpu_ops.round_rows(pack, plain.reshape(len(plain), -1), bits))
 
@@ -27,9 +28,9 @@ def check(pack: _engine.gpu.Pack, y: F32, plain: F32, rounded: NDArray[np.uint8]
 def test_norms(pack: _engine.gpu.Pack, rows: int, heads: int, dim: int, bits: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, z, w = normal(rng, rows, heads, dim), normal(rng, rows, heads, dim), normal(rng, dim)
-    check(pack, *_with_plain(gpu_ops.rms_norm_rounded(pack, x, w, 1e-6, bits), gpu_ops.rms_norm(pack, x, w, 1e-6)), bits)
+    check(pack, gpu_ops.rms_norm_rounded(pack, x, w, 1e-6, bits), gpu_ops.rms_norm(pack, x, w, 1e-6), bits)
     gated = gpu_ops.gated_rms_norm_rounded(pack, x, z, w, 1e-6, bits)
-    check(pack, *_with_plain(gated, gpu_ops.gated_rms_norm(pack, x, z, w, 1e-6)), bits)
+    check(pack, gated, gpu_ops.gated_rms_norm(pack, x, z, w, 1e-6), bits)
 
 
 @BITS
@@ -40,15 +41,10 @@ def test_swiglu(pack: _engine.gpu.Pack, rows: int, dim: int, bits: int, seed: in
     gate[0, :32] = 0
     gate[-1, -1] = np.nan
     rounded = gpu_ops.swiglu_rounded(pack, gate, up, bits)
-    check(pack, *_with_plain(rounded, gpu_ops.swiglu(pack, gate, up)), bits)
+    check(pack, rounded, gpu_ops.swiglu(pack, gate, up), bits)
 
 
 def test_broken_runs_are_refused(pack: _engine.gpu.Pack) -> None:
     x = np.ones((1, 2, 48), np.float32)
     with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole runs of 32"):
         gpu_ops.rms_norm_rounded(pack, x, x[0, 0], 1e-6, 8)
-
-
-def _with_plain(rounded: tuple[F32, NDArray[np.uint8]], plain: F32) -> tuple[F32, F32, NDArray[np.uint8]]:
-    y, codes = rounded
-    return y, plain, codes
