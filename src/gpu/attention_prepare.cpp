@@ -2,7 +2,8 @@
 //
 // A warp a head of a row: the query heads, then those of K, then those of V. A lane has every 32nd value in registers;
 // they meet their partners of the rotation in shared memory. Norm weights are asked for before the previous kernel has
-// ended. Bound: latency for a few rows, else bandwidth, 8 bytes a value of q, 4 and what the cache's types have of K, V.
+// ended. Bound: latency for a few rows, else bandwidth, 8 bytes a value of q, 4 and what the cache's types have of K,
+// V.
 #include "dialect.h"
 
 #include "kv_slots.h"
@@ -10,9 +11,9 @@
 
 namespace lb::gpu {
 
-inline constexpr int kLaneValues = kMaxPreparedDim / 32;
+inline constexpr int kHeldValues = kMaxPreparedDim / 32;
 
-// Value i of a row of the table for the head's value `i`: pairs may lie side by side or in halves.
+// Of value i of a head: which pair it is in, where the other one is.
 struct Turn {
   int pair, partner;
   bool is_second;
@@ -48,9 +49,9 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
   const int head = is_q ? of_row : (of_row - p.n_heads) % n_kv;
 
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-  float w[kLaneValues] = {}, x[kLaneValues] = {};
+  float w[kHeldValues] = {}, x[kHeldValues] = {};
   LB_UNROLL
-  for (int j = 0; j < kLaneValues; ++j)
+  for (int j = 0; j < kHeldValues; ++j)
     if (norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
   dependents_may_launch();
   wait_for_previous();
@@ -59,32 +60,41 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
   const long kv_at = (row * n_kv + head) * dim;
   const float* from = is_q ? p.u + row * p.u_row_stride + head * p.u_head_stride : (is_v ? p.v : p.k) + kv_at;
   LB_UNROLL
-  for (int j = 0; j < kLaneValues; ++j)
+  for (int j = 0; j < kHeldValues; ++j)
     if (lane() + 32 * j < dim) x[j] = from[lane() + 32 * j];
   const long at = is_q ? (row * p.n_heads + head) * dim : slot_row(cache, *p.n_past + int(row), head) * dim;
+
+  float cos[kHeldValues] = {}, sin[kHeldValues] = {};  // asked for before the sum
+  LB_UNROLL
+  for (int j = 0; j < kHeldValues; ++j) {
+    const int i = lane() + 32 * j;
+    if (is_v || i >= 2 * p.n_pairs) continue;
+    const long entry = row * p.n_pairs + Turn(p, i).pair;
+    cos[j] = p.cos[entry];
+    sin[j] = p.sin[entry];
+  }
 
   if (norm != nullptr) {
     float sum = 0;
     LB_UNROLL
-    for (int j = 0; j < kLaneValues; ++j) sum += x[j] * x[j];
+    for (int j = 0; j < kHeldValues; ++j) sum += x[j] * x[j];
     const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
     LB_UNROLL
-    for (int j = 0; j < kLaneValues; ++j) x[j] = x[j] * scale * w[j];
+    for (int j = 0; j < kHeldValues; ++j) x[j] = x[j] * scale * w[j];
   }
   LB_UNROLL
-  for (int j = 0; j < kLaneValues; ++j)
+  for (int j = 0; j < kHeldValues; ++j)
     if (lane() + 32 * j < dim) store(staged + lane() + 32 * j, x[j]);
   warp_barrier();
   LB_UNROLL
-  for (int j = 0; j < kLaneValues; ++j) {
+  for (int j = 0; j < kHeldValues; ++j) {
     const int i = lane() + 32 * j;
     if (i >= dim) continue;
     float y = x[j];
     if (!is_v && i < 2 * p.n_pairs) {
       const Turn turn(p, i);
-      const float cos = p.cos[row * p.n_pairs + turn.pair], sin = p.sin[row * p.n_pairs + turn.pair];
       const float other = load<float>(staged + turn.partner);
-      y = turn.is_second ? y * cos + other * sin : y * cos - other * sin;
+      y = turn.is_second ? y * cos[j] + other * sin[j] : y * cos[j] - other * sin[j];
     }
     if (is_q)
       p.q[at + i] = y;
