@@ -51,9 +51,7 @@ LB_KERNEL(kv_move_kernel, KvMove, 128, 1) {
   if (head >= cache.n_kv_heads) return;
   unsigned char* values = static_cast<unsigned char*>(is_v ? cache.v : cache.k) + piece % head_bytes;
   const int n_past = *p.n_past, n = *p.accepted.n;
-  const auto at = [&](int row) {
-    return values + slot_row(cache, n_past + row, int(head)) * head_bytes;
-  };
+  const auto at = [&](int row) { return values + slot_row(cache, n_past + row, int(head)) * head_bytes; };
   for (int first = 0; first < n; first += kBatch) {
     u32x4 moved[kBatch] = {};
     LB_UNROLL

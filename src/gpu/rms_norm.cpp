@@ -75,8 +75,7 @@ LB_DEVICE void gated_rms_norm(const GatedRmsNorm& p, float* scratch) {
 
 LB_KERNEL(gated_rms_norm_kernel, GatedRmsNorm, 1024, 1) {
   LB_SHARED(float, scratch, 32);
-  const bool is_wide =
-      is_aligned(p.o, p.dim) && is_aligned(p.z, p.dim) && is_aligned(p.w, 0) && is_aligned(p.y, p.dim);
+  const bool is_wide = is_aligned(p.o, p.dim) && is_aligned(p.z, p.dim) && is_aligned(p.w, 0) && is_aligned(p.y, p.dim);
   is_wide ? gated_rms_norm<4>(p, scratch) : gated_rms_norm<1>(p, scratch);
 }
 

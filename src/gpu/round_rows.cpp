@@ -1,6 +1,6 @@
-// Rounds rows of activations for the products with quantised weights: RoundRows, where the kernel that made them has not
-// done so. Eight lanes a run of 32, four values a lane; grid x walks a row, y the rows. Bound: latency; 4 bytes a value
-// in, 1.25 or 2.25 out.
+// Rounds rows of activations for the products with quantised weights: RoundRows, where the kernel that made them has
+// not done so. Eight lanes a run of 32, four values a lane; grid x walks a row, y the rows. Bound: latency; 4 bytes a
+// value in, 1.25 or 2.25 out.
 #include "dialect.h"
 
 #include "round_run.h"

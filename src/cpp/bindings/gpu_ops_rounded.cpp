@@ -70,12 +70,8 @@ nb::tuple swiglu_rounded(PythonPack& pack, FloatMatrix gate, FloatMatrix up, int
   Call call(pack);
   float* y = call.in_out(gate.data(), gate.size());  // in place, as the engine does
   const Rounded rounded = room_for(call, gate.shape(0), gate.shape(1), bits);
-  pack.run(SwiGlu{.gate = y,
-                  .up = call.in(up),
-                  .y = y,
-                  .rows = size(gate, 0),
-                  .dim = size(gate, 1),
-                  .rounded = rounded.rows});
+  pack.run(SwiGlu{
+      .gate = y, .up = call.in(up), .y = y, .rows = size(gate, 0), .dim = size(gate, 1), .rounded = rounded.rows});
   return nb::make_tuple(call.read(y, gate.shape(0), gate.shape(1)), call.read(rounded.at, rounded.bytes));
 }
 

@@ -49,14 +49,12 @@ gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int r
   if (op == "delta_prepare")
     return choose(DeltaPrepare{.rows = rows, .n_k_heads = heads, .n_v_heads = heads, .dk = dim}, target);
   if (op == "attention_prepare")
-    return choose(AttentionPrepare{.cache = {.k_type = DType::kF16,
-                                             .v_type = DType::kF16,
-                                             .n_kv_heads = heads,
-                                             .head_dim = dim},
-                                   .rows = rows,
-                                   .n_heads = 3 * heads,
-                                   .n_pairs = dim / 2},
-                  target);
+    return choose(
+        AttentionPrepare{.cache = {.k_type = DType::kF16, .v_type = DType::kF16, .n_kv_heads = heads, .head_dim = dim},
+                         .rows = rows,
+                         .n_heads = 3 * heads,
+                         .n_pairs = dim / 2},
+        target);
   if (op == "delta_inputs") {
     std::vector<float> y(size_t(4) * heads * dim);
     return choose(DeltaInputs{.conv = {.y = y.data(), .rows = rows, .channels = int(y.size()), .n_taps = 4},

@@ -72,9 +72,7 @@ bool can_round(const RmsNorm& op) {
   return op.dim % kRoundRun == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 &&
          are_aligned({op.x, op.w, op.y});
 }
-bool can_round(const GatedRmsNorm& op) {
-  return op.dim % kRoundRun == 0 && are_aligned({op.o, op.z, op.w, op.y});
-}
+bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundRun == 0 && are_aligned({op.o, op.z, op.w, op.y}); }
 bool can_round(const SwiGlu& op) { return op.dim % kRoundRun == 0 && are_aligned({op.gate, op.up, op.y}); }
 
 Launch choose(const RmsNorm& op, const Target& target) {

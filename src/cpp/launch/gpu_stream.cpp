@@ -138,8 +138,7 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
-    std::byte* scratch =
-        scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
+    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
     gpu::in_order(gpu::choose_batch(group, x, scratch, target),
                   [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;

@@ -72,8 +72,8 @@ class GpuStream final : public Stream {
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_batch(const LinearGroup& group) const;
-  int rounded_bits(const LinearGroup& group) const;                      // 0: its x stays as it is
-  RoundedRows rounded_place(const LinearGroup& group, int bits) const;   // at the start of the scratch
+  int rounded_bits(const LinearGroup& group) const;                     // 0: its x stays as it is
+  RoundedRows rounded_place(const LinearGroup& group, int bits) const;  // at the start of the scratch
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;

@@ -181,8 +181,8 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
                    .order = dims.order},
         step.stream);
   }
-  feed(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps},
-       {{product(out, b.o, x, step, x)}, 1}, step.stream);
+  feed(GatedRmsNorm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}, {{product(out, b.o, x, step, x)}, 1},
+       step.stream);
 }
 
 }  // namespace lb

@@ -29,8 +29,8 @@ struct KvAppend {
   int rows;
 };
 
-// What lies between the projections and the attention: q and k normalised per head (RmsNorm) where there are weights for
-// it, and rotated (Rope); k and v appended (KvAppend).
+// What lies between the projections and the attention: q and k normalised per head (RmsNorm) where there are weights
+// for it, and rotated (Rope); k and v appended (KvAppend).
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself where there are no norms
