@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from engines import logits_of, open_engine, random_ids
+from gpu_packs import ROOT
 from lucebox import LLM, _engine, api
 from numpy.typing import NDArray
 from reference.gguf_files import Shape, write_model
@@ -118,5 +119,6 @@ def test_an_interrupted_load_leaves_nothing(pack: _engine.gpu.Pack, data: Path) 
 def test_who_opens_a_model_sees_its_weights_load(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "open_pack", lambda selection: pack)
     seen: list[tuple[str, int, int]] = []
-    with LLM("tiny-hybrid", context=64, target="cpu", progress=lambda *args: seen.append(args)) as llm:
+    model = ROOT / "models" / "tiny-hybrid" / "lucebox_tiny" / "tiny-hybrid.Q8_0.gguf"
+    with LLM(model, context=64, target="cpu", progress=lambda *args: seen.append(args)) as llm:
         assert seen[-1][0] == "loading weights" and 0 < seen[-1][1] == seen[-1][2] <= llm.info.file_bytes
