@@ -19,6 +19,7 @@ from lucebox import (
     PackError,
     Sampling,
 )
+from lucebox.errors import DeviceError, PackError
 
 PROMPT = "def fibonacci(n):\n"
 
