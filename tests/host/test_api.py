@@ -16,7 +16,6 @@ from lucebox import (
     InvalidRequestError,
     ModelNotFoundError,
     OutOfMemoryError,
-    PackError,
     Sampling,
 )
 from lucebox.errors import DeviceError, PackError
