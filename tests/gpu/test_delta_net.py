@@ -21,7 +21,7 @@ MODEL: Shape = (1, 2, 128, 128)
 
 
 def close(got: F32, want: F32 | F64) -> None:
-    check("delta_net", got, want, np.abs(want).max() + 1e-20 if want.size else 1.0)
+    check("delta_net_device", got, want, np.abs(want).max() + 1e-20 if want.size else 1.0)
 
 
 class Inputs:
