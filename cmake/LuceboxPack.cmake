@@ -63,3 +63,6 @@ add_custom_command(OUTPUT ${manifest}
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
 install(DIRECTORY ${pack_folder}/lucebox_${target_slug} DESTINATION . COMPONENT pack)
+if(SKBUILD_METADATA_DIR)  # a wheel, not a folder for a developer
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${SKBUILD_METADATA_DIR}/licenses COMPONENT pack)
+endif()
