@@ -57,7 +57,7 @@ def test_violation_is_found(check: Callable[[Gate, str, str], list[str]], gate: 
     ("gate", "name", "line"),
     [
         (gates.include_direction, "src/cpp/cpu/a.cpp", '#include "ops/x.h"'),
-        (gates.include_direction, "src/cpp/ops/a.h", '#include "device/x.h"'),
+        (gates.include_direction, "src/cpp/device/a.h", '#include "ops/x.h"'),
         (gates.vendor_headers, "src/cuda/a.h", "#include <cuda.h>"),
         (gates.vendor_headers, "src/cpp/bindings/a.cpp", "#include <nanobind/nanobind.h>"),
         (gates.environment_reads, "python/lucebox/hub.py", 'x = os.environ["X"]'),
