@@ -83,8 +83,9 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml", f"targets/{name}/pyproject.toml"):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
-    with (folder / f"targets/{name}/target.toml").open("a") as text:
-        text.write(exceptions)
+    target = folder / f"targets/{name}/target.toml"
+    kept = [line for line in target.read_text().splitlines() if not line.startswith("without =")]  # of files not here
+    target.write_text("\n".join(kept) + "\n" + exceptions)
     (folder / "src/gpu").mkdir(parents=True)
     (folder / "src/gpu/probe.cpp").write_text(HEAD + source)
     return folder
