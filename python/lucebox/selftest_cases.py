@@ -330,7 +330,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Case]:
         prompt = rng.integers(0, vocab, 5, np.int32)
         x, ties = 3 * _normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
         for logits in (x, ties):
-            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}):
+            mask = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) | 4  # a token that no bias forbids
+            masked = {"mask": mask} if vocab > 2 else {}
+            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
                 some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
                 yield Case(
                     "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
@@ -466,9 +468,12 @@ def _recurred(
     return [np.concatenate(o), state, keys, decays, delta]
 
 
-def _sampled(logits: Array, prompt: NDArray[np.int32], **options: Any) -> NDArray[np.int32]:
+def _sampled(
+    logits: Array, prompt: NDArray[np.int32], mask: NDArray[np.uint32] | None = None, **options: Any
+) -> NDArray[np.int32]:
     sampler = Sampler(logits.shape[1], **options)
     sampler.set_prompt(prompt)
+    sampler.set_mask(mask)
     return np.array([sampler.sample(row) for row in logits], np.int32)
 
 

@@ -1,5 +1,6 @@
-// A token from logits: logit bias, penalties, temperature, top-k, typical, top-p, min-p, one draw (decode/sampler.h is
-// the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid barriers:
+// A token from logits: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw
+// (decode/sampler.h is the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid
+// barriers:
 //   adjust    x = the logits as penalties and temperature leave them, and the first in order; greedy ends here
 //   filters   what each keeps is a prefix of an order of candidates, whose end descend() finds (sample_search.h)
 //   draw      sums of the kept weights by block, then within the block where the draw falls
@@ -48,6 +49,7 @@ struct Work {
 };
 
 LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, int id) {
+  if (o.has_mask && !allows(op.mask, id)) return -__builtin_inff();
   float x = o.has_bias ? biased(logit, op.bias[id]) : logit;
   if (o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0) {
     const TokenCounts counts = op.counts[id];

@@ -143,6 +143,32 @@ def test_generation(pack: _engine.gpu.Pack, written: Write, family: str, options
     assert largest_difference(got[1], want[1]) < EXACT
 
 
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "presence_penalty": 0.5, "seed": 7}])
+def test_generation_under_masks(pack: _engine.gpu.Pack, written: Write, options: dict[str, Any]) -> None:
+    """Masks that come, change, stay and go between tokens: the same tokens as on the CPU, all of them allowed."""
+    path = written(SHAPES["qwen35"])
+    vocab = SHAPES["qwen35"].vocab
+    rng = np.random.default_rng(11)
+    masks: list[NDArray[np.uint32] | None] = []
+    for kind in "-mm-m=mm--m-":
+        new = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) if kind == "m" else None
+        masks.append(masks[-1] if kind == "=" else new)
+    chosen = []
+    for engine in (open_engine(path), open_engine(path, pack=pack)):
+        session, sampler = _engine.Session(engine), _engine.Sampler(vocab, n_top=2, **options)
+        ids = [3, 1, 4]
+        sampler.set_prompt(np.array(ids, np.int32))
+        for mask in masks:
+            session.sync(np.array(ids, np.int32))
+            sampler.set_mask(mask)
+            token = session.sample(sampler)
+            assert mask is None or mask[token // 32] >> (token % 32) & 1
+            session.logprobs(token, 2)
+            ids.append(token)
+        chosen.append(ids)
+    assert chosen[0] == chosen[1]
+
+
 def test_a_step_on_its_way_may_be_dropped(pack: _engine.gpu.Pack, written: Write) -> None:
     """The caller goes on with another token than the sampled one, saves, rewinds, or asks another sampler."""
     path = written(SHAPES["qwen35"])

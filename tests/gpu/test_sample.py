@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def fields(options: Options) -> dict[str, Any]:
     return asdict(options) | {"logit_bias": list(options.logit_bias.items())}
 
 
-def on_device(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int, **more: int) -> dict[str, Any]:
+def on_device(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int, **more: Any) -> dict[str, Any]:
     result: dict[str, Any] = _engine.gpu_ops.sample(
         pack, logits, PROMPT[: logits.shape[1]] % logits.shape[1], seed=seed, **fields(options), **more
     )
@@ -173,6 +173,48 @@ def test_logits_that_are_not_finite(pack: _engine.gpu.Pack, bad: float, temperat
 def test_forbidding_every_token(pack: _engine.gpu.Pack, temperature: float) -> None:
     options = Options(temperature=temperature, logit_bias=dict.fromkeys(range(4), -100.0))
     got = on_device(pack, np.zeros((1, 4), np.float32), options, 0)
+    assert got["problems"].tolist() == [2] and got["tokens"].tolist() == [0]
+
+
+def bits(allowed: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    words = np.zeros((len(allowed) + 31) // 32 * 4, np.uint8)
+    packed = np.packbits(allowed, bitorder="little")
+    words[: len(packed)] = packed
+    return words.view(np.uint32)
+
+
+@pytest.mark.parametrize("name", [*FILTERS, "all with bias and filters"])
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 70, 9001])
+def test_a_mask(pack: _engine.gpu.Pack, name: str, vocab: int, seed: int) -> None:
+    """The same as the CPU, and as logits of -infinity: here those of a bias."""
+    rng = np.random.default_rng(seed)
+    options = {**FILTERS, **PENALTIES}[name]
+    if vocab == 1:
+        options = replace(options, logit_bias={})
+    for share in (0.02, 0.5, 1.0):
+        allowed = rng.random(vocab) < share
+        allowed[rng.integers(0, vocab, 3)] = True  # of which a bias forbids two at most
+        logits = normal(rng, 8, vocab, spread=3)
+        sampler = _engine.Sampler(vocab, seed=seed, **fields(options))
+        sampler.set_prompt(PROMPT[:vocab] % vocab)
+        sampler.set_mask(bits(allowed))
+        want = [sampler.sample(row) for row in logits]
+        got = on_device(pack, logits, options, seed, mask=bits(allowed) | tail(vocab))
+        assert got["tokens"].tolist() == want
+        if vocab < 100:
+            forbidden = dict.fromkeys(np.flatnonzero(~allowed).tolist(), -100.0)
+            assert want == on_cpu(logits, replace(options, logit_bias={**options.logit_bias, **forbidden}), seed)
+
+
+def tail(vocab: int) -> NDArray[np.uint32]:
+    """Bits beyond the vocabulary, which mean nothing."""
+    return ~bits(np.ones(vocab, np.bool_))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_that_leaves_nothing(pack: _engine.gpu.Pack, temperature: float, seed: int) -> None:
+    logits = normal(np.random.default_rng(seed), 1, 40)
+    got = on_device(pack, logits, Options(temperature=temperature), seed, mask=tail(40))
     assert got["problems"].tolist() == [2] and got["tokens"].tolist() == [0]
 
 

@@ -197,8 +197,58 @@ def test_bias_of_minus_100_forbids() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_forbidding_every_token_is_refused(temperature: float) -> None:
     sampler = make(Options(temperature=temperature, logit_bias=dict.fromkeys(range(4), -100.0)), 4)
-    with pytest.raises(InvalidRequestError, match="logit_bias forbids every token"):
+    with pytest.raises(InvalidRequestError, match="logit_bias and mask forbid every token"):
         sampler.sample(random_logits(4, seed=0))
+
+
+# --- masks
+
+
+def mask_of(allowed: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    bits = np.zeros((len(allowed) + 31) // 32 * 32, np.uint8)
+    bits[: len(allowed)] = allowed
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("options", [Options(temperature=0), *FILTERS.values()])
+@pytest.mark.parametrize("vocab", [1, 13, 32, 45])
+def test_a_mask_is_logits_of_minus_infinity(options: Options, vocab: int) -> None:
+    rng = np.random.default_rng(vocab)
+    for seed in range(4):
+        allowed = rng.random(vocab) < 0.4
+        allowed[seed % vocab] = True
+        logits = random_logits(vocab, seed, ties=seed == 3)
+        sampler = make(options, vocab, seed)
+        sampler.set_mask(mask_of(allowed))
+        got = [sampler.sample(logits) for _ in range(50)]
+        masked = np.where(allowed, logits, -np.inf).astype(np.float32)
+        if options.temperature == 0:
+            assert got == [int(masked.argmax())] * 50
+        else:
+            assert got == draws(options, masked, 50, seed)
+
+
+def test_masks_change_and_go() -> None:
+    logits = random_logits(70, seed=3)
+    sampler = make(Options(temperature=0), 70)
+    for id in (0, 31, 32, 69):
+        sampler.set_mask(mask_of(np.arange(70) == id))
+        assert [sampler.sample(logits) for _ in range(2)] == [id, id]
+    sampler.set_mask(None)
+    assert sampler.sample(logits) == logits.argmax()
+
+
+def test_masks_that_are_refused() -> None:
+    sampler = make(Options(), 40)
+    nothing = np.array([0, 0xFFFFFF00], np.uint32)  # all of its bits lie beyond the vocabulary
+    with pytest.raises(InvalidRequestError, match="the mask forbids every token"):
+        sampler.set_mask(nothing)
+    with pytest.raises(InvalidRequestError, match="a mask of 3 words; a vocabulary of 40 has 2"):
+        sampler.set_mask(np.ones(3, np.uint32))
+    sampler = make(Options(logit_bias={5: -100.0}), 40)
+    sampler.set_mask(mask_of(np.arange(40) == 5))
+    with pytest.raises(InvalidRequestError, match="logit_bias and mask forbid every token"):
+        sampler.sample(random_logits(40, seed=0))
 
 
 PENALTIES = {

@@ -2,6 +2,7 @@
 // for signals, so Ctrl-C stops a long prefill.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -231,6 +232,13 @@ void bind_engine(nb::module_& m) {
           "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0, "n_top"_a = -1)
       .def(
           "set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
+      .def(
+          "set_mask",
+          [](Sampler& s, std::optional<nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>> bits) {
+            s.set_mask(bits ? std::span(bits->data(), bits->size()) : std::span<const uint32_t>());
+          },
+          "bits"_a.none(),
+          "Only tokens whose bit (id % 32 of word id // 32) is set can be sampled until the next call; None: all can.")
       .def(
           "sample",
           [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {

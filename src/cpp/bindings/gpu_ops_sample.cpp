@@ -1,5 +1,6 @@
 // A decode loop without its model: given logits for every step, the sampler and the end of a step run on the device as
 // the engine runs them, and the tokens come out of the ring.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #include <cstring>
@@ -56,10 +57,11 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, float temperature, int top_k, float top_p,
                 float min_p, float typical_p, float repetition_penalty, float frequency_penalty, float presence_penalty,
                 int penalty_window, const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed, int n_top,
-                int ring_capacity, bool with_append) {
+                int ring_capacity, bool with_append, std::optional<In<uint32_t, 1>> mask) {
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
   LB_CHECK(n_top <= kMaxTopLogprobs, kInvalid, "n_top is at most ", kMaxTopLogprobs);
+  LB_CHECK(!mask || size(*mask, 0) == mask_words(vocab), kInvalid, "a mask of ", size(*mask, 0), " words");
   Call call(pack);
   const SampleOptions options{.temperature = temperature,
                               .top_k = top_k,
@@ -71,6 +73,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
                               .presence_penalty = presence_penalty,
                               .penalty_window = penalty_window,
                               .has_bias = !logit_bias.empty(),
+                              .has_mask = mask.has_value(),
                               .n_top = n_top,
                               .seed = seed};
   std::vector<float> bias(logit_bias.empty() ? 0 : vocab);
@@ -82,6 +85,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
   Sample op{.logits = nullptr,
             .options = call.in(&options, 1),
             .bias = bias.empty() ? nullptr : call.in(bias),
+            .mask = mask ? call.in(mask->data(), mask->size()) : nullptr,
             .counts = zeros<TokenCounts>(call, vocab),
             .history = call.in_out(history.data(), history.size()),
             .state = call.in_out(&state, 1),
@@ -136,7 +140,7 @@ void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
         "min_p"_a = 0.0f, "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
         "presence_penalty"_a = 0.0f, "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{},
-        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4, "with_append"_a = true,
+        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4, "with_append"_a = true, "mask"_a = nb::none(),
         "One token for each row of logits, and what the device then knows: a dict of arrays.");
 }
 

@@ -7,10 +7,13 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/sample.h"
 #include "ops/sample_rules.h"
 
 namespace lb {
 namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 void check_range(const char* name, double value, double low, double high) {
   LB_CHECK(value >= low && value <= high, kInvalid, name, " must be between ", low, " and ", high, ", got ", value);
@@ -73,18 +76,34 @@ void Sampler::set_prompt(std::span<const int32_t> prompt) {
   draws_ = 0;
 }
 
+void Sampler::set_mask(std::span<const uint32_t> bits) {
+  if (bits.empty()) {
+    is_masked_ = false;
+    return;
+  }
+  const size_t words = mask_words(vocab_);
+  LB_CHECK(bits.size() == words, kInvalid, "a mask of ", bits.size(), " words; a vocabulary of ", vocab_, " has ",
+           words);
+  const uint32_t last = vocab_ % 32 == 0 ? ~0u : (1u << vocab_ % 32) - 1;  // the bits that are tokens
+  const bool allows_any = std::ranges::any_of(bits.first(words - 1), [](uint32_t word) { return word != 0; }) ||
+                          (bits[words - 1] & last) != 0;
+  LB_CHECK(allows_any, kInvalid, "the mask forbids every token of the vocabulary");
+  mask_.assign(bits.begin(), bits.end());
+  if (!is_masked_) version_ = next_version();  // a choice made ahead was made without it
+  is_masked_ = true;
+}
+
 int32_t Sampler::sample(std::span<const float> logits) {
   LB_CHECK(logits.size() == static_cast<size_t>(vocab_), kInvalid, "got ", logits.size(),
            " logits; the sampler was made for a vocabulary of ", vocab_);
   int32_t token;
   if (plain()) {
-    token = argmax(logits);
+    token = is_masked_ ? allowed_argmax(logits) : argmax(logits);
   } else {
     load(logits);
     penalise();
-    const bool any_left = std::ranges::any_of(
-        candidates_, [](const Candidate& c) { return c.logit > -std::numeric_limits<float>::infinity(); });
-    LB_CHECK(any_left, kInvalid, "logit_bias forbids every token of the vocabulary");
+    const bool any_left = std::ranges::any_of(candidates_, [](const Candidate& c) { return c.logit > kForbidden; });
+    LB_CHECK(any_left, kInvalid, kAllForbiddenText);
     if (params_.temperature == 0) {
       token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
     } else {
@@ -106,12 +125,21 @@ void Sampler::record(int32_t token) {
   if (params_.temperature > 0) ++draws_;
 }
 
+int32_t Sampler::allowed_argmax(std::span<const float> logits) const {
+  int32_t best = -1;
+  for (int32_t id = 0; id < vocab_; ++id)
+    if (sampling::allows(mask_.data(), id) && (best < 0 || logits[id] > logits[best])) best = id;
+  return best;
+}
+
 void Sampler::load(std::span<const float> logits) {
   candidates_.clear();
   for (int32_t id = 0; id < vocab_; ++id) candidates_.push_back({id, logits[id], 0, 0});
   for (const auto& [id, bias] : params_.logit_bias)
-    candidates_[id].logit =
-        sampling::biased(candidates_[id].logit, bias <= -100 ? -std::numeric_limits<float>::infinity() : bias);
+    candidates_[id].logit = sampling::biased(candidates_[id].logit, bias <= -100 ? kForbidden : bias);
+  if (!is_masked_) return;
+  for (Candidate& c : candidates_)
+    if (!sampling::allows(mask_.data(), c.id)) c.logit = kForbidden;
 }
 
 void Sampler::penalise() {

@@ -1,4 +1,4 @@
-// Turns logits into a token. Order: logit bias, penalties, temperature, top-k, typical, top-p, min-p, one draw.
+// Turns logits into a token. Order: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw.
 // Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The
 // arithmetic is that of ops/sample_rules.h, so that src/gpu/sample.cpp draws the same tokens.
 #pragma once
@@ -22,6 +22,8 @@ struct SamplingParams {
   int n_top = -1;  // on a device: log probabilities of the token and of the n_top likeliest; -1: none
 };
 
+inline constexpr const char* kAllForbiddenText = "logit_bias and mask forbid every token of the vocabulary";
+
 // Throws kInvalid naming the field.
 void validate(const SamplingParams& params, int vocab);
 
@@ -34,13 +36,17 @@ class Sampler {
 
   // The tokens before the first sampled one (the repetition penalty sees them; the others count generated text only).
   void set_prompt(std::span<const int32_t> prompt);
+  // Only tokens with their bit set (ops/sample.h) can be chosen, until the next call; empty: all can. Keeps a copy.
+  void set_mask(std::span<const uint32_t> bits);
   // Chooses, records the choice, and takes exactly one draw when temperature > 0. logits are left untouched.
   int32_t sample(std::span<const float> logits);
   // Records a choice that was made elsewhere by the same rules.
   void record(int32_t token);
 
   const SamplingParams& params() const { return params_; }
-  // Of the parameters and the prompt: no two samplers have the same one.
+  // Of the mask set last; empty where there is none.
+  std::span<const uint32_t> mask() const { return {mask_.data(), is_masked_ ? mask_.size() : 0}; }
+  // Of the parameters, the prompt and whether choices have waited for a mask: no two samplers have the same one.
   uint64_t version() const { return version_; }
   uint64_t draws() const { return draws_; }
   std::span<const int32_t> history() const { return history_; }
@@ -53,7 +59,8 @@ class Sampler {
     uint32_t distance;  // of the logit to the largest
     uint64_t weight;    // of this distance
   };
-  bool plain() const;  // greedy without anything that changes logits
+  bool plain() const;  // greedy without anything but a mask that changes logits
+  int32_t allowed_argmax(std::span<const float> logits) const;
   void load(std::span<const float> logits);
   void penalise();
   void weigh();
@@ -72,6 +79,8 @@ class Sampler {
   std::unordered_map<int32_t, int> generated_;
   std::vector<Candidate> candidates_;
   std::vector<uint8_t> seen_;
+  std::vector<uint32_t> mask_;  // [mask_words(vocab)] from the first mask on
+  bool is_masked_ = false;
 };
 
 // Natural log probabilities of the raw logits: of `token`, and of the n most likely.

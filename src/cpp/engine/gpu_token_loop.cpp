@@ -25,6 +25,7 @@ struct Buffers {
   int32_t* positions;  // [3]
   SampleOptions* options;
   float* bias;
+  uint32_t* mask;
   TokenCounts* counts;
   int32_t* history;
   SampleState* state;
@@ -38,6 +39,7 @@ struct Buffers {
         positions(carver.take<int32_t>(3)),
         options(carver.take<SampleOptions>(1)),
         bias(carver.take<float>(vocab)),
+        mask(carver.take<uint32_t>(mask_words(vocab))),
         counts(carver.take<TokenCounts>(vocab)),
         history(carver.take<int32_t>(history_capacity(context))),
         state(carver.take<SampleState>(1)),
@@ -65,6 +67,7 @@ SampleOptions options_of(const SamplingParams& p) {
           .presence_penalty = p.presence_penalty,
           .penalty_window = p.penalty_window,
           .has_bias = p.logit_bias.empty() ? 0 : 1,
+          .has_mask = 0,
           .n_top = p.n_top,
           .seed = p.seed};
 }
@@ -85,22 +88,29 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.upload(buffers_.logits, logits.data(), logits.size_bytes());
     const std::array<int32_t, 3> positions = next_positions();
     stream_.upload(buffers_.positions, positions.data(), sizeof positions);
-    choose();
+    run_choice();
     ++started_;
   }
 
   void step() override {
     if (!step_) {
       step_ = record([&] {
-        const Executor& executor = engine_.executor();
-        const Activations activations = engine_.options().activations;
-        engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
-                                executor.workspace, activations, stream_);
-        engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream_);
-        choose();
+        run_forward();
+        run_choice();
       });
     }
     step_->launch(stream_.queue());
+    ++started_;
+  }
+
+  void step_only() override {
+    if (!forward_) forward_ = record([&] { run_forward(); });
+    forward_->launch(stream_.queue());
+  }
+
+  void choose(std::span<const uint32_t> mask) override {
+    send_mask(mask);
+    run_choice();
     ++started_;
   }
 
@@ -110,8 +120,7 @@ class GpuTokenLoop final : public TokenLoop {
     last_ = ring_->slots[taken_++ % kRing];
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
-    LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid,
-             "logit_bias forbids every token of the vocabulary");
+    LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, kAllForbiddenText);
     return last_.token;
   }
 
@@ -145,14 +154,14 @@ class GpuTokenLoop final : public TokenLoop {
   void bind(const Sampler& sampler) {
     const SamplingParams& params = sampler.params();
     const int vocab = engine_.model().info().vocab;
-    const SampleOptions options = options_of(params);
+    options_ = options_of(params);
     const SampleState state{sampler.draws(), static_cast<int32_t>(sampler.history().size())};
     LB_CHECK(state.n_tokens < Buffers::history_capacity(state_.capacity()), kInvalid, "the sampler has seen ",
              state.n_tokens, " tokens; the context holds ", state_.capacity());
-    stream_.upload(buffers_.options, &options, sizeof options);
+    send_mask(sampler.mask());
     stream_.upload(buffers_.state, &state, sizeof state);
     stream_.upload(buffers_.history, sampler.history().data(), sampler.history().size_bytes());
-    if (options.has_bias) {
+    if (options_.has_bias) {
       std::vector<float> bias(vocab);
       for (const auto& [id, value] : params.logit_bias)
         bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
@@ -172,11 +181,26 @@ class GpuTokenLoop final : public TokenLoop {
                             .capacity = Buffers::history_capacity(state_.capacity())});
   }
 
-  void choose() {
+  void send_mask(std::span<const uint32_t> mask) {
+    options_.has_mask = mask.empty() ? 0 : 1;
+    stream_.upload(buffers_.options, &options_, sizeof options_);
+    if (!mask.empty()) stream_.upload(buffers_.mask, mask.data(), mask.size_bytes());
+  }
+
+  void run_forward() {
+    const Executor& executor = engine_.executor();
+    const Activations activations = engine_.options().activations;
+    engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
+                            executor.workspace, activations, stream_);
+    engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream_);
+  }
+
+  void run_choice() {
     const int vocab = engine_.model().info().vocab;
     stream_.run(Sample{.logits = buffers_.logits,
                        .options = buffers_.options,
                        .bias = buffers_.bias,
+                       .mask = buffers_.mask,
                        .counts = buffers_.counts,
                        .history = buffers_.history,
                        .state = buffers_.state,
@@ -221,7 +245,8 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  std::optional<gpu::Graph> step_;
+  std::optional<gpu::Graph> step_, forward_;
+  SampleOptions options_{};  // what the device has
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};
 };

@@ -165,10 +165,14 @@ int32_t Session::sample(Sampler& sampler) {
       loop_->drop();
       loop_->sample(sampler, from);
       chooser_ = sampler.version();
+    } else if (waits_for_mask_) {
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->choose(sampler.mask());
     }
+    waits_for_mask_ = false;
     const int32_t token = loop_->take();
     sampler.record(token);
-    step_ahead(token);
+    step_ahead(token, !sampler.mask().empty());
     return token;
   }
   const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
@@ -186,15 +190,16 @@ Logprobs Session::logprobs(int32_t token, int n_top) {
 }
 
 // The step is an append of one row that waits to be kept or not.
-void Session::step_ahead(int32_t token) {
+void Session::step_ahead(int32_t token, bool waits_for_mask) {
   has_logits_ = false;
   ahead_ = token;
   if (state_.n_tokens() == state_.capacity()) return;  // outside of the context: nothing can follow
   const std::lock_guard lock(engine_->executor().mutex);
   state_.begin_append(1, {});
-  loop_->step();
+  waits_for_mask ? loop_->step_only() : loop_->step();
   state_.end_append();
   stepped_ = true;
+  waits_for_mask_ = waits_for_mask;
 }
 
 bool Session::adopt_step(std::span<const int32_t> ids) {
@@ -218,6 +223,7 @@ void Session::drop_step() {
     loop_->drop();
   }
   chooser_ = 0;
+  waits_for_mask_ = false;
   if (ahead_ < 0) return;
   if (stepped_) state_.commit_chain(0);
   ahead_ = -1;

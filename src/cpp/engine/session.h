@@ -81,7 +81,7 @@ class Session {
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
   void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
               const std::function<void(int first, int rows)>& after_chunk);
-  void step_ahead(int32_t token);
+  void step_ahead(int32_t token, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // the step on its way is the one that ids go on with
   void drop_step();
   void head(int row, int rows);  // of the last forward pass, at most kLogitRows: the executor's logits [rows, vocab]
@@ -100,6 +100,7 @@ class Session {
   uint64_t chooser_ = 0;             // version of the sampler whose state the loop holds; 0: none
   int32_t ahead_ = -1;               // the token of the step on its way, -1: none
   bool stepped_ = false;             // it has been started
+  bool waits_for_mask_ = false;      // and does not end by choosing a token
   bool logits_in_loop_ = false;      // and not in logits_
   bool has_logits_ = false;          // logits_ are those of tokens_.back()
 };

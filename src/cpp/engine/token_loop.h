@@ -18,6 +18,9 @@ class TokenLoop {
   // Starts a step with the token chosen last as its input, in the append of one row that the state has begun, and then
   // the choice of the next token by the same sampler.
   virtual void step() = 0;
+  // The same without the choice, for which choose() then sends the mask: the host finds it while the device computes.
+  virtual void step_only() = 0;
+  virtual void choose(std::span<const uint32_t> mask) = 0;
   // Waits for the token chosen first of those not taken. Throws when its logits are not finite.
   virtual int32_t take() = 0;
   // Log probabilities of the token taken last; the sampler was made with n_top.

@@ -9,6 +9,9 @@ namespace lb {
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxSampleVocab = 1 << 21;
 
+// Of a mask: token i is allowed where bit i % 32 of word i / 32 is set.
+constexpr int mask_words(int vocab) { return (vocab + 31) / 32; }
+
 // Of a request; ranges as SamplingParams.
 struct SampleOptions {
   float temperature;  // 0: greedy
@@ -17,6 +20,7 @@ struct SampleOptions {
   float repetition_penalty, frequency_penalty, presence_penalty;
   int32_t penalty_window;  // tokens the repetition penalty sees; -1: all
   int32_t has_bias;        // 1: bias is read
+  int32_t has_mask;        // 1: mask is read
   int32_t n_top;           // -1: no log probabilities; else the token's and those of the n_top likeliest
   uint64_t seed;
 };
@@ -36,7 +40,7 @@ struct TokenCounts {
 enum class SampleProblem : uint32_t {
   kNone = 0,
   kNotFinite = 1,     // a logit is infinite or NaN
-  kAllForbidden = 2,  // by the bias
+  kAllForbidden = 2,  // by bias and mask
 };
 
 struct Sampled {
@@ -53,6 +57,7 @@ struct Sample {
   const float* logits;           // [vocab]; left untouched
   const SampleOptions* options;  // [1]
   const float* bias;             // [vocab]; -infinity forbids a token; may be null where has_bias is 0
+  const uint32_t* mask;          // [mask_words(vocab)]; may be null where has_mask is 0
   TokenCounts* counts;           // [vocab]
   int32_t* history;              // [capacity]: prompt, then what was sampled
   SampleState* state;            // [1]

@@ -9,7 +9,10 @@
 
 namespace lb::sampling {
 
-// --- penalties and temperature, in this order; -infinity (a forbidden token) stays what it is
+// --- mask, penalties and temperature, in this order; -infinity (a forbidden token) stays what it is
+
+// Of a mask of bits, 32 tokens a word.
+LB_FN bool allows(const uint32_t* mask, int id) { return mask[id >> 5] >> (id & 31) & 1; }
 
 LB_FN float biased(float logit, float bias) { return logit + bias; }
 
