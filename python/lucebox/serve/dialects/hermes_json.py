@@ -1,0 +1,230 @@
+"""Calls as JSON between tags, as Hermes, Qwen2.5, Qwen3 and SmolLM2 write them:
+
+    <tool_call>
+    {"name": "f", "arguments": {"a": 1}}
+    </tool_call>
+
+Also read: a list of such objects in one pair of tags (SmolLM2), "parameters" for "arguments", the object inside a
+"function" (OpenAI's form), arguments as a string of JSON, and a block whose closing tag is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from lucebox.serve.dialects.reader import CallReader, Steps, after_space, literal
+from lucebox.serve.json_text import JsonScanner, Malformed
+from lucebox.serve.tools import Tool
+
+__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "written"]
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MOST_CALLS = 16  # of a grammar
+
+
+class HermesReader(CallReader):
+    """Reads what follows the opening tag."""
+
+    def _read(self) -> Steps:
+        char = yield from after_space((yield))
+        yield from call_objects(self, char)
+        return (yield from closing(self))
+
+
+def written(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as the model would have written it."""
+    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
+
+
+def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
+    """Lark rules: `calls` is one call, or several."""
+    objects = " | ".join(f"call_{i}" for i in range(len(tools)))
+    return "\n".join([
+        f"calls: {lines_of('one', parallel)}",
+        f'one: "{OPEN}\\n" ({objects}) "\\n{CLOSE}"',
+        *(object_rule(i, tool, "arguments") for i, tool in enumerate(tools)),
+    ])  # fmt: skip
+
+
+def lines_of(rule: str, several: bool) -> str:
+    """One, or several with a line end between them: not without end, as a small model does not know when to stop."""
+    return f'{rule} ("\\n" {rule}){{0,{MOST_CALLS - 1}}}' if several else rule
+
+
+def object_rule(i: int, tool: Tool, key: str) -> str:
+    """The rule `call_i`: the JSON object of a call of this tool."""
+    schema = {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, key: arguments_schema(tool)},
+        "required": ["name", key],
+        "additionalProperties": False,
+        "x-guidance": JSON_FORM,
+    }
+    if "$defs" in tool.parameters:
+        schema["$defs"] = tool.parameters["$defs"]
+    return f"call_{i}: %json {json.dumps(schema)}"
+
+
+# As json.dumps and the templates write it. Free white space lets a small model write blanks for ever.
+JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def arguments_schema(tool: Tool) -> dict[str, Any]:
+    """What its arguments must be: an object, of the tool's own properties alone unless it says otherwise."""
+    schema = {key: value for key, value in tool.parameters.items() if key not in ("$schema", "$defs")}
+    return {"type": "object", **({"additionalProperties": False} if "properties" in schema else {}), **schema}
+
+
+def call_objects(reader: CallReader, char: str) -> Generator[None, str, None]:
+    """One object, or a list of them, whose first character is at hand."""
+    if char != "[":
+        yield from call_object(reader, char)
+        return
+    while True:
+        char = yield from after_space((yield))
+        yield from call_object(reader, char)
+        reader.may_end = False  # within the list
+        char = yield from after_space((yield))
+        if char == "]":
+            reader.may_end = True
+            return
+        if char != ",":
+            raise Malformed(f"expected a comma or the end of the list of calls, got {char!r}")
+
+
+def closing(reader: CallReader) -> Steps:
+    """The closing tag after white space, or whatever else follows."""
+    read = ""
+    while True:
+        read += yield
+        tag = read.lstrip()
+        if tag == CLOSE:
+            return ""
+        if not CLOSE.startswith(tag):
+            return read
+
+
+def call_object(reader: CallReader, char: str) -> Generator[None, str, None]:
+    """{"name": ..., "arguments": {...}}, in either order, its first character at hand."""
+    call = _Object(reader)
+    yield from call.read(char)
+    call.end()
+
+
+_KEYS = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
+
+
+class _Object:
+    """One call. Arguments that come before the name are kept until it is known."""
+
+    def __init__(self, reader: CallReader) -> None:
+        self._reader = reader
+        self._name: str | None = None
+        self._early = ""
+        self._has_arguments = False
+
+    def end(self) -> None:
+        if self._name is None:
+            raise Malformed("the call has no name")
+        if not self._has_arguments:
+            self._reader.give("{}")
+        self._reader.end()
+
+    def read(self, char: str) -> Generator[None, str, None]:
+        yield from literal("{", char)
+        char = yield from after_space((yield))
+        while True:
+            key = yield from _string(char)
+            if key not in _KEYS:
+                raise Malformed(f"a call has no {key[:100]!r}")
+            char = yield from after_space((yield))
+            yield from literal(":", char)
+            char = yield from after_space((yield))
+            char = yield from self._value(key, char)
+            char = yield from after_space(char)
+            if char == "}":
+                return
+            yield from literal(",", char)
+            char = yield from after_space((yield))
+
+    def _value(self, key: str, char: str) -> Generator[None, str, str]:
+        """Reads a member's value; returns the character after it."""
+        if key == "function" and char == "{":
+            yield from self.read(char)
+            return (yield)
+        if key == "name" or (key == "function" and char == '"'):
+            self._begin((yield from _string(char)))
+            return (yield)
+        if key in ("arguments", "parameters"):
+            return (yield from self._arguments(char))
+        return (yield from _whole(char, []))
+
+    def _begin(self, name: str) -> None:
+        if self._name is not None:
+            raise Malformed("the call has two names")
+        self._reader.begin(name)
+        self._name = name
+        self._reader.give(self._early)
+
+    def _give(self, text: str) -> None:
+        if self._name is None:
+            self._early += text
+        else:
+            self._reader.give(text)
+
+    def _arguments(self, char: str) -> Generator[None, str, str]:
+        if self._has_arguments:
+            raise Malformed("the call has its arguments twice")
+        self._has_arguments = True
+        if char != "{":
+            text: list[str] = []
+            char = yield from _whole(char, text)
+            self._give(_object_text("".join(text)))
+            return char
+        scanner = JsonScanner()
+        while True:
+            piece = scanner.push(char)
+            self._give(piece or "")
+            char = yield
+            if scanner.done:
+                return char
+
+
+def _object_text(text: str) -> str:
+    """Arguments that are not an object: a string that holds one, or null for none."""
+    value = json.loads(text)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except (ValueError, RecursionError):
+            raise Malformed("the arguments are text that is not JSON") from None
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise Malformed(f"the arguments are {type(value).__name__}, expected an object")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _whole(char: str, text: list[str]) -> Generator[None, str, str]:
+    """Reads any value into text; returns the character after it."""
+    scanner = JsonScanner()
+    while (piece := scanner.push(char)) is not None:
+        text.append(piece)
+        char = yield
+        if scanner.done:
+            break
+    return char
+
+
+def _string(char: str) -> Generator[None, str, str]:
+    """A string, decoded. Ends with its quote, so no character is read too far."""
+    if char != '"':
+        raise Malformed(f"expected a string, got {char!r}")
+    scanner, text = JsonScanner(), ""
+    while True:
+        text += scanner.push(char) or ""
+        if scanner.done:
+            return str(json.loads(text))
+        char = yield

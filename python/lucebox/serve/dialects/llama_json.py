@@ -1,0 +1,51 @@
+"""Calls as bare JSON, as Llama 3.1 and its kin write them: the whole answer is
+
+    {"name": "f", "parameters": {"a": 1}}
+
+several with a semicolon between them, sometimes after <|python_tag|>.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lucebox.serve.dialects.hermes_json import MOST_CALLS, call_object, object_rule
+from lucebox.serve.dialects.reader import CallReader, Steps, after_space
+from lucebox.serve.tools import Tool
+
+__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "written"]
+
+OPEN = "<|python_tag|>"
+BARE_OPEN = "{"
+"""Opens a call only where nothing stands before it."""
+
+
+class LlamaReader(CallReader):
+    """Reads what follows the tag, or from the bare brace on."""
+
+    def _read(self) -> Steps:
+        char = yield from after_space((yield))
+        while True:
+            yield from call_object(self, char)
+            read = yield
+            while read.isspace() or read.strip() == ";":
+                read += yield
+            char = read[-1]
+            if char != "{":
+                return read
+
+
+def written(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as the model would have written it."""
+    return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+
+
+def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
+    """Lark rules: `calls` is one call, or several."""
+    one = " | ".join(f"call_{i}" for i in range(len(tools)))
+    several = f'("; " one){{0,{MOST_CALLS - 1}}}' if parallel else ""
+    return "\n".join([
+        f"calls: one {several}", f"one: {one}", *(object_rule(i, tool, "parameters") for i, tool in enumerate(tools))
+    ])  # fmt: skip

@@ -1,0 +1,86 @@
+"""What a parameter written as plain text is, by the tool's JSON schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["converted", "is_text", "property_schema"]
+
+_MAX_DEPTH = 16  # of references and alternatives
+
+
+def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The schema of one property, with the definitions it may refer to; empty where there is none."""
+    properties = schema.get("properties")
+    found = properties.get(key) if isinstance(properties, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {**{name: schema[name] for name in ("$defs", "definitions") if name in schema}, **found}
+
+
+def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
+    """Whether every value is text as it stands (or, with among_others, may be)."""
+    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    return not kinds or ("string" in kinds if among_others else kinds == {"string"})
+
+
+def converted(text: str, schema: Mapping[str, Any]) -> object:
+    """The value a text stands for. What fits no type of the schema stays text: whoever made the schema will say so."""
+    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    if text.lower() in ("true", "false") and "boolean" in kinds:
+        return text.lower() == "true"
+    if text in ("null", "None") and "null" in kinds:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return text
+    return value if _type_of(value) & kinds else text
+
+
+def _refused(constant: str) -> object:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _type_of(value: object) -> set[str]:
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, int):
+        return {"integer", "number"}
+    if isinstance(value, float):
+        return {"number", "integer"} if value.is_integer() else {"number"}
+    if value is None:
+        return {"null"}
+    return {"object"} if isinstance(value, dict) else {"array"} if isinstance(value, list) else set()
+
+
+def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """The types a schema allows; none where it does not say."""
+    if depth == 0:
+        return
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        yield kind
+    elif isinstance(kind, list):
+        yield from (item for item in kind if isinstance(item, str))
+    elif "const" in schema or "enum" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        for value in values if isinstance(values, list) else []:
+            yield from {"string"} if isinstance(value, str) else _type_of(value)
+    elif "properties" in schema:
+        yield "object"
+    elif "items" in schema:
+        yield "array"
+    for name in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(name)
+        for option in options if isinstance(options, list) else []:
+            if isinstance(option, Mapping):
+                yield from _types(option, root, depth - 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        found: object = root
+        for step in reference.removeprefix("#/").split("/"):
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping):
+            yield from _types(found, root, depth - 1)

@@ -1,0 +1,133 @@
+"""JSON read a character at a time, for output that is still being written."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["JsonScanner", "Malformed"]
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LITERALS = ("true", "false", "null")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+_MAX_DEPTH = 256
+
+
+class Malformed(ValueError):
+    """The text is not what it began as; the message says why."""
+
+
+class JsonScanner:
+    """Follows one JSON value. What `push` gives joins to valid JSON, also where a model left control characters raw
+    inside a string."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._open: list[str] = []  # brackets
+        self._expected = "value"
+        self._scalar = ""  # number or literal so far
+        self._hex = 0  # digits of \uXXXX still to come
+
+    def push(self, char: str) -> str | None:
+        """The text this character stands for; None where the value ended before it, so that it was not read.
+
+        Raises:
+            Malformed: no JSON goes on like this.
+        """
+        if self._expected == "string":
+            return self._in_string(char)
+        if self._expected == "scalar":
+            if char.isalnum() or char in "+-.":
+                self._scalar += char
+                return char
+            self._end_scalar()
+            if self.done:
+                return None
+        if char in " \t\r\n":
+            return char
+        self._structure(char)
+        return char
+
+    def finish(self) -> None:
+        """No character follows; a number ends only so.
+
+        Raises:
+            Malformed: the value is not whole.
+        """
+        if self._expected == "scalar":
+            self._end_scalar()
+        if not self.done:
+            raise Malformed("the JSON is not whole")
+
+    def _structure(self, char: str) -> None:
+        expected = self._expected
+        if expected in ("value", "value or end"):
+            if char == "]" and expected == "value or end":
+                self._close()
+            else:
+                self._begin_value(char)
+        elif expected in ("key", "key or end"):
+            if char == '"':
+                self._expected, self._after_string = "string", "colon"
+            elif char == "}" and expected == "key or end":
+                self._close()
+            else:
+                raise Malformed(f"expected a key, got {char!r}")
+        elif expected == "colon":
+            if char != ":":
+                raise Malformed(f"expected a colon, got {char!r}")
+            self._expected = "value"
+        elif char == "," and self._open:
+            self._expected = "key" if self._open[-1] == "{" else "value"
+        elif self._open and char == ("}" if self._open[-1] == "{" else "]"):
+            self._close()
+        else:
+            raise Malformed(f"unexpected {char!r}")
+
+    def _begin_value(self, char: str) -> None:
+        if char == "{" or char == "[":
+            if len(self._open) == _MAX_DEPTH:
+                raise Malformed(f"more than {_MAX_DEPTH} values inside each other")
+            self._open.append(char)
+            self._expected = "key or end" if char == "{" else "value or end"
+        elif char == '"':
+            self._expected, self._after_string = "string", "end"
+        elif char in "-0123456789tfn":
+            self._expected, self._scalar = "scalar", char
+        else:
+            raise Malformed(f"expected a value, got {char!r}")
+
+    _after_string = "end"
+    _escaped = False
+
+    def _in_string(self, char: str) -> str:
+        if self._hex:
+            if char not in "0123456789abcdefABCDEF":
+                raise Malformed(f"expected a hexadecimal digit, got {char!r}")
+            self._hex -= 1
+        elif self._escaped:
+            if char not in '"\\/bfnrtu':
+                raise Malformed(f"unknown escape \\{char}")
+            self._escaped = False
+            self._hex = 4 if char == "u" else 0
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._expected = self._after_string
+            if self._expected == "end":
+                self._end_value()
+        elif char < " ":
+            return _ESCAPES.get(char, f"\\u{ord(char):04x}")
+        return char
+
+    def _end_scalar(self) -> None:
+        if self._scalar not in _LITERALS and not _NUMBER.fullmatch(self._scalar):
+            raise Malformed(f"{self._scalar!r} is not a JSON value")
+        self._end_value()
+
+    def _close(self) -> None:
+        self._open.pop()
+        self._end_value()
+
+    def _end_value(self) -> None:
+        self._expected = "comma or end"
+        self.done = not self._open

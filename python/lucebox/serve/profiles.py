@@ -1,0 +1,202 @@
+"""What is known of a model family beyond its file: sampling, limits, how it thinks and calls tools.
+
+The families stand in profiles.json, the first that fits is taken; a user's own file of the same form, one object,
+overrides fields of it. What the chat template itself shows (dialect, tags, whether it takes tools and late system
+messages) is read from the template, so that a fine-tune with another template is served as that template wants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from lucebox.chat.template import ChatTemplate
+from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
+from lucebox.options import Sampling
+from lucebox.serve.dialects import DIALECTS, dialect_of
+from lucebox.text import Tokenizer
+from lucebox.text.tokenizer_json import read_json
+
+__all__ = ["Profile", "Thinking", "profile_for"]
+
+Values = Mapping[str, Any]
+_NOTHING: Values = MappingProxyType({})
+
+# The sentence is the one Qwen's models were made for (Qwen3 Technical Report, "Thinking Budget").
+_STOP_THINKING = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How a model writes its reasoning."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+    stop: str = _STOP_THINKING + "</think>\n\n"
+    """What ends it when its budget is spent; holds the closing tag."""
+    variable: str | None = "enable_thinking"
+    """Of the template, which turns it on and off; None: it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How to serve one model."""
+
+    name: str
+    source: str = ""
+    """Where the values come from."""
+    dialect: str = "hermes_json"
+    """In which the model writes tool calls."""
+    thinking: Thinking | None = None
+    """None: the model does not think."""
+    sampling: Mapping[str, Values] = field(default_factory=dict)
+    """Fields of Sampling for "thinking", "plain" and "tools" requests; the last of them that is there and applies."""
+    max_tokens: int = 16384
+    """Of an answer, where the request does not say."""
+    most_tokens: int = 16384
+    """The longest answer that the model card recommends, for the highest effort."""
+    reply_tokens: int = 512
+    """Kept for the answer when thinking must be ended."""
+    effort: Mapping[str, int] = field(default_factory=dict)
+    """Thinking tokens by tier; those missing follow from max_tokens and most_tokens."""
+    takes_tools: bool = False
+    """The template writes tools, calls and results itself; otherwise rendering.py does."""
+    takes_late_system: bool = True
+    """The template takes system messages that are not the first."""
+    keeps_special: bool = False
+    """Tags of the dialect or of thinking are control tokens, whose text the parser must see."""
+
+    def defaults(self, *, thinking: bool, tools: bool) -> Sampling:
+        """Sampling where the request does not say."""
+        values = self.sampling.get("plain", _NOTHING)
+        if thinking:
+            values = self.sampling.get("thinking", values)
+        if tools:
+            values = self.sampling.get("tools", values)
+        return Sampling(**values)
+
+
+def profile_for(
+    architecture: str,
+    template: ChatTemplate | None,
+    tokenizer: Tokenizer,
+    *,
+    generation_defaults: Values = _NOTHING,
+    override: str | Path | None = None,
+) -> Profile:
+    """The profile of a model.
+
+    generation_defaults: the checkpoint's own sampling, for families without one.
+    override: a JSON file of the user's.
+
+    Raises:
+        FormatError: the file has unknown fields or values of the wrong kind.
+    """
+    source = "" if template is None else template.sources["default"]
+    families = json.loads(Path(__file__).with_name("profiles.json").read_text(encoding="utf-8"))
+    values = next(family for family in families if _fits(family, architecture, source))
+    values = {key: value for key, value in values.items() if key not in ("architectures", "template_has")}
+    if not values["sampling"]["plain"]:
+        values["sampling"] = {"plain": _sampling_fields(generation_defaults)}
+    switch = "enable_thinking" if "enable_thinking" in source else None
+    values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
+    if template is not None:
+        values |= _shown(template)
+    where = "profiles.json"
+    if override is not None:
+        where, user = str(override), read_json(Path(override))
+        values = _merged(values, user)
+    profile = _profile(values, where)
+    tags = [*DIALECTS[profile.dialect].openers, *([profile.thinking.open] if profile.thinking else [])]
+    ids = [tokenizer.id_of(tag) for tag in tags]
+    return replace(profile, keeps_special=any(i is not None and tokenizer.is_special(i) for i in ids))
+
+
+def _fits(family: Values, architecture: str, template: str) -> bool:
+    return architecture in family.get("architectures", [architecture]) and all(
+        text in template for text in family.get("template_has", ())
+    )
+
+
+def _merged(values: Values, user: Values) -> dict[str, Any]:
+    """The user's fields over those of the family; objects field by field."""
+    merged = dict(values)
+    for key, value in user.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+_SAMPLING_FIELDS = frozenset(f.name for f in fields(Sampling)) - {"logit_bias", "stop", "stop_ids", "logprobs"}
+_KINDS = {"str": str, "int": int, "bool": bool}
+
+
+def _profile(values: Values, where: str) -> Profile:
+    checked = _checked(values, Profile, where)
+    if checked["dialect"] not in DIALECTS:
+        raise FormatError(f"{where}: dialect is {checked['dialect']!r}, expected one of {', '.join(DIALECTS)}")
+    if isinstance(thinking := checked.get("thinking"), Mapping):
+        tags = Thinking(**_checked(thinking, Thinking, f"{where}: thinking"))
+        if tags.close not in tags.stop:
+            raise FormatError(f"{where}: thinking.stop does not hold the closing tag {tags.close!r}")
+        checked["thinking"] = tags
+    for name, sampling in checked["sampling"].items():
+        if not isinstance(sampling, Mapping) or not sampling.keys() <= _SAMPLING_FIELDS:
+            raise FormatError(f"{where}: sampling.{name} has fields that are not of Sampling")
+        if not all(isinstance(value, int | float) for value in sampling.values()):
+            raise FormatError(f"{where}: sampling.{name} has values that are not numbers")
+    for tier, tokens in checked.get("effort", {}).items():
+        if not isinstance(tokens, int) or tokens < 1:
+            raise FormatError(f"{where}: effort.{tier} is {tokens!r}, expected a number of tokens")
+    return Profile(**checked)
+
+
+def _checked(values: Values, kind: type[Profile] | type[Thinking], where: str) -> dict[str, Any]:
+    known = {f.name: str(f.type) for f in fields(kind)}
+    for key, value in values.items():
+        if key not in known:
+            raise FormatError(f"{where}: unknown field {key!r}; there are {', '.join(known)}")
+        wanted = _KINDS.get(known[key])
+        if wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+            raise FormatError(f"{where}: {key} is {value!r}, expected {known[key]}")
+        if known[key].startswith("Mapping") and not isinstance(value, Mapping):
+            raise FormatError(f"{where}: {key} is {value!r}, expected an object")
+    return dict(values)
+
+
+def _sampling_fields(defaults: Values) -> dict[str, Any]:
+    return {key: value for key, value in defaults.items() if key in _SAMPLING_FIELDS and _is_number(value)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- what a template shows when it is rendered
+
+_MARK = "lucebox_probe"
+
+
+def _shown(template: ChatTemplate) -> dict[str, Any]:
+    user = {"role": "user", "content": "u"}
+    tool = {"type": "function", "function": {"name": _MARK, "description": "", "parameters": {"type": "object"}}}
+    call = {"id": "c", "type": "function", "function": {"name": _MARK, "arguments": {}}}
+    called = [user, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "r"}, user]
+    return {
+        "takes_tools": _MARK in (_rendered(template, [user], tools=[tool]) or "")
+        and _MARK in (_rendered(template, called) or ""),
+        "takes_late_system": _MARK in (_rendered(template, [user, {"role": "system", "content": _MARK}, user]) or ""),
+    }
+
+
+def _rendered(template: ChatTemplate, messages: list[Any], **options: Any) -> str | None:
+    try:
+        return template.render(messages, **options)
+    except (InvalidRequestError, FormatError, UnsupportedError):
+        return None
