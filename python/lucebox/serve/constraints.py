@@ -24,6 +24,7 @@ from lucebox.text import Tokenizer
 
 __all__ = ["GrammarTokens", "StrictCalls", "TokenConstraint", "json_grammar", "regex_grammar", "tools_grammar"]
 
+
 class GrammarTokens:
     """A model's tokens as the grammars see them. Made once for a model; takes a second for a large vocabulary.
 
