@@ -333,7 +333,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Case]:
             mask = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) | 4  # a token that no bias forbids
             masked = {"mask": mask} if vocab > 2 else {}
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
-                some = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
+                some: dict[str, Any] = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
                 yield Case(
                     "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
                 )

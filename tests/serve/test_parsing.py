@@ -9,9 +9,10 @@ import pytest
 from answers import NOTHING, TOOLS, WEATHER, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lucebox.serve.dialects import DIALECTS, dialect_of
+from lucebox.serve.dialects import DIALECTS, dialect_of, opener_ids
 from lucebox.serve.events import TextDelta, ToolArguments, ToolStart
 from lucebox.serve.tools import ToolChoice
+from text_data import tiny_tokenizer
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -76,6 +77,7 @@ def test_a_name_comes_as_soon_as_it_is_known() -> None:
         ("{'a': 1}", "where", "{'a': 1}"),
         ('["a", "b"]', "tags", ["a", "b"]),
         ("[NaN]", "tags", "[NaN]"),
+        ("9" * 5000, "days", "9" * 5000),
         ("null", "note", None),
         ("nullify", "note", "nullify"),
         ("7", "note", "7"),
@@ -110,6 +112,12 @@ def test_types_behind_references() -> None:
         ("hermes_json", '<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>', [PARIS]),
         ("hermes_json", '<tool_call>{"name": "nothing"}</tool_call>', [OTHER]),
         ("hermes_json", '<tool_call>{"name": "nothing", "arguments": null, "id": 4}</tool_call>', [OTHER]),
+        ("hermes_json", '<tool_call>{"name": "nothing", "arguments": " "}</tool_call>', [OTHER]),
+        (
+            "hermes_json",
+            '<tool_call>{"name": "write", "arguments": "{\\"text\\": \\"\\\\ud800\\"}"}</tool_call>',
+            [("call", "write", '{"text": "\\ud800"}')],
+        ),
         (
             "hermes_json",
             '<tool_call>{"type": "function", "function": {"name": "nothing", "arguments": "{}"}}</tool_call>',
@@ -143,6 +151,9 @@ def test_forms_that_are_calls_too(dialect: str, text: str, expected: list[Any]) 
         ("hermes_json", '<tool_call>{"arguments": {"a": 1}}</tool_call>', "the call has no name"),
         ("hermes_json", '<tool_call>{"arguments": {"a": 01}, "name": "nothing"}</tool_call>', "not a JSON value"),
         ("hermes_json", "<tool_call>{'name': 'nothing'}</tool_call>", "expected a string"),
+        ("hermes_json", '<tool_call>{"arguments": 5, "name": "nothing"}</tool_call>', "the arguments are no object"),
+        ("hermes_json", '<tool_call>{"arguments": "[1]", "name": "nothing"}</tool_call>', "are no object"),
+        ("hermes_json", '<tool_call>{"arguments": "{1}", "name": "nothing"}</tool_call>', "expected a key"),
         ("hermes_json", '<tool_call>{"name": "noth', "it is not whole"),
         ("llama_json", '{"name": "get_time", "parameters": {}}', "there is no tool 'get_time'"),
         ("llama_json", '{"answer": 5}', "a call has no 'answer'"),
@@ -247,9 +258,10 @@ def test_thinking_may_be_left_in_the_text() -> None:
 # --- any text, cut anywhere
 
 PIECES = [
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=", "get_weather>", "<parameter=", "city>", "\n", "<",
-    "</parameter>", "</function>", '{"name": "', "write", '"', ', "arguments": ', "{", "}", "[", "]", ",", ":", "1",
-    " ", "text", "é", "🙂", "\\", "<|python_tag|>", XML_CALL, JSON_CALL, LLAMA_CALL, '"city": "Rome"', "null", "; ",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=", "get_weather>", "<parameter=", "city>", "\n",
+    "<", "</parameter>", "</function>", '{"name": "', "write", '"', ', "arguments": ', "{", "}", "[", "]", ",", ":",
+    "1", " ", "text", "é", "🙂", "\\", "<|python_tag|>", XML_CALL, JSON_CALL, LLAMA_CALL, '"city": "Rome"', "null",
+    "; ",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=25).map("".join)
 
@@ -338,6 +350,19 @@ def test_text_is_not_held_back_for_long() -> None:
     assert reader.push("Hello") == [TextDelta("Hello")]
     assert reader.push(" <") == []
     assert reader.push("b") == [TextDelta(" <b")]
+
+
+def test_values_of_numbers_too_large_for_python() -> None:
+    for value in ("1e999", "-1E400"):
+        tool = type(WEATHER)("get_weather", parameters={"properties": {"city": {"type": "number"}}})
+        (call,) = read(XML_CALL.replace("Paris", value), parser("qwen_xml", tools=[tool]))
+        assert call[2] == f'{{"city": {value}}}'
+
+
+def test_tokens_that_begin_calls() -> None:
+    tokenizer = tiny_tokenizer()
+    ids = opener_ids("qwen_xml", tokenizer)
+    assert [tokenizer.token(i) for i in ids] == [tag for tag in ("<tool_call>", "<function=") if tokenizer.id_of(tag)]
 
 
 def test_dialects_are_known_by_the_template() -> None:

@@ -54,6 +54,11 @@ class Sampler:
 
     def set_prompt(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
+    def set_mask(self, bits: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
+        """
+        Only tokens whose bit (id % 32 of word id // 32) is set can be sampled until the next call; None: all can.
+        """
+
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
 
 class Session:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 from lucebox.errors import InvalidRequestError
@@ -18,8 +17,8 @@ class Tool:
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({"type": "object"}))
-    """JSON schema of the object of arguments."""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of the object of arguments; none by default."""
     strict: bool = False
     """Calls must follow the schema also where the model is free not to call."""
 

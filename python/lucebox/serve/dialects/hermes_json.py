@@ -194,17 +194,19 @@ class _Object:
 
 def _object_text(text: str) -> str:
     """Arguments that are not an object: a string that holds one, or null for none."""
-    value = json.loads(text)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value.strip() else {}
-        except (ValueError, RecursionError):
-            raise Malformed("the arguments are text that is not JSON") from None
-    if value is None:
-        value = {}
-    if not isinstance(value, dict):
-        raise Malformed(f"the arguments are {type(value).__name__}, expected an object")
-    return json.dumps(value, ensure_ascii=False)
+    if text == "null":
+        return "{}"
+    if not text.startswith('"'):
+        raise Malformed("the arguments are no object")
+    inside = str(json.loads(text)).strip()
+    if not inside:
+        return "{}"
+    scanner = JsonScanner()
+    pieces = [scanner.push(char) for char in inside]
+    scanner.finish()
+    if not inside.startswith("{"):
+        raise Malformed("the arguments are no object")
+    return "".join(filter(None, pieces))
 
 
 def _whole(char: str, text: list[str]) -> Generator[None, str, str]:

@@ -89,7 +89,7 @@ class XmlReader(CallReader):
                 text = ""
             tag = _after_value(held)
             if tag in _AFTER_VALUE:
-                self.give('"' if streams else json.dumps(converted(text, schema), ensure_ascii=False))
+                self.give('"' if streams else converted(text, schema))
                 return tag
 
 

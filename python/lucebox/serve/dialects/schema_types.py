@@ -26,18 +26,19 @@ def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
     return not kinds or ("string" in kinds if among_others else kinds == {"string"})
 
 
-def converted(text: str, schema: Mapping[str, Any]) -> object:
-    """The value a text stands for. What fits no type of the schema stays text: whoever made the schema will say so."""
+def converted(text: str, schema: Mapping[str, Any]) -> str:
+    """The JSON of the value a text stands for. What fits no type of the schema becomes a string: whoever made the
+    schema will say so."""
     kinds = set(_types(schema, schema, _MAX_DEPTH))
     if text.lower() in ("true", "false") and "boolean" in kinds:
-        return text.lower() == "true"
+        return text.lower()
     if text in ("null", "None") and "null" in kinds:
-        return None
+        return "null"
     try:
         value = json.loads(text, parse_constant=_refused)
     except (ValueError, RecursionError):
-        return text
-    return value if _type_of(value) & kinds else text
+        return json.dumps(text, ensure_ascii=False)
+    return text.strip() if _type_of(value) & kinds else json.dumps(text, ensure_ascii=False)
 
 
 def _refused(constant: str) -> object:

@@ -1,0 +1,278 @@
+"""Constraints: what each form lets through, token by token, and whole answers of models that know nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from answers import NOTHING, WEATHER, WRITE, parser, read
+from engines import open_engine
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
+from lucebox.serve.constraints import (
+    GrammarTokens,
+    StrictCalls,
+    TokenConstraint,
+    json_grammar,
+    regex_grammar,
+    tools_grammar,
+)
+from lucebox.serve.dialects import DIALECTS
+from lucebox.serve.events import Constraint
+from lucebox.serve.profiles import Profile, Thinking
+from lucebox.serve.tools import ToolChoice
+from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
+
+TAGS = Thinking()
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": ["cat", "dog"]},
+        "more": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    },
+    "required": ["name", "age", "kind", "more"],
+    "additionalProperties": False,
+}
+
+
+@functools.cache
+def tokens() -> GrammarTokens:
+    tokenizer = tiny_tokenizer()
+    return GrammarTokens(tokenizer, tokenizer.n_vocab + 70, tokenizer.eos_ids)  # as a padded table has
+
+
+def allows(constraint: Constraint, token: int) -> bool:
+    mask = constraint.mask()
+    return mask is None or bool(mask[token // 32] >> (token % 32) & 1)
+
+
+def refused_at(constraint: Constraint, text: str) -> str | None:
+    """What is left of a text at the first token that is not allowed; None where all are."""
+    tokenizer = tokens().tokenizer
+    ids = tokenizer.encode(text, add_bos=False)
+    for n, token in enumerate(ids):
+        if not allows(constraint, token):
+            return tokenizer.decode(ids[n:], skip_special=False)
+        constraint.accept(token)
+    return None
+
+
+def ends(constraint: Constraint) -> bool:
+    """The answer may end here."""
+    return constraint.done or allows(constraint, tokens().end_ids[0])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        (json_grammar(), ['{"a": [1, {"b": null}], "c": "é\\n"}', "{}"], ["[1]", '{"a":1}', '{"a": 1,}', "text"]),
+        (
+            json_grammar(PERSON),
+            ['{"name": "Tom", "age": 3, "kind": "cat", "more": [true]}'],
+            ['{"name": "Tom", "age": 151', '{"age": 3', '{"name": 3', '{"name": "Tom", "age": 3, "kind": "cow"'],
+        ),
+        (json_grammar({"type": "array", "items": {"type": "integer"}}), ["[1, 2]", "[]"], ['["a"]']),
+        (regex_grammar(r"[0-9]{2}/\d\d\/x\."), ["12/34/x."], ["1/2", "12/34/y", "12/34/xx"]),
+        (regex_grammar("a\n(b|c)*"), ["a\nbcb", "a\n"], ["ab"]),
+        ('start: "ja" | "nein" rest?\nrest: ", danke"', ["ja", "nein", "nein, danke"], ["ja, danke"]),
+    ],
+)
+def test_answers_of_a_form(grammar: str, good: list[str], bad: list[str]) -> None:
+    for text in good:
+        constraint = TokenConstraint(tokens(), grammar)
+        assert refused_at(constraint, text) is None and ends(constraint)
+    for text in bad:
+        assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
+
+
+def test_done_when_nothing_may_follow() -> None:
+    constraint = TokenConstraint(tokens(), json_grammar(PERSON))
+    assert not constraint.done
+    refused_at(constraint, '{"name": "T", "age": 3, "kind": "dog", "more": []}')
+    assert constraint.done
+    mask = constraint.mask()
+    assert mask is not None
+    allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+    assert set(allowed.tolist()) <= set(tokens().end_ids)
+
+
+def test_masks_are_of_the_models_whole_table() -> None:
+    mask = TokenConstraint(tokens(), "start: /(?s:.*)/").mask()
+    assert mask is not None and mask.dtype == np.uint32 and len(mask) == (tokens().vocab + 31) // 32
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    n_vocab = tokens().tokenizer.n_vocab
+    assert bits[:n_vocab].any() and not bits[n_vocab:].any()  # ids without a token are never chosen
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (json_grammar({"type": "objct"}), "Invalid type: objct"),
+        (regex_grammar("(a"), "unclosed group"),
+        ('start: "a', "the constraint cannot be held to"),
+        ("", "the constraint cannot be held to"),
+    ],
+)
+def test_what_cannot_be_held_to(grammar: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(message)):
+        TokenConstraint(tokens(), grammar)
+
+
+def test_a_token_that_the_mask_forbids() -> None:
+    constraint = TokenConstraint(tokens(), json_grammar())
+    with pytest.raises(InvalidRequestError, match="does not go on like this"):
+        constraint.accept(tokens().tokenizer.encode("x", add_bos=False)[0])
+
+
+# --- after thinking
+
+
+@pytest.mark.parametrize("between", ["", "\n", "\n\n"])
+def test_thinking_is_free(between: str) -> None:
+    constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+    assert refused_at(constraint, 'anything, even {"x": 1}\n') is None
+    assert constraint.mask() is None and not constraint.done
+    assert refused_at(constraint, f"</think>{between}") is None
+    assert constraint.mask() is not None
+    assert refused_at(constraint, "well") == "well"
+    answer = '{"name": "T", "age": 3, "kind": "dog", "more": []}'
+    assert refused_at(constraint, answer) is None and constraint.done
+
+
+def test_thinking_that_the_model_may_begin() -> None:
+    """With a tag that is one token; here the tokens stand in for such a vocabulary's."""
+    tags = Thinking("<|im_start|>", "</think>", "</think>")
+    for text in ("<|im_start|>so", "{}"):
+        constraint = TokenConstraint(tokens(), json_grammar(), thinking=tags, prompt_text="assistant\n")
+        assert refused_at(constraint, text) is None
+        assert (constraint.mask() is None) == (text != "{}")
+    constraint = TokenConstraint(tokens(), json_grammar(), thinking=tags, prompt_text="<|im_start|>\n\n</think>\n\n")
+    assert refused_at(constraint, "<|im_start|>") is not None  # it has thought: there is an empty block
+
+
+def test_a_token_that_holds_the_tags_end_and_more() -> None:
+    tokenizer = tokens().tokenizer
+    tags = Thinking(close="}", stop="}")
+    joined = next(i for i in range(tokenizer.n_vocab) if tokenizer.token_bytes(i) == b"})")
+    constraint = TokenConstraint(tokens(), 'start: ")x"', thinking=tags, prompt_text="<think>")
+    constraint.accept(joined)
+    assert refused_at(constraint, "x") is None and constraint.done
+
+
+# --- calls
+
+
+def calls(dialect: str, **more: Any) -> TokenConstraint:
+    choice = ToolChoice("required", **more)
+    return TokenConstraint(tokens(), tools_grammar(Profile("x", dialect=dialect), [WEATHER, WRITE, NOTHING], choice))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_calls_that_are_required(dialect: str) -> None:
+    write = DIALECTS[dialect].written
+    full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
+    first, second = write("get_weather", full), write("nothing", {})
+    between = "; " if dialect == "llama_json" else "\n"
+    constraint = calls(dialect)
+    assert refused_at(constraint, first) is None and ends(constraint) and not constraint.done
+    assert refused_at(constraint, between + second) is None and ends(constraint)
+    assert read(first + between + second, parser(dialect)) == [
+        ("call", "get_weather", json.dumps(full)), ("call", "nothing", "{}"),
+    ]  # fmt: skip
+    for wrong in (
+        "Sure. " + first, write("get_time", {}), write("get_weather", {"days": 3}),
+        write("get_weather", {"city": "x", "days": "three"}), write("nothing", {"x": 1}),
+    ):  # fmt: skip
+        assert refused_at(calls(dialect), wrong) is not None
+    assert refused_at(calls(dialect, names=("nothing",)), first) is not None
+    assert refused_at(calls(dialect, names=("nothing",)), second) is None
+    alone = calls(dialect, parallel=False)
+    assert refused_at(alone, first) is None and alone.done
+
+
+def test_a_choice_that_leaves_no_tool() -> None:
+    with pytest.raises(InvalidRequestError, match="tool_choice names 'x', which is not among the tools"):
+        calls("qwen_xml", names=("x",))
+    with pytest.raises(InvalidRequestError, match="there are no tools"):
+        tools_grammar(Profile("x"), [], ToolChoice("required"))
+    with pytest.raises(InvalidRequestError, match="no tool may be called"):
+        tools_grammar(Profile("x"), [NOTHING], ToolChoice("none"))
+
+
+@pytest.mark.parametrize("dialect", ["qwen_xml", "hermes_json"])
+def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
+    write = DIALECTS[dialect].written
+    constraint = StrictCalls(tokens(), Profile("x", dialect=dialect), [WEATHER, NOTHING])
+    assert constraint.mask() is None
+    assert refused_at(constraint, f"Text, {write('nothing', {})} more, <tool") is None
+    assert constraint.mask() is None and not constraint.done
+    assert refused_at(constraint, " and" + write("get_weather", {"city": "x", "days": 1})) is None
+    assert refused_at(constraint, "\n" + write("get_weather", {"days": 1})) is not None
+
+
+# --- whole answers
+
+
+@pytest.mark.parametrize("dialect", ["hermes_json", "llama_json"])
+def test_random_logits_give_whole_calls(dialect: str, seed: int = 5) -> None:
+    rng = np.random.default_rng(seed)
+    tool = type(WEATHER)("person", parameters=PERSON)
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool, NOTHING], ToolChoice("required", parallel=False))
+    for _ in range(10):
+        text = answer(TokenConstraint(tokens(), grammar), lambda: rng.normal(0, 3, tokens().vocab).astype(np.float32))
+        ((kind, name, arguments),) = read(text, parser(dialect, tools=[tool, NOTHING]))
+        assert kind == "call" and name in ("person", "nothing")
+        if name == "person":
+            check_person(json.loads(arguments))
+
+
+def answer(constraint: TokenConstraint, logits: Any) -> str:
+    sampler = _engine.Sampler(tokens().vocab, temperature=1.0)
+    ids: list[int] = []
+    while not constraint.done and len(ids) < 300:
+        sampler.set_mask(constraint.mask())
+        ids.append(sampler.sample(logits()))
+        constraint.accept(ids[-1])
+    assert constraint.done
+    return tokens().tokenizer.decode(ids)
+
+
+def check_person(person: dict[str, Any]) -> None:
+    assert list(person) == ["name", "age", "kind", "more"]
+    assert isinstance(person["name"], str) and len(person["name"]) <= 12
+    assert isinstance(person["age"], int) and 0 <= person["age"] <= 150
+    assert person["kind"] in ("cat", "dog") and all(isinstance(x, bool) for x in person["more"])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_real_model(temperature: float) -> None:
+    engine = open_engine(TINY_HYBRID)
+    tokenizer = tiny_tokenizer()
+    table = GrammarTokens(tokenizer, engine.info["vocab"], tokenizer.eos_ids)
+    session, sampler = _engine.Session(engine), _engine.Sampler(table.vocab, temperature=temperature)
+    constraint = TokenConstraint(table, json_grammar(PERSON))
+    prompt = tokenizer.encode("person = ", add_bos=False)
+    ids = list(prompt)
+    sampler.set_prompt(np.array(ids, np.int32))
+    while not constraint.done:
+        session.sync(np.array(ids, np.int32))
+        sampler.set_mask(constraint.mask())
+        ids.append(session.sample(sampler))
+        constraint.accept(ids[-1])
+    check_person(json.loads(tokenizer.decode(ids[len(prompt) :])))
+
+
+def test_a_large_vocabulary() -> None:
+    tokenizer = vocab_tokenizer("qwen35")
+    table = GrammarTokens(tokenizer, 248320, tokenizer.eos_ids)
+    constraint = TokenConstraint(table, json_grammar(PERSON))
+    for token in tokenizer.encode('{"name": "Łódź", "age": 42, "kind": "cat", "more": [false]}', add_bos=False):
+        assert allows(constraint, token)
+        constraint.accept(token)
+    assert constraint.done

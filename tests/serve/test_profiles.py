@@ -1,0 +1,113 @@
+"""What is known of each family, what its template shows, and files of the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lucebox.chat import ChatTemplate
+from lucebox.errors import FormatError
+from lucebox.options import Sampling
+from lucebox.serve.profiles import Profile, profile_for
+from lucebox.text import Tokenizer
+from test_chat_template import CHATML
+from test_rendering import LLAMA
+from text_data import DATA, small_vocabulary, tiny_tokenizer
+
+
+def shipped(name: str) -> ChatTemplate:
+    return ChatTemplate.from_file(DATA / "templates" / f"{name}.jinja")
+
+
+def profile(architecture: str, template: ChatTemplate | None, **more: Any) -> Profile:
+    return profile_for(architecture, template, tiny_tokenizer(), **more)
+
+
+def test_qwen35() -> None:
+    card = profile("qwen35", shipped("Qwen3.5-4B"))
+    assert (card.name, card.dialect, card.takes_tools, card.takes_late_system) == ("qwen3.5", "qwen_xml", True, False)
+    assert card.thinking is not None and card.thinking.variable == "enable_thinking"
+    assert card.defaults(thinking=True, tools=False) == Sampling(
+        temperature=1.0, top_p=0.95, top_k=20, presence_penalty=1.5
+    )
+    assert card.defaults(thinking=False, tools=False).temperature == 0.7
+    for thinking in (False, True):
+        assert card.defaults(thinking=thinking, tools=True) == Sampling(temperature=0.6, top_p=0.95, top_k=20)
+
+
+def test_qwen3() -> None:
+    card = profile("qwen3", shipped("Qwen-Qwen3-0.6B"))
+    assert (card.name, card.dialect, card.takes_tools, card.takes_late_system) == ("qwen3", "hermes_json", True, True)
+    assert card.defaults(thinking=True, tools=True) == Sampling(temperature=0.6, top_p=0.95, top_k=20)
+
+
+def test_families_of_one_architecture_by_their_template() -> None:
+    smollm2, llama3 = (
+        profile("llama", ChatTemplate(CHATML, where="x")),
+        profile("llama", ChatTemplate(LLAMA, where="x")),
+    )
+    assert (smollm2.name, smollm2.takes_tools, smollm2.thinking) == ("smollm2", False, None)
+    assert (llama3.name, llama3.takes_tools, llama3.dialect) == ("llama3", True, "llama_json")
+    assert smollm2.defaults(thinking=False, tools=True) == Sampling(temperature=0.2, top_p=0.9)
+
+
+def test_a_model_that_no_card_is_known_of() -> None:
+    recommended = {"temperature": 0.3, "top_k": 5, "eos_token_id": 7, "do_sample": True, "max_new_tokens": 9}
+    card = profile("other", None, generation_defaults=recommended)
+    assert card.name == "any" and card.defaults(thinking=True, tools=True) == Sampling(temperature=0.3, top_k=5)
+    assert profile("qwen3", None, generation_defaults=recommended).defaults(thinking=False, tools=False).top_k == 20
+
+
+def test_a_fine_tune_is_served_as_its_template_wants() -> None:
+    assert profile("qwen3", ChatTemplate(CHATML, where="x")).thinking is None
+    assert profile("qwen3", shipped("Qwen3.5-4B")).dialect == "qwen_xml"
+
+
+def test_tags_that_are_control_tokens_are_kept() -> None:
+    assert not profile("qwen35", shipped("Qwen3.5-4B")).keeps_special
+    vocabulary = small_vocabulary()
+    tokens, types = list(vocabulary["tokenizer.ggml.tokens"]), list(vocabulary["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    tokens[tokens.index("<|end|>")], vocabulary["tokenizer.ggml.tokens"] = "<think>", tokens
+    vocabulary["tokenizer.ggml.token_type"] = types
+    tokenizer = Tokenizer.from_gguf(vocabulary, "x")
+    assert profile_for("qwen35", shipped("Qwen3.5-4B"), tokenizer).keeps_special
+
+
+def test_a_users_file_goes_before_all(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(
+        json.dumps(
+            {"name": "mine", "dialect": "hermes_json", "sampling": {"plain": {"top_k": 3}}, "effort": {"low": 9}}
+        )
+    )
+    card = profile("qwen35", shipped("Qwen3.5-4B"), override=file)
+    assert (card.name, card.dialect, card.effort["low"], card.effort["high"]) == ("mine", "hermes_json", 9, 32256)
+    assert card.defaults(thinking=False, tools=False).top_k == 3
+    assert card.defaults(thinking=False, tools=False).temperature == 0.7
+    file.write_text(json.dumps({"thinking": None}))
+    assert profile("qwen35", shipped("Qwen3.5-4B"), override=file).thinking is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"temperature": 1}, "unknown field 'temperature'; there are name, source"),
+        ({"max_tokens": "many"}, "max_tokens is 'many', expected int"),
+        ({"takes_tools": 1}, "takes_tools is 1, expected bool"),
+        ({"dialect": "xml"}, "dialect is 'xml', expected one of qwen_xml"),
+        ({"sampling": {"plain": {"temprature": 1}}}, "sampling.plain has fields that are not of Sampling"),
+        ({"sampling": {"plain": {"top_k": "1"}}}, "sampling.plain has values that are not numbers"),
+        ({"sampling": 1}, "sampling is 1, expected an object"),
+        ({"effort": {"low": 0}}, "effort.low is 0, expected a number of tokens"),
+        ({"thinking": {"close": "</done>"}}, "thinking.stop does not hold the closing tag"),
+        ({"thinking": {"tags": 1}}, "thinking: unknown field 'tags'"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(FormatError, match=message) as error:
+        profile("qwen35", shipped("Qwen3.5-4B"), override=file)
+    assert str(file) in str(error.value)
