@@ -100,6 +100,8 @@ def test_done_when_nothing_may_follow() -> None:
     assert mask is not None
     allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
     assert set(allowed.tolist()) <= set(tokens().end_ids)
+    constraint.accept(tokens().end_ids[0])
+    assert constraint.done
 
 
 def test_masks_are_of_the_models_whole_table() -> None:
@@ -182,6 +184,8 @@ def test_calls_that_are_required(dialect: str) -> None:
     constraint = calls(dialect)
     assert refused_at(constraint, first) is None and ends(constraint) and not constraint.done
     assert refused_at(constraint, between + second) is None and ends(constraint)
+    constraint.accept(tokens().end_ids[-1])
+    assert constraint.done
     assert read(first + between + second, parser(dialect)) == [
         ("call", "get_weather", json.dumps(full)), ("call", "nothing", "{}"),
     ]  # fmt: skip

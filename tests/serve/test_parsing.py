@@ -9,10 +9,9 @@ import pytest
 from answers import NOTHING, TOOLS, WEATHER, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lucebox.serve.dialects import DIALECTS, dialect_of, opener_ids
+from lucebox.serve.dialects import DIALECTS, dialect_of
 from lucebox.serve.events import TextDelta, ToolArguments, ToolStart
 from lucebox.serve.tools import ToolChoice
-from text_data import tiny_tokenizer
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -357,12 +356,6 @@ def test_values_of_numbers_too_large_for_python() -> None:
         tool = type(WEATHER)("get_weather", parameters={"properties": {"city": {"type": "number"}}})
         (call,) = read(XML_CALL.replace("Paris", value), parser("qwen_xml", tools=[tool]))
         assert call[2] == f'{{"city": {value}}}'
-
-
-def test_tokens_that_begin_calls() -> None:
-    tokenizer = tiny_tokenizer()
-    ids = opener_ids("qwen_xml", tokenizer)
-    assert [tokenizer.token(i) for i in ids] == [tag for tag in ("<tool_call>", "<function=") if tokenizer.id_of(tag)]
 
 
 def test_dialects_are_known_by_the_template() -> None:

@@ -132,7 +132,7 @@ class TokenConstraint:
                     _consume(self._matcher, self._tokens.table.tokenize_bytes(after))
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
-        elif token not in self._before:
+        elif token not in self._before and not (self.done and token in self._tokens.end_ids):
             self._open_id, self._before = None, frozenset()
             _consume(self._matcher, [token])
 

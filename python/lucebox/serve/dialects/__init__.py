@@ -10,9 +10,8 @@ from typing import Any, Protocol
 from lucebox.serve.dialects import hermes_json, llama_json, qwen_xml
 from lucebox.serve.dialects.reader import CallReader
 from lucebox.serve.tools import Tool
-from lucebox.text import Tokenizer
 
-__all__ = ["DIALECTS", "Dialect", "dialect_of", "opener_ids"]
+__all__ = ["DIALECTS", "Dialect", "dialect_of"]
 
 ReaderType = Callable[[Mapping[str, Mapping[str, Any]]], CallReader]
 
@@ -53,12 +52,6 @@ DIALECTS: Mapping[str, Dialect] = {
         llama_json.written,
     ),
 }
-
-
-def opener_ids(name: str, tokenizer: Tokenizer) -> list[int]:
-    """Tokens that begin a call and nothing else: those to forbid where none may come."""
-    ids = (tokenizer.id_of(opener) for opener in DIALECTS[name].openers)
-    return [i for i in ids if i is not None]
 
 
 def dialect_of(template: str) -> str:
