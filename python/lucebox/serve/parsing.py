@@ -6,6 +6,7 @@ is held back, and white space before a call or around reasoning is left out, as 
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -63,6 +64,8 @@ class OutputParser:
         self._openers: Mapping[str, ReaderType] = dialect.openers if self._tools else {}
         self._first: Mapping[str, ReaderType] = dialect.first if self._tools else {}
         self._open, self._close = (tags.open, tags.close) if tags else ("", "")
+        begins = {tag[0] for tag in (*self._openers, *self._first, self._open, self._close) if tag}
+        self._no_tag = re.compile(f"[^{re.escape(''.join(begins))}]+" if begins else "(?s:.+)")
         self._new_id = new_id
         self._events: list[Event] = []
         self._mode = _Mode.THINKING if tags and begins_open(tags, prompt_text) else _Mode.TEXT
@@ -77,8 +80,15 @@ class OutputParser:
         self._drafts: list[Part] = []
 
     def push(self, text: str) -> list[Event]:
-        for char in text:
-            self._push(char)
+        at = 0
+        while at < len(text):
+            run = self._no_tag.match(text, at) if self._is_scanning and not self._held else None
+            if run:
+                self._plain(run[0])
+                at = run.end()
+            else:
+                self._push(text[at])
+                at += 1
         return self._taken()
 
     def finish(self) -> list[Event]:
@@ -91,6 +101,10 @@ class OutputParser:
             self._emit(TextDelta(self._space))
         self._space = ""
         return self._taken()
+
+    @property
+    def _is_scanning(self) -> bool:
+        return self._mode in (_Mode.TEXT, _Mode.THINKING)
 
     def _push(self, char: str) -> None:
         if self._mode is _Mode.CALL:
@@ -152,14 +166,15 @@ class OutputParser:
     # --- text
 
     def _plain(self, text: str) -> None:
-        for char in text:
-            if char.isspace():
-                if not (self._is_fresh and self._drops_space):
-                    self._space += char
-                continue
-            delta, self._space = self._space + char, ""
-            self._is_fresh = False
-            self._emit(ReasoningDelta(delta) if self._mode is _Mode.THINKING else TextDelta(delta))
+        if self._is_fresh and self._drops_space:
+            text = text.lstrip()
+        body = text.rstrip()
+        if not body:
+            self._space += text
+            return
+        delta, self._space = self._space + body, text[len(body) :]
+        self._is_fresh = False
+        self._emit(ReasoningDelta(delta) if self._mode is _Mode.THINKING else TextDelta(delta))
 
     def _emit(self, event: Event) -> None:
         """Adds an event; deltas that follow each other become one."""

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -127,8 +128,14 @@ void Sampler::record(int32_t token) {
 
 int32_t Sampler::allowed_argmax(std::span<const float> logits) const {
   int32_t best = -1;
-  for (int32_t id = 0; id < vocab_; ++id)
-    if (sampling::allows(mask_.data(), id) && (best < 0 || logits[id] > logits[best])) best = id;
+  float largest = 0;
+  for (int32_t first = 0; first < vocab_; first += 32)
+    for (uint32_t bits = mask_[first / 32]; bits != 0; bits &= bits - 1) {
+      const int32_t id = first + std::countr_zero(bits);
+      if (id >= vocab_ || (best >= 0 && logits[id] <= largest)) continue;
+      best = id;
+      largest = logits[id];
+    }
   return best;
 }
 
