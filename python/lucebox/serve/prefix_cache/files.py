@@ -85,7 +85,7 @@ class Files:
         return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
 
     def read_all(self) -> Iterator[Stored]:
-        """Those that can be used, the shortest prefix first; warns of the others."""
+        """Those that can be used, the shortest prefix first and pages before their state; warns of the others."""
         stored, foreign = [], 0
         for path, _ in self.all():
             try:
@@ -100,7 +100,7 @@ class Files:
                 stored.append(found)
         if foreign:
             log.warning("ignored %d files in %s: of another model, version or options", foreign, self._folder)
-        yield from sorted(stored, key=lambda one: len(one.ids))
+        yield from sorted(stored, key=lambda one: (len(one.ids), KINDS.index(one.kind)))
 
     def load(self, path: Path, kind: Kind, n_bytes: int) -> Bytes:
         """The data of a file.

@@ -37,8 +37,9 @@ class Library:
         self._unwritten: dict[Part, None] = {}
         self._is_closed = False
         self._files = None if folder is None else self._open(folder, fingerprint)
+        self._is_writing = self._files is not None
         self._writer = threading.Thread(target=self._write_behind, name="lucebox-prefix-cache", daemon=True)
-        if self._files is not None:
+        if self._is_writing:
             self._writer.start()
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class Library:
     def _kept(self, part: Part, data: Bytes) -> Part:
         part.data = data
         self.memory.put(part, part.n_bytes)
-        if self._files is not None:
+        if self._is_writing:
             self._unwritten[part] = None
             self.changed.notify()
         return part
@@ -215,7 +216,7 @@ class Library:
         except OSError as error:
             log.warning("prefixes are no longer written to files: %s", error)
             with self.changed:
-                self._files = None
+                self._is_writing = False
                 self._unwritten.clear()
             return False
         with self.changed:
