@@ -74,10 +74,17 @@ def check(got: Answer, want: Answer, what: object) -> None:
 
 
 def replay(
-    engine: _engine.Engine, cache: PrefixCache, talk: Conversation, turns: int, n_answer: int = 4, cold_every: int = 1
+    engine: _engine.Engine,
+    cache: PrefixCache,
+    talk: Conversation,
+    turns: int,
+    n_answer: int = 4,
+    cold_every: int = 1,
+    sessions: tuple[_engine.Session, _engine.Session] | None = None,
 ) -> Iterator[int]:
-    """Runs a conversation and compares it with cold runs; yields how many tokens of each prompt were reused."""
-    session, other = _engine.Session(engine), _engine.Session(engine)
+    """Runs a conversation in one session and compares it with cold runs in another; yields how many tokens of each
+    prompt were reused."""
+    session, other = sessions or (_engine.Session(engine), _engine.Session(engine))
     for turn in range(turns):
         prompt, boundaries = talk.ask(n_answer)
         got = warm(session, cache, prompt, boundaries, n_answer, turn)

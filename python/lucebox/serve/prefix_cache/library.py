@@ -43,13 +43,19 @@ class Library:
             self._writer.start()
 
     def close(self) -> None:
-        """Writes what is still unwritten."""
+        """Writes what is still unwritten, and forgets everything."""
         with self.changed:
             self._is_closed = True
             self.changed.notify()
         if self._files is not None:
             self._writer.join()
             self._files.close()
+            self._files = None
+        with self.changed:
+            for part in self.memory.keys():
+                part.data = None
+                self.memory.remove(part)
+            self.root = Node()
 
     def walk(self, segments: Iterable[Segment]) -> list[Node]:
         """The nodes of a prompt's segments, as far as there are any. Every token is compared."""
@@ -133,6 +139,7 @@ class Library:
             self.n_nodes -= len(nodes)
         for part in gone:
             part.is_forgotten = True
+            part.data = None  # now: nodes and parts are cycles, which Python collects whenever it likes
             self.memory.remove(part)
             self._unwritten.pop(part, None)
             if part.file is not None:

@@ -92,6 +92,9 @@ class LeastRecent(Generic[Key]):
     def remove(self, key: Key) -> None:
         self.n_bytes -= self._sizes.pop(key, 0)
 
+    def keys(self) -> list[Key]:
+        return list(self._sizes)
+
     def too_many(self) -> Iterator[Key]:
         """The one used longest ago, while there are too many bytes; the caller removes it."""
         while self.n_bytes > self.budget_bytes:
