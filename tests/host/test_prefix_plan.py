@@ -65,7 +65,12 @@ def test_segments_are_whole_pages_in_order(n: int, boundaries: list[int], chunk:
     assert list(plan.segments(n - 1)) == [segment for segment in segments if segment.end < n]
 
 
-def test_states_are_kept_at_boundaries_and_behind_the_newest_position() -> None:
-    plan = Plan(np.zeros(10000, np.int32), [700], 512)
-    kept = [segment.end for segment in plan.segments(9999) if segment.keeps_state]
-    assert kept == [640, 4096, 8192, 9216, 9728]
+@pytest.mark.parametrize(
+    ("boundaries", "want"),
+    [([], [4096, 8192, 9216, 9728]), ([100, 700, 1000, 9990], [640, 4096, 8192, 9728, 9984])],
+)
+def test_states_are_kept_at_the_first_boundary_and_behind_the_newest_position(
+    boundaries: list[int], want: list[int]
+) -> None:
+    plan = Plan(np.zeros(10000, np.int32), boundaries, 512)
+    assert [segment.end for segment in plan.segments(9999) if segment.keeps_state] == want

@@ -52,7 +52,7 @@ class Library:
             self._files.close()
             self._files = None
         with self.changed:
-            for part in self.memory.keys():
+            for part in self.memory.all():
                 part.data = None
                 self.memory.remove(part)
             self.root = Node()

@@ -12,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["PAGE", "Plan", "Segment", "append_ends"]
 
 PAGE = 64  # tokens of a KV page
-RING = 2  # segments behind the newest position that keep a recurrent state
-STRIDE = 8  # and so many chunks lie between those that do in a long prompt without boundaries
+# Recurrent states are large (of a 27B model 151 MB, where a page of KV has 4), so they are kept where prompts part most:
+# at the first boundary (the end of the system prompt), at the newest ends, and now and then between.
+RING = 2  # ends
+STRIDE = 8  # chunks
 
 Ids = NDArray[np.int32]
 
@@ -72,6 +74,7 @@ class Plan:
     def segments(self, n_tokens: int) -> Iterator[Segment]:
         """Those that lie within the first n_tokens, in order."""
         last = [end for end in self.ends if end % PAGE == 0 and end < len(self.ids)][-RING:]
+        first = next((end for end in self.ends if end in self._boundaries), 0)
         start = 0
         ends: list[int] = []
         for end in self.ends:
@@ -81,6 +84,6 @@ class Plan:
             if end % PAGE:
                 continue
             stride = STRIDE * self._chunk
-            keeps_state = end in self._boundaries or end in last or start // stride != end // stride
+            keeps_state = end == first or end in last or start // stride != end // stride
             yield Segment(start, end, tuple(ends), self.ids[start:end].tobytes(), keeps_state)
             start, ends = end, []

@@ -92,7 +92,7 @@ class LeastRecent(Generic[Key]):
     def remove(self, key: Key) -> None:
         self.n_bytes -= self._sizes.pop(key, 0)
 
-    def keys(self) -> list[Key]:
+    def all(self) -> list[Key]:
         return list(self._sizes)
 
     def too_many(self) -> Iterator[Key]:
