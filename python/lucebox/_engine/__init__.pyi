@@ -115,6 +115,33 @@ class Session:
 
     def reset(self) -> None: ...
 
+    @property
+    def page_bytes(self) -> int:
+        """Of one page of 64 tokens, over all attention layers."""
+
+    @property
+    def recurrent_bytes(self) -> int:
+        """Of the recurrent state; 0: attention only."""
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Prompts are computed in appends that end at its multiples."""
+
+    def held(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
+        """
+        How many of ids the timeline holds, computed in appends with these ends.
+        """
+
+    def read_pages(self, first: int, count: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
+
+    def read_recurrent(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """At the newest token."""
+
+    def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]] = [], recurrent: object | None = None) -> None:
+        """
+        Makes the timeline ids, computed in appends with these ends: the pages before first_page are held, the others and the recurrent state are given.
+        """
+
     def save(self) -> bytes:
         """The timeline and its state as bytes."""
 

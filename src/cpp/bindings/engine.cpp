@@ -29,7 +29,13 @@ using Ids2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::c
 template <int kDims>
 using Floats = nb::ndarray<nb::numpy, float, nb::ndim<kDims>>;
 
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 std::span<const int32_t> span(const Ids& ids) { return {ids.data(), ids.size()}; }
+std::span<const std::byte> span(const ConstBytes& bytes) {
+  return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
 
 // A numpy array that owns a vector's values.
 template <int kDims>
@@ -37,6 +43,18 @@ Floats<kDims> to_numpy(std::vector<float>&& values, std::initializer_list<size_t
   auto* owned = new std::vector<float>(std::move(values));
   nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
   return Floats<kDims>(owned->data(), shape, owner);
+}
+
+// A numpy array of bytes that `fill` writes.
+template <class Fill>
+Bytes filled(size_t size, Fill&& fill) {
+  auto bytes = std::make_unique_for_overwrite<uint8_t[]>(size);
+  {
+    nb::gil_scoped_release release;
+    fill(std::as_writable_bytes(std::span(bytes.get(), size)));
+  }
+  nb::capsule owner(bytes.get(), [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  return Bytes(bytes.release(), {size}, owner);
 }
 
 // Looks for pending Python signals at most every 50 ms; runs without the GIL.
@@ -122,6 +140,8 @@ nb::dict info_of(const Engine& engine) {
   d["max_context"] = info.max_context;
   d["bytes_per_token"] = engine.model().bytes_per_token();
   d["threads"] = engine.options().n_threads;
+  d["prefill_chunk"] = engine.options().prefill_chunk;
+  d["kv"] = std::string(name(engine.options().kv));
   d["isa"] = std::string(name(engine.options().isa));
   int n_recurrent = 0;
   for (const LayerShape& shape : engine.model().layer_shapes())
@@ -184,6 +204,27 @@ std::vector<std::tuple<std::string, int, double>> profile_append(Session& sessio
        without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }))
     rows.emplace_back(time.kernel, time.launches, time.seconds);
   return rows;
+}
+
+Bytes pages_of(Session& session, int first, int count) {
+  LB_CHECK(count >= 1, kInvalid, "at least one page can be read, not ", count);
+  return filled(count * session.page_bytes(), [&](auto to) { session.read_pages(first, count, to); });
+}
+
+Bytes recurrent_of(Session& session) {
+  return filled(session.recurrent_bytes(), [&](auto to) { session.read_recurrent(to); });
+}
+
+void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends, int first_page,
+              const std::vector<ConstBytes>& pages, const nb::object& recurrent) {
+  Session::Pieces pieces{.first_page = first_page, .pages = {}, .recurrent = {}};
+  for (const ConstBytes& piece : pages) pieces.pages.push_back(span(piece));
+  ConstBytes state;
+  if (!recurrent.is_none()) {
+    state = nb::cast<ConstBytes>(recurrent);
+    pieces.recurrent = span(state);
+  }
+  without_gil([&] { session.assemble(span(ids), ends, pieces); });
 }
 
 nb::bytes save(Session& session) {
@@ -292,6 +333,20 @@ void bind_engine(nb::module_& m) {
           "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
       .def("rewind", &Session::rewind, "n_tokens"_a)
       .def("reset", &Session::reset)
+      .def_prop_ro("page_bytes", &Session::page_bytes, "Of one page of 64 tokens, over all attention layers.")
+      .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes, "Of the recurrent state; 0: attention only.")
+      .def_prop_ro("prefill_chunk", &Session::prefill_chunk,
+                   "Prompts are computed in appends that end at its multiples.")
+      .def(
+          "held",
+          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) { return s.held(span(ids), ends); },
+          "ids"_a, "ends"_a, "How many of ids the timeline holds, computed in appends with these ends.")
+      .def("read_pages", &pages_of, "first"_a, "count"_a)
+      .def("read_recurrent", &recurrent_of, "At the newest token.")
+      .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<ConstBytes>{},
+           "recurrent"_a = nb::none(),
+           "Makes the timeline ids, computed in appends with these ends: the pages before first_page are held, the "
+           "others and the recurrent state are given.")
       .def("save", &save, "The timeline and its state as bytes.")
       .def(
           "load",

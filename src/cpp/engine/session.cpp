@@ -41,6 +41,7 @@ Session::Session(std::shared_ptr<const Engine> engine)
       positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
       loop_(engine_->place().make_loop(*engine_, state_)) {
   tokens_.reserve(state_.capacity());
+  ends_.reserve(state_.capacity());
 }
 
 void Session::check_ids(std::span<const int32_t> ids) const {
@@ -75,7 +76,7 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
                              state_, executor.workspace, engine_->options().activations, stream, taps);
   } catch (...) {
     state_.abort_append();
-    tokens_.resize(state_.n_tokens());
+    cut_tokens(state_.n_tokens());
     has_logits_ = false;
     throw;
   }
@@ -108,9 +109,20 @@ void Session::extend(std::span<const int32_t> ids, const Interrupted& interrupte
     const auto part = ids.subspan(first, rows);
     forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, interrupted, nullptr);
     state_.commit_chain(rows);
-    tokens_.insert(tokens_.end(), part.begin(), part.end());
+    add_tokens(part);
     after_chunk(first, rows);
   }
+}
+
+void Session::add_tokens(std::span<const int32_t> ids) {
+  const bool is_whole = (ends_.empty() ? 0 : ends_.back()) == static_cast<int>(tokens_.size());
+  tokens_.insert(tokens_.end(), ids.begin(), ids.end());
+  if (is_whole) ends_.push_back(static_cast<int32_t>(tokens_.size()));
+}
+
+void Session::cut_tokens(int n) {
+  tokens_.resize(n);
+  while (!ends_.empty() && ends_.back() > n) ends_.pop_back();
 }
 
 void Session::shorten_to(int n) {
@@ -122,7 +134,7 @@ void Session::shorten_to(int n) {
     const std::lock_guard lock(engine_->executor().mutex);
     state_.reset();  // recurrent layers cannot step back further than their pending rows
   }
-  tokens_.resize(state_.n_tokens());
+  cut_tokens(state_.n_tokens());
 }
 
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
@@ -207,7 +219,7 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
   if (stepped_ && ids.size() == tokens_.size() + 1 && ids.back() == ahead_ &&
       std::equal(tokens_.begin(), tokens_.end(), ids.begin())) {
     state_.commit_chain(1);
-    tokens_.push_back(ahead_);
+    add_tokens({&ahead_, 1});
     ahead_ = -1;
     stepped_ = false;
     has_logits_ = logits_in_loop_ = true;
@@ -252,6 +264,63 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   return scores;
 }
 
+int Session::held(std::span<const int32_t> ids, std::span<const int32_t> ends) const {
+  const auto same_ids = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
+  const auto same_ends = std::mismatch(ends_.begin(), ends_.end(), ends.begin(), ends.end());
+  const auto n_ids = static_cast<int32_t>(same_ids.first - tokens_.begin());
+  const auto past = std::upper_bound(ends_.begin(), same_ends.first, n_ids);
+  return past == ends_.begin() ? 0 : *(past - 1);
+}
+
+void Session::read_pages(int first, int count, std::span<std::byte> to) {
+  LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
+           "pages ", first, " to ", first + count - 1, " are not all of the ", tokens_.size(), " tokens held");
+  const std::lock_guard lock(engine_->executor().mutex);
+  lb::read_pages(state_, first, count, to);
+}
+
+void Session::read_recurrent(std::span<std::byte> to) {
+  LB_CHECK(appended_.empty(), kInvalid, "an append waits to be committed; the recurrent state is read before or after");
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  lb::read_recurrent(state_, to);
+}
+
+void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
+  const int n = static_cast<int>(ids.size()), n_pages = (n + kPageTokens - 1) / kPageTokens;
+  check_ids(ids);
+  LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
+               std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
+           kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");
+  const int n_held = held(ids, ends), first = pieces.first_page;
+  LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n) <= n_held, kInvalid,
+           "the timeline holds ", n_held, " of these tokens; pages from page ", first, " on do not join them");
+  const size_t page = page_bytes();
+  size_t bytes = 0;
+  for (const auto& piece : pieces.pages) {
+    LB_CHECK(page > 0 && piece.size() % page == 0, kInvalid, "a piece of ", piece.size(),
+             " bytes is not whole pages of ", page);
+    bytes += piece.size();
+  }
+  LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent_bytes(), kInvalid, n,
+           " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first, " on and ",
+           recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  int at = first;
+  for (const auto& piece : pieces.pages) {
+    const int count = static_cast<int>(piece.size() / page);
+    write_pages(state_, at, count, piece);
+    at += count;
+  }
+  write_recurrent(state_, pieces.recurrent);
+  state_.restore_length(n);
+  tokens_.assign(ids.begin(), ids.end());
+  ends_.assign(ends.begin(), ends.end());
+  appended_.clear();
+  has_logits_ = false;
+}
+
 std::vector<std::byte> Session::save() {
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
@@ -262,6 +331,7 @@ void Session::load(std::span<const std::byte> bytes, const std::string& where) {
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
+  ends_.clear();
   appended_.clear();
   has_logits_ = false;
 }
@@ -270,7 +340,7 @@ void Session::reset() {
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
   state_.reset();
-  tokens_.clear();
+  cut_tokens(0);
   appended_.clear();
   has_logits_ = false;
 }
@@ -301,6 +371,7 @@ void Session::compute(std::span<const int32_t> ids, const AppendOptions& options
   has_logits_ = false;
   appended_.assign(ids.begin(), ids.end());
   parents_ = tree.parent;
+  is_text_ = options.parents.empty() && options.positions.empty();
 }
 
 Session::AppendResult Session::append(std::span<const int32_t> ids, const AppendOptions& options,
@@ -367,14 +438,18 @@ void Session::commit(std::span<const int32_t> path) {
              parents_[path[i]], "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(engine_->executor().mutex);
   state_.commit(path);
-  for (int32_t row : path) tokens_.push_back(appended_[row]);
+  if (is_text_ && path.size() == appended_.size()) {
+    add_tokens(appended_);
+  } else {
+    for (int32_t row : path) tokens_.push_back(appended_[row]);
+  }
   appended_.clear();
 }
 
 void Session::rewind(int n_tokens) {
   drop_step();
   state_.rewind(n_tokens);
-  tokens_.resize(n_tokens);
+  cut_tokens(n_tokens);
   appended_.clear();
   has_logits_ = false;
 }

@@ -13,6 +13,7 @@
 #include "decode/sampler.h"
 #include "engine/engine.h"
 #include "engine/token_loop.h"
+#include "state/pieces.h"
 
 namespace lb {
 
@@ -41,6 +42,27 @@ class Session {
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
+
+  // --- a timeline in pieces: for prefix caches
+  // How many of ids the timeline holds such that it computed them in appends with these ends, and in no others: the
+  // state there has the bits that computing ids with these ends anew would give.
+  int held(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
+  size_t page_bytes() const { return lb::page_bytes(state_); }
+  size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
+  int prefill_chunk() const { return engine_->executor().max_rows; }
+  // Pages that hold committed tokens.
+  void read_pages(int first, int count, std::span<std::byte> to);
+  // At the newest token. Folds, which changes no bit of what follows.
+  void read_recurrent(std::span<std::byte> to);
+  // Makes the timeline ids as they come from appends with these ends, the last of which ends them. The timeline holds
+  // the pages before first_page (see held); the pages from there follow, whole ones piece by piece, then the recurrent
+  // state after the last of ids.
+  struct Pieces {
+    int first_page = 0;
+    std::vector<std::span<const std::byte>> pages;
+    std::span<const std::byte> recurrent;
+  };
+  void assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces);
 
   std::vector<std::byte> save();
   void load(std::span<const std::byte> bytes, const std::string& where);
@@ -87,12 +109,16 @@ class Session {
   void head(int row, int rows);  // of the last forward pass, at most kLogitRows: the executor's logits [rows, vocab]
   void head(int row, int rows, float* logits);  // the same, brought to the host
   void shorten_to(int n);
+  void add_tokens(std::span<const int32_t> ids);  // one append, kept whole
+  void cut_tokens(int n);
   void check_ids(std::span<const int32_t> ids) const;
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
   std::vector<int32_t> tokens_;      // committed
+  std::vector<int32_t> ends_;        // of the appends they came from, up to the first that was not kept whole
   std::vector<int32_t> appended_;    // of the last append(), until it is committed or superseded
+  bool is_text_ = false;             // appended_ is a chain at the positions of text, as extend() computes it
   std::vector<int32_t> parents_;     // of appended_; empty: a chain
   std::vector<float> logits_;        // [vocab]
   std::vector<int32_t> positions_;   // of an append

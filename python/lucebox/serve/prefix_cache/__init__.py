@@ -1,0 +1,7 @@
+"""Prefix reuse without a change of a bit: docs/prefix_cache.md."""
+
+from lucebox.serve.prefix_cache.cache import PrefixCache, Stats
+from lucebox.serve.prefix_cache.fingerprint import fingerprint
+from lucebox.serve.prefix_cache.plan import append_ends
+
+__all__ = ["PrefixCache", "Stats", "append_ends", "fingerprint"]

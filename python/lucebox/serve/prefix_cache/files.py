@@ -1,0 +1,169 @@
+"""Parts of a prefix cache as files: one part each, complete with the tokens it belongs to, so that no file is needed to
+understand another.
+
+    header | ids: int32 of the whole prefix | ends of its appends: int32 | data
+
+A file is written beside its name, synced and renamed: whatever happens, a name has all of its bytes or does not exist.
+Checksums find what a disk has done to them since. One process uses a folder at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox.errors import FormatError
+from lucebox.serve.prefix_cache.tree import Bytes, Kind
+
+__all__ = ["Files", "Stored"]
+
+log = logging.getLogger("lucebox.serve.prefix_cache")
+
+MAGIC = b"LBPREFIX"
+VERSION = 1
+KINDS: tuple[Kind, ...] = ("pages", "state")
+# magic, version, kind, ids, ends, first token of the segment, bytes of data, fingerprint
+HEADER = struct.Struct("<8sIIQQQQ32s")
+SUMS = struct.Struct("<II")  # CRC-32 of header, ids and ends; of the data
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A part as its file tells of it."""
+
+    path: Path
+    kind: Kind
+    start: int
+    ids: NDArray[np.int32]
+    """Of the whole prefix."""
+    ends: tuple[int, ...]
+    n_bytes: int
+    """Of its data."""
+    data_sum: int
+
+
+class Files:
+    """The files of one model and one way of computing (`fingerprint`) in a folder, which others may share.
+
+    Raises:
+        OSError: the folder cannot be made, or another process uses it.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self._folder = folder
+        self._fingerprint = hashlib.sha256(fingerprint.encode()).digest()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise
+        for unfinished in folder.glob("*.unfinished"):
+            unfinished.unlink()
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def all(self) -> list[tuple[Path, int]]:
+        """Every file of any model and its bytes, the one used longest ago first."""
+        found = []
+        for kind in KINDS:
+            for path in self._folder.glob(f"*.{kind}"):
+                about = path.stat()
+                found.append((about.st_mtime_ns, path, about.st_size))
+        return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
+
+    def read_all(self) -> Iterator[Stored]:
+        """Those that can be used, the shortest prefix first and pages before their state; warns of the others."""
+        stored, foreign = [], 0
+        for path, _ in self.all():
+            try:
+                with path.open("rb") as file:
+                    found = self._about(file, path)
+            except (OSError, FormatError) as error:
+                log.warning("ignored a file of the prefix cache: %s", error)
+                continue
+            if found is None:
+                foreign += 1
+            else:
+                stored.append(found)
+        if foreign:
+            log.warning("ignored %d files in %s: of another model, version or options", foreign, self._folder)
+        yield from sorted(stored, key=lambda one: (len(one.ids), KINDS.index(one.kind)))
+
+    def load(self, path: Path, kind: Kind, n_bytes: int) -> Bytes:
+        """The data of a file.
+
+        Raises:
+            OSError, FormatError: it is not there, or not as it was written.
+        """
+        with path.open("rb") as file:
+            found = self._about(file, path)
+            if found is None or (found.kind, found.n_bytes) != (kind, n_bytes):
+                raise FormatError(f"{path}: another file than the one that was written")
+            data = np.fromfile(file, np.uint8)
+        if zlib.crc32(data.data) != found.data_sum:
+            raise FormatError(f"{path}: checksum mismatch; the data is damaged")
+        return data
+
+    def write(
+        self, kind: Kind, start: int, ids: NDArray[np.int32], ends: tuple[int, ...], data: Bytes
+    ) -> tuple[Path, int]:
+        """The file, and how many bytes it has."""
+        prefix = ids.tobytes() + np.array(ends, np.int32).tobytes()
+        header = HEADER.pack(
+            MAGIC, VERSION, KINDS.index(kind), len(ids), len(ends), start, data.nbytes, self._fingerprint
+        )
+        name = hashlib.sha256(self._fingerprint + prefix).hexdigest()[:40]
+        path = self._folder / f"{name}.{kind}"
+        unfinished = path.with_suffix(".unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                file.write(header + SUMS.pack(zlib.crc32(prefix, zlib.crc32(header)), zlib.crc32(data.data)) + prefix)
+                file.write(data.data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        self._sync_folder()
+        return path, HEADER.size + SUMS.size + len(prefix) + data.nbytes
+
+    def _sync_folder(self) -> None:
+        """So that the new name outlives a loss of power."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _about(self, file: Any, path: Path) -> Stored | None:
+        """What stands before the data, where the file then is; None: of another version or fingerprint."""
+        header = file.read(HEADER.size)
+        if len(header) < HEADER.size or not header.startswith(MAGIC):
+            raise FormatError(f"{path}: not a file of a prefix cache")
+        _, version, kind, n_ids, n_ends, start, n_bytes, fingerprint = HEADER.unpack(header)
+        if version != VERSION or fingerprint != self._fingerprint:
+            return None
+        n_prefix = 4 * (n_ids + n_ends)
+        if HEADER.size + SUMS.size + n_prefix + n_bytes != os.fstat(file.fileno()).st_size:
+            raise FormatError(f"{path}: {os.fstat(file.fileno()).st_size} bytes; it was cut or has grown")
+        prefix_sum, data_sum = SUMS.unpack(file.read(SUMS.size))
+        prefix = file.read(n_prefix)
+        if zlib.crc32(prefix, zlib.crc32(header)) != prefix_sum or kind >= len(KINDS):
+            raise FormatError(f"{path}: checksum mismatch; the header is damaged")
+        ids = np.frombuffer(prefix, np.int32, n_ids)
+        ends = tuple(np.frombuffer(prefix, np.int32, offset=4 * n_ids).tolist())
+        return Stored(path, KINDS[kind], start, ids, ends, n_bytes, data_sum)

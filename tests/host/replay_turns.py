@@ -1,0 +1,90 @@
+"""A conversation of many turns through a prefix cache on disk, with a restart of the cache in the middle, beside cold
+runs; then what it reused and what memory it took, as JSON.
+
+    PYTHONPATH=python python tests/host/replay_turns.py MODEL --turns 100 --cold-every 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conversations import Conversation, replay
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+
+SETTLED = 10  # turns
+SPREAD = range(0, 1 << 20, 64)  # boundaries
+
+
+def resident_bytes() -> int:
+    fields = Path("/proc/self/status").read_text().split()
+    return 1024 * int(fields[fields.index("VmRSS:") + 1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--longest-turn", type=int, default=16)
+    parser.add_argument("--cold-every", type=int, default=1)
+    parser.add_argument("--context", type=int, default=1280)
+    parser.add_argument("--chunk", type=int, default=128)
+    parser.add_argument("--budget-mib", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    engine = open_engine(
+        options.model, activations="int8", kv="f16", threads=0, context=options.context, prefill_chunk=options.chunk
+    )
+    vocab = engine.info["vocab"]
+    reused: list[int] = []
+    resident: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def open_cache() -> PrefixCache:
+            return PrefixCache(options.budget_mib << 20, folder, fingerprint(engine), disk_bytes=1 << 30)
+
+        talk = Conversation(vocab, np.random.default_rng(options.seed), options.longest_turn, options.context)
+        sessions = _engine.Session(engine), _engine.Session(engine)
+        cache = open_cache()
+        # What sessions have reserved and the cache may take counts from the first turn on.
+        for filler in range(1, 1000):
+            list(cache.prefill(sessions[filler % 2], random_ids(options.context, vocab, options.seed + filler), SPREAD))
+            if filler > 1 and cache.stats().evicted:
+                break
+        for turns in (options.turns // 2, options.turns - options.turns // 2):
+            for n_reused in replay(
+                engine, cache, talk, turns, n_answer=3, cold_every=options.cold_every, sessions=sessions
+            ):
+                reused.append(n_reused)
+                resident.append(resident_bytes())
+            cache.close()
+            cache = open_cache()
+        stats = cache.stats()
+        cache.close()
+    print(
+        json.dumps(
+            {
+                "turns": len(reused),
+                "tokens": len(talk.ids),
+                "reused": reused,
+                "settled_bytes": resident[SETTLED],
+                "largest_bytes": max(resident[SETTLED:]),
+                "last_bytes": resident[-1],
+                "damaged": stats.damaged,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Prefix reuse in memory: what is reused, what is forgotten, and that no bit changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conversations import Conversation, check, cold, replay, warm
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.serve.prefix_cache import PrefixCache
+from reference.gguf_files import Shape, write_model
+
+SHAPES = {
+    "hybrid": Shape(n_layers=3, recurrent=(True, False, True)),
+    "attention": Shape("qwen3", n_layers=2),
+}
+VOCAB = SHAPES["hybrid"].vocab
+FAST = {"activations": "int8", "kv": "f16", "context": 2048}
+BIG = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("prefix_cache")
+    for name, shape in SHAPES.items():
+        write_model(made / f"{name}.gguf", shape)
+    return made
+
+
+@pytest.fixture(params=SHAPES)
+def model(request: pytest.FixtureRequest, folder: Path) -> Path:
+    return folder / f"{request.param}.gguf"
+
+
+def talk(seed: int, longest_turn: int = 60, context: int = 2048) -> Conversation:
+    return Conversation(VOCAB, np.random.default_rng(seed), longest_turn, context)
+
+
+# --- bits
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_a_hundred_turns_have_the_bits_of_cold_runs(model: Path, chunk: int) -> None:
+    engine = open_engine(model, prefill_chunk=chunk, **FAST)
+    cache = PrefixCache(BIG)
+    reused = list(replay(engine, cache, talk(chunk, 24), 100, n_answer=3, cold_every=4))
+    assert max(reused[50:]) > 8 * max(reused[:10])  # hits grow with the conversation
+    stats = cache.stats()
+    assert stats.lookups == 100 and stats.hits > 90 and stats.reused_tokens == sum(reused)
+
+
+@pytest.mark.parametrize("chunk", [1, 48, 100])
+def test_chunks_that_are_not_pages(model: Path, chunk: int) -> None:
+    engine = open_engine(model, prefill_chunk=chunk, **FAST)
+    assert max(replay(engine, PrefixCache(BIG), talk(chunk, 80, 600), 12)) > 128
+
+
+def test_a_small_budget_changes_nothing_but_speed(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=128, **FAST)
+    session = _engine.Session(engine)
+    cache = PrefixCache(12 * session.page_bytes + 3 * session.recurrent_bytes)
+    two = [talk(1, 40, 700), talk(2, 90, 700)]
+    reused = [n for one in two * 2 for n in replay(engine, cache, one, 12)]
+    stats = cache.stats()
+    assert max(reused) > 128 and stats.evicted > 8
+    assert stats.memory_bytes <= stats.memory_budget_bytes
+
+
+def test_no_budget_keeps_nothing(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache = PrefixCache(0)
+    reused = list(replay(engine, cache, talk(3), 5))
+    assert cache.stats().segments == 0 and cache.stats().memory_bytes == 0
+    assert reused[0] == 0  # attention layers may still go on from what the session holds
+
+
+def test_every_instruction_set(folder: Path, isa: str) -> None:
+    engine = open_engine(folder / "hybrid.gguf", prefill_chunk=64, isa=isa, **FAST)
+    assert max(replay(engine, PrefixCache(BIG), talk(4), 6)) > 64
+
+
+# --- what is reused
+
+
+def test_another_session_goes_on_from_the_same_prefix(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, ids = PrefixCache(BIG), random_ids(300, VOCAB)
+    fork = ids.copy()
+    fork[200:] = random_ids(100, VOCAB, seed=9)
+    sessions = [_engine.Session(engine) for _ in range(4)]
+    assert warm(sessions[0], cache, ids, [], 2, 0).reused == 0
+    for what, session, prompt, reused in (
+        ("same prompt", sessions[1], ids, 256),
+        ("same prompt, same session", sessions[0], ids, 256),
+        ("shorter", sessions[1], ids[:256], 192),
+        ("fork", sessions[1], fork, 192),
+        ("fork elsewhere", sessions[2], fork, 256),
+        ("nothing in common", sessions[2], fork[1:], 0),
+    ):
+        got = warm(session, cache, prompt, [], 2, 0)
+        check(got, cold(sessions[3], prompt, [], 2, 0), what)
+        assert got.reused == reused, what
+
+
+def test_a_boundary_is_a_place_to_go_on_from(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=512, **FAST)
+    cache, session = PrefixCache(BIG), _engine.Session(engine)
+    system = random_ids(333, VOCAB)
+    prompts = [np.concatenate([system, random_ids(50, VOCAB, seed)]) for seed in (1, 2, 3)]
+    assert warm(session, cache, prompts[0], [333], 1, 0).reused == 0
+    assert warm(session, cache, prompts[1], [333], 1, 0).reused == 320
+    assert warm(session, cache, prompts[2], [], 1, 0).reused == 0  # a cold run of it would not stop there
+
+
+def test_generated_tokens_are_computed_again(model: Path) -> None:
+    """A cold run computes them as part of a prompt, not one by one."""
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, session = PrefixCache(BIG), _engine.Session(engine)
+    prompt = random_ids(130, VOCAB)
+    answer = warm(session, cache, prompt, [], 70, 0)
+    cache.store(session, np.array(session.tokens, np.int32))
+    longer = np.concatenate([prompt, np.array(answer.ids, np.int32), prompt[:5]])
+    got = warm(session, cache, longer, [], 2, 1)
+    assert got.reused == 128
+    check(got, cold(_engine.Session(engine), longer, [], 2, 1), "longer")
+
+
+def test_what_was_computed_otherwise_is_not_kept(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, session = PrefixCache(BIG), _engine.Session(engine)
+    ids = random_ids(200, VOCAB)
+    for n in (50, 128, 192):
+        session.sync(ids[:n])
+    cache.store(session, ids)
+    assert cache.stats().segments == 0
+    assert cache.restore(session, ids) == 0 and session.n_tokens == 0
+
+
+def test_restore_leaves_nothing_else_in_the_session(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, session = PrefixCache(BIG), _engine.Session(engine)
+    ids = random_ids(200, VOCAB)
+    warm(session, cache, ids, [], 5, 0)
+    assert cache.restore(session, ids[:150]) == session.n_tokens == 128
+    assert cache.restore(session, ids[:64]) == session.n_tokens == 0
+    assert cache.restore(session, ids[:0]) == 0
+
+
+def test_a_prefill_may_stop_at_any_append(model: Path) -> None:
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, ids = PrefixCache(BIG), random_ids(400, VOCAB)
+    steps = cache.prefill(_engine.Session(engine), ids)
+    assert [next(steps) for _ in range(4)] == [0, 64, 128, 192]
+    steps.close()
+    session = _engine.Session(engine)
+    assert warm(session, cache, ids, [], 1, 0).reused == (0 if session.recurrent_bytes else 192)
+
+
+def test_every_token_counts(model: Path) -> None:
+    """Prompts that differ in one token anywhere share only what lies before it."""
+    engine = open_engine(model, prefill_chunk=64, **FAST)
+    cache, ids = PrefixCache(BIG), random_ids(257, VOCAB)
+    for n in (129, 257):
+        warm(_engine.Session(engine), cache, ids[:n], [], 1, 0)
+    for at in range(0, 256, 17):
+        other = ids.copy()
+        other[at] ^= 1
+        assert cache.restore(_engine.Session(engine), other) == at // 64 * 64

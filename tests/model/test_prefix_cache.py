@@ -1,0 +1,37 @@
+"""Prefix reuse with real weights: many turns, a restart in the middle, the bits of cold runs, and memory that stays."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lucebox import HubError, catalog
+
+SCRIPT = Path(__file__).parents[1] / "host" / "replay_turns.py"
+GROWTH = 0.01
+
+
+@pytest.mark.parametrize(
+    ("model", "turns", "options"),
+    [
+        ("tiny-hybrid", 100, ["--cold-every", "7"]),
+        ("smollm2-135m", 30, ["--cold-every", "10", "--context", "640"]),
+    ],
+)
+def test_turns(model: str, turns: int, options: list[str]) -> None:
+    try:
+        path = catalog.fetch(model)
+    except HubError as error:
+        pytest.skip(f"the weights cannot be fetched here: {error}")
+    command = [sys.executable, str(SCRIPT), str(path), "--turns", str(turns), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    reused = report["reused"]
+    assert report["turns"] == turns and report["damaged"] == 0
+    assert reused[turns // 2] >= reused[turns // 2 - 1] > 64  # the restart lost nothing
+    assert reused == sorted(reused) and reused[-1] > report["tokens"] * 0.75
+    assert report["largest_bytes"] <= report["settled_bytes"] * (1 + GROWTH)
