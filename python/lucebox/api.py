@@ -29,7 +29,7 @@ from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
-from lucebox.text import StopMatcher, StreamDecoder
+from lucebox.text import StopMatcher, StreamDecoder, Tokenizer
 
 __all__ = ["LLM", "ModelInfo"]
 
@@ -114,6 +114,8 @@ class LLM:
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
+        self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
+        """What the pack says of itself, in JSON; empty on the CPU."""
         self.device = selection.device.name if selection.device else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
@@ -201,7 +203,7 @@ class LLM:
         With `stream` the result is an iterator of chunks that may be closed early; its last chunk carries the whole
         result. Ctrl-C raises KeyboardInterrupt and leaves the session usable.
         """
-        chunks = self._generate(self._ids(prompt), sampling or Sampling())
+        chunks = self._generate(self.ids(prompt), sampling or Sampling())
         return chunks if stream else _last(chunks)
 
     @overload
@@ -261,11 +263,16 @@ class LLM:
 
     def score(self, text_or_ids: str | Sequence[int]) -> list[float]:
         """Natural log probability of every token after the first, given the ones before it."""
-        ids = self._ids(text_or_ids)
+        ids = self.ids(text_or_ids)
         with self._turn():
             return list(self._session.score(ids))
 
-    def _ids(self, prompt: str | Sequence[int]) -> Ids:
+    def ids(self, prompt: str | Sequence[int]) -> Ids:
+        """The tokens of a prompt, checked.
+
+        Raises:
+            InvalidRequestError: they are not tokens of this model.
+        """
         ids = np.asarray(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise InvalidRequestError("a prompt must be text or a flat sequence of token ids")
@@ -273,9 +280,39 @@ class LLM:
             raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
         return ids.astype(np.int32)
 
-    def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
+    # --- parts, for a server that runs several timelines itself
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._assets.tokenizer
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens at which the model ends what it writes."""
+        return self._assets.end_ids
+
+    @property
+    def engine(self) -> _engine.Engine:
+        """The weights, and the plan of their memory."""
+        return self._engine
+
+    def sessions(self, n: int) -> list[_engine.Session]:
+        """n timelines: this LLM's own, which it must not use meanwhile, and further ones. They share the weights and
+        take turns on the target."""
+        return [self._session, *(_engine.Session(self._engine) for _ in range(n - 1))]
+
+    def sampler(self, sampling: Sampling) -> _engine.Sampler:
+        """What chooses the tokens of one request.
+
+        Raises:
+            InvalidRequestError: an option is out of range.
+        """
         _check(sampling)
-        sampler = self._sampler(sampling)  # before the first chunk is asked for: bad options raise at once
+        return self._sampler(sampling)
+
+    def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
+        sampler = self.sampler(sampling)  # before the first chunk is asked for: bad options raise at once
         return self._stream(prompt, sampling, sampler)
 
     def _sampler(self, sampling: Sampling) -> _engine.Sampler:
@@ -425,7 +462,7 @@ class LLM:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [len(ids), vocab] after every one of these tokens, from an empty session."""
-        tokens = self._ids(ids)
+        tokens = self.ids(ids)
         rows = []
         with self._turn():
             self._session.reset()

@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lucebox.cli import bench, chat, console, doctor, inspect, models, run, selftest, targets, version
+from lucebox.cli import bench, chat, console, doctor, inspect, models, run, selftest, serve, targets, version
 from lucebox.errors import CancelledError, LuceboxError
 
 __all__ = ["build_parser", "main"]
 
-COMMANDS = (run, chat, inspect, bench, models, targets, doctor, selftest, version)
+COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, version)
 
 EXIT_ERROR = 1  # argparse itself exits with 2 on wrong usage
 EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT

@@ -17,8 +17,19 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions, Sampling
+from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Subparsers", "add_chat", "add_engine", "add_model", "add_sampling", "field_docs", "given", "parse_field"]
+__all__ = [
+    "Subparsers",
+    "add_chat",
+    "add_engine",
+    "add_model",
+    "add_sampling",
+    "add_server",
+    "field_docs",
+    "given",
+    "parse_field",
+]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -49,6 +60,10 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     _add_fields(parser.add_argument_group("engine"), EngineOptions, NOT_ENGINE_FLAGS)
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    _add_fields(parser.add_argument_group("server"), ServeSettings, ())
 
 
 def add_sampling(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:

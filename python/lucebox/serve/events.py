@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Budget",
     "Constraint",
     "Event",
     "Parser",
@@ -102,6 +103,14 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None: ...
+
+
+class Budget(Protocol):
+    """How long reasoning may last. Used by one thread, after every token."""
+
+    def push(self, token: int) -> list[int]:
+        """Tokens that come next, whatever the model would write; where `token` ends the answer they take its place."""
+        ...
 
 
 class PlainText:

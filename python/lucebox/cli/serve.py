@@ -1,0 +1,54 @@
+"""`lucebox serve`: a model behind the HTTP APIs of OpenAI and Anthropic."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from lucebox.cli import console, options
+from lucebox.cli.session import open_model, opening_line
+from lucebox.errors import UnsupportedError
+from lucebox.serve.settings import ServeSettings
+
+DESCRIPTION = """Answer requests of OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
+
+The server listens on this machine only, and needs no key there. --api-key or --api-key-file let it listen on another
+--host. SIGINT and SIGTERM end it once the answers in progress are whole. docs/server.md has endpoints and fields."""
+JSON_HELP = "print one JSON object with the address, the model and its limits when the server listens"
+
+
+def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        "serve",
+        usage="lucebox serve MODEL [flags]",
+        help="answer requests over HTTP",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_model(parser)
+    options.add_server(parser)
+    options.add_engine(parser)
+    return parser
+
+
+def execute(args: argparse.Namespace) -> int:
+    try:
+        from lucebox.serve.run import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("lucebox"):
+            raise
+        raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
+    settings = ServeSettings(**options.given(args, ServeSettings))
+    settings.check_exposure()
+    with open_model(args) as llm:
+
+        def on_start(url: str, slots: int) -> None:
+            if args.json:
+                facts = {"url": url, "pid": os.getpid(), "model": settings.model_name or llm.info.name}
+                console.print_json({**facts, "context": llm.memory_plan.context, "slots": slots})
+            else:
+                console.note(f"{opening_line(llm)}\n{slots} slots; listening on {url} (Ctrl-C ends)")
+
+        serve(llm, settings, on_start)
+    return 0

@@ -1,0 +1,80 @@
+"""An answer put together from its items: what protocols write when it is not streamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from lucebox.results import TokenLogprob
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
+from lucebox.serve.request import Finished, Item, Started
+
+__all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
+
+
+@dataclass(slots=True)
+class Text:
+    text: str
+
+
+@dataclass(slots=True)
+class Reasoning:
+    text: str
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str = ""
+
+
+Block: TypeAlias = Text | Reasoning | ToolCall
+
+
+@dataclass(slots=True)
+class Answer:
+    """Blocks in the order they were written, and what is known of the generation."""
+
+    blocks: list[Block] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    started: Started | None = None
+    finished: Finished | None = None
+
+    def take(self, item: Item) -> None:
+        match item:
+            case TextDelta(text):
+                self._continue(Text, text)
+            case ReasoningDelta(text):
+                self._continue(Reasoning, text)
+            case ToolStart(_, id, name):
+                self.blocks.append(ToolCall(id, name))
+            case ToolArguments(index, delta):
+                self.calls[index].arguments += delta
+            case Warning(text):
+                self.warnings.append(text)
+            case TokenLogprob():
+                self.logprobs.append(item)
+            case Started():
+                self.started = item
+            case Finished():
+                self.finished = item
+
+    @property
+    def text(self) -> str:
+        return "".join(block.text for block in self.blocks if isinstance(block, Text))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(block.text for block in self.blocks if isinstance(block, Reasoning))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [block for block in self.blocks if isinstance(block, ToolCall)]
+
+    def _continue(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+        if self.blocks and isinstance(last := self.blocks[-1], kind):
+            last.text += text
+        else:
+            self.blocks.append(kind(text))

@@ -1,0 +1,106 @@
+"""The ASGI app: the routes of all protocols behind the guard, and errors in each protocol's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+from lucebox import __version__
+from lucebox.api import LLM
+from lucebox.serve.errors import ApiError, Kind, anthropic_body, openai_body
+from lucebox.serve.protocols import anthropic, info, openai_chat, openai_completions, openai_responses
+from lucebox.serve.security import Guard, is_anthropic
+from lucebox.serve.server import Server
+from lucebox.serve.settings import ServeSettings
+
+__all__ = ["create_app"]
+
+ROUTERS = tuple(module.router for module in (openai_chat, openai_completions, openai_responses, anthropic, info))
+KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
+
+
+def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
+    """An ASGI app that answers with this model until the app's lifespan ends. The LLM stays the caller's to close, and
+    is not to be used meanwhile.
+
+    Raises:
+        OutOfMemoryError: the slots asked for do not fit.
+        InvalidRequestError, OSError: the API keys cannot be read.
+    """
+    settings = settings or ServeSettings()
+    server = Server(llm, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(server.scheduler.close, settings.drain)
+
+    app = FastAPI(title="lucebox", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.server = server
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_fault)
+    app.add_middleware(Guard, settings=settings)
+    if settings.cors_origin:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["lucebox-ignored", "retry-after"],
+        )
+    return app
+
+
+def _response(request: Request, error: ApiError, headers: dict[str, str] | None = None) -> Response:
+    status, body = (anthropic_body if is_anthropic(request.url.path) else openai_body)(error)
+    fields = dict(headers or {})
+    if error.retry_after is not None:
+        fields["retry-after"] = str(error.retry_after)
+    return JSONResponse(body, status, fields)
+
+
+async def _on_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _response(request, error)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Of a union every member complains; the one that got furthest into the body is the one that was meant.
+    first = max(error.errors(), key=lambda one: len(one["loc"]))
+    param = _path(first["loc"])
+    if first["type"] == "json_invalid":
+        return _response(request, ApiError("invalid", f"the body is not JSON: {first['ctx']['error']}"))
+    if first["type"] == "extra_forbidden":
+        return _response(request, ApiError("invalid", f"Unrecognized request argument supplied: {param}", param))
+    return _response(request, ApiError("invalid", f"{param}: {first['msg']}" if param else first["msg"], param))
+
+
+def _path(loc: Sequence[Any]) -> str | None:
+    """messages.0.content of ("body", "messages", 0, "user", "content", "list[TextPart]")."""
+    members = {"str", "int", "user", "assistant", "system", "developer", "tool", "body", "query", "path"}
+    names = [str(part) for part in loc if part not in members and "[" not in str(part)]
+    return ".".join(names) or None
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = KINDS.get(error.status_code, "invalid")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _response(request, ApiError(kind, message), dict(error.headers or {}))
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    return _response(request, ApiError("internal", f"{type(error).__name__} in the server"))

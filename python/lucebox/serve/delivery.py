@@ -1,0 +1,195 @@
+"""From jobs to HTTP: an answer streamed as server-sent events or sent whole, and its jobs cancelled when the client
+goes, wherever they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lucebox.serve.answer import Answer
+from lucebox.serve.channel import Channel
+from lucebox.serve.errors import ApiError
+from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
+from lucebox.serve.scheduler import Scheduler
+
+__all__ = ["ErrorBody", "Exchange", "Failure", "Streamed", "Whole", "Writer", "compact_json", "sse"]
+
+KEEP_ALIVE = b": keep-alive\n\n"
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # no proxy may hold the events back
+
+ErrorBody = Callable[[ApiError], tuple[int, dict[str, Any]]]
+"""A protocol's status and body for an error."""
+
+
+class Writer(Protocol):
+    """One protocol's stream, as bytes of server-sent events."""
+
+    def open(self) -> bytes:
+        """At once, before anything is computed."""
+        ...
+
+    def write(self, index: int, item: Item) -> bytes: ...
+
+    def close(self) -> bytes:
+        """After the last job has finished."""
+        ...
+
+    def fail(self, error: ApiError) -> bytes:
+        """Instead of close()."""
+        ...
+
+
+def compact_json(data: object) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
+def sse(data: object, event: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
+    return head + compact_json(data) + b"\n\n"
+
+
+class Exchange:
+    """The jobs of one HTTP request."""
+
+    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> None:
+        self._scheduler = scheduler
+        self._channel = Channel()
+        self._n_open = len(requests)
+        self._jobs = scheduler.submit(requests, [self._channel.sink(i) for i in range(len(requests))])
+
+    @property
+    def is_over(self) -> bool:
+        return self._n_open == 0
+
+    def cancel(self) -> None:
+        if not self.is_over:
+            for job in self._jobs:
+                self._scheduler.cancel(job)
+
+    async def get(self) -> list[tuple[int, Item]]:
+        """The items there are; waits for one.
+
+        Raises:
+            ApiError: a job failed.
+        """
+        items = await self._channel.get()
+        for _, item in items:
+            if isinstance(item, Failed):
+                raise item.error
+            self._n_open -= isinstance(item, Finished)
+        return items
+
+
+class _Delivery(Response):
+    """Runs `_deliver` until it is done or the client has gone."""
+
+    def __init__(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._fields = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = asyncio.create_task(self._watch(receive))
+        try:
+            await self._deliver(send)
+        finally:
+            self._exchange.cancel()
+            watch.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._exchange.cancel()  # the jobs' last items end the delivery
+
+    async def _deliver(self, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _start(self, send: Send, status: int, headers: Mapping[str, str]) -> None:
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**self._fields, **headers}.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+class Streamed(_Delivery):
+    """An answer as server-sent events, with comments while nothing else is to be said."""
+
+    def __init__(self, exchange: Exchange, writer: Writer, heartbeat_s: float, headers: Mapping[str, str]) -> None:
+        super().__init__(exchange, {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS, **headers})
+        self._writer = writer
+        self._heartbeat_s = heartbeat_s
+
+    async def _deliver(self, send: Send) -> None:
+        await self._start(send, 200, {})
+
+        async def body(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await body(self._writer.open() or KEEP_ALIVE)
+        beat = asyncio.create_task(self._beat(body))
+        try:
+            while not self._exchange.is_over:
+                items = await self._exchange.get()
+                self._is_silent = False
+                if data := b"".join([self._writer.write(index, item) for index, item in items]):
+                    await body(data)
+            await body(self._writer.close())
+        except ApiError as error:
+            await body(self._writer.fail(error))
+        finally:
+            beat.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _beat(self, body: Callable[[bytes], Any]) -> None:
+        while True:
+            self._is_silent = True
+            await asyncio.sleep(self._heartbeat_s)
+            if self._is_silent:
+                await body(KEEP_ALIVE)
+
+
+class Failure(Response):
+    """A stream that fails at once: of clients that look for an error there and not in the status."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, writer: Writer, error: ApiError) -> None:
+        super().__init__(writer.open() + writer.fail(error), headers=STREAM_HEADERS)
+
+
+class Whole(_Delivery):
+    """An answer as one JSON document."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        n_answers: int,
+        whole: Callable[[list[Answer]], dict[str, Any]],
+        error_body: ErrorBody,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(exchange, {"content-type": "application/json", **headers})
+        self._answers = [Answer() for _ in range(n_answers)]
+        self._whole = whole
+        self._error_body = error_body
+
+    async def _deliver(self, send: Send) -> None:
+        headers = {}
+        try:
+            while not self._exchange.is_over:
+                for index, item in await self._exchange.get():
+                    self._answers[index].take(item)
+            status, data = 200, self._whole(self._answers)
+        except ApiError as error:
+            status, data = self._error_body(error)
+            if error.retry_after is not None:
+                headers["retry-after"] = str(error.retry_after)
+        body = compact_json(data)
+        with suppress(OSError):  # the client has gone
+            await self._start(send, status, {**headers, "content-length": str(len(body))})
+            await send({"type": "http.response.body", "body": body})

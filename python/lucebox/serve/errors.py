@@ -1,0 +1,139 @@
+"""Errors of requests: one type here, written in each protocol's own envelope and words.
+
+Clients read these texts. Claude Code compacts its conversation on "prompt is too long: A tokens > B maximum", clients
+of OpenAI's APIs on the code context_length_exceeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from lucebox.errors import InvalidRequestError, LuceboxError, UnsupportedError
+
+__all__ = [
+    "ApiError",
+    "Kind",
+    "anthropic_body",
+    "anthropic_error",
+    "from_lucebox",
+    "openai_body",
+    "openai_error",
+    "overloaded",
+    "too_long",
+]
+
+Kind: TypeAlias = Literal[
+    "invalid", "unauthorized", "forbidden", "not_found", "method", "timeout", "too_large", "too_long", "overloaded",
+    "media_type", "internal", "cancelled",
+]  # fmt: skip
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A request that is not answered, and why."""
+
+    kind: Kind
+    message: str
+    param: str | None = None
+    """The field at fault."""
+    code: str | None = None
+    retry_after: int | None = None
+    """Seconds after which another try makes sense."""
+    counts: tuple[int, int] | None = None
+    """Tokens of a prompt that is too long, and the most it may have."""
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def status(self) -> int:
+        return _STATUS[self.kind]
+
+
+_STATUS: dict[Kind, int] = {
+    "invalid": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method": 405,
+    "timeout": 408,
+    "too_large": 413,
+    "media_type": 415,
+    "too_long": 400,
+    "overloaded": 503,
+    "internal": 500,
+    "cancelled": 499,
+}
+
+_OPENAI_TYPES: dict[Kind, tuple[str, str | None]] = {  # type and code
+    "unauthorized": ("invalid_request_error", "invalid_api_key"),
+    "too_long": ("invalid_request_error", "context_length_exceeded"),
+    "overloaded": ("server_error", "server_overloaded"),
+    "timeout": ("server_error", "timeout"),
+    "internal": ("server_error", None),
+    "cancelled": ("server_error", "cancelled"),
+}
+
+_ANTHROPIC_TYPES: dict[Kind, str] = {
+    "unauthorized": "authentication_error",
+    "forbidden": "permission_error",
+    "not_found": "not_found_error",
+    "too_large": "request_too_large",
+    "overloaded": "overloaded_error",
+    "timeout": "timeout_error",
+    "internal": "api_error",
+    "cancelled": "api_error",
+}
+
+
+def openai_error(error: ApiError) -> dict[str, Any]:
+    """The body of an error, and of an error event, in OpenAI's APIs."""
+    kind, code = _OPENAI_TYPES.get(error.kind, ("invalid_request_error", None))
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code or code}}
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """The body of an error, and of an error event, in Anthropic's API."""
+    message = error.message
+    if error.kind == "too_long" and error.counts is not None:
+        message = f"prompt is too long: {error.counts[0]} tokens > {error.counts[1]} maximum"
+    elif error.param is not None:
+        message = f"{error.param}: {message}"
+    return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(error.kind, "invalid_request_error"),
+                                       "message": message}}  # fmt: skip
+
+
+def anthropic_status(error: ApiError) -> int:
+    """529 is what Anthropic's clients wait and try again on."""
+    return 529 if error.kind == "overloaded" else error.status
+
+
+def openai_body(error: ApiError) -> tuple[int, dict[str, Any]]:
+    return error.status, openai_error(error)
+
+
+def anthropic_body(error: ApiError) -> tuple[int, dict[str, Any]]:
+    return anthropic_status(error), anthropic_error(error)
+
+
+def too_long(n_tokens: int, context: int) -> ApiError:
+    """The prompt leaves no room for an answer; one token is kept for it."""
+    return ApiError(
+        "too_long",
+        f"This model's maximum context length is {context} tokens. However, your messages resulted in {n_tokens} "
+        "tokens. Please reduce the length of the messages.",
+        param="messages",
+        counts=(n_tokens, context - 1),
+    )
+
+
+def overloaded(message: str, retry_after: int) -> ApiError:
+    return ApiError("overloaded", message, retry_after=retry_after)
+
+
+def from_lucebox(error: LuceboxError) -> ApiError:
+    """What the engine or the text layer refused."""
+    if isinstance(error, InvalidRequestError | UnsupportedError):
+        return ApiError("invalid", str(error))
+    return ApiError("internal", str(error))

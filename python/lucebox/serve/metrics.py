@@ -1,0 +1,134 @@
+"""What the server counts. One source for /metrics, the status document and the page; no text of any request.
+
+The engine's thread and the event loop write; a reader may see one number a moment before another.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Counter", "Histogram", "Metrics", "RequestRecord", "exposition"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+HISTORY = 200  # requests
+MEAN_OF = 32  # requests whose mean time is what a waiting one may expect
+
+
+class Counter:
+    """A number that grows."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        self.name, self.doc, self.value = name, doc, 0.0
+        self._lock = threading.Lock()
+
+    def add(self, amount: float) -> None:
+        with self._lock:
+            self.value += amount
+
+    def lines(self) -> Iterable[str]:
+        yield from exposition(self.name, "counter", self.doc, [("", self.value)])
+
+
+class Histogram:
+    """How often a duration fell below each of fixed bounds."""
+
+    def __init__(self, name: str, doc: str, bounds: tuple[float, ...] = SECONDS) -> None:
+        self.name, self.doc, self.bounds = name, doc, bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        with self._lock:
+            self.counts[bisect_left(self.bounds, value)] += 1
+            self.sum += value
+
+    def lines(self) -> Iterable[str]:
+        total, rows = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((f'_bucket{{le="{bound}"}}', float(total)))
+        rows += [("_sum", self.sum), ("_count", float(total))]
+        yield from exposition(self.name, "histogram", self.doc, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request that has ended."""
+
+    ended_at: float
+    """Seconds of Unix time."""
+    endpoint: str
+    outcome: str
+    """The stop reason, or the kind of error."""
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    total_s: float
+
+
+class Metrics:
+    """All counters of one server."""
+
+    def __init__(self) -> None:
+        self.started_at = time.time()
+        self.rejected = Counter("lucebox_requests_rejected_total", "Requests refused because the queue was full.")
+        self.prompt_tokens = Counter("lucebox_prompt_tokens_total", "Prompt tokens, reused ones included.")
+        self.cached_tokens = Counter("lucebox_cached_tokens_total", "Prompt tokens that were reused.")
+        self.generated_tokens = Counter("lucebox_generated_tokens_total", "Tokens generated.")
+        self.prefill_s = Counter("lucebox_prefill_seconds_total", "Engine time of prompts.")
+        self.decode_s = Counter("lucebox_decode_seconds_total", "Engine time of generated tokens.")
+        self.queue_s = Histogram("lucebox_queue_seconds", "From a request to its slot.")
+        self.first_token_s = Histogram("lucebox_first_token_seconds", "From a request to its first token.")
+        self.request_s = Histogram("lucebox_request_seconds", "From a request to its end.")
+        self.history: deque[RequestRecord] = deque(maxlen=HISTORY)
+        self._outcomes: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def record(self, record: RequestRecord) -> None:
+        self.queue_s.observe(record.queue_s)
+        self.request_s.observe(record.total_s)
+        with self._lock:
+            self.history.append(record)
+            key = (record.endpoint, record.outcome)
+            self._outcomes[key] = self._outcomes.get(key, 0) + 1
+
+    def records(self) -> list[RequestRecord]:
+        """The last requests that ended, the newest last."""
+        with self._lock:
+            return list(self.history)
+
+    def mean_request_s(self) -> float:
+        """Of the last requests; 1 before there are any."""
+        records = self.records()[-MEAN_OF:]
+        return sum(r.total_s - r.queue_s for r in records) / len(records) if records else 1.0
+
+    def lines(self) -> Iterable[str]:
+        """In Prometheus' text format."""
+        with self._lock:
+            outcomes = [
+                (f'{{endpoint="{endpoint}",outcome="{outcome}"}}', float(n))
+                for (endpoint, outcome), n in sorted(self._outcomes.items())
+            ]
+        yield from exposition("lucebox_requests_total", "counter", "Requests that ended, by outcome.", outcomes)
+        for metric in (
+            self.rejected, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.prefill_s,
+            self.decode_s, self.queue_s, self.first_token_s, self.request_s,
+        ):  # fmt: skip
+            yield from metric.lines()
+
+
+def exposition(name: str, kind: str, doc: str, rows: Iterable[tuple[str, float]]) -> Iterable[str]:
+    """One metric: rows of (suffix with labels, value)."""
+    yield f"# HELP {name} {doc}"
+    yield f"# TYPE {name} {kind}"
+    for suffix, value in rows:
+        yield f"{name}{suffix} {value:.10g}"

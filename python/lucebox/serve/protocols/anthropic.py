@@ -1,0 +1,264 @@
+"""POST /v1/messages and /v1/messages/count_tokens: what is sent, and the conversation in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.serve.errors import ApiError, anthropic_body
+from lucebox.serve.model import Limits
+from lucebox.serve.protocols.anthropic_stream import MessageWriter
+from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, Stop, sampling_of
+from lucebox.serve.protocols.kept_reasoning import kept_reasoning
+from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
+from lucebox.serve.rendering import Message
+from lucebox.serve.server import server_of
+from lucebox.serve.thinking import ThinkingRequest
+from lucebox.serve.tools import Tool, ToolChoice
+
+__all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
+
+# Claude Code puts a line before its system prompt that changes from call to call and means nothing to a model.
+BILLING_HEADER = "x-anthropic-billing-header:"
+
+
+class TextBlock(Body):
+    type: Literal["text"]
+    text: str
+    cache_control: Ignored = None
+    citations: Ignored = None
+
+
+class ThinkingBlock(Body):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+    cache_control: Ignored = None
+
+
+class RedactedThinkingBlock(Body):
+    type: Literal["redacted_thinking"]
+    data: Ignored = None
+
+
+class ToolUseBlock(Body):
+    type: Literal["tool_use"]
+    id: str
+    name: str = Field(min_length=1, max_length=256)
+    input: dict[str, Any]
+    cache_control: Ignored = None
+    caller: Ignored = None
+
+
+class ToolResultBlock(Body):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[TextBlock] | None = None
+    is_error: bool | None = None
+    cache_control: Ignored = None
+
+
+Block = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+]
+
+
+class InputMessage(Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ToolDefinition(Body):
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+    strict: bool | None = None
+    cache_control: Ignored = None
+    defer_loading: Ignored = None
+    eager_input_streaming: Ignored = None
+    input_examples: Ignored = None
+    allowed_callers: Ignored = None
+
+
+class Choice(Body):
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Body):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = Field(None, ge=1)
+    display: str | None = Field(None, description='"omitted" leaves the text of reasoning out of the answer.')
+
+
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class CountRequest(Body):
+    """Anthropic's count of a prompt's tokens."""
+
+    model: Name | None = None
+    messages: list[InputMessage] = Field(min_length=1)
+    system: str | list[TextBlock] | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Choice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    metadata: Ignored = None
+    context_management: Ignored = None
+    cache_control: Ignored = None
+    service_tier: Ignored = None
+    inference_geo: Ignored = None
+    speed: Ignored = None
+    safeguards: Ignored = None
+    diagnostics: Ignored = None
+
+
+class MessagesRequest(CountRequest, Sampled):
+    """Anthropic's messages."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    stop_sequences: list[Stop] | None = None
+
+
+def conversation_of(body: CountRequest) -> Conversation:
+    messages: list[Message] = []
+    if system := _system_text(body.system):
+        messages.append({"role": "system", "content": system})
+    for message in body.messages:
+        messages += _messages(message)
+    if not messages:
+        raise ApiError("invalid", "there is no text in any message", "messages")
+    return Conversation(
+        messages=messages,
+        tools=[_tool(tool) for tool in body.tools or []],
+        tool_choice=_tool_choice(body.tool_choice),
+        thinking=_thinking(body),
+        answer_format=_format(body),
+    )
+
+
+def _system_text(system: str | Sequence[TextBlock] | None) -> str:
+    blocks = [system] if isinstance(system, str) else [block.text for block in system or []]
+    return "\n\n".join(text for text in blocks if text and not text.startswith(BILLING_HEADER))
+
+
+def _messages(message: InputMessage) -> Iterator[Message]:
+    """A message of blocks as those a template knows: results of tools have messages of their own, in their place."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    if message.role == "assistant":
+        yield _assistant(message.content)
+        return
+    texts: list[str] = []
+    for block in message.content:
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+        elif isinstance(block, ToolResultBlock):
+            if texts:
+                yield {"role": message.role, "content": "\n".join(texts)}
+                texts = []
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result_text(block)}
+        else:
+            raise ApiError(
+                "invalid", f"a block of type {block.type!r} cannot stand in a {message.role} message", "messages"
+            )
+    if texts:
+        yield {"role": message.role, "content": "\n".join(texts)}
+
+
+def _assistant(blocks: Sequence[Block]) -> Message:
+    message: Message = {"role": "assistant", "content": "".join(b.text for b in blocks if isinstance(b, TextBlock))}
+    reasoning = [b.thinking or kept_reasoning(b.signature) for b in blocks if isinstance(b, ThinkingBlock)]
+    if any(reasoning):
+        message["reasoning_content"] = "".join(reasoning)
+    calls = [b for b in blocks if isinstance(b, ToolUseBlock)]
+    if calls:
+        message["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.input)}}
+            for c in calls
+        ]
+    return message
+
+
+def _result_text(block: ToolResultBlock) -> str:
+    content = block.content or ""
+    text = content if isinstance(content, str) else "\n".join(part.text for part in content)
+    return f"Error: {text}" if block.is_error and not text.lower().startswith("error") else text
+
+
+def _tool(tool: ToolDefinition) -> Tool:
+    return Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict))
+
+
+def _tool_choice(choice: Choice | None) -> ToolChoice:
+    if choice is None:
+        return ToolChoice()
+    parallel = not choice.disable_parallel_tool_use
+    if choice.type == "tool":
+        if choice.name is None:
+            raise ApiError("invalid", "a tool_choice of type 'tool' needs a name", "tool_choice.name")
+        return ToolChoice("required", (choice.name,), parallel)
+    if choice.type == "any":
+        return ToolChoice("required", (), parallel)
+    return ToolChoice("none" if choice.type == "none" else "auto", (), parallel)
+
+
+def _thinking(body: CountRequest) -> ThinkingRequest:
+    effort = body.output_config.effort if body.output_config else None
+    if body.thinking is None:
+        return ThinkingRequest("default", effort)
+    if body.thinking.type == "disabled":
+        return ThinkingRequest("off")
+    if body.thinking.type == "adaptive":
+        return ThinkingRequest("adaptive", effort)
+    return ThinkingRequest("on", effort, body.thinking.budget_tokens)
+
+
+def _format(body: CountRequest) -> AnswerFormat | None:
+    asked = body.output_format or (body.output_config and body.output_config.format)
+    return AnswerFormat("json_schema", asked.schema_) if asked else None
+
+
+router = APIRouter()
+
+
+@router.post("/v1/messages", **documented("Answers a conversation.", ANTHROPIC_ERRORS))
+async def messages(body: MessagesRequest, request: Request) -> Response:
+    server = server_of(request)
+    model = server.model.named(body.model)
+    conversation, sampling = conversation_of(body), sampling_of(body)
+    limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
+    requests = await server.prepared(lambda: server.model.chat(conversation, sampling, limits, "/v1/messages"))
+    writer = MessageWriter(model, omits_thinking=body.thinking is not None and body.thinking.display == "omitted")
+    if body.stream:
+        return server.stream(requests, writer, body.ignored())
+    return server.whole(requests, writer.whole, anthropic_body, body.ignored())
+
+
+@router.post("/v1/messages/count_tokens", **documented("Counts a prompt's tokens.", ANTHROPIC_ERRORS, streams=False))
+async def count_tokens(body: CountRequest, request: Request) -> Response:
+    server = server_of(request)
+    server.model.named(body.model)
+    conversation = conversation_of(body)
+    n = await server.prepared(lambda: server.model.count(conversation))
+    return JSONResponse({"input_tokens": n})

@@ -1,0 +1,157 @@
+"""Answers in Anthropic's form: a message of blocks, streamed or whole."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
+from lucebox.serve.delivery import sse
+from lucebox.serve.errors import ApiError, anthropic_error
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.kept_reasoning import keep_reasoning
+from lucebox.serve.protocols.openai_common import comment, timings
+from lucebox.serve.request import Finished, Item, Started
+
+__all__ = ["MessageWriter"]
+
+Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
+
+
+class MessageWriter:
+    """One answer. Blocks are open one at a time; a block ends when another kind of event comes."""
+
+    def __init__(self, model: str, *, omits_thinking: bool) -> None:
+        self._id = f"msg_{secrets.token_hex(12)}"
+        self._model = model
+        self._omits_thinking = omits_thinking
+        self._index = -1  # of the last block
+        self._open: Kind | None = None
+        self._reasoning = ""  # of the open block
+        self._has_calls = False
+        self._finished: Finished | None = None
+
+    def open(self) -> bytes:
+        return b""  # message_start has the number of cached tokens, which is known when the request has its slot
+
+    def write(self, index: int, item: Item) -> bytes:
+        match item:
+            case Started():
+                usage = _usage(item.prompt_tokens, item.cached_tokens, 0)
+                return _event("message_start", message=self._message([], None, None, usage)) + _event("ping")
+            case TextDelta(text):
+                return self._block("text", {"text": ""}) + self._delta("text_delta", text=text)
+            case ReasoningDelta(text):
+                data = self._block("thinking", {"thinking": "", "signature": ""})
+                self._reasoning += text
+                return data if self._omits_thinking else data + self._delta("thinking_delta", thinking=text)
+            case ToolStart(_, id, name):
+                self._has_calls = True
+                return self._end() + self._block("tool_use", {"id": id, "name": name, "input": {}})
+            case ToolArguments(_, delta):
+                return self._delta("input_json_delta", partial_json=delta)
+            case ToolEnd():
+                return self._end()
+            case Warning(text):
+                return comment(text)
+            case Finished():
+                self._finished = item
+        return b""
+
+    def close(self) -> bytes:
+        finished = self._finished
+        assert finished is not None
+        stop = {"stop_reason": _stop_reason(finished, self._has_calls), "stop_sequence": finished.stop_string}
+        message_delta = _event("message_delta", delta=stop, usage=_usage_of(finished), timings=timings(finished))
+        return self._end() + message_delta + _event("message_stop")
+
+    def fail(self, error: ApiError) -> bytes:
+        return sse(anthropic_error(error), "error")
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        answer = answers[0]
+        assert answer.finished is not None
+        finished = answer.finished
+        message = self._message(
+            [self._content(block) for block in answer.blocks],
+            _stop_reason(finished, bool(answer.calls)),
+            finished.stop_string,
+            _usage_of(finished),
+        )
+        message["timings"] = timings(finished)
+        return message | ({"warnings": answer.warnings} if answer.warnings else {})
+
+    def _content(self, block: Text | Reasoning | ToolCall) -> dict[str, Any]:
+        match block:
+            case Text(text):
+                return {"type": "text", "text": text}
+            case Reasoning(text):
+                shown = "" if self._omits_thinking else text
+                return {"type": "thinking", "thinking": shown, "signature": keep_reasoning(text)}
+            case ToolCall(id, name, arguments):
+                return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments or "{}")}
+
+    def _message(
+        self, content: list[Any], stop_reason: str | None, stop_sequence: str | None, usage: dict[str, int]
+    ) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": stop_sequence,
+            "usage": usage,
+        }
+
+    def _block(self, kind: Kind, fields: dict[str, Any]) -> bytes:
+        """Makes sure that a block of this kind is open."""
+        if self._open == kind:
+            return b""
+        ended = self._end()
+        self._open = kind
+        self._index += 1
+        return ended + _event("content_block_start", index=self._index, content_block={"type": kind, **fields})
+
+    def _delta(self, kind: str, **fields: str) -> bytes:
+        return _event("content_block_delta", index=self._index, delta={"type": kind, **fields})
+
+    def _end(self) -> bytes:
+        if self._open is None:
+            return b""
+        data = b""
+        if self._open == "thinking":
+            data = self._delta("signature_delta", signature=keep_reasoning(self._reasoning))
+            self._reasoning = ""
+        self._open = None
+        return data + _event("content_block_stop", index=self._index)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse({"type": kind, **fields}, kind)
+
+
+def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
+    """input_tokens are those that were not cached."""
+    return {
+        "input_tokens": prompt - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output,
+    }
+
+
+def _usage_of(finished: Finished) -> dict[str, int]:
+    usage = finished.usage
+    return _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+
+
+def _stop_reason(finished: Finished, has_calls: bool) -> str:
+    if finished.reason == "length":
+        return "max_tokens"
+    if has_calls:
+        return "tool_use"
+    return "stop_sequence" if finished.reason == "stop_string" else "end_turn"

@@ -1,0 +1,79 @@
+"""What the bodies of all protocols share: strict types, unknown fields refused, harmless ones named as ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lucebox.serve.errors import ApiError
+
+__all__ = ["Body", "Ignored", "Name", "Sampled", "Stop", "sampling_of", "stops_of"]
+
+Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
+"""A field that changes nothing here; it is named in the header `lucebox-ignored`."""
+
+Name = Annotated[str, Field(max_length=512)]
+Stop = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Body(BaseModel):
+    """Base of all parts of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    def ignored(self) -> list[str]:
+        """The ignored fields that were sent."""
+        extras = {name: info.json_schema_extra for name, info in type(self).model_fields.items()}
+        return sorted(
+            name
+            for name in self.model_fields_set
+            if isinstance(extra := extras.get(name), dict)
+            and extra.get("x-ignored")
+            and getattr(self, name) is not None
+        )
+
+
+class Sampled(Body):
+    """How tokens are chosen; what is absent is as the model recommends."""
+
+    temperature: float | None = Field(None, ge=0, le=100, description="0 is greedy.")
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="0 keeps all tokens.")
+
+
+class SampledMore(Sampled):
+    """The fields of OpenAI's older APIs, and lucebox's own."""
+
+    min_p: float | None = Field(None, ge=0, le=1)
+    typical_p: float | None = Field(None, gt=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    penalty_window: int | None = Field(None, ge=-1, le=2**31 - 1, description="Tokens repetition_penalty looks at.")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, description="Added to the logits of these token ids."
+    )
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    ignore_eos: bool | None = Field(None, description="Do not end at the model's end tokens.")
+
+
+def sampling_of(body: Sampled) -> dict[str, Any]:
+    """The fields of `Sampling` that were sent."""
+    names = [*SampledMore.model_fields] if isinstance(body, SampledMore) else [*Sampled.model_fields]
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if "logit_bias" in given:
+        given["logit_bias"] = _token_biases(given["logit_bias"])
+    return given
+
+
+def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in biases.items()}
+    except ValueError:
+        raise ApiError("invalid", "logit_bias must have token ids for keys", "logit_bias") from None
+
+
+def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
+    return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)

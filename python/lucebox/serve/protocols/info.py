@@ -1,0 +1,201 @@
+"""Routes that say what the server is: models, tokens, properties, health, metrics, and what clients of other servers
+probe."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from lucebox import __version__
+from lucebox.errors import LuceboxError
+from lucebox.serve.errors import ApiError, from_lucebox
+from lucebox.serve.protocols.body import Body, Name
+from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.server import Server, server_of
+from lucebox.serve.status import metrics_text, status_document
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+NOT_SHOWN = frozenset({"logit_bias", "logprobs", "stop", "stop_ids", "ignore_eos"})
+
+
+class TokenizeRequest(Body):
+    content: str | None = Field(None, description="The text.")
+    prompt: str | None = Field(None, description="The same under another name.")
+    model: Name | None = None
+    add_special: bool = Field(False, description="Put the begin-of-text token in front, where the model has one.")
+    parse_special: bool = Field(True, description="Control tokens written in the text become those tokens.")
+
+
+class DetokenizeRequest(Body):
+    tokens: list[int]
+    model: Name | None = None
+
+
+@router.get("/health", **documented("Whether the process answers.", ERRORS, streams=False))
+@router.get("/health/live", **documented("Whether the process answers.", ERRORS, streams=False))
+async def live() -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/health/ready", **documented("Whether requests are taken.", ERRORS, streams=False))
+async def ready(request: Request) -> Response:
+    is_ready = server_of(request).scheduler.is_accepting
+    return JSONResponse({"status": "ok" if is_ready else "closing"}, 200 if is_ready else 503)
+
+
+@router.get("/v1/models", **documented("The models there are.", ERRORS, streams=False))
+async def models(request: Request, client_version: str | None = None) -> Response:
+    """With Codex's parameter `client_version` also in the form of its catalogue."""
+    server = server_of(request)
+    document: dict[str, Any] = {"object": "list", "data": [_model(server)]}
+    if client_version is not None:
+        document["models"] = [_codex_entry(server)]
+    return JSONResponse(document)
+
+
+@router.get("/v1/models/{name:path}", **documented("One model.", ERRORS, streams=False))
+async def model(name: str, request: Request) -> Response:
+    server = server_of(request)
+    return JSONResponse({**_model(server), "id": server.model.named(name)})
+
+
+def _model(server: Server) -> dict[str, Any]:
+    model = server.model
+    created = datetime.fromtimestamp(model.created, timezone.utc)
+    return {
+        "id": model.name,
+        "object": "model",
+        "type": "model",
+        "display_name": model.name,
+        "created": model.created,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "owned_by": "lucebox",
+        "context_length": model.context,
+        "max_context_length": model.llm.info.context_length,
+        "max_model_len": model.context,
+    }
+
+
+def _codex_entry(server: Server) -> dict[str, Any]:
+    efforts = [{"effort": effort, "description": effort} for effort in ("low", "medium", "high")]
+    return {
+        "slug": server.model.name,
+        "display_name": server.model.name,
+        "description": f"{server.model.name} on lucebox",
+        "default_reasoning_level": "medium",
+        "supported_reasoning_levels": efforts,
+        "shell_type": "shell_command",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": 0,
+        "context_window": server.model.context,
+        "supports_reasoning_summaries": False,
+        "supports_parallel_tool_calls": True,
+    }
+
+
+@router.post("/v1/tokenize", **documented("The tokens of a text.", ERRORS, streams=False))
+@router.post("/tokenize", include_in_schema=False)
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    model = server_of(request).model
+    model.named(body.model)
+    text = body.content if body.content is not None else body.prompt
+    if text is None:
+        raise ApiError("invalid", "content is missing", "content")
+    tokenizer = model.llm.tokenizer
+    has_bos = body.add_special and tokenizer.bos_id is not None
+    try:
+        ids = await server_of(request).prepared(
+            lambda: tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
+        )
+    except LuceboxError as error:
+        raise from_lucebox(error) from error
+    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": model.context})
+
+
+@router.post("/v1/detokenize", **documented("The text of tokens.", ERRORS, streams=False))
+@router.post("/detokenize", include_in_schema=False)
+async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+    model = server_of(request).model
+    model.named(body.model)
+    try:
+        text = model.llm.detokenize(body.tokens)
+    except LuceboxError as error:
+        raise from_lucebox(error) from error
+    return JSONResponse({"content": text, "prompt": text})
+
+
+@router.get("/props", **documented("What the server is, as llama.cpp's clients ask for it.", ERRORS, streams=False))
+@router.get("/v1/props", include_in_schema=False)
+async def props(request: Request) -> Response:
+    server = server_of(request)
+    model, llm = server.model, server.model.llm
+    template = llm.chat_template
+    sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
+    params = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in NOT_SHOWN}
+    return JSONResponse(
+        {
+            "default_generation_settings": {"n_ctx": model.context, "params": params},
+            "total_slots": server.scheduler.n_slots,
+            "model_alias": model.name,
+            "chat_template": template.sources["default"] if template else "",
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"lucebox {__version__}",
+            "model": {
+                "name": llm.info.name,
+                "architecture": llm.info.architecture,
+                "n_params": llm.info.n_params,
+                "context": model.context,
+                "max_context": llm.info.context_length,
+            },
+            "engine": {"target": llm.options.target, "device": llm.device, "kernels": llm.kernels},
+        }
+    )
+
+
+@router.get("/status", **documented("What the server is doing; no text of any request.", ERRORS, streams=False))
+async def status(request: Request) -> Response:
+    return JSONResponse(status_document(server_of(request)))
+
+
+@router.get(
+    "/metrics",
+    summary="Prometheus' text format.",
+    response_class=PlainTextResponse,
+    responses={401: ERRORS[401], 403: ERRORS[403]},
+)
+async def metrics(request: Request) -> Response:
+    return PlainTextResponse(metrics_text(server_of(request)), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/api/tags", **documented("The models, as Ollama's clients ask for them.", ERRORS, streams=False))
+async def tags(request: Request) -> Response:
+    server = server_of(request)
+    info = server.model.llm.info
+    entry = {
+        "name": server.model.name,
+        "model": server.model.name,
+        "modified_at": _model(server)["created_at"],
+        "size": info.file_bytes,
+        "details": {
+            "format": "gguf" if info.path.endswith(".gguf") else "safetensors",
+            "family": info.architecture,
+            "context_length": server.model.context,
+        },
+    }
+    return JSONResponse({"models": [entry]})
+
+
+@router.get("/api/version", **documented("The server's version.", ERRORS, streams=False))
+@router.get("/version", **documented("The server's version.", ERRORS, streams=False))
+async def version() -> Response:
+    return JSONResponse({"version": __version__})

@@ -1,0 +1,80 @@
+"""What OpenAI's chat and text completions share in their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lucebox.results import TokenLogprob
+from lucebox.serve.protocols.body import Body, Ignored
+from lucebox.serve.request import Finished
+from lucebox.text import Tokenizer
+
+__all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "timings", "usage"]
+
+
+LEAST = -9999.0  # JSON has no infinity
+DONE = b"data: [DONE]\n\n"
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: Ignored = None
+
+
+def usage(finished: Sequence[Finished]) -> dict[str, Any]:
+    """Of several answers; those to one prompt (n) count it each time, as it was computed or reused each time."""
+    prompt = sum(f.usage.prompt_tokens for f in finished)
+    completion = sum(f.usage.completion_tokens for f in finished)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(f.usage.cached_tokens for f in finished)},
+        "completion_tokens_details": {"reasoning_tokens": sum(f.reasoning_tokens for f in finished)},
+    }
+
+
+def timings(finished: Finished) -> dict[str, float]:
+    """lucebox's own: where the time went, in milliseconds."""
+    times = finished.timings
+    return {
+        "queue_ms": round(1e3 * finished.queue_s, 2),
+        "prefill_ms": round(1e3 * times.prefill_s, 2),
+        "decode_ms": round(1e3 * times.decode_s, 2),
+        "prefill_tokens_per_second": round(times.prefill_tok_s, 2),
+        "decode_tokens_per_second": round(times.decode_tok_s, 2),
+    }
+
+
+def comment(text: str) -> bytes:
+    """A line of a stream that clients pass over."""
+    return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
+
+
+class LogprobWriter:
+    """Log probabilities with the tokens' text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def chat(self, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+        return [
+            {**self._entry(t.id, t.logprob), "top_logprobs": [self._entry(id, value) for id, value in t.top]}
+            for t in tokens
+        ]
+
+    def completion(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {
+            "tokens": [self._text(t.id) for t in tokens],
+            "token_logprobs": [max(t.logprob, LEAST) for t in tokens],
+            "top_logprobs": [{self._text(id): max(value, LEAST) for id, value in t.top} for t in tokens],
+            "text_offset": [],
+        }
+
+    def _text(self, token_id: int) -> str:
+        return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self._tokenizer.token_bytes(token_id)
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, LEAST), "bytes": list(data)}

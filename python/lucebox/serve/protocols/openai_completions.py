@@ -1,0 +1,153 @@
+"""POST /v1/completions: raw text goes on."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lucebox.results import TokenLogprob
+from lucebox.serve.answer import Answer
+from lucebox.serve.delivery import sse
+from lucebox.serve.errors import ApiError, openai_body, openai_error
+from lucebox.serve.events import TextDelta
+from lucebox.serve.model import Limits
+from lucebox.serve.protocols.body import Ignored, Name, SampledMore, Stop, sampling_of, stops_of
+from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, timings, usage
+from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.request import Finished, GenerationRequest, Item
+from lucebox.serve.server import Server, server_of
+
+__all__ = ["CompletionRequest", "router"]
+
+DEFAULT_MAX_TOKENS = 16  # as OpenAI has it: a continuation need not come to an end by itself
+
+
+class CompletionRequest(SampledMore):
+    """OpenAI's text completion."""
+
+    model: Name | None = None
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one prompt or several.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1, description="16 where it is absent.")
+    stop: Stop | list[Stop] | None = None
+    n: int | None = Field(None, ge=1, le=16)
+    echo: bool | None = Field(None, description="The prompt in front of each text.")
+    logprobs: int | None = Field(None, ge=0, le=20)
+    user: Ignored = None
+    store: Ignored = None
+    metadata: Ignored = None
+
+
+def prompts_of(body: CompletionRequest) -> list[str | list[int]]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise ApiError("invalid", "prompt is empty", "prompt")
+    if isinstance(prompt[0], int):
+        return [[token for token in prompt if isinstance(token, int)]]
+    return [one for one in prompt if not isinstance(one, int)]
+
+
+def finish_reason(finished: Finished) -> str:
+    return "length" if finished.reason == "length" else "stop"
+
+
+class CompletionWriter:
+    """The stream of a completion, and its document."""
+
+    def __init__(self, body: CompletionRequest, model: str, heads: Sequence[str], logprobs: LogprobWriter) -> None:
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._echoed = heads  # what stands before each text
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage is True
+        self._with_logprobs = body.logprobs is not None
+        self._logprobs = logprobs
+        self._pending: list[list[TokenLogprob]] = [[] for _ in heads]
+        self._finished: list[Finished] = []
+
+    def open(self) -> bytes:
+        return b"".join(self._chunk(i, text) for i, text in enumerate(self._echoed) if text)
+
+    def write(self, index: int, item: Item) -> bytes:
+        match item:
+            case TextDelta(text):
+                return self._chunk(index, text)
+            case TokenLogprob():
+                self._pending[index].append(item)
+            case Finished():
+                self._finished.append(item)
+                return self._chunk(index, "", finish_reason(item))
+        return b""
+
+    def close(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        totals = {"usage": usage(self._finished), "timings": timings(self._finished[0])}
+        return sse({**self._head, "choices": [], **totals}) + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        return sse(openai_error(error))
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        finished = [answer.finished for answer in answers if answer.finished is not None]
+        choices = [
+            self._choice(i, self._echoed[i] + answer.text, answer.logprobs, finish_reason(finished[i]))
+            for i, answer in enumerate(answers)
+        ]
+        return {**self._head, "choices": choices, "usage": usage(finished), "timings": timings(finished[0])}
+
+    def _chunk(self, index: int, text: str, reason: str | None = None) -> bytes:
+        chunk = {**self._head, "choices": [self._choice(index, text, self._pending[index], reason)]}
+        self._pending[index] = []
+        if self._with_usage:
+            chunk["usage"] = None
+        return sse(chunk)
+
+    def _choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], reason: str | None) -> dict[str, Any]:
+        logprobs = self._logprobs.completion(tokens) if self._with_logprobs else None
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", **documented("Goes on with a text.", ERRORS))
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    server = server_of(request)
+    model = server.model.named(body.model)
+    if body.echo and body.logprobs is not None:
+        raise ApiError("invalid", "echo cannot be had together with logprobs", "echo")
+    requests, heads = await server.prepared(lambda: _prepared(server, body))
+    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
+    if body.stream:
+        return server.stream(requests, writer, body.ignored())
+    return server.whole(requests, writer.whole, openai_body, body.ignored())
+
+
+def _prepared(server: Server, body: CompletionRequest) -> tuple[list[GenerationRequest], list[str]]:
+    """The requests of all prompts, and what is echoed before each."""
+    sampling = sampling_of(body)
+    if body.logprobs is not None:
+        sampling["logprobs"] = body.logprobs
+    limits = Limits(body.max_tokens or DEFAULT_MAX_TOKENS, stops_of(body.stop))
+    requests: list[GenerationRequest] = []
+    heads: list[str] = []
+    for prompt in prompts_of(body):
+        some = server.model.complete(prompt, sampling, limits, "/v1/completions", body.n or 1)
+        text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
+        requests += some
+        heads += [text if body.echo else ""] * len(some)
+    return requests, heads

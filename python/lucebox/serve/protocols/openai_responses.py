@@ -1,0 +1,335 @@
+"""POST /v1/responses: what is sent, and the conversation in it; and the responses that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.serve.delivery import Failure
+from lucebox.serve.errors import ApiError, openai_body
+from lucebox.serve.model import Limits
+from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, sampling_of
+from lucebox.serve.protocols.kept_reasoning import kept_reasoning
+from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.responses_stream import ResponseWriter
+from lucebox.serve.rendering import Message
+from lucebox.serve.responses_store import Kept
+from lucebox.serve.server import server_of
+from lucebox.serve.thinking import ThinkingRequest
+from lucebox.serve.tools import Tool, ToolChoice
+
+__all__ = ["ResponsesRequest", "conversation_of", "router"]
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class TextPart(Body):
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+    annotations: Ignored = None
+    logprobs: Ignored = None
+
+
+class RefusalPart(Body):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class MessageItem(Body):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[TextPart | RefusalPart]
+    id: Ignored = None
+    status: Ignored = None
+    phase: Ignored = None
+
+
+class CallItem(Body):
+    type: Literal["function_call"]
+    call_id: str
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+    namespace: str | None = None
+    id: Ignored = None
+    status: Ignored = None
+
+
+class CallOutputItem(Body):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[TextPart]
+    id: Ignored = None
+    status: Ignored = None
+
+
+class ReasoningItem(Body):
+    type: Literal["reasoning"]
+    summary: list[TextPart] | None = None
+    content: list[TextPart] | None = None
+    encrypted_content: str | None = None
+    id: Ignored = None
+    status: Ignored = None
+
+
+InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
+
+
+class FunctionTool(Body):
+    type: Literal["function"]
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: Ignored = None
+
+
+class Namespace(Body):
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: list[FunctionTool]
+
+
+class HostedTool(Body):
+    """A tool that OpenAI runs itself. There is none here, so the model is not told of it."""
+
+    model_config = Body.model_config | {"extra": "allow"}
+    type: Literal["web_search", "web_search_preview", "local_shell", "image_generation", "tool_search"]
+
+
+ToolItem = Annotated[FunctionTool | Namespace | HostedTool, Field(discriminator="type")]
+
+
+class ChosenTool(Body):
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[ChosenTool]
+
+
+class PlainFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextConfig(Body):
+    format: Annotated[PlainFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Ignored = None
+
+
+class ReasoningConfig(Body):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = Field(
+        None, description="Reasoning is sent as a summary, unabridged."
+    )
+    generate_summary: Ignored = None
+    context: Ignored = None
+
+
+class ResponsesRequest(Sampled):
+    """OpenAI's responses."""
+
+    model: Name | None = None
+    input: str | list[InputItem]
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    tools: list[ToolItem] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    store: bool | None = Field(None, description="Keep the response, in memory, for a while; true where absent.")
+    previous_response_id: str | None = None
+    include: list[str] | None = Field(None, description="reasoning.encrypted_content is given; others are not.")
+    metadata: dict[str, str] | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    client_metadata: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    safety_identifier: Ignored = None
+    service_tier: Ignored = None
+    stream_options: Ignored = None
+    user: Ignored = None
+
+
+def conversation_of(body: ResponsesRequest, before: Sequence[Message]) -> Conversation:
+    """before: the messages of the response this one goes on from."""
+    messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    messages += before
+    if isinstance(body.input, str):
+        messages.append({"role": "user", "content": body.input})
+    else:
+        messages += messages_of(body.input)
+    if not any(message["role"] != "system" for message in messages):
+        raise ApiError("invalid", "there is no message to answer", "input")
+    return Conversation(
+        messages=messages,
+        tools=[_tool(tool) for tool, _ in functions_of(body)],
+        tool_choice=_tool_choice(body),
+        thinking=_thinking(body.reasoning),
+        answer_format=_format(body.text),
+    )
+
+
+def messages_of(items: Sequence[InputItem]) -> list[Message]:
+    """Reasoning, text and calls that follow each other are one turn of the assistant's, as templates have it."""
+    messages: list[Message] = []
+    for item in items:
+        match item:
+            case MessageItem():
+                role = "system" if item.role == "developer" else item.role
+                if role != "assistant":
+                    messages.append({"role": role, "content": _text(item.content)})
+                    continue
+                turn = _turn(messages)
+                turn["content"] += _text(item.content)
+            case ReasoningItem():
+                shown = "".join(part.text for part in (item.content or item.summary or []))
+                if text := kept_reasoning(item.encrypted_content) or shown:
+                    turn = _turn(messages)
+                    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+            case CallItem():
+                call = {"name": item.name, "arguments": item.arguments}
+                _turn(messages).setdefault("tool_calls", []).append(
+                    {"id": item.call_id, "type": "function", "function": call}
+                )
+            case CallOutputItem():
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+    return messages
+
+
+def _turn(messages: list[Message]) -> Message:
+    """The assistant's turn at the end, begun if there is none."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
+    """All functions, and the namespace each is from."""
+    found: list[tuple[FunctionTool, str | None]] = []
+    for tool in body.tools or []:
+        if isinstance(tool, FunctionTool):
+            found.append((tool, None))
+        elif isinstance(tool, Namespace):
+            found += [(function, tool.name) for function in tool.tools]
+    return found
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    return Tool(tool.name, tool.description or "", parameters, bool(tool.strict))
+
+
+def _tool_choice(body: ResponsesRequest) -> ToolChoice:
+    parallel = body.parallel_tool_calls is not False
+    match body.tool_choice:
+        case ChosenTool(name=name):
+            return ToolChoice("required", (name,), parallel)
+        case AllowedTools(mode=mode, tools=tools):
+            return ToolChoice(mode, tuple(tool.name for tool in tools), parallel)
+        case None:
+            return ToolChoice("auto", (), parallel)
+        case mode:
+            return ToolChoice(mode, (), parallel)
+
+
+def _thinking(reasoning: ReasoningConfig | None) -> ThinkingRequest:
+    if reasoning is None or reasoning.effort is None:
+        return ThinkingRequest()
+    return ThinkingRequest("off") if reasoning.effort == "none" else ThinkingRequest("on", reasoning.effort)
+
+
+def _format(text: TextConfig | None) -> AnswerFormat | None:
+    match text and text.format:
+        case JsonObjectFormat():
+            return AnswerFormat("json_object")
+        case JsonSchemaFormat(schema_=schema):
+            return AnswerFormat("json_schema", schema)
+    return None
+
+
+router = APIRouter()
+
+
+@router.post("/v1/responses", **documented("Answers a conversation.", ERRORS))
+async def create_response(body: ResponsesRequest, request: Request) -> Response:
+    server = server_of(request)
+    model = server.model.named(body.model)
+    before = server.responses.get(body.previous_response_id).messages if body.previous_response_id else []
+    conversation, sampling = conversation_of(body, before), sampling_of(body)
+    limits = Limits(body.max_output_tokens)
+    hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
+    ignored = [*body.ignored(), *hosted]
+    namespaces = {function.name: namespace for function, namespace in functions_of(body) if namespace}
+    sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
+    # The messages to go on from are without the instructions: those are each request's own.
+    history = conversation.messages[1:] if body.instructions else conversation.messages
+    writer = ResponseWriter(sent, model, namespaces)
+    if body.store is not False:
+        writer.keep = lambda document, turn: server.responses.put(Kept(document, [*history, turn], sent["input"]))
+    try:
+        requests = await server.prepared(lambda: server.model.chat(conversation, sampling, limits, "/v1/responses"))
+    except ApiError as error:
+        if body.stream and error.kind == "too_long":  # Codex looks for it in the stream only
+            return Failure(writer, error)
+        raise
+    if body.stream:
+        return server.stream(requests, writer, ignored, name=writer.id)
+    return server.whole(requests, writer.whole, openai_body, ignored)
+
+
+@router.get("/v1/responses/{response_id}", **documented("A response that was kept.", ERRORS, streams=False))
+async def retrieve(response_id: str, request: Request) -> Response:
+    return JSONResponse(server_of(request).responses.get(response_id).document)
+
+
+@router.get("/v1/responses/{response_id}/input_items", **documented("What it answered.", ERRORS, streams=False))
+async def input_items(response_id: str, request: Request) -> Response:
+    sent = server_of(request).responses.get(response_id).input
+    items = [{"type": "message", "role": "user", "content": sent}] if isinstance(sent, str) else sent
+    return JSONResponse({"object": "list", "data": items, "has_more": False})
+
+
+@router.delete("/v1/responses/{response_id}", **documented("Forgets a response.", ERRORS, streams=False))
+async def delete(response_id: str, request: Request) -> Response:
+    server_of(request).responses.delete(response_id)
+    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post("/v1/responses/{response_id}/cancel", **documented("Ends a response early.", ERRORS, streams=False))
+async def cancel(response_id: str, request: Request) -> Response:
+    """One that is being streamed ends with response.failed; one that has ended stays as it is."""
+    server = server_of(request)
+    server.responses.cancel(response_id)
+    kept = server.responses.find(response_id)
+    return JSONResponse(kept.document if kept else {"id": response_id, "object": "response", "status": "cancelled"})

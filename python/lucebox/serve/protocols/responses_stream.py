@@ -1,0 +1,239 @@
+"""Answers in the form of OpenAI's responses: output items, streamed with an event for each step or sent whole."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lucebox.serve.answer import Answer, Block, Reasoning, Text, ToolCall
+from lucebox.serve.delivery import sse
+from lucebox.serve.errors import ApiError, openai_error
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.kept_reasoning import keep_reasoning
+from lucebox.serve.protocols.openai_common import comment, timings
+from lucebox.serve.rendering import Message
+from lucebox.serve.request import Finished, Item
+
+__all__ = ["ResponseWriter"]
+
+ECHOED: dict[str, Any] = {  # fields of a request that its response repeats, and what they are where it has none
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "truncation": "disabled",
+}
+
+
+class ResponseWriter:
+    """One response.
+
+    sent: the request's fields. namespaces: of functions by name, where they have one.
+    """
+
+    def __init__(self, sent: Mapping[str, Any], model: str, namespaces: Mapping[str, str]) -> None:
+        self.id = f"resp_{secrets.token_hex(24)}"
+        self.keep: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
+        """Called with the document of a response that is whole, and the turn that continues the conversation."""
+        self._created = int(time.time())
+        self._model = model
+        self._namespaces = namespaces
+        self._echo = {name: sent.get(name, default) for name, default in ECHOED.items()}
+        self._summarises = (sent.get("reasoning") or {}).get("summary") not in (None, "none")
+        self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
+        self._n_events = 0
+        self._answer = Answer()
+        self._items: list[dict[str, Any]] = []  # that have ended
+        self._open: Block | None = None
+        self._open_id = ""
+
+    # --- streamed
+
+    def open(self) -> bytes:
+        document = self._document("in_progress", [])
+        return self._event("response.created", response=document) + self._event(
+            "response.in_progress", response=document
+        )
+
+    def write(self, index: int, item: Item) -> bytes:
+        self._answer.take(item)
+        match item:
+            case TextDelta(text):
+                return self._begun(Text) + self._part_event("response.output_text.delta", delta=text, logprobs=[])
+            case ReasoningDelta(text):
+                return self._begun(Reasoning) + self._part_event(f"{self._reasoning_kind}.delta", delta=text)
+            case ToolStart():
+                return self._end() + self._begun(ToolCall)
+            case ToolArguments(_, delta):
+                return self._item_event("response.function_call_arguments.delta", delta=delta)
+            case ToolEnd():
+                return self._end()
+            case Warning(text):
+                return comment(text)
+        return b""
+
+    def close(self) -> bytes:
+        ended = self._end()
+        document = self._finished_document(self._answer, self._items)
+        kind = "response.incomplete" if document["status"] == "incomplete" else "response.completed"
+        return ended + self._event(kind, response=document)
+
+    def fail(self, error: ApiError) -> bytes:
+        told = openai_error(error)["error"]
+        status = "cancelled" if error.kind == "cancelled" else "failed"
+        document = self._document(status, self._items)
+        document["error"] = {"code": told["code"] or "server_error", "message": told["message"]}
+        return self._event("response.failed", response=document)
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        answer = answers[0]
+        return self._finished_document(answer, [self._item(block, _new_id(block)) for block in answer.blocks])
+
+    # --- items: one is open at a time
+
+    def _begun(self, kind: type[Block]) -> bytes:
+        """Makes sure that an item of this kind is open."""
+        if isinstance(self._open, kind):
+            return b""
+        ended = self._end()
+        self._open = block = self._answer.blocks[-1]
+        self._open_id = _new_id(block)
+        empty = ToolCall(block.id, block.name) if isinstance(block, ToolCall) else type(block)("")
+        item = self._item(empty, self._open_id) | {"status": "in_progress"}
+        if not isinstance(block, ToolCall):
+            item |= {"content": []} if isinstance(block, Text) else {"content": [], "summary": []}
+        data = ended + self._event("response.output_item.added", output_index=len(self._items), item=item)
+        if isinstance(block, Text):
+            data += self._part_event("response.content_part.added", part=_text_part(""))
+        elif isinstance(block, Reasoning) and self._summarises:
+            data += self._part_event("response.reasoning_summary_part.added", part={"type": "summary_text", "text": ""})
+        return data
+
+    def _end(self) -> bytes:
+        """Ends the item that is open."""
+        block = self._open
+        if block is None:
+            return b""
+        item = self._item(block, self._open_id)
+        if isinstance(block, Text):
+            data = self._part_event("response.output_text.done", text=block.text, logprobs=[])
+            data += self._part_event("response.content_part.done", part=_text_part(block.text))
+        elif isinstance(block, ToolCall):
+            done = {"name": block.name, "arguments": block.arguments}
+            data = self._item_event("response.function_call_arguments.done", **done)
+        else:
+            data = self._part_event(f"{self._reasoning_kind}.done", text=block.text)
+            if self._summarises:
+                part = {"type": "summary_text", "text": block.text}
+                data += self._part_event("response.reasoning_summary_part.done", part=part)
+        data += self._event("response.output_item.done", output_index=len(self._items), item=item)
+        self._items.append(item)
+        self._open = None
+        return data
+
+    def _item(self, block: Block, item_id: str) -> dict[str, Any]:
+        match block:
+            case Text(text):
+                item = {"type": "message", "role": "assistant", "content": [_text_part(text)]}
+            case ToolCall(id, name, arguments):
+                item = {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
+                if name in self._namespaces:
+                    item["namespace"] = self._namespaces[name]
+            case Reasoning(text):
+                shown = [{"type": "summary_text", "text": text}] if self._summarises and text else []
+                item = {"type": "reasoning", "summary": shown}
+                if not self._summarises:
+                    item["content"] = [{"type": "reasoning_text", "text": text}]
+                if self._encrypts:
+                    item["encrypted_content"] = keep_reasoning(text)
+        return {"id": item_id, **item, "status": "completed"}
+
+    @property
+    def _reasoning_kind(self) -> str:
+        return "response.reasoning_summary_text" if self._summarises else "response.reasoning_text"
+
+    # --- documents and events
+
+    def _document(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "model": self._model,
+            "output": output,
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+            "background": False,
+            **self._echo,
+        }
+
+    def _finished_document(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
+        finished = answer.finished
+        assert finished is not None
+        is_cut = finished.reason == "length"
+        document = self._document("incomplete" if is_cut else "completed", output)
+        if is_cut:
+            document["incomplete_details"] = {"reason": "max_output_tokens"}
+        document |= {"completed_at": int(time.time()), "usage": _usage(finished), "timings": timings(finished)}
+        if answer.warnings:
+            document["warnings"] = answer.warnings
+        self.keep(document, _turn(answer))
+        return document
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        data = sse({"type": kind, "sequence_number": self._n_events, **fields}, kind)
+        self._n_events += 1
+        return data
+
+    def _item_event(self, kind: str, **fields: Any) -> bytes:
+        return self._event(kind, item_id=self._open_id, output_index=len(self._items), **fields)
+
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
+        """Items have one part here."""
+        index = "summary_index" if "summary" in kind else "content_index"
+        return self._item_event(kind, **{index: 0}, **fields)
+
+
+def _new_id(block: Block) -> str:
+    prefix = {Text: "msg", Reasoning: "rs", ToolCall: "fc"}[type(block)]
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _turn(answer: Answer) -> Message:
+    """The answer as a message of a conversation that goes on."""
+    message: Message = {"role": "assistant", "content": answer.text}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message
+
+
+def _usage(finished: Finished) -> dict[str, Any]:
+    usage = finished.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,69 @@
+"""The app under uvicorn, until a signal ends it."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from lucebox.api import LLM
+from lucebox.serve.app import create_app
+from lucebox.serve.connection import limited_connection
+from lucebox.serve.settings import ServeSettings
+
+__all__ = ["serve"]
+
+BACKLOG = 256  # connections the system may hold for us
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if not self.started:
+            return
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        scheme = "https" if self.config.is_ssl else "http"
+        self._on_start(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+
+
+def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None]) -> None:
+    """Serves a model until SIGINT or SIGTERM; answers in progress are given time to end. `on_start` is told the address
+    and the number of slots.
+
+    Raises:
+        InvalidRequestError: the address is public and there is no key.
+        OutOfMemoryError: the slots do not fit.
+    """
+    settings.check_exposure()
+    app = create_app(llm, settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host.strip("[]"),
+        port=settings.port,
+        http=limited_connection(settings.body_timeout, settings.write_timeout),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=math.ceil(settings.drain),
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+    )
+    # uvicorn raises the signal again when it is done; it has been obeyed by then.
+    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,248 @@
+"""Who computes next. One thread owns the engine; requests wait in a bounded queue for one of its sessions (slots), and
+those that have one take turns.
+
+A turn is a prefill chunk or a token. It goes to the job that has had the least of the engine's time, so a long prompt
+costs a short answer one chunk of waiting, which it then makes up. Batching would give one turn to several jobs that
+decode: `_run` chooses, `Work.step` computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from lucebox.api import LLM
+from lucebox.errors import LuceboxError
+from lucebox.serve.channel import Sink
+from lucebox.serve.errors import ApiError, from_lucebox, overloaded
+from lucebox.serve.metrics import Metrics, RequestRecord
+from lucebox.serve.prefix_cache import PrefixCache, append_ends
+from lucebox.serve.request import Failed, Finished, GenerationRequest
+from lucebox.serve.work import Job, Slot, Work, turn_ends
+
+__all__ = ["Scheduler"]
+
+log = logging.getLogger("lucebox.serve")
+
+MAX_RETRY_AFTER = 60
+CANCELLED = ApiError("cancelled", "the request was cancelled")
+CLOSING = ApiError("overloaded", "the server is shutting down", retry_after=5)
+
+
+class Scheduler:
+    """Runs jobs on the sessions of one model until it is closed."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        slots: int = 1,
+        max_queue: int = 64,
+        request_timeout_s: float = math.inf,
+        cache: PrefixCache | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        self._llm = llm
+        self.cache = cache or PrefixCache(0)
+        self._max_queue = max_queue
+        self._request_timeout_s = request_timeout_s
+        self._slots = [Slot(session) for session in llm.sessions(slots)]
+        self._free = list(self._slots)
+        self._queue: deque[Job] = deque()
+        self._works: list[Work] = []
+        self._changed = threading.Condition()
+        self._is_draining = self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="lucebox-engine", daemon=True)
+        self._thread.start()
+
+    # --- from any thread
+
+    @property
+    def n_slots(self) -> int:
+        return len(self._slots)
+
+    @property
+    def is_accepting(self) -> bool:
+        return not self._is_draining and self._thread.is_alive()
+
+    def counts(self) -> tuple[int, int]:
+        """Jobs that wait, and jobs on a slot."""
+        with self._changed:
+            return len(self._queue), len(self._works)
+
+    def submit(self, requests: Sequence[GenerationRequest], sinks: Sequence[Sink]) -> list[Job]:
+        """Queues all of the requests or none; each one's items go to its sink, the last is Finished or Failed.
+
+        Raises:
+            ApiError: the queue is full, or the scheduler is closing.
+        """
+        deadline = time.perf_counter() + self._request_timeout_s
+        jobs = [Job(request, sink, deadline) for request, sink in zip(requests, sinks, strict=True)]
+        with self._changed:
+            if self._is_draining:
+                raise CLOSING
+            if len(self._queue) + len(jobs) > self._max_queue + len(self._free):
+                self.metrics.rejected.add(1)
+                raise overloaded(f"the queue is full: {len(self._queue)} requests wait", self._retry_after())
+            self._queue.extend(jobs)
+            self._changed.notify()
+        return jobs
+
+    def cancel(self, job: Job) -> None:
+        """Ends a job before its next turn; does nothing once it has ended."""
+        with self._changed:
+            was_waiting = job in self._queue
+            if was_waiting:
+                self._queue.remove(job)
+            job.is_cancelled = True  # the thread looks before every turn
+        if was_waiting:
+            self._fail(job, CANCELLED)
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Takes no more jobs, gives those that are there `drain_s` seconds to end, and stops the thread."""
+        with self._changed:
+            self._is_draining = True
+            self._changed.wait_for(lambda: not self._queue and not self._works, drain_s)
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self.cache.close()
+
+    def _retry_after(self) -> int:
+        rounds = (len(self._queue) + 1) / len(self._slots)
+        return max(1, min(MAX_RETRY_AFTER, math.ceil(rounds * self.metrics.mean_request_s())))
+
+    # --- the engine's thread
+
+    def _run(self) -> None:
+        while self._wait():
+            self._drop_ended()
+            for job, slot in self._admit():
+                self._start(job, slot)
+            if self._works:
+                self._turn(min(self._works, key=lambda work: work.spent_s))
+        for work in list(self._works):
+            self._end(work, CLOSING)
+        with self._changed:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for job in waiting:
+            self._fail(job, CLOSING)
+
+    def _wait(self) -> bool:
+        """Until there is something to do; False when there will not be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._queue or self._works)
+            return not self._is_closed
+
+    def _drop_ended(self) -> None:
+        """Cancelled jobs, and those whose time is over."""
+        now = time.perf_counter()
+        for work in [work for work in self._works if work.job.is_cancelled]:
+            self._end(work, CANCELLED)
+        for work in [work for work in self._works if now > work.job.deadline]:
+            self._end(work, self._late("finished"))
+        with self._changed:
+            late = [job for job in self._queue if now > job.deadline]
+            for job in late:
+                self._queue.remove(job)
+        for job in late:
+            self._fail(job, self._late("started"))
+
+    def _late(self, what: str) -> ApiError:
+        return ApiError("timeout", f"the request was not {what} within {self._request_timeout_s:g} s")
+
+    def _admit(self) -> list[tuple[Job, Slot]]:
+        """Gives free slots to waiting jobs: the one that holds most of the prompt, else the one unused for longest."""
+        admitted = []
+        with self._changed:
+            while self._queue and self._free:
+                job = self._queue.popleft()
+                slot = self._nearest(job)
+                self._free.remove(slot)
+                admitted.append((job, slot))
+        return admitted
+
+    def _nearest(self, job: Job) -> Slot:
+        ids = job.request.ids
+        ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), self._llm.options.prefill_chunk)
+        return max(self._free, key=lambda slot: (slot.session.held(ids, ends), -slot.used_at))
+
+    def _start(self, job: Job, slot: Slot) -> None:
+        try:
+            work = Work(self._llm, slot, job, self.cache)
+        except Exception as caught:
+            slot.session.reset()
+            with self._changed:
+                self._free.append(slot)
+            self._fail(job, _reported(caught))
+            return
+        # Those that are here go on as before: a new job has not earned their time.
+        work.spent_s = min((other.spent_s for other in self._works), default=0.0)
+        self._works.append(work)
+
+    def _turn(self, work: Work) -> None:
+        was_prefilling, start = work.is_prefilling, time.perf_counter()
+        try:
+            finished = work.step()
+        except Exception as caught:
+            work.slot.session.reset()  # whatever state this has left
+            self._end(work, _reported(caught))
+            return
+        now = time.perf_counter()
+        work.spent_s += now - start
+        if was_prefilling:
+            self.metrics.prefill_s.add(now - start)
+        else:
+            self.metrics.decode_s.add(now - start)
+            self.metrics.generated_tokens.add(1)
+            if work.n_generated == 1:
+                self.metrics.first_token_s.observe(now - work.job.submitted)
+        if finished is not None:
+            self._end(work, finished)
+
+    def _end(self, work: Work, result: Finished | ApiError) -> None:
+        self.metrics.prompt_tokens.add(work.n_prompt)
+        self.metrics.cached_tokens.add(work.cached)
+        with self._changed:
+            self._works.remove(work)
+            self._free.append(work.slot)
+            self._changed.notify_all()
+        if isinstance(result, ApiError):
+            self._fail(work.job, result, work)
+        else:
+            self.metrics.record(_record(work.job, result.reason, work))
+            work.job.sink.put(result)
+
+    def _fail(self, job: Job, error: ApiError, work: Work | None = None) -> None:
+        self.metrics.record(_record(job, error.kind, work))
+        job.sink.put(Failed(error))
+
+
+def _reported(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, LuceboxError):
+        return from_lucebox(error)
+    log.error("a request failed", exc_info=error)
+    return ApiError("internal", f"{type(error).__name__} while generating")
+
+
+def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
+    total_s = time.perf_counter() - job.submitted
+    return RequestRecord(
+        ended_at=time.time(),
+        endpoint=job.request.endpoint,
+        outcome=outcome,
+        prompt_tokens=len(job.request.ids),
+        cached_tokens=work.cached if work else 0,
+        generated_tokens=work.n_generated if work else 0,
+        queue_s=work.queue_s if work else total_s,
+        prefill_s=work.prefill_s if work else 0.0,
+        decode_s=work.decode_s if work else 0.0,
+        total_s=total_s,
+    )

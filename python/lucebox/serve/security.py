@@ -1,0 +1,124 @@
+"""Who may ask, and how much: host names, API keys, the size and the time of a body. An ASGI layer below CORS."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lucebox.serve.delivery import compact_json
+from lucebox.serve.errors import ApiError, anthropic_body, openai_body
+from lucebox.serve.settings import ServeSettings
+
+__all__ = ["Guard", "error_response", "is_anthropic"]
+
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # for whoever watches the process
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Guard:
+    """Refuses what must not reach a route."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in settings.all_keys()]
+        self._max_body = settings.max_body
+        self._body_timeout_s = settings.body_timeout
+        # Without a key the name is all that tells this machine's user from a page that made its own name point here.
+        checks_hosts = settings.is_loopback and not self._digests
+        self._hosts = LOOPBACK_NAMES | {*settings.allowed_host} if checks_hosts else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._check_host(headers)
+            if scope["path"] not in OPEN_PATHS:
+                self._check_key(headers)
+            body = await self._body(headers, receive)
+        except ApiError as error:
+            await error_response(scope["path"], error, send)
+            return
+        if body is not None:
+            await self._app(scope, _replay(body, receive), send)
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "")
+        if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+            raise ApiError("forbidden", f"this server is not called {host!r}; see --allowed-host")
+
+    def _check_key(self, headers: Mapping[str, str]) -> None:
+        if not self._digests:
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+        # Every key is compared with every candidate, so that the time says nothing.
+        matches = [hmac.compare_digest(_digest(one), known) for one in given for known in self._digests]
+        if not any(matches):
+            what = "Incorrect API key provided" if any(given) else "No API key provided"
+            raise ApiError("unauthorized", f"{what}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
+        """The whole body; None when the client goes meanwhile."""
+        if headers.get("content-encoding", "identity") != "identity":
+            raise ApiError("media_type", f"bodies encoded as {headers['content-encoding']!r} are not read")
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_body:
+            raise self._too_large()
+        try:
+            return await asyncio.wait_for(self._read(receive), self._body_timeout_s)
+        except asyncio.TimeoutError:
+            raise ApiError("timeout", f"the body did not arrive within {self._body_timeout_s:g} s") from None
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._max_body:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        return ApiError("too_large", f"the body has more than {self._max_body} bytes")
+
+
+def _digest(text: str) -> bytes:
+    """Of one length, as compare_digest wants them."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replayed
+
+
+def is_anthropic(path: str) -> bool:
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
+async def error_response(path: str, error: ApiError, send: Send, headers: Sequence[tuple[str, str]] = ()) -> None:
+    """An error in the words of the path's protocol."""
+    status, body = anthropic_body(error) if is_anthropic(path) else openai_body(error)
+    data = compact_json(body)
+    fields = [("content-type", "application/json"), ("content-length", str(len(data))), *headers]
+    if error.retry_after is not None:
+        fields.append(("retry-after", str(error.retry_after)))
+    if error.kind == "unauthorized":
+        fields.append(("www-authenticate", "Bearer"))
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": data})

@@ -1,0 +1,111 @@
+"""What all routes share: the model, the scheduler, and how an answer is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lucebox.api import LLM
+from lucebox.errors import OutOfMemoryError
+from lucebox.serve.answer import Answer
+from lucebox.serve.delivery import ErrorBody, Exchange, Streamed, Whole, Writer
+from lucebox.serve.model import ServedModel
+from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.serve.request import GenerationRequest
+from lucebox.serve.responses_store import ResponseStore
+from lucebox.serve.scheduler import Scheduler
+from lucebox.serve.settings import ServeSettings
+
+__all__ = ["Server", "fitting_slots", "server_of"]
+
+T = TypeVar("T")
+DEFAULT_SLOTS = 4
+SESSION_ENTRIES = frozenset(
+    {"KV cache", "recurrent state", "sampler"}
+)  # of the memory plan: what each session has of its own
+
+
+class Server:
+    """One model, served."""
+
+    def __init__(self, llm: LLM, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.model = ServedModel(llm, settings)
+        self.responses = ResponseStore()
+        self.scheduler = Scheduler(
+            llm,
+            slots=fitting_slots(llm, settings.slots),
+            max_queue=settings.max_queue,
+            request_timeout_s=settings.request_timeout,
+            cache=PrefixCache(
+                settings.prefix_cache,
+                settings.prefix_cache_dir,
+                fingerprint(llm.engine, llm.pack_manifest, llm.device),
+                settings.prefix_cache_disk,
+            ),
+        )
+
+    async def prepared(self, make: Callable[[], T]) -> T:
+        """The result of work that would hold up the event loop: templates and tokens of long prompts."""
+        return await asyncio.to_thread(make)
+
+    def stream(
+        self, requests: Sequence[GenerationRequest], writer: Writer, ignored: Sequence[str], name: str | None = None
+    ) -> Response:
+        """Queues the requests and streams their answers; by a name they can be cancelled.
+
+        Raises:
+            ApiError: they cannot be queued.
+        """
+        exchange = Exchange(self.scheduler, requests)
+        if name is not None:
+            self.responses.started(name, exchange)
+        return Streamed(exchange, writer, self.settings.heartbeat, _headers(ignored))
+
+    def whole(
+        self,
+        requests: Sequence[GenerationRequest],
+        write: Callable[[list[Answer]], dict[str, Any]],
+        error_body: ErrorBody,
+        ignored: Sequence[str],
+    ) -> Response:
+        """Queues the requests and sends their answers as one document.
+
+        Raises:
+            ApiError: they cannot be queued.
+        """
+        exchange = Exchange(self.scheduler, requests)
+        return Whole(exchange, len(requests), write, error_body, _headers(ignored))
+
+
+def server_of(request: Request) -> Server:
+    server = request.app.state.server
+    assert isinstance(server, Server)
+    return server
+
+
+def fitting_slots(llm: LLM, asked: int | None) -> int:
+    """Sessions to keep.
+
+    Raises:
+        OutOfMemoryError: those asked for do not fit.
+    """
+    plan = llm.memory_plan
+    session_bytes = sum(entry.bytes for entry in plan.entries if entry.name in SESSION_ENTRIES)
+    n = 1 + max(0, plan.available_bytes - plan.total_bytes) // max(1, session_bytes)
+    if asked is None:
+        return min(DEFAULT_SLOTS, n)
+    if asked > n:
+        raise OutOfMemoryError(
+            f"{asked} slots of {session_bytes / 2**20:,.0f} MiB do not fit in {plan.place}: there is room for {n} "
+            f"with a context of {plan.context}. Use fewer, or a smaller --context"
+        )
+    return asked
+
+
+def _headers(ignored: Sequence[str]) -> dict[str, str]:
+    return {"lucebox-ignored": ", ".join(ignored)} if ignored else {}

@@ -1,0 +1,70 @@
+"""What the server is doing, from its one set of counters: as Prometheus' text and as a document for the live page."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from lucebox import __version__
+from lucebox.serve.metrics import exposition
+from lucebox.serve.server import Server
+
+__all__ = ["metrics_text", "status_document"]
+
+
+def metrics_text(server: Server) -> str:
+    lines = [*server.scheduler.metrics.lines()]
+    waiting, running = server.scheduler.counts()
+    gauges = {
+        "lucebox_requests_waiting": ("Requests in the queue.", waiting),
+        "lucebox_requests_running": ("Requests on a slot.", running),
+        "lucebox_slots": ("Slots.", server.scheduler.n_slots),
+        "lucebox_context_tokens": ("Tokens a slot holds.", server.model.context),
+        "lucebox_planned_memory_bytes": ("Memory of the engine's plan.", server.model.llm.memory_plan.total_bytes),
+        "lucebox_start_time_seconds": ("When the server started, in Unix time.", server.scheduler.metrics.started_at),
+    }
+    cache = server.scheduler.cache.stats()
+    gauges |= {
+        "lucebox_prefix_cache_bytes": ("Memory of the prefix cache.", cache.memory_bytes),
+        "lucebox_prefix_cache_disk_bytes": ("Files of the prefix cache.", cache.disk_bytes),
+        "lucebox_prefix_cache_segments": ("Parts the prefix cache holds.", cache.segments),
+    }
+    for name, (doc, value) in gauges.items():
+        lines += exposition(name, "gauge", doc, [("", float(value))])
+    return "\n".join(lines) + "\n"
+
+
+def status_document(server: Server) -> dict[str, Any]:
+    scheduler, llm = server.scheduler, server.model.llm
+    metrics = scheduler.metrics
+    waiting, running = scheduler.counts()
+    plan = llm.memory_plan
+    return {
+        "version": __version__,
+        "model": server.model.name,
+        "context": server.model.context,
+        "target": llm.options.target,
+        "device": llm.device,
+        "kernels": llm.kernels,
+        "uptime_s": time.time() - metrics.started_at,
+        "slots": scheduler.n_slots,
+        "waiting": waiting,
+        "running": running,
+        "totals": {
+            "prompt_tokens": metrics.prompt_tokens.value,
+            "cached_tokens": metrics.cached_tokens.value,
+            "generated_tokens": metrics.generated_tokens.value,
+            "prefill_s": metrics.prefill_s.value,
+            "decode_s": metrics.decode_s.value,
+            "rejected": metrics.rejected.value,
+        },
+        "prefix_cache": asdict(scheduler.cache.stats()),
+        "memory": {
+            "place": plan.place,
+            "available_bytes": plan.available_bytes,
+            "mapped_bytes": plan.mapped_bytes,
+            "entries": [asdict(entry) for entry in plan.entries],
+        },
+        "requests": [asdict(record) for record in metrics.records()],
+    }

@@ -1,0 +1,76 @@
+"""Starting and ending `lucebox serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+
+MODEL = "tiny-hybrid"
+ASK = [{"role": "user", "content": "Once upon a time there was a small dog."}]
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    url: str
+    process: subprocess.Popen[str]
+    facts: dict[str, Any]
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0} | options)
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def anthropic(self, **options: Any) -> anthropic.Anthropic:
+        return anthropic.Anthropic(**{"base_url": self.url, "api_key": "none", "max_retries": 0} | options)
+
+    def async_anthropic(self) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(base_url=self.url, api_key="none", max_retries=0)
+
+    def status(self) -> dict[str, Any]:
+        return httpx.get(f"{self.url}/status").json()
+
+    def wait_until(self, **expected: int) -> dict[str, Any]:
+        """The status once its fields have these values."""
+        for _ in range(200):
+            status = self.status()
+            if all(status[name] == value for name, value in expected.items()):
+                return status
+            time.sleep(0.05)
+        raise AssertionError(f"expected {expected}, the status is {status}")
+
+
+@contextmanager
+def started(*flags: str, model: str = MODEL, context: int = 2048) -> Iterator[Running]:
+    """Ends with a signal, and looks that this was a clean end."""
+    options = ["--port", "0", "--json", "--context", str(context), "--prefill-chunk", "64", "--threads", "1"]
+    command = [sys.executable, "-m", "lucebox", "serve", model, *options, *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, "the server did not start"
+        facts = json.loads(line)
+        yield Running(facts["url"], process, facts)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,58 @@
+"""The OpenAPI document, held against the server by schemathesis: requests that fit it and requests that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from running import Running, started
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+EXAMPLES = 12  # of each operation
+CHECKS = [
+    not_a_server_error,
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+]
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[Running]:
+    """A server whose answers are short."""
+    with started("--max-tokens", "3", "--alias", "*") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(brief: Running) -> schemathesis.BaseSchema:
+    return schemathesis.openapi.from_url(f"{brief.url}/openapi.json")
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
+def test_every_operation(document: schemathesis.BaseSchema, mode: schemathesis.GenerationMode) -> None:
+    operations = [result.ok() for result in document.get_all_operations()]
+    assert len(operations) > 15
+    for operation in operations:
+        if mode.is_positive or operation.body:  # what has no body cannot be asked wrongly
+            held_to_the_document(operation, mode)
+
+
+def held_to_the_document(operation: schemathesis.APIOperation, mode: schemathesis.GenerationMode) -> None:
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    def check(case: schemathesis.Case) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    check()

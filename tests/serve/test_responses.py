@@ -1,0 +1,176 @@
+"""/v1/responses and /v1/completions through OpenAI's own SDK."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import openai
+import pytest
+from running import ASK, MODEL, Running
+
+GREEDY = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+
+
+def test_whole_answer(server: Running) -> None:
+    response = server.openai().responses.create(input="Once upon a time", **GREEDY)
+    assert response.output_text
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage is not None and response.usage.output_tokens == 12
+
+
+def test_streamed_answer_is_the_whole_one(server: Running) -> None:
+    client = server.openai()
+    whole = client.responses.create(input="Once upon a time", **GREEDY)
+    events = list(client.responses.create(input="Once upon a time", stream=True, **GREEDY))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text
+
+
+def test_the_sdk_helper_puts_the_stream_together(server: Running) -> None:
+    with server.openai().responses.stream(
+        model=MODEL, input="Once upon a time", temperature=0, max_output_tokens=60, tools=[TOOL], tool_choice="required"
+    ) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_response()
+    assert final.output[0].type == "function_call"
+    assert json.loads(final.output[0].arguments)["city"] is not None
+
+
+def test_a_turn_with_a_call_goes_on(server: Running) -> None:
+    """As Codex does: all items come back, with store off."""
+    client = server.openai()
+    options = {"model": MODEL, "temperature": 0, "max_output_tokens": 60, "store": False, "tools": [TOOL]}
+    first = client.responses.create(input=ASK, tool_choice={"type": "function", "name": "get_weather"}, **options)
+    call = first.output[0]
+    assert call.type == "function_call"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    items = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are an agent."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "The weather?"}]},
+        call.model_dump(exclude_none=True),
+        result,
+    ]
+    second = client.responses.create(
+        input=items,
+        tool_choice="none",
+        include=["reasoning.encrypted_content"],
+        extra_body={"prompt_cache_key": "k", "client_metadata": {}},
+        **options,
+    )
+    assert second.output_text
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(second.id)
+
+
+def test_stored_responses(server: Running) -> None:
+    client = server.openai()
+    first = client.responses.create(input="My dog is called Rex.", **GREEDY)
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = client.responses.create(input="What is it called?", previous_response_id=first.id, **GREEDY)
+    assert second.usage is not None and first.usage is not None
+    assert second.usage.input_tokens > first.usage.total_tokens - 12
+    assert client.responses.input_items.list(first.id).data[0].type == "message"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_cancel(server: Running) -> None:
+    client = server.openai()
+    stream = client.responses.create(
+        input="Once", model=MODEL, stream=True, max_output_tokens=1900, extra_body={"temperature": 100.0}
+    )
+    first = next(iter(stream))
+    threading.Timer(0.3, lambda: client.responses.cancel(first.response.id)).start()
+    last = list(stream)[-1]
+    if last.type == "response.failed":  # it may have ended by itself before
+        assert last.response.status == "cancelled"
+    server.wait_until(running=0)
+
+
+def test_an_overflow_is_an_event_of_the_stream(server: Running) -> None:
+    """Codex looks for the code there; a client that does not stream gets a status."""
+    client = server.openai()
+    *_, last = client.responses.create(input="word " * 3000, stream=True, **GREEDY)
+    assert last.type == "response.failed"
+    assert last.response.error.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(input="word " * 3000, **GREEDY)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_tools_that_only_openai_runs_are_named(server: Running) -> None:
+    body = {"input": "Hi", "max_output_tokens": 1, "tools": [{"type": "web_search"}, TOOL], "service_tier": "auto"}
+    with server.client() as client:
+        answered = client.post("/v1/responses", json=body)
+    assert answered.status_code == 200
+    assert answered.headers["lucebox-ignored"] == "service_tier, tools.web_search"
+
+
+def test_a_title_as_codex_asks_for_it(server: Running) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"title": {"type": "string", "minLength": 1, "maxLength": 36}},
+        "required": ["title"],
+        "additionalProperties": False,
+    }
+    text = {"format": {"type": "json_schema", "name": "title", "schema": schema, "strict": True}}
+    response = server.openai().responses.create(
+        model=MODEL, input="A title", text=text, tools=[], max_output_tokens=100
+    )
+    assert 1 <= len(json.loads(response.output_text)["title"]) <= 36
+
+
+# --- completions
+
+
+def test_completion(server: Running) -> None:
+    client = server.openai()
+    done = client.completions.create(model=MODEL, prompt="The dog", temperature=0, logprobs=2)
+    assert done.usage is not None and done.usage.completion_tokens == 16
+    (choice,) = done.choices
+    assert choice.logprobs is not None and len(choice.logprobs.token_logprobs or []) == 16
+    assert "".join(choice.logprobs.tokens or []) == choice.text
+    stream = client.completions.create(model=MODEL, prompt="The dog", temperature=0, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == choice.text
+    echoed = client.completions.create(model=MODEL, prompt="The dog", temperature=0, echo=True)
+    assert echoed.choices[0].text == "The dog" + choice.text
+
+
+def test_completions_of_several_prompts(server: Running) -> None:
+    client = server.openai()
+    ids = server.client().post("/v1/tokenize", json={"content": "The dog"}).json()["tokens"]
+    done = client.completions.create(model=MODEL, prompt=["The dog", "A cat"], temperature=0, max_tokens=4)
+    assert [choice.index for choice in done.choices] == [0, 1]
+    by_ids = client.completions.create(model=MODEL, prompt=ids, temperature=0, max_tokens=4)
+    assert by_ids.choices[0].text == done.choices[0].text

@@ -1,0 +1,255 @@
+"""The scheduler with a real engine, and sinks that just collect."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from lucebox import LLM, Sampling
+from lucebox.serve.answer import Answer
+from lucebox.serve.errors import ApiError
+from lucebox.serve.events import PlainText, TextDelta
+from lucebox.serve.prefix_cache import PrefixCache
+from lucebox.serve.request import Failed, Finished, GenerationRequest, Item, Started
+from lucebox.serve.scheduler import Scheduler
+from lucebox.serve.work import Job
+
+TEXT = "Once upon a time there was a small dog. It lived in"
+
+
+@dataclass
+class Collected:
+    """A sink; the times are those at which items came."""
+
+    items: list[Item] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    new: queue.SimpleQueue[Item] = field(default_factory=queue.SimpleQueue)
+
+    def put(self, item: Item) -> None:
+        self.items.append(item)
+        self.times.append(time.perf_counter())
+        self.new.put(item)
+
+    def until(self, kind: type) -> Any:
+        """The next item of a kind."""
+        while not isinstance(item := self.new.get(timeout=60), kind):
+            assert not isinstance(item, Finished | Failed), item
+        return item
+
+    def answer(self) -> Answer:
+        self.until(Finished)
+        answer = Answer()
+        for item in self.items:
+            answer.take(item)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as llm:
+        yield llm
+
+
+@pytest.fixture
+def scheduler(llm: LLM) -> Iterator[Scheduler]:
+    scheduler = Scheduler(llm, slots=2, max_queue=2, cache=PrefixCache(64 << 20))
+    yield scheduler
+    scheduler.close()
+
+
+def asked(llm: LLM, prompt: str = TEXT, max_tokens: int = 16, **options: Any) -> GenerationRequest:
+    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True, **options)
+    return GenerationRequest(llm.ids(prompt), sampling, endpoint="test")
+
+
+def submit(scheduler: Scheduler, request: GenerationRequest) -> tuple[Job, Collected]:
+    sink = Collected()
+    (job,) = scheduler.submit([request], [sink])
+    return job, sink
+
+
+def fresh_texts(llm: LLM, prompts: list[str], max_tokens: int) -> list[str]:
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as alone:
+        return [alone.generate(p, Sampling(max_tokens=max_tokens, ignore_eos=True)).text for p in prompts]
+
+
+def test_answers_as_the_engine_alone(llm: LLM, scheduler: Scheduler) -> None:
+    _, sink = submit(scheduler, asked(llm))
+    answer = sink.answer()
+    assert answer.text == fresh_texts(llm, [TEXT], 16)[0]
+    assert answer.started == Started(len(llm.ids(TEXT)), 0)
+    assert answer.finished is not None
+    assert answer.finished.reason == "length"
+    assert answer.finished.usage.completion_tokens == 16
+
+
+def test_requests_that_take_turns_do_not_disturb_each_other(llm: LLM, scheduler: Scheduler) -> None:
+    prompts = ["The cat", "Two birds were sitting in a tree and"]
+    sinks = [submit(scheduler, asked(llm, prompt, 40))[1] for prompt in prompts]
+    texts = [sink.answer().text for sink in sinks]
+    assert texts == fresh_texts(llm, prompts, 40)
+    first, second = (sink.times for sink in sinks)
+    assert first[0] < second[-1] and second[0] < first[-1]
+
+
+def test_a_long_prompt_does_not_hold_up_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:
+    _, long = submit(scheduler, asked(llm, "word " * 900, 4))
+    long.until(Started)
+    _, short = submit(scheduler, asked(llm, "The cat", 8))
+    short.answer()
+    assert not any(isinstance(item, TextDelta) for item in long.items)
+    long.answer()
+
+
+def test_a_prefix_is_reused(llm: LLM, scheduler: Scheduler) -> None:
+    long = "Some words. " * 30  # more than a page
+    submit(scheduler, asked(llm, long))[1].answer()
+    _, sink = submit(scheduler, asked(llm, long + " and then", 4))
+    assert sink.until(Started).cached_tokens == 64
+    assert sink.answer().text == fresh_texts(llm, [long + " and then"], 4)[0]
+
+
+def test_cancel_while_waiting_prefilling_and_decoding(llm: LLM, scheduler: Scheduler) -> None:
+    prefilling, first = submit(scheduler, asked(llm, "word " * 900, 100))
+    decoding, second = submit(scheduler, asked(llm, "The cat", 900))
+    waiting, third = submit(scheduler, asked(llm, "Birds", 900))
+    second.until(TextDelta)
+    assert scheduler.counts() == (1, 2)
+    for job, sink in ((waiting, third), (prefilling, first), (decoding, second)):
+        n_before = len(sink.items)
+        scheduler.cancel(job)
+        assert sink.until(Failed).error.kind == "cancelled"
+        assert len(sink.items) - n_before <= 3  # at most the step that was being computed
+    assert not any(isinstance(item, TextDelta) for item in first.items)
+    scheduler.cancel(decoding)  # once more does nothing
+    assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+
+
+def test_the_queue_is_bounded(llm: LLM, scheduler: Scheduler) -> None:
+    jobs = [submit(scheduler, asked(llm, "The cat", 900)) for _ in range(2)]
+    for _, sink in jobs:
+        sink.until(Started)
+    jobs += [submit(scheduler, asked(llm, "The cat", 900)) for _ in range(2)]
+    with pytest.raises(ApiError) as caught:
+        submit(scheduler, asked(llm))
+    assert caught.value.kind == "overloaded"
+    assert caught.value.retry_after is not None and caught.value.retry_after >= 1
+    for job, _ in jobs:
+        scheduler.cancel(job)
+
+
+def test_a_request_has_its_time(llm: LLM) -> None:
+    scheduler = Scheduler(llm, slots=1, request_timeout_s=0.3)
+    _, running = submit(scheduler, asked(llm, "The cat", 1000))
+    _, waiting = submit(scheduler, asked(llm, "The cat", 1000))
+    for sink in (running, waiting):
+        assert sink.until(Failed).error.kind == "timeout"
+    scheduler.close()
+
+
+def test_closing_lets_answers_end(llm: LLM) -> None:
+    scheduler = Scheduler(llm, slots=1)
+    sinks = [submit(scheduler, asked(llm))[1] for _ in range(3)]
+    closing = threading.Thread(target=scheduler.close, args=(60.0,))
+    closing.start()
+    assert [sink.answer().finished is not None for sink in sinks] == [True] * 3
+    closing.join()
+    with pytest.raises(ApiError, match="shutting down"):
+        submit(scheduler, asked(llm))
+
+
+def test_closing_at_once_fails_what_runs_and_waits(llm: LLM) -> None:
+    scheduler = Scheduler(llm, slots=1)
+    sinks = [submit(scheduler, asked(llm, "The cat", 1000))[1] for _ in range(2)]
+    sinks[0].until(Started)
+    scheduler.close()
+    assert [sink.until(Failed).error.kind for sink in sinks] == ["overloaded"] * 2
+
+
+class Broken:
+    """A constraint that fails in the middle of an answer."""
+
+    done = False
+
+    def mask(self) -> None:
+        return None
+
+    def accept(self, token: int) -> None:
+        raise RuntimeError("broken")
+
+
+def test_a_fault_ends_its_own_request_only(llm: LLM, scheduler: Scheduler) -> None:
+    _, good = submit(scheduler, asked(llm, "The cat", 40))
+    broken = GenerationRequest(llm.ids(TEXT), Sampling(max_tokens=4), PlainText(), Broken())
+    _, bad = submit(scheduler, broken)
+    assert bad.until(Failed).error.kind == "internal"
+    assert good.answer().text == fresh_texts(llm, ["The cat"], 40)[0]
+    assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+
+
+class Allowing:
+    """Tokens of a set, three times."""
+
+    def __init__(self, allowed: set[int], vocab: int) -> None:
+        bits = np.zeros((vocab + 31) // 32 * 32, np.uint8)
+        bits[list(allowed)] = 1
+        self.bits = np.packbits(bits, bitorder="little").view(np.uint32)
+        self.taken: list[int] = []
+
+    @property
+    def done(self) -> bool:
+        return len(self.taken) == 3
+
+    def mask(self) -> Any:
+        return self.bits
+
+    def accept(self, token: int) -> None:
+        self.taken.append(token)
+
+
+def test_a_constraint_holds_and_ends_the_answer(llm: LLM, scheduler: Scheduler) -> None:
+    constraint = Allowing({100, 200, 300}, llm.info.vocab)
+    request = GenerationRequest(llm.ids(TEXT), Sampling(max_tokens=50, temperature=1.0), PlainText(), constraint)
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.reason == "stop"
+    assert set(constraint.taken) <= {100, 200, 300}
+    assert answer.text == llm.detokenize(constraint.taken)
+
+
+class Budget:
+    """After the second token come these."""
+
+    def __init__(self, forced: list[int]) -> None:
+        self.forced = forced
+        self.n = 0
+
+    def push(self, token: int) -> list[int]:
+        self.n += 1
+        return list(self.forced) if self.n == 2 else []
+
+
+def test_a_budget_forces_tokens(llm: LLM, scheduler: Scheduler) -> None:
+    forced = [500, 501, 502]
+    plain = submit(scheduler, asked(llm, max_tokens=8))[1].answer().text
+    sampling = Sampling(max_tokens=8, ignore_eos=True)
+    request = GenerationRequest(llm.ids(TEXT), sampling, PlainText(), budget=Budget(forced))
+    text = submit(scheduler, request)[1].answer().text
+    ids = llm.ids(TEXT).tolist() + llm.tokenizer.encode(plain, add_bos=False)[:2] + forced
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as alone:
+        rest = alone.generate(ids, Sampling(max_tokens=3, ignore_eos=True)).text
+    assert text.endswith(llm.detokenize(forced) + rest)
+
+
+def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -> None:
+    plain = submit(scheduler, asked(llm, max_tokens=24))[1].answer().text
+    stop = plain[len(plain) // 2 :][:4]
+    answer = submit(scheduler, asked(llm, max_tokens=24, stop=(stop,)))[1].answer()
+    assert answer.text == plain[: plain.index(stop)]
+    assert answer.finished is not None
+    assert (answer.finished.reason, answer.finished.stop_string) == ("stop_string", stop)
