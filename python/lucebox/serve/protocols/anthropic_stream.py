@@ -91,7 +91,10 @@ class MessageWriter:
                 shown = "" if self._omits_thinking else text
                 return {"type": "thinking", "thinking": shown, "signature": keep_reasoning(text)}
             case ToolCall(id, name, arguments):
-                return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments or "{}")}
+                try:
+                    return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments or "{}")}
+                except ValueError:  # the answer broke off within the call: shown, but nothing to be run
+                    return {"type": "text", "text": f"{name}: {arguments}"}
 
     def _message(
         self, content: list[Any], stop_reason: str | None, stop_sequence: str | None, usage: dict[str, int]
