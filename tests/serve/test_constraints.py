@@ -18,6 +18,7 @@ from lucebox.serve.constraints import (
     StrictCalls,
     TokenConstraint,
     json_grammar,
+    json_or_tools_grammar,
     regex_grammar,
     tools_grammar,
 )
@@ -198,6 +199,18 @@ def test_calls_that_are_required(dialect: str) -> None:
     assert refused_at(calls(dialect, names=("nothing",)), second) is None
     alone = calls(dialect, parallel=False)
     assert refused_at(alone, first) is None and alone.done
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_form_or_calls(dialect: str) -> None:
+    profile = Profile("x", dialect=dialect)
+    grammar = json_or_tools_grammar(profile, [WEATHER, NOTHING], ToolChoice(parallel=False), PERSON)
+    call = DIALECTS[dialect].written("get_weather", {"city": "x"})
+    for text in ('{"name": "T", "age": 3, "kind": "dog", "more": []}', call):
+        constraint = TokenConstraint(tokens(), grammar)
+        assert refused_at(constraint, text) is None and ends(constraint)
+    for text in ("Sure.", "{}", DIALECTS[dialect].written("get_weather", {})):
+        assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
 
 
 def test_a_choice_that_leaves_no_tool() -> None:
