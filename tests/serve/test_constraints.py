@@ -25,7 +25,7 @@ from lucebox.serve.constraints import (
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.events import Constraint
 from lucebox.serve.profiles import Profile, Thinking
-from lucebox.serve.tools import ToolChoice
+from lucebox.serve.tools import Tool, ToolChoice
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()
@@ -213,6 +213,23 @@ def test_a_form_or_calls(dialect: str) -> None:
         assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
 
 
+@pytest.mark.parametrize("where", ["$defs", "definitions"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_schemas_with_references(dialect: str, where: str) -> None:
+    item = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    properties = {"items": {"type": "array", "items": {"$ref": f"#/{where}/item"}}}
+    schema = {"type": "object", "properties": properties, "required": ["items"], where: {"item": item}}
+    tool, write = Tool("put", parameters=schema), DIALECTS[dialect].written
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required"))
+    assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"n": 1}, {"n": 2}]})) is None
+    assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"m": 1}]})) is not None
+
+
 def test_a_choice_that_leaves_no_tool() -> None:
     with pytest.raises(InvalidRequestError, match="tool_choice names 'x', which is not among the tools"):
         calls("qwen_xml", names=("x",))
@@ -239,7 +256,7 @@ def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", ["hermes_json", "llama_json"])
 def test_random_logits_give_whole_calls(dialect: str, seed: int = 5) -> None:
     rng = np.random.default_rng(seed)
-    tool = type(WEATHER)("person", parameters=PERSON)
+    tool = Tool("person", parameters=PERSON)
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool, NOTHING], ToolChoice("required", parallel=False))
     for _ in range(10):
         text = answer(TokenConstraint(tokens(), grammar), lambda: rng.normal(0, 3, tokens().vocab).astype(np.float32))
