@@ -18,13 +18,14 @@ from lucebox.serve.constraints import (
     StrictCalls,
     TokenConstraint,
     json_grammar,
+    json_or_tools_grammar,
     regex_grammar,
     tools_grammar,
 )
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.events import Constraint
 from lucebox.serve.profiles import Profile, Thinking
-from lucebox.serve.tools import ToolChoice
+from lucebox.serve.tools import Tool, ToolChoice
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()
@@ -200,6 +201,35 @@ def test_calls_that_are_required(dialect: str) -> None:
     assert refused_at(alone, first) is None and alone.done
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_form_or_calls(dialect: str) -> None:
+    profile = Profile("x", dialect=dialect)
+    grammar = json_or_tools_grammar(profile, [WEATHER, NOTHING], ToolChoice(parallel=False), PERSON)
+    call = DIALECTS[dialect].written("get_weather", {"city": "x"})
+    for text in ('{"name": "T", "age": 3, "kind": "dog", "more": []}', call):
+        constraint = TokenConstraint(tokens(), grammar)
+        assert refused_at(constraint, text) is None and ends(constraint)
+    for text in ("Sure.", "{}", DIALECTS[dialect].written("get_weather", {})):
+        assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
+
+
+@pytest.mark.parametrize("where", ["$defs", "definitions"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_schemas_with_references(dialect: str, where: str) -> None:
+    item = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    properties = {"items": {"type": "array", "items": {"$ref": f"#/{where}/item"}}}
+    schema = {"type": "object", "properties": properties, "required": ["items"], where: {"item": item}}
+    tool, write = Tool("put", parameters=schema), DIALECTS[dialect].written
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required"))
+    assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"n": 1}, {"n": 2}]})) is None
+    assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"m": 1}]})) is not None
+
+
 def test_a_choice_that_leaves_no_tool() -> None:
     with pytest.raises(InvalidRequestError, match="tool_choice names 'x', which is not among the tools"):
         calls("qwen_xml", names=("x",))
@@ -226,7 +256,7 @@ def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", ["hermes_json", "llama_json"])
 def test_random_logits_give_whole_calls(dialect: str, seed: int = 5) -> None:
     rng = np.random.default_rng(seed)
-    tool = type(WEATHER)("person", parameters=PERSON)
+    tool = Tool("person", parameters=PERSON)
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool, NOTHING], ToolChoice("required", parallel=False))
     for _ in range(10):
         text = answer(TokenConstraint(tokens(), grammar), lambda: rng.normal(0, 3, tokens().vocab).astype(np.float32))

@@ -363,3 +363,14 @@ def test_dialects_are_known_by_the_template() -> None:
     assert dialect_of('<tool_call>\n{"name": ') == "hermes_json"
     assert dialect_of("<|python_tag|>") == "llama_json"
     assert dialect_of("no tools") == "hermes_json"
+
+
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<function=nothing><parameter=a>\n", '<tool_call>{"arguments": {"', "</"]
+)
+def test_many_beginnings(piece: str, prompt: str) -> None:
+    """Neither deep recursion nor time that grows with the square."""
+    for end in ("", "</think>", "\n</tool_call>"):
+        for dialect in TAGGED:
+            assert read(piece * 500 + end, parser(dialect, prompt=prompt))

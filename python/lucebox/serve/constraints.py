@@ -22,7 +22,15 @@ from lucebox.serve.thinking import TagWatch, begins_open
 from lucebox.serve.tools import Tool, ToolChoice, callable_tools
 from lucebox.text import Tokenizer
 
-__all__ = ["GrammarTokens", "StrictCalls", "TokenConstraint", "json_grammar", "regex_grammar", "tools_grammar"]
+__all__ = [
+    "GrammarTokens",
+    "StrictCalls",
+    "TokenConstraint",
+    "json_grammar",
+    "json_or_tools_grammar",
+    "regex_grammar",
+    "tools_grammar",
+]
 
 
 class GrammarTokens:
@@ -77,6 +85,18 @@ def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -
     if not callable_:
         raise InvalidRequestError("a call is required, but no tool may be called")
     return "start: calls\n" + DIALECTS[profile.dialect].grammar(callable_, parallel=choice.parallel)
+
+
+def json_or_tools_grammar(
+    profile: Profile, tools: Sequence[Tool], choice: ToolChoice, schema: Mapping[str, Any] | None = None
+) -> str:
+    """A grammar of what json_grammar allows, or of calls: an answer of a form while tools may be called.
+
+    Raises:
+        InvalidRequestError: there is none to call.
+    """
+    calls = tools_grammar(profile, tools, choice).removeprefix("start: calls\n")
+    return f"start: calls | answer\n{json_grammar(schema).replace('start', 'answer', 1)}\n{calls}"
 
 
 class TokenConstraint:

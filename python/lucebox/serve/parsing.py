@@ -64,7 +64,10 @@ class OutputParser:
         self._openers: Mapping[str, ReaderType] = dialect.openers if self._tools else {}
         self._first: Mapping[str, ReaderType] = dialect.first if self._tools else {}
         self._open, self._close = (tags.open, tags.close) if tags else ("", "")
-        begins = {tag[0] for tag in (*self._openers, *self._first, self._open, self._close) if tag}
+        self._tags_thinking = (self._close, *self._openers)
+        of_fresh_text = tuple(filter(None, (*self._openers, *self._first, self._open, self._close)))
+        self._tags_of_text = (tuple(self._openers), of_fresh_text)  # after text, and where nothing stands before
+        begins = {tag[0] for tag in of_fresh_text}
         self._no_tag = re.compile(f"[^{re.escape(''.join(begins))}]+" if begins else "(?s:.+)")
         self._new_id = new_id
         self._events: list[Event] = []
@@ -118,18 +121,10 @@ class OutputParser:
 
     # --- tags
 
-    def _tags(self) -> list[str]:
-        if self._mode is not _Mode.TEXT:
-            return [self._close, *self._openers]
-        tags = [*self._openers]
-        if self._is_fresh:
-            tags += [*self._first, *filter(None, (self._open, self._close))]
-        return tags
-
     def _scan(self, char: str) -> None:
         self._held += char
         while self._held:
-            tags = self._tags()
+            tags = self._tags_thinking if self._mode is _Mode.THINKING else self._tags_of_text[self._is_fresh]
             if self._held in tags:
                 tag, self._held = self._held, ""
                 self._tag(tag)
@@ -274,12 +269,16 @@ class OutputParser:
         assert self._reader is not None
         self._raw += char
         if self._raw.endswith(self._close):  # no arguments hold it
-            self._drop_drafts(read_again=True)
+            self._raw = self._raw.removesuffix(self._close)
+            self._drop_drafts()
+            self._tag(self._close)
             return
         try:
             self._drafts += self._reader.push(char)
         except Malformed:
-            self._drop_drafts(read_again=True)
+            raw, self._raw = self._raw, ""
+            self._drop_drafts()
+            self._read_again(raw)
             return
         if self._reader.rest is not None:
             rest = self._reader.rest
@@ -301,22 +300,22 @@ class OutputParser:
             if not tag:
                 return
             held, self._held = self._held, ""
-            self._drop_drafts(read_again=False)
+            self._drop_drafts()
             if is_closed:
                 self._tag(self._close)
             for char in held:
                 self._push(char)
 
-    def _drop_drafts(self, *, read_again: bool) -> None:
+    def _drop_drafts(self) -> None:
         """They were only thought of."""
         raw, self._reader, self._raw, self._drafts, self._mode = self._raw, None, "", [], _Mode.THINKING
-        self._read_again(raw) if read_again else self._plain(raw)
+        self._plain(raw)
 
     def _end_drafts(self) -> None:
         """The text ends after or within a draft."""
         assert self._reader is not None
         if self._mode is _Mode.DRAFT and not self._reader.may_end:
-            self._drop_drafts(read_again=True)
+            self._drop_drafts()
             return
         drafts, self._drafts, self._reader, self._raw, self._held = self._drafts, [], None, "", ""
         self._mode = _Mode.TEXT

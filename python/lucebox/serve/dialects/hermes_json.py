@@ -15,6 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from lucebox.serve.dialects.reader import CallReader, Steps, after_space, literal
+from lucebox.serve.dialects.schema_types import DEFINITIONS
 from lucebox.serve.json_text import JsonScanner, Malformed
 from lucebox.serve.tools import Tool
 
@@ -61,9 +62,8 @@ def object_rule(i: int, tool: Tool, key: str) -> str:
         "required": ["name", key],
         "additionalProperties": False,
         "x-guidance": JSON_FORM,
+        **{name: tool.parameters[name] for name in DEFINITIONS if name in tool.parameters},
     }
-    if "$defs" in tool.parameters:
-        schema["$defs"] = tool.parameters["$defs"]
     return f"call_{i}: %json {json.dumps(schema)}"
 
 
@@ -73,7 +73,7 @@ JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separato
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
     """What its arguments must be: an object, of the tool's own properties alone unless it says otherwise."""
-    schema = {key: value for key, value in tool.parameters.items() if key not in ("$schema", "$defs")}
+    schema = {key: value for key, value in tool.parameters.items() if key not in ("$schema", *DEFINITIONS)}
     return {"type": "object", **({"additionalProperties": False} if "properties" in schema else {}), **schema}
 
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["converted", "is_text", "property_schema"]
+__all__ = ["DEFINITIONS", "converted", "is_text", "property_schema"]
 
+DEFINITIONS = ("$defs", "definitions")  # members of the root that references point into
 _MAX_DEPTH = 16  # of references and alternatives
 
 
@@ -17,7 +18,7 @@ def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = properties.get(key) if isinstance(properties, Mapping) else None
     if not isinstance(found, Mapping):
         return {}
-    return {**{name: schema[name] for name in ("$defs", "definitions") if name in schema}, **found}
+    return {**{name: schema[name] for name in DEFINITIONS if name in schema}, **found}
 
 
 def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
