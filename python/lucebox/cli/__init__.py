@@ -10,12 +10,26 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lucebox.cli import bench, chat, console, doctor, inspect, models, run, selftest, serve, targets, version
+from lucebox.cli import (
+    bench,
+    chat,
+    console,
+    doctor,
+    inspect,
+    launch,
+    models,
+    probe,
+    run,
+    selftest,
+    serve,
+    targets,
+    version,
+)
 from lucebox.errors import CancelledError, LuceboxError
 
 __all__ = ["build_parser", "main"]
 
-COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, version)
+COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, launch, probe, version)
 
 EXIT_ERROR = 1  # argparse itself exits with 2 on wrong usage
 EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
@@ -40,7 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong usage raises SystemExit(2), as argparse does."""
-    args, rest = build_parser().parse_known_args(argv)
+    own, behind = launch.split(list(sys.argv[1:] if argv is None else argv))
+    args, rest = build_parser().parse_known_args(own)
+    args.behind = behind
     if rest and getattr(args, "prompt", "") is None and (rest[0] == "-" or not rest[0].startswith("-")):
         args.prompt = rest.pop(0)  # argparse before 3.12.8 does not take an optional positional after a flag
     if rest:

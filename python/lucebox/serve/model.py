@@ -22,6 +22,7 @@ from lucebox.serve.constraints import (
     StrictCalls,
     TokenConstraint,
     json_grammar,
+    json_or_tools_grammar,
     regex_grammar,
     tools_grammar,
 )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["PAGE", "Plan", "Segment", "append_ends"]
 
 PAGE = 64  # tokens of a KV page
-# Recurrent states are large (of a 27B model 151 MB, where a page of KV has 4), so they are kept where prompts part most:
+# Recurrent states are large (of a 27B model 151 MB; a page of KV has 4), so they are kept where prompts part most:
 # at the first boundary (the end of the system prompt), at the newest ends, and now and then between.
 RING = 2  # ends
 STRIDE = 8  # chunks
