@@ -184,9 +184,9 @@ class ServedModel:
         if choice.mode == "required":
             grammar = tools_grammar(self.profile, conversation.tools, choice)
         elif asked is not None and tools:
-            raise ApiError(
-                "invalid", "an answer of a fixed form cannot be had while tools may be called", "tool_choice"
-            )
+            if asked.kind not in ("json_object", "json_schema"):
+                raise ApiError("invalid", f"a {asked.kind} cannot be had while tools may be called", "response_format")
+            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, asked.schema or None)
         elif asked is not None:
             grammar = _form(asked)
         else:
