@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "worksteal")  # a process per core
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from project import BUILD, ROOT, run, tools_environment
+from project import BUILD, PYTEST, ROOT, run, tools_environment
 
 FOLDER = BUILD / "cpu-asan"
 SIM_PACK = BUILD / "sim-asan" / "pack" / "lucebox_sim"
@@ -62,7 +62,7 @@ def tests() -> None:
     )
     skipped = [f"--ignore-glob=tests/host/test_{name}.py" for name in PYTHON_ONLY]
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
-    pytest = (sys.executable, "-m", "pytest", "-q", "--capture=sys")
+    pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
     run(*pytest, *skipped, f"--deselect={RESIDENT_SET}", "tests/host", env=env)
     run(*pytest, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
 

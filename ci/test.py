@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import test_packs
-from project import ROOT, build_wheel, install, run
+from project import PYTEST, ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
 
@@ -33,7 +33,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "packs": lambda: test_packs.test(test_packs.TARGETS),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
-    "tests": lambda: run(PYTHON, "-m", "pytest"),  # last: its summary closes the output
+    "tests": lambda: run(PYTHON, *PYTEST),  # last: its summary closes the output
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pythons
-from project import BUILD, ROOT, build_wheel, install, run, tools_environment
+from project import BUILD, PYTEST, ROOT, build_wheel, install, run, tools_environment
 
 VERSIONS = ("3.12",)  # what every change is tested on besides .venv's own Python: the oldest with abi3
 
@@ -36,7 +36,7 @@ def main() -> None:
         install(python, wheel, "test")
         run(python, "-m", "pip", "install", "-qq", ROOT / "models" / "tiny-hybrid")
         env = tools_environment(python)
-        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/host", env=env)
+        run(python, *PYTEST, "-q", "-p", "no:cacheprovider", "tests/host", env=env)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -19,9 +20,12 @@ def build_sim() -> Path:
     build = ROOT / "build" / "sim"
     configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim",
                  f"-DPython_EXECUTABLE={sys.executable}"]  # fmt: skip
-    for command in (configure, ["cmake", "--build", build, "-j2"]):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    build.parent.mkdir(exist_ok=True)
+    with build.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes build it too
+        for command in (configure, ["cmake", "--build", build, "-j2"]):
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
     return build / "pack" / "lucebox_sim"
 
 
