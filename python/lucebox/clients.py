@@ -84,6 +84,7 @@ def _claude(to: Endpoint) -> Setup:
             "ANTHROPIC_AUTH_TOKEN": to.api_key,
             "ANTHROPIC_MODEL": to.model,
             **models,
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.context),  # of a name it does not know it expects a million
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(to.max_tokens),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",

@@ -57,6 +57,7 @@ def test_claude() -> None:
     variables = CLIENTS["claude"].setup(TO).variables
     assert variables["ANTHROPIC_BASE_URL"] == TO.url  # it adds /v1 itself
     assert [value for name, value in variables.items() if name.endswith("_MODEL")] == [TO.model] * 4
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "40000"
     assert variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "10000"
 
 
