@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-__all__ = ["Energy", "Meter", "find_meter"]
+__all__ = ["Device", "Energy", "Meter", "Nvml", "find_meter", "open_nvml"]
 
 ROOT = Path("/")
 SAMPLE_S = 0.02
@@ -132,23 +132,40 @@ def find_meter(device: Device | None, root: Path = ROOT) -> Meter | None:
     return _hwmon(device.pci, root) if device.vendor == "hip" else None
 
 
-def _nvml(pci: str) -> Meter | None:
-    """NVIDIA's library comes with the driver; it stays initialised as long as the process lives."""
+class Nvml:
+    """One device in NVIDIA's management library."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._library, self._handle = library, handle
+
+    def call(self, name: str, result: ctypes.Structure | ctypes.c_ulonglong | ctypes.c_uint) -> bool:
+        """Fills in the result; False where the device does not answer."""
+        return not getattr(self._library, name)(self._handle, ctypes.byref(result))
+
+
+def open_nvml(pci: str) -> Nvml | None:
+    """The library comes with the driver; it stays initialised as long as the process lives."""
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
     handle = ctypes.c_void_p()
-    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(pci.encode(), ctypes.byref(handle)):
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(pci.encode(), ctypes.byref(handle)):
+        return None
+    return Nvml(library, handle)
+
+
+def _nvml(pci: str) -> Meter | None:
+    nvml = open_nvml(pci)
+    if nvml is None:
         return None
 
-    def reader(call: str, number: ctypes.c_ulonglong | ctypes.c_uint) -> Callable[[], float] | None:
+    def reader(name: str, number: ctypes.c_ulonglong | ctypes.c_uint) -> Callable[[], float] | None:
         """Of a call that fills in thousandths; None where the device does not answer it."""
-        function = getattr(nvml, call)
 
         def read() -> float:
-            if status := function(handle, ctypes.byref(number)):
-                raise OSError(f"{call} failed with status {status}")
+            if not nvml.call(name, number):
+                raise OSError(f"{name} failed")
             return number.value / 1000
 
         try:

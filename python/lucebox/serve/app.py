@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from lucebox import __version__
 from lucebox.api import LLM
+from lucebox.serve import page
 from lucebox.serve.errors import ApiError, Kind, anthropic_body, openai_body
 from lucebox.serve.protocols import anthropic, info, openai_chat, openai_completions, openai_responses
 from lucebox.serve.security import Guard, is_anthropic
@@ -23,7 +24,7 @@ from lucebox.serve.settings import ServeSettings
 
 __all__ = ["create_app"]
 
-ROUTERS = tuple(module.router for module in (openai_chat, openai_completions, openai_responses, anthropic, info))
+ROUTERS = tuple(module.router for module in (openai_chat, openai_completions, openai_responses, anthropic, info, page))
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
 
 

@@ -70,6 +70,8 @@ class RequestRecord:
     cached_tokens: int
     generated_tokens: int
     queue_s: float
+    first_token_s: float | None
+    """From its arrival; None if there was no token."""
     prefill_s: float
     decode_s: float
     total_s: float

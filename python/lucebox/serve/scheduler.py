@@ -201,7 +201,8 @@ class Scheduler:
             self.metrics.decode_s.add(now - start)
             self.metrics.generated_tokens.add(1)
             if work.n_generated == 1:
-                self.metrics.first_token_s.observe(now - work.job.submitted)
+                work.first_token_s = now - work.job.submitted
+                self.metrics.first_token_s.observe(work.first_token_s)
         if finished is not None:
             self._end(work, finished)
 
@@ -242,6 +243,7 @@ def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
         cached_tokens=work.cached if work else 0,
         generated_tokens=work.n_generated if work else 0,
         queue_s=work.queue_s if work else total_s,
+        first_token_s=work.first_token_s if work else None,
         prefill_s=work.prefill_s if work else 0.0,
         decode_s=work.decode_s if work else 0.0,
         total_s=total_s,

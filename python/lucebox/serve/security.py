@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.errors import ApiError, anthropic_body, openai_body
+from lucebox.serve.page import is_page
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Guard", "error_response", "is_anthropic"]
@@ -38,7 +39,7 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             self._check_host(headers)
-            if scope["path"] not in OPEN_PATHS:
+            if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
                 self._check_key(headers)
             body = await self._body(headers, receive)
         except ApiError as error:

@@ -13,6 +13,7 @@ from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import ErrorBody, Exchange, Streamed, Whole, Writer
+from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
 from lucebox.serve.request import GenerationRequest
@@ -36,6 +37,7 @@ class Server:
         self.settings = settings
         self.model = ServedModel(llm, settings)
         self.responses = ResponseStore()
+        self.device_load = load_reader(llm.device_info)
         self.scheduler = Scheduler(
             llm,
             slots=fitting_slots(llm, settings.slots),

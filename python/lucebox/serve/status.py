@@ -16,7 +16,7 @@ __all__ = ["metrics_text", "status_document"]
 def metrics_text(server: Server) -> str:
     lines = [*server.scheduler.metrics.lines()]
     waiting, running = server.scheduler.counts()
-    gauges = {
+    gauges: dict[str, tuple[str, float]] = {
         "lucebox_requests_waiting": ("Requests in the queue.", waiting),
         "lucebox_requests_running": ("Requests on a slot.", running),
         "lucebox_slots": ("Slots.", server.scheduler.n_slots),
@@ -30,6 +30,11 @@ def metrics_text(server: Server) -> str:
         "lucebox_prefix_cache_disk_bytes": ("Files of the prefix cache.", cache.disk_bytes),
         "lucebox_prefix_cache_segments": ("Parts the prefix cache holds.", cache.segments),
     }
+    load = server.device_load()
+    if load.busy is not None:
+        gauges["lucebox_device_busy_ratio"] = ("Share of the time in which the device works.", load.busy)
+    if load.watts is not None:
+        gauges["lucebox_device_power_watts"] = ("Power of the device.", load.watts)
     for name, (doc, value) in gauges.items():
         lines += exposition(name, "gauge", doc, [("", float(value))])
     return "\n".join(lines) + "\n"
@@ -60,6 +65,7 @@ def status_document(server: Server) -> dict[str, Any]:
             "rejected": metrics.rejected.value,
         },
         "prefix_cache": asdict(scheduler.cache.stats()),
+        "device_load": asdict(server.device_load()),
         "memory": {
             "place": plan.place,
             "available_bytes": plan.available_bytes,

@@ -51,6 +51,7 @@ class Work:
         self.spent_s = 0.0
         """The engine's time so far, as the scheduler counts it."""
         self.queue_s = time.perf_counter() - job.submitted
+        self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
         self.n_prompt = len(request.ids)
         self.n_generated = 0

@@ -1,0 +1,53 @@
+"""The page at "/": static files that come with the package, and what they may do in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.responses import FileResponse, Response
+
+from lucebox.serve.errors import ApiError
+
+__all__ = ["STATIC", "is_page", "router"]
+
+router = APIRouter(include_in_schema=False)
+
+FOLDER = Path(__file__).parent / "static"
+STATIC = "/static/"
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+FILES = {file.name: file for file in FOLDER.iterdir() if file.suffix in TYPES}
+HEADERS = {
+    # Its own scripts and styles, its own server, and no frame of another site around it.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-cache",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def is_page(path: str) -> bool:
+    """A file of the page: the same for everyone, so it needs no key; what it shows does."""
+    return path == "/" or path.startswith(STATIC)
+
+
+@router.get("/")
+async def index() -> Response:
+    return _file("index.html")
+
+
+@router.get(STATIC + "{name}")
+async def static(name: str) -> Response:
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    file = FILES.get(name)
+    if file is None:
+        raise ApiError("not_found", f"the page has no file {name!r}")
+    return FileResponse(file, headers=HEADERS | {"content-type": TYPES[file.suffix]})

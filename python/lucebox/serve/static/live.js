@@ -1,0 +1,121 @@
+// The live view: /status once a second, the source that /metrics has too.
+import { getJson } from "/static/server.js";
+
+const PERIOD_MS = 1000;
+const POINTS = 120;
+const $ = (id) => document.getElementById(id);
+const speeds = []; // tokens per second, the newest last
+let before = null; // the status one period ago
+
+export async function startLive() {
+  for (;;) {
+    if (!document.hidden) await refresh();
+    await new Promise((resolve) => setTimeout(resolve, PERIOD_MS));
+  }
+}
+
+async function refresh() {
+  try {
+    const status = await getJson("/status");
+    $("connection").textContent = "";
+    show(status);
+    before = status;
+  } catch (error) {
+    $("connection").textContent = error.message;
+  }
+}
+
+function show(status) {
+  $("model").textContent = status.model;
+  $("place").textContent = `${status.target}: ${status.device}, context ${status.context}`;
+  const seconds = before ? status.uptime_s - before.uptime_s : 0;
+  const speed = seconds > 0 ? (status.totals.generated_tokens - before.totals.generated_tokens) / seconds : 0;
+  speeds.push(speed);
+  if (speeds.length > POINTS) speeds.shift();
+  showCards(status, speed);
+  showCurve();
+  showMemory(status.memory);
+  showRequests(status.requests);
+}
+
+function showCards(status, speed) {
+  const { totals, requests, device_load: load } = status;
+  const last = requests.at(-1);
+  const cards = {
+    "tok/s now": speed.toFixed(1),
+    "tok/s of the engine": rate(totals.generated_tokens, totals.decode_s),
+    "prompt tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
+    "last time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
+    "running, of slots": `${status.running} / ${status.slots}`,
+    waiting: status.waiting,
+    "prompt tokens cached": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
+    "tokens generated": totals.generated_tokens,
+    "device load": load.busy === null ? "–" : percent(load.busy),
+    power: load.watts === null ? "–" : `${load.watts.toFixed(0)} W`,
+  };
+  $("cards").replaceChildren(
+    ...Object.entries(cards).map(([name, value]) => {
+      const card = filled("div", ["b", value], ["span", name]);
+      card.className = "card";
+      card.dataset.name = name;
+      return card;
+    }),
+  );
+}
+
+function showCurve() {
+  const top = Math.max(1, ...speeds);
+  const points = speeds.map((speed, i) => `${((POINTS - speeds.length + i) * 240) / (POINTS - 1)},${46 - (44 * speed) / top}`);
+  $("curve").firstElementChild.setAttribute("points", points.join(" "));
+}
+
+function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }) {
+  const rows = [...entries.map(({ name, bytes }) => [name, bytes]), ["weights in the file's mapping", mapped]];
+  const planned = entries.reduce((sum, { bytes }) => sum + bytes, 0);
+  const bar = filled("div", ["i", ""]);
+  bar.className = "bar";
+  bar.firstChild.style.width = percent(Math.min(1, planned / Math.max(1, available)));
+  $("memory").replaceChildren(
+    row(`planned, of what was free on ${place}`, `${size(planned)} / ${size(available)}`),
+    bar,
+    ...rows.filter(([, bytes]) => bytes > 0).map(([name, bytes]) => row(name, size(bytes))),
+  );
+}
+
+function showRequests(requests) {
+  const rows = requests.toReversed().map((one) =>
+    filled(
+      "tr",
+      ["td", new Date(one.ended_at * 1000).toLocaleTimeString()],
+      ["td", one.endpoint],
+      ["td", one.outcome],
+      ["td", one.prompt_tokens],
+      ["td", one.cached_tokens],
+      ["td", one.generated_tokens],
+      ["td", `${one.queue_s.toFixed(2)} s`],
+      ["td", `${one.prefill_s.toFixed(2)} s`],
+      ["td", rate(one.generated_tokens, one.decode_s)],
+    ),
+  );
+  $("requests").tBodies[0].replaceChildren(...rows);
+}
+
+function filled(tag, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, text] of children) made.append(Object.assign(document.createElement(name), { textContent: text }));
+  return made;
+}
+
+function row(name, value) {
+  const made = filled("div", ["span", name], ["span", value]);
+  made.className = "row";
+  return made;
+}
+
+const rate = (tokens, seconds) => (seconds > 0 ? (tokens / seconds).toFixed(1) : "–");
+const percent = (share) => `${(100 * share).toFixed(0)}%`;
+
+function size(bytes) {
+  if (bytes < 2 ** 20) return `${(bytes / 2 ** 10).toFixed(0)} KiB`;
+  return bytes < 2 ** 30 ? `${(bytes / 2 ** 20).toFixed(0)} MiB` : `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+}
