@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-__all__ = ["Device", "Energy", "Meter", "Nvml", "find_meter", "open_nvml"]
+__all__ = ["ROOT", "Device", "Energy", "Meter", "Nvml", "find_meter", "open_nvml"]
 
 ROOT = Path("/")
 SAMPLE_S = 0.02
@@ -138,9 +138,13 @@ class Nvml:
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self._library, self._handle = library, handle
 
-    def call(self, name: str, result: ctypes.Structure | ctypes.c_ulonglong | ctypes.c_uint) -> bool:
-        """Fills in the result; False where the device does not answer."""
-        return not getattr(self._library, name)(self._handle, ctypes.byref(result))
+    def call(self, name: str, *results: ctypes.Structure | ctypes.c_ulonglong | ctypes.c_uint) -> bool:
+        """Fills in the results; False where the device does not answer."""
+        return not getattr(self._library, name)(self._handle, *map(ctypes.byref, results))
+
+    def send(self, name: str, value: ctypes.c_uint) -> bool:
+        """False where the device does not take it."""
+        return not getattr(self._library, name)(self._handle, value)
 
 
 def open_nvml(pci: str) -> Nvml | None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from lucebox.bench import Measurement, Profile, Report
 from lucebox.errors import UnsupportedError
+from lucebox.power_sweep import PowerPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["save_bench_plot"]
+__all__ = ["save_bench_plot", "save_power_plot"]
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
@@ -26,11 +28,6 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError('plots need matplotlib: pip install "lucebox[plot]"') from error
-
     panels: list[tuple[int, Callable[[Axes], None]]] = []  # bars of each, and what draws it
     for test in ("prefill", "decode", "append"):
         bars = [m for m in report.measurements if m.test == test]
@@ -39,13 +36,49 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
     panels += [(len(profile.times), partial(_draw_profile, profile)) for profile in profiles]
 
     n_bars = sum(n for n, _ in panels)
-    figure = Figure(figsize=(7 if not profiles else 9, 1.6 + 0.5 * n_bars), layout="constrained")
+    figure = _figure(figsize=(7 if not profiles else 9, 1.6 + 0.5 * n_bars))
     grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [n for n, _ in panels]})
     for axes, (_, draw) in zip(grid[:, 0], panels, strict=True):
         draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()
     figure.suptitle(f"{report.model} on {report.device}, {report.kernels}", fontsize=10)
+    _save(figure, path)
+
+
+def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
+    """Write tokens per second and per joule over the power limit, a line for every model, device and test.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+    """
+    figure = _figure(figsize=(7, 5.5))
+    speed, economy = figure.subplots(2, 1, sharex=True)
+    lines: dict[str, list[PowerPoint]] = {}
+    for point in points:
+        lines.setdefault(f"{point.model} on {point.device}, {point.test}", []).append(point)
+    for label, line in lines.items():
+        limits = [point.limit_w for point in line]
+        speed.plot(limits, [point.tok_s for point in line], marker="o", label=label)
+        economy.plot(limits, [point.tok_j for point in line], marker="o")
+    for axes, quantity in ((speed, "tokens/s"), (economy, "tokens/J")):
+        axes.set_ylabel(quantity)
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    economy.set_xlabel("power limit, W")
+    speed.legend(fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def _figure(figsize: tuple[float, float]) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UnsupportedError('plots need matplotlib: pip install "lucebox[plot]"') from error
+    return Figure(figsize=figsize, layout="constrained")
+
+
+def _save(figure: Figure, path: str | Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except ValueError as error:

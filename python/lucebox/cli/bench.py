@@ -14,6 +14,7 @@ from lucebox.bench import MAX_APPEND, Measurement, Profile, Report, Summary, con
 from lucebox.cli import console, options
 from lucebox.cli.session import open_model
 from lucebox.numerics import N_IDS, Comparison, compare
+from lucebox.power_sweep import load_points, measure_points, save_points
 
 DESCRIPTION = """Measure how fast a model runs here.
 
@@ -57,11 +58,29 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         help=f"also compare the logits of {N_IDS} random tokens with those of the CPU in f32, on the same file",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the tables; the ending chooses the format")
+    parser.add_argument(
+        "--power-sweep",
+        type=Path,
+        metavar="FILE",
+        help="only decode, and add tok/s, watts and tok/J at the power limit that is set to this CSV file; shows all "
+        "its rows, and --plot draws them",
+    )
+    parser.add_argument(
+        "--set-power-limit",
+        type=parse_sizes,
+        default=(),
+        metavar="W,W",
+        help="set these power limits one after the other for --power-sweep, and restore the old one (needs rights)",
+    )
     options.add_engine(parser)
     return parser
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.set_power_limit and not args.power_sweep:
+        args.parser.error("--set-power-limit is for --power-sweep")
+    if args.power_sweep:
+        return sweep_power(args)
     if not (args.prefill or args.decode or args.batch or args.compare):
         args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
     if args.profile and not (args.prefill or args.decode):
@@ -102,6 +121,47 @@ def execute(args: argparse.Namespace) -> int:
             print_profile(one)
         if comparison is not None:
             print_comparison(comparison)
+    return 0
+
+
+def sweep_power(args: argparse.Namespace) -> int:
+    n_tokens = next(iter(args.decode), 0)
+    if not n_tokens:
+        args.parser.error("nothing to measure: --decode is 0")
+    if not hasattr(args, "context"):
+        args.context = context_for((), (n_tokens,), (), args.depth, args.runs)
+    with open_model(args) as llm, console.status() as show:
+        measured = measure_points(
+            llm,
+            args.set_power_limit,
+            n_tokens=n_tokens,
+            depth=args.depth,
+            runs=args.runs,
+            on_run=lambda label, run: show(f"{label}: " + (f"run {run} of {args.runs}" if run else "warming up")),
+        )
+    save_points(args.power_sweep, measured)
+    points = load_points(args.power_sweep)
+    if args.plot:
+        from lucebox.plots import save_power_plot
+
+        save_power_plot(points, args.plot)
+    if args.json:
+        console.print_json({"measured": [dataclasses.asdict(point) for point in measured]})
+        return 0
+    rows = [
+        [p.model, p.device, p.test, f"{p.limit_w:.0f}", f"{p.watts:.0f}", f"{p.tok_s:,.1f}", f"{p.tok_j:.3g}", p.date]
+        for p in points
+    ]
+    console.print_table(
+        [
+            "model",
+            "device",
+            "test",
+            *((heading, "right") for heading in ("limit W", "watts", "tok/s", "tok/J")),
+            "date",
+        ],
+        rows,
+    )
     return 0
 
 

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucebox.energy import Device, Nvml, open_nvml
+from lucebox.energy import ROOT, Device, Nvml, open_nvml
 
 __all__ = ["DeviceLoad", "load_reader"]
-
-ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
