@@ -34,7 +34,7 @@ function show(status) {
   if (speeds.length > POINTS) speeds.shift();
   showCards(status, speed);
   showCurve();
-  showMemory(status.memory);
+  showMemory(status.memory, status.prefix_cache);
   showRequests(status.requests);
 }
 
@@ -69,8 +69,13 @@ function showCurve() {
   $("curve").firstElementChild.setAttribute("points", points.join(" "));
 }
 
-function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }) {
-  const rows = [...entries.map(({ name, bytes }) => [name, bytes]), ["weights in the file's mapping", mapped]];
+function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, cache) {
+  const rows = [
+    ...entries.map(({ name, bytes }) => [name, bytes]),
+    ["weights in the file's mapping", mapped],
+    ["prefix cache, in the machine's memory", cache.memory_bytes],
+    ["prefix cache, on disk", cache.disk_bytes],
+  ];
   const planned = entries.reduce((sum, { bytes }) => sum + bytes, 0);
   const bar = filled("div", ["i", ""]);
   bar.className = "bar";
