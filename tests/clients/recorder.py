@@ -48,6 +48,8 @@ class Recorder:
     upstream: str
     call: Call | None = None
     """The first answer; None: a plain one."""
+    extra_words: int = 0
+    """Put behind the first prompt."""
     url: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
 
@@ -55,6 +57,9 @@ class Recorder:
         """The request that the server gets."""
         if not body.get("tools"):
             return body  # for a title and the like
+        if self.extra_words:
+            words, self.extra_words = self.extra_words, 0
+            return lengthened(path, body, words)
         if self.call is None or results_in(body):
             return answering(path, body)
         return calling(path, body, self.call)
@@ -95,6 +100,11 @@ def calling(path: str, body: dict[str, Any], call: Call) -> dict[str, Any]:
     else:
         choice = {"type": "function", "function": {"name": call.tool}}
     return {**body, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+
+
+def lengthened(path: str, body: dict[str, Any], n_words: int) -> dict[str, Any]:
+    field = "input" if path == "/v1/responses" else "messages"
+    return {**body, field: [*body[field], {"role": "user", "content": "word " * n_words}]}
 
 
 def kind_of(value: Any) -> str:
@@ -165,8 +175,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def recording(upstream: str, call: Call | None = None) -> Iterator[Recorder]:
-    recorder = Recorder(upstream, call)
+def recording(upstream: str, call: Call | None = None, extra_words: int = 0) -> Iterator[Recorder]:
+    recorder = Recorder(upstream, call, extra_words)
     handler = type("RecordingHandler", (Handler,), {"recorder": recorder})
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     recorder.url = f"http://127.0.0.1:{proxy.server_port}"

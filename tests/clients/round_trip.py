@@ -1,4 +1,5 @@
-"""Real clients, headless, on a real server: a plain turn, and a turn in which the client executes a tool.
+"""Real clients, headless, on a real server: a plain turn, one in which the client executes a tool, and one whose prompt
+is longer than the context.
 
     npm install --prefix DIR @anthropic-ai/claude-code @openai/codex opencode-ai @mariozechner/pi-coding-agent
     python tests/clients/round_trip.py --npm DIR [--record DIR] [client ...]
@@ -39,11 +40,14 @@ TIMEOUT_SECONDS = 240
 
 @dataclass(frozen=True)
 class Trial:
-    """How a client is run without a terminal, and its tool that runs a command."""
+    """How a client is run without a terminal."""
 
     name: str
     arguments: tuple[str, ...]
     call: Call
+    """Of its tool that runs a command."""
+    overflow: str
+    """What it says when it has understood that a prompt is too long."""
 
 
 TRIALS = (
@@ -52,30 +56,41 @@ TRIALS = (
         ("--print", "--output-format", "json", "--permission-mode", "dontAsk", "--allowedTools", "Bash",
          "--no-session-persistence", "--", PROMPT),
         Call("Bash", {"command": COMMAND, "description": "Says a word"}),
+        "Prompt is too long",
     ),
     Trial(
         "codex",
         ("exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "--json", PROMPT),
         Call("exec_command", {"cmd": COMMAND}),
+        "Codex ran out of room in the model's context window",
     ),
     Trial(
         "opencode",
         ("run", "--pure", "--format", "json", PROMPT),
         Call("bash", {"command": COMMAND, "description": "Says a word"}),
+        "ContextOverflowError",
     ),
-    Trial("pi", ("--print", "--mode", "json", "--no-session", "--offline", PROMPT), Call("bash", {"command": COMMAND})),
+    Trial(
+        "pi",
+        ("--print", "--mode", "json", "--no-session", "--offline", PROMPT),
+        Call("bash", {"command": COMMAND}),
+        '{"type":"compaction_start","reason":"overflow"}',
+    ),
 )  # fmt: skip
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The URL of a server with the tiny model and a long context."""
-    model = folder / "tiny.gguf"
-    shutil.copyfile(catalog.fetch("tiny-hybrid"), model)
-    reader = gguf.GGUFReader(model, "r+")
+def make_model(path: Path) -> None:
+    """The tiny model, with a long context."""
+    shutil.copyfile(catalog.fetch("tiny-hybrid"), path)
+    reader = gguf.GGUFReader(path, "r+")
     context = reader.fields["qwen35.context_length"]
     context.parts[context.data[0]][0] = CONTEXT
     reader.data.flush()
+
+
+@contextmanager
+def served(model: Path) -> Iterator[str]:
+    """The URL of a server."""
     flags = ["--json", "--port", "0", "--context", str(CONTEXT), "--alias", "*", "--max-tokens", "96"]
     command = [sys.executable, "-m", "lucebox", "serve", str(model), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -164,6 +179,14 @@ def tool_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str
     return problems, recorder.exchanges
 
 
+def long_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
+    """The same of a turn that the context has no room for: the client must say so in its own words, or compact."""
+    with recording(url, extra_words=CONTEXT) as recorder:
+        _, output, _ = run(trial, recorder.url, folder, npm)
+    problems = [] if trial.overflow in output else [f"it does not say {trial.overflow!r}: {output[-500:]}"]
+    return problems, recorder.exchanges
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clients", nargs="*", default=[trial.name for trial in TRIALS], metavar="client")
@@ -173,11 +196,13 @@ def main() -> int:
     is_good = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with served(folder) as url:
+        model = folder / "tiny.gguf"
+        make_model(model)
+        with served(model) as url:
             for trial in TRIALS:
                 if trial.name not in args.clients:
                     continue
-                for kind, turn in (("plain", plain_turn), ("tool", tool_turn)):
+                for kind, turn in (("plain", plain_turn), ("tool", tool_turn), ("long", long_turn)):
                     problems, exchanges = turn(trial, url, folder / f"{trial.name}-{kind}", args.npm.absolute())
                     client = f"{trial.name} {version(trial, args.npm)}"
                     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
@@ -185,7 +210,7 @@ def main() -> int:
                     print(f"{client} {date} {kind}: {n} requests,", end=" ")
                     print("; ".join(problems) or "good", flush=True)
                     is_good &= not problems
-                    if args.record:
+                    if args.record and turn is not long_turn:
                         record(args.record / f"{trial.name}-{kind}.json", client, date, exchanges)
     return 0 if is_good else 1
 
