@@ -60,6 +60,10 @@ def _codex(to: Endpoint) -> Setup:
         f"model_context_window = {to.context}",
         f"model_auto_compact_token_limit = {to.context * 3 // 4}",
         'web_search = "disabled"',
+        "check_for_update_on_startup = false",
+        "",
+        "[analytics]",
+        "enabled = false",
         "",
         "[model_providers.lucebox]",
         'name = "lucebox"',
@@ -97,6 +101,7 @@ def _opencode(to: Endpoint) -> Setup:
     config = {
         "model": name,
         "small_model": name,
+        "enabled_providers": ["lucebox"],
         "share": "disabled",
         "autoupdate": False,
         "provider": {
@@ -109,8 +114,7 @@ def _opencode(to: Endpoint) -> Setup:
         },
     }
     variables = {
-        "XDG_CONFIG_HOME": "~/config",
-        "XDG_DATA_HOME": "~/data",
+        **{f"XDG_{kind.upper()}_HOME": f"~/{kind}" for kind in ("config", "data", "state", "cache")},
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
     }

@@ -1,0 +1,190 @@
+"""A proxy between a client and the server that keeps the requests, and forces what the model answers.
+
+A tiny model neither calls tools nor ends what it says. The proxy makes its answer certain with means that the server
+offers every client: `tool_choice` names a tool whose schema has one value only, so that the model can but call it; or
+an answer's schema has one value only. The client's request is otherwise handed on as it came.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+KEPT_HEADERS = ("anthropic-beta", "anthropic-version", "content-type")
+HOP_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding", "date"})
+SAID = "lucebox-client-ok"
+
+
+@dataclass
+class Call:
+    """A tool call to be forced: what the client executes."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Exchange:
+    """A request as the client sent it, and the status of its answer."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any] | None
+    status: int = 0
+    answer: bytes = b""
+
+
+@dataclass
+class Recorder:
+    """The proxy's state."""
+
+    upstream: str
+    call: Call | None = None
+    """The first answer; None: a plain one."""
+    extra_words: int = 0
+    """Put behind the first prompt."""
+    url: str = ""
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def changed(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The request that the server gets."""
+        if not body.get("tools"):
+            return body  # for a title and the like
+        if self.extra_words:
+            words, self.extra_words = self.extra_words, 0
+            return lengthened(path, body, words)
+        if self.call is None or results_in(body):
+            return answering(path, body)
+        return calling(path, body, self.call)
+
+
+def results_in(body: dict[str, Any]) -> list[str]:
+    """The texts of tool results in a request of any protocol."""
+    found: list[str] = []
+    for item in [*(body.get("messages") or []), *(body["input"] if isinstance(body.get("input"), list) else [])]:
+        content = item.get("content")
+        if item.get("role") == "tool":
+            found.append(text_of(content))
+        elif item.get("type") == "function_call_output":
+            found.append(text_of(item["output"]))
+        elif isinstance(content, list):
+            found += [text_of(block.get("content")) for block in content if block.get("type") == "tool_result"]
+    return found
+
+
+def text_of(content: Any) -> str:
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or [])
+
+
+def calling(path: str, body: dict[str, Any], call: Call) -> dict[str, Any]:
+    """The model must call the tool, once, with these arguments."""
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": kind_of(value), "enum": [value]} for name, value in call.arguments.items()},
+        "required": [*call.arguments],
+        "additionalProperties": False,
+    }
+    tools = [narrowed(tool, call.tool, schema) for tool in body["tools"]]
+    if path == "/v1/messages":
+        choice: Any = {"type": "tool", "name": call.tool, "disable_parallel_tool_use": True}
+        return {**body, "tools": tools, "tool_choice": choice}
+    if path == "/v1/responses":
+        choice = {"type": "function", "name": call.tool}
+    else:
+        choice = {"type": "function", "function": {"name": call.tool}}
+    return {**body, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+
+
+def lengthened(path: str, body: dict[str, Any], n_words: int) -> dict[str, Any]:
+    field = "input" if path == "/v1/responses" else "messages"
+    return {**body, field: [*body[field], {"role": "user", "content": "word " * n_words}]}
+
+
+def kind_of(value: Any) -> str:
+    return {bool: "boolean", int: "integer", str: "string"}[type(value)]
+
+
+def narrowed(tool: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    if "function" in tool:
+        return {**tool, "function": narrowed(tool["function"], name, schema)}
+    if tool.get("name") != name:
+        return tool
+    return {**tool, "input_schema" if "input_schema" in tool else "parameters": schema}
+
+
+def answering(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The model must say one word, as JSON."""
+    schema = {"type": "string", "enum": [SAID]}
+    if path == "/v1/messages":
+        return {**body, "tool_choice": {"type": "none"}, "output_config": {"format": {"type": "json_schema",
+                "schema": schema}}}  # fmt: skip
+    if path == "/v1/responses":
+        form = {"type": "json_schema", "name": "said", "schema": schema}
+        return {**body, "tool_choice": "none", "text": {"format": form}}
+    form = {"type": "json_schema", "json_schema": {"name": "said", "schema": schema}}
+    return {**body, "tool_choice": "none", "response_format": form}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    recorder: Recorder
+
+    def do_GET(self) -> None:
+        self.forward()
+
+    do_POST = do_HEAD = do_GET
+
+    def forward(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = json.loads(raw) if raw else None
+        path = urlsplit(self.path).path
+        kept = {name: self.headers[name] for name in KEPT_HEADERS if name in self.headers}
+        exchange = Exchange(self.path, kept, body)
+        self.recorder.exchanges.append(exchange)
+        if body is not None:
+            raw = json.dumps(self.recorder.changed(path, body)).encode()
+        upstream = HTTPConnection(urlsplit(self.recorder.upstream).netloc, timeout=600)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_HEADERS}
+        upstream.request(self.command, self.path, raw or None, headers)
+        answer = upstream.getresponse()
+        exchange.status = answer.status
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in HOP_HEADERS:
+                self.send_header(name, value)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            while piece := answer.read1(65536):
+                exchange.answer += piece
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.close_connection = True  # the client has gone
+        upstream.close()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def recording(upstream: str, call: Call | None = None, extra_words: int = 0) -> Iterator[Recorder]:
+    recorder = Recorder(upstream, call, extra_words)
+    handler = type("RecordingHandler", (Handler,), {"recorder": recorder})
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    recorder.url = f"http://127.0.0.1:{proxy.server_port}"
+    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield recorder
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()

@@ -1,0 +1,83 @@
+"""What real clients sent, as tests/clients recorded and shortened it, sent again to a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from lucebox.chat import ChatTemplate
+from lucebox.serve.conversation import Conversation
+from lucebox.serve.profiles import profile_for
+from lucebox.serve.protocols import anthropic, openai_chat, openai_responses
+from lucebox.serve.rendering import for_template
+from running import Running, started
+from text_data import DATA, tiny_tokenizer
+
+TRAFFIC = Path(__file__).parent / "traffic"
+FILES = sorted(path.stem for path in TRAFFIC.glob("*.json"))
+WITH_TOOL = [name for name in FILES if name.endswith("-tool")]
+RESULT = "lucebox-tool-ran"  # what the tool printed
+BEGIN = "<|im_start|>assistant\n"
+
+
+def requests_of(name: str) -> list[dict[str, Any]]:
+    return list(json.loads((TRAFFIC / f"{name}.json").read_text())["requests"])
+
+
+def conversation_of(path: str, body: dict[str, Any]) -> Conversation:
+    match urlsplit(path).path:
+        case "/v1/messages":
+            return anthropic.conversation_of(anthropic.MessagesRequest.model_validate(body))
+        case "/v1/responses":
+            return openai_responses.conversation_of(openai_responses.ResponsesRequest.model_validate(body), [])
+        case _:
+            return openai_chat.conversation_of(openai_chat.ChatRequest.model_validate(body))
+
+
+def rendered(request: dict[str, Any]) -> str:
+    """The prompt by the template of Qwen3.5."""
+    template = ChatTemplate.from_file(DATA / "templates" / "Qwen3.5-4B.jinja")
+    profile = profile_for("qwen35", template, tiny_tokenizer(), generation_defaults={}, override=None)
+    conversation = conversation_of(request["path"], request["body"])
+    messages, tools = for_template(profile, conversation.messages, conversation.tools)
+    return template.render(messages, tools=tools, **conversation.template_vars)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with started("--slots", "2", "--alias", "*", "--max-tokens", "4", context=8192) as running:
+        yield running
+
+
+def test_all_clients_are_here() -> None:
+    assert [f"{name}-{kind}" for name in ("claude", "codex", "opencode", "pi") for kind in ("plain", "tool")] == FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_request_is_answered(server: Running, name: str) -> None:
+    with server.client() as client:
+        for request in requests_of(name):
+            answer = client.post(request["path"], json=request["body"], headers=request["headers"])
+            assert answer.status_code == 200, answer.text
+            last = [line for line in answer.text.splitlines() if line.startswith("data: ")][-1].removeprefix("data: ")
+            kind = "[DONE]" if last == "[DONE]" else json.loads(last)["type"]
+            assert kind in ("[DONE]", "message_stop", "response.completed", "response.incomplete")
+
+
+@pytest.mark.parametrize("name", WITH_TOOL)
+def test_the_tools_result_is_in_the_prompt(name: str) -> None:
+    *_, last = requests_of(name)
+    results = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", rendered(last), re.DOTALL)
+    assert len(results) == 1 and RESULT in results[0]
+
+
+@pytest.mark.parametrize("name", WITH_TOOL)
+def test_a_turn_begins_with_the_prompt_of_the_one_before(name: str) -> None:
+    """Otherwise nothing of it could be reused."""
+    *_, before, after = map(rendered, requests_of(name))
+    assert after.startswith(before[: before.rindex(BEGIN) + len(BEGIN)])
