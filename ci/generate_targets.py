@@ -237,7 +237,8 @@ SM is compute units on AMD. A figure that has no source is left out.
 ## Start values
 
 Constants of the launch functions. `matvec_threads_per_sm` is how much of the one-row product an SM holds at once,
-`speculation_budget` is the rows of a draft tree where the user names none. The target files say which are measured.
+`speculation_budget` is the rows of a draft tree and `prefill_chunk` those of a prompt computed at once, where the user
+names none. The target files say which are measured.
 
 | target | {tuning_names} |
 |---|---|---|---|

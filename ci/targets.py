@@ -58,7 +58,11 @@ NEEDS = {
     "clusters": r"sm_(9|1\d)\da?",
 }
 # Tuning constant -> lowest, highest, and what it must be a multiple of.
-TUNING = {"matvec_threads_per_sm": (32, 2048, 32), "speculation_budget": (1, 64, 1)}
+TUNING = {
+    "matvec_threads_per_sm": (32, 2048, 32),
+    "speculation_budget": (1, 64, 1),
+    "prefill_chunk": (64, 4096, 64),
+}
 EXCUSES = ("spill",)
 
 
@@ -97,6 +101,7 @@ class Tuning:
 
     matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
     speculation_budget: int  # rows of a draft tree, where the user names none
+    prefill_chunk: int  # rows of a prompt computed at once, likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,14 +103,14 @@ class LLM:
         activations: str = "int8",
         kv: str = "f16",
         seed: int = 0,
-        prefill_chunk: int = 512,
+        prefill_chunk: int | None = None,
         isa: str = "auto",
         offline: bool = False,
         progress: Progress | None = None,
     ) -> None:
         selection = resolve_target(target)
         self.target_reason = "; ".join(selection.report)
-        for name, value in (("context", context), ("threads", threads)):
+        for name, value in (("context", context), ("threads", threads), ("prefill_chunk", prefill_chunk)):
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
@@ -125,7 +125,7 @@ class LLM:
             isa=isa,
             activations=activations,
             kv=kv,
-            prefill_chunk=prefill_chunk,
+            prefill_chunk=prefill_chunk or 0,
             pack=self._pack,
             progress=progress and partial(progress, "loading weights"),
         )
@@ -142,7 +142,7 @@ class LLM:
             activations=activations,
             kv=kv,
             seed=seed,
-            prefill_chunk=prefill_chunk,
+            prefill_chunk=self._engine.info["prefill_chunk"],
             isa=self._engine.info["isa"],
         )
 
@@ -525,6 +525,7 @@ class LLM:
             UnsupportedError: the target is the CPU.
         """
         chunk = self.options.prefill_chunk
+        assert chunk is not None
         return self._profile([min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
 
     def profile_decode(self, n_tokens: int, depth: int) -> list[KernelTimes]:

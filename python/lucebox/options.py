@@ -26,8 +26,9 @@ class EngineOptions:
     """Element type of the KV cache: "f16", "bf16" or "f32"."""
     seed: int = 0
     """Seed of requests that do not carry their own."""
-    prefill_chunk: int = 512
-    """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory."""
+    prefill_chunk: int | None = None
+    """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory. None: as many as suit
+    the target, 512 on the CPU."""
     isa: str = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
 

@@ -235,11 +235,12 @@ def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:
         qk, g, beta = _normal(rng, 5, 2 * heads * dk + 3), 9 * _normal(rng, 5, 33), 9 * _normal(rng, 5, 33)
         prepare = (qk, g, beta, -np.abs(_normal(rng, 33)), _normal(rng, 33), heads, dk, 1e-6)
         yield _in_parts("delta_prepare", "row", partial(_prepared, *prepare), list, *prepare)
-    for kh, vh, dk, taps in ((3, 33, 40, 8), (16, 16, 128, 4)):
+    for rows, kh, vh, dk, taps in ((1, 3, 33, 40, 8), (1, 16, 16, 128, 4), (130, 2, 16, 128, 4)):
         channels = 2 * kh * dk + 24 * vh
         state = (_normal(rng, taps - 1, channels), _normal(rng, RUN, channels))
-        gates = (9 * _normal(rng, 1, vh), 9 * _normal(rng, 1, vh), -np.abs(_normal(rng, vh)), _normal(rng, vh))
-        inputs = (_normal(rng, 1, channels), _normal(rng, channels, taps), *state, *gates, kh, dk, 1e-6, _path(rng, 5))
+        gates = (9 * _normal(rng, rows, vh), 9 * _normal(rng, rows, vh), -np.abs(_normal(rng, vh)), _normal(rng, vh))
+        x = _normal(rng, rows, channels)
+        inputs = (x, _normal(rng, channels, taps), *state, *gates, kh, dk, 1e-6, _path(rng, 5))
         yield _in_parts("delta_inputs", "row", partial(_made_inputs, *inputs), list, *inputs)
 
 

@@ -1,22 +1,40 @@
 // Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z), and y rounded where asked for.
-// One block a head of a row. A thread's first values stay in registers, and their weights are asked for before the
-// previous kernel has ended; the second reading of further ones comes from L1.
+// One block a head of a row; short heads a warp each. A thread's first values stay in registers, and their weights are
+// asked for before the previous kernel has ended; the second reading of further ones comes from L1.
 // Bound: latency for a few rows, else bandwidth, 8 bytes a value (12 gated).
 #include "dialect.h"
 
 #include "activation.h"
+#include "launch/elementwise_shape.h"
 #include "ops/rms_norm.h"
 #include "round_run.h"
 #include "rows.h"
 
 namespace lb::gpu {
 
-// y[at + i] = x[i] * scale * w[i] * gate(i); at: the block's first value.
+// Who makes the norm of one head: the block, or one of its warps.
+struct Team {
+  int head;  // counted over all rows
+  int mine, n_threads;
+  float* scratch;  // of the block's sum; null: a warp
+
+  LB_DEVICE Team(int dim, float* scratch_) {
+    const bool is_warp = dim <= kWarpNormDim;
+    head = is_warp ? block_id() * n_warps() + warp() : block_id();
+    mine = is_warp ? lane() : thread_id();
+    n_threads = is_warp ? 32 : gpu::n_threads();
+    scratch = is_warp ? nullptr : scratch_;
+  }
+  LB_DEVICE float sum(float v) const { return scratch == nullptr ? warp_sum(v) : block_sum(v, scratch); }
+};
+
+// y[at + i] = x[i] * scale * w[i] * gate(i); at: the head's first value.
 template <int kWidth, class Gate>
-LB_DEVICE void normalise(const float* x, const float* w, float* y, const RoundedRows& rounded, long at, int dim,
-                         float eps, float* scratch, Gate&& gate) {
+LB_DEVICE void normalise(const Team& team, const float* x, const float* w, float* y, const RoundedRows& rounded,
+                         int dim, float eps, Gate&& gate) {
   using Values = Vec<float, kWidth>;
-  const int n = dim / kWidth, mine = thread_id();
+  const int n = dim / kWidth, mine = team.mine;
+  const long at = long(team.head) * dim;
   const auto read = [&](const float* from, int i) { return i < n ? values<kWidth>(from, i) : Values{}; };
   const Values weight = read(w, mine);
   dependents_may_launch();
@@ -26,12 +44,12 @@ LB_DEVICE void normalise(const float* x, const float* w, float* y, const Rounded
   float sum = 0;
   LB_UNROLL
   for (int j = 0; j < kWidth; ++j) sum += first[j] * first[j];
-  for (int i = mine + n_threads(); i < n; i += n_threads()) {
+  for (int i = mine + team.n_threads; i < n; i += team.n_threads) {
     const Values v = values<kWidth>(x, i);
     LB_UNROLL
     for (int j = 0; j < kWidth; ++j) sum += v[j] * v[j];
   }
-  const float scale = rsqrt_fast(block_sum(sum, scratch) / float(dim) + eps);
+  const float scale = rsqrt_fast(team.sum(sum) / float(dim) + eps);
 
   const auto finish = [&](int i, Values v, const Values& of_weight, const Values& of_gate) {
     LB_UNROLL
@@ -41,18 +59,20 @@ LB_DEVICE void normalise(const float* x, const float* w, float* y, const Rounded
       if (rounded.high != nullptr) round_four(rounded, at + long(i) * kWidth, v, i < n);
   };
   finish(mine, first, weight, first_gate);
-  for (int i = mine + n_threads(); i - lane() < n; i += n_threads())  // rounding takes whole warps
+  for (int i = mine + team.n_threads; i - lane() < n; i += team.n_threads)  // rounding takes whole warps
     finish(i, read(x, i), read(w, i), gate(i));
 }
 
 template <int kWidth>
 LB_DEVICE void rms_norm(const RmsNorm& p, float* scratch) {
-  const int row = block_id() / p.heads, head = block_id() % p.heads;
+  const Team team(p.dim, scratch);
+  const int row = team.head / p.heads, head = team.head % p.heads;
+  if (row >= p.rows) return;  // whole teams
   Vec<float, kWidth> ones;
   LB_UNROLL
   for (int j = 0; j < kWidth; ++j) ones[j] = 1;
-  normalise<kWidth>(p.x + row * p.row_stride + head * p.head_stride, p.w, p.y, p.rounded, long(block_id()) * p.dim,
-                    p.dim, p.eps, scratch, [&](int) { return ones; });
+  normalise<kWidth>(team, p.x + row * p.row_stride + head * p.head_stride, p.w, p.y, p.rounded, p.dim, p.eps,
+                    [&](int) { return ones; });
 }
 
 LB_KERNEL(rms_norm_kernel, RmsNorm, 1024, 1) {
@@ -63,8 +83,10 @@ LB_KERNEL(rms_norm_kernel, RmsNorm, 1024, 1) {
 
 template <int kWidth>
 LB_DEVICE void gated_rms_norm(const GatedRmsNorm& p, float* scratch) {
-  const long at = long(block_id()) * p.dim;
-  normalise<kWidth>(p.o + at, p.w, p.y, p.rounded, at, p.dim, p.eps, scratch, [&](int i) {
+  const Team team(p.dim, scratch);
+  if (team.head >= p.rows * p.heads) return;  // whole teams
+  const long at = long(team.head) * p.dim;
+  normalise<kWidth>(team, p.o + at, p.w, p.y, p.rounded, p.dim, p.eps, [&](int i) {
     Vec<float, kWidth> z = {};
     if (i < p.dim / kWidth) z = values<kWidth>(p.z + at, i);
     LB_UNROLL

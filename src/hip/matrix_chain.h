@@ -84,4 +84,14 @@ LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   load(a, scratch, 24);
 }
 
+// C as two numbers each, high + low, into shared memory.
+template <class T>
+LB_DEVICE void store_parts(FragmentC& c, T* high, T* low, int stride) {
+  for_each(c, [&](int row, int column, float& x) {
+    const T rounded = narrow(x, T{});
+    high[row * stride + column] = rounded;
+    low[row * stride + column] = narrow(x - to_f32(rounded), T{});
+  });
+}
+
 }  // namespace lb::gpu

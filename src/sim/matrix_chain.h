@@ -74,4 +74,17 @@ void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   load(a, scratch, 24);
 }
 
+// C as two numbers each, high + low, into shared memory.
+template <class T>
+void store_parts(FragmentC& c, T* high, T* low, int stride) {
+  sim::check_operand(high, "store_parts");
+  for_each(c, [&](int row, int column, float x) {
+    T parts[2];
+    parts[0] = sim::narrow(x, T{});
+    parts[1] = sim::narrow(x - to_f32(parts[0]), T{});
+    store(high + row * stride + column, parts[0]);
+    store(low + row * stride + column, parts[1]);
+  });
+}
+
 }  // namespace lb::gpu

@@ -50,6 +50,7 @@ vendor = ["megakernel"]
 [tuning]
 matvec_threads_per_sm = 512
 speculation_budget = 22
+prefill_chunk = 512
 
 [[exceptions]]
 kernel = "rope_kernel"
@@ -138,6 +139,7 @@ def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
             "tuning.matvec_threads_per_sm: expected 32 to 2048, a multiple of 32, got 500",
         ),
         ("budget = 22", "budget = 65", "tuning.speculation_budget: expected 1 to 64, got 65"),
+        ("chunk = 512", "chunk = 96", "tuning.prefill_chunk: expected 64 to 4096, a multiple of 64, got 96"),
         ("sm_count = 82", "sm_count = 0", "boards[0].sm_count: expected more than 0, got 0"),
         ('["rope"]', '["rape"]', "kernels: src/gpu/rape.cpp does not exist"),
         ('["rope"]', '["rope", "rope"]', "kernels: src/gpu/rope.cpp is there twice"),

@@ -18,6 +18,7 @@ Pack = _engine.gpu.Pack
 Shape = tuple[int, int, int, int]
 SHAPES: tuple[Shape, ...] = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88))  # key heads, value heads, dk, dv
 MODEL: Shape = (1, 2, 128, 128)
+CHAIN: Shape = (2, 4, 128, 32)  # its long chains run on matrix units where the target has them
 
 
 def close(got: F32, want: F32 | F64) -> None:
@@ -154,11 +155,12 @@ def test_trees_with_accepted_paths_equal_the_sequence(pack: Pack, shape: Shape, 
 
 
 @pytest.mark.parametrize("rows", (65, 128, 200))
-@pytest.mark.parametrize("shape", (SHAPES[0], SHAPES[1]))
-def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, rows: int, seed: int) -> None:
+@pytest.mark.parametrize(("shape", "order"), ((SHAPES[0], "tiled"), (SHAPES[1], "tiled"), (CHAIN, "tiled"),
+                                              (CHAIN, "grouped")))  # fmt: skip
+def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, order: str, rows: int, seed: int) -> None:
     """After a tree whose path it folds first; what is left pending is what run by run leaves."""
     rng = np.random.default_rng(seed)
-    layer = Layer(pack, shape, rng, "tiled")
+    layer = Layer(pack, shape, rng, order)
     before = Inputs(shape, 5, rng, 0.2)
     parent, masks = random_tree(5, rng)
     layer.run(before, parent=parent, ancestors=masks)
@@ -167,25 +169,25 @@ def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, rows: int, seed: i
     for first in range(0, rows, CAP):
         by_runs.append(twin.run(inputs.rows(slice(first, first + CAP)), folded))
         folded = np.arange(len(by_runs[-1]), dtype=np.int32)
-    state = reference.recurrence(*before.rows(path).parts, layer.S, "tiled")[1]
+    state = reference.recurrence(*before.rows(path).parts, layer.S, order)[1]
     got = layer.run(inputs, path)
-    close(got, reference.recurrence(*inputs.parts, state, "tiled")[0])
+    close(got, reference.recurrence(*inputs.parts, state, order)[0])
     close(got, np.concatenate(by_runs))
     assert layer.buffer == twin.buffer
     for ours, theirs in zip(everything(layer, len(folded)), everything(twin, len(folded)), strict=True):
         close(ours, theirs)
 
 
-@pytest.mark.parametrize("rows", (1, 31, 130))
-def test_hard_inputs(pack: Pack, rows: int, seed: int) -> None:
+@pytest.mark.parametrize(("rows", "shape"), ((1, (2, 4, 32, 32)), (31, (2, 4, 32, 32)), (130, (2, 4, 32, 32)),
+                                             (130, CHAIN)))  # fmt: skip
+def test_hard_inputs(pack: Pack, rows: int, shape: Shape, seed: int) -> None:
     """Decays that underflow, beta of 0 and 1, keys of zero."""
     rng = np.random.default_rng(seed)
-    shape = (2, 4, 32, 32)
     layer = Layer(pack, shape, rng)
     inputs = Inputs(shape, rows, rng, 1.0)
     inputs.g[:, 0], inputs.g[::2, 1] = -300.0, -90.0
     inputs.beta[:, 2], inputs.beta[::3, 3] = 0.0, 1.0
-    inputs.qkv[::4, 2 * 32 : 4 * 32] = 0
+    inputs.qkv[::4, 2 * shape[2] : 4 * shape[2]] = 0
     want, after = reference.recurrence(*inputs.parts, layer.S)
     close(layer.run(inputs), want)
     layer.run(inputs.rows(slice(0, 0)), np.arange((rows - 1) % CAP + 1, dtype=np.int32))
@@ -261,26 +263,32 @@ def test_rope_table(pack: Pack, seed: int) -> None:
         check("rope", ours, theirs, np.ones_like(want))
 
 
-@pytest.mark.parametrize(("kh", "vh", "dk", "dv", "taps"), ((2, 6, 32, 64, 4), (1, 33, 40, 24, 8), (3, 3, 8, 88, 2),
-                                                            (2, 4, 128, 128, 4)))  # fmt: skip
+@pytest.mark.parametrize(("rows", "kh", "vh", "dk", "dv", "taps"),
+                         ((1, 2, 6, 32, 64, 4), (1, 1, 33, 40, 24, 8), (1, 3, 3, 8, 88, 2), (1, 2, 4, 128, 128, 4),
+                          (65, 1, 3, 128, 128, 4), (128, 1, 4, 128, 32, 4), (200, 2, 8, 128, 32, 4)))  # fmt: skip
 @pytest.mark.parametrize("accepted", (None, [0], [0, 1, 3, 4, 6, 8, 9, 11]))
-def test_inputs_of_a_step(
-    pack: Pack, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, seed: int
+def test_inputs(
+    pack: Pack, rows: int, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, seed: int
 ) -> None:
     """One launch for the convolution and the preparation: the state exactly as the CPU's."""
     rng = np.random.default_rng(seed)
     channels = 2 * kh * dk + vh * dv
-    x, w = rng.normal(size=(1, channels)).astype(np.float32), rng.normal(size=(channels, taps)).astype(np.float32)
+    x, w = rng.normal(size=(rows, channels)).astype(np.float32), rng.normal(size=(channels, taps)).astype(np.float32)
     history = rng.normal(size=(taps - 1, channels)).astype(np.float32)
     pending = np.full((CAP, channels), np.nan, np.float32)
     pending[:12] = rng.normal(size=(12, channels)).astype(np.float32)
-    g, beta = 5 * rng.normal(size=(2, 1, vh)).astype(np.float32)
+    g, beta = 5 * rng.normal(size=(2, rows, vh)).astype(np.float32)
     gates = -rng.exponential(size=vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
     path = None if accepted is None else np.array(accepted, np.int32)
     got = gpu_ops.delta_inputs(pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path)
-    y = np.array(cpu.causal_conv(x, w, history, pending, path))
-    q, k = (y[:, i * kh * dk : (i + 1) * kh * dk].reshape(1, kh, dk) for i in range(2))
+    parts = []
+    for first in range(0, rows, CAP):
+        parts.append(cpu.causal_conv(x[first : first + CAP], w, history, pending, path))
+        path = np.arange(CAP, dtype=np.int32)
+    y = np.concatenate(parts)
+    q, k = (y[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk) for i in range(2))
     cpu.delta_prepare(q, k, g, beta, *gates, 1e-6)
     for mine, want in zip((got[0], *got[3:]), (y, g, beta), strict=True):
         close(mine, want)
-    assert np.array_equal(got[1], history) and np.array_equal(got[2], pending, equal_nan=True)
+    last = (rows - 1) % CAP + 1
+    assert np.array_equal(got[1], history) and np.array_equal(got[2][:last], pending[:last])

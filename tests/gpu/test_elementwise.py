@@ -21,10 +21,11 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.parametrize("rows", (5, 7))  # on sim short heads of 5 rows have a block each, of 7 rows a warp
 @pytest.mark.parametrize("dim", DIMS)
-def test_rms_norm(pack: _engine.gpu.Pack, dim: int, seed: int) -> None:
+def test_rms_norm(pack: _engine.gpu.Pack, dim: int, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    x = normal(rng, 5, 3, dim) * 10.0 ** rng.integers(-4, 4, (5, 3, 1)).astype(np.float32)
+    x = normal(rng, rows, 3, dim) * 10.0 ** rng.integers(-4, 4, (rows, 3, 1)).astype(np.float32)
     w = normal(rng, dim)
     got = gpu_ops.rms_norm(pack, x, w, 1e-6)
     check("norm", got, norm_reference.rms_norm(x, w, 1e-6))
@@ -47,10 +48,11 @@ def test_norm_of_a_row_with_a_nan_is_nan_and_no_other(pack: _engine.gpu.Pack) ->
     assert np.array_equal(np.isnan(y), np.isnan(x).any(axis=2, keepdims=True) & np.ones(70, bool))
 
 
+@pytest.mark.parametrize("rows", (2, 7))
 @pytest.mark.parametrize("dim", DIMS)
-def test_gated_rms_norm(pack: _engine.gpu.Pack, dim: int, seed: int) -> None:
+def test_gated_rms_norm(pack: _engine.gpu.Pack, dim: int, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    o, z, w = normal(rng, 2, 3, dim) * 5, normal(rng, 2, 3, dim) * 5, normal(rng, dim)
+    o, z, w = normal(rng, rows, 3, dim) * 5, normal(rng, rows, 3, dim) * 5, normal(rng, dim)
     got = gpu_ops.gated_rms_norm(pack, o, z, w, 1e-6)
     check("norm", got, norm_reference.gated_rms_norm(o, z, w, 1e-6))
     check("norm", got, cpu.gated_rms_norm(o, z, w, 1e-6))

@@ -182,7 +182,7 @@ LB_KERNEL(matrix_bf16_kernel, Io, 32, 1) {
   if constexpr (kHasBf16Matrix) matrix<bf16>(p);
 }
 
-// C[16, 16] = f16(A B^T) M and the largest value of each row of A B^T, from A and B [16, 16] and M [16, 16] stored [k,
+// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, and C in two parts, from A and B [16, 16] and M [16, 16] stored [k,
 // n].
 LB_KERNEL(chain_kernel, Io, 32, 1) {
   LB_SHARED(f16, tiles, 3 * 16 * 24);
@@ -207,6 +207,11 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   load_shared_transposed(b, tiles + 2 * 16 * 24, 24);
   multiply(second, a, b);
   for_each(second, [&](int row, int col, float& v) { out[16 * row + col] = v; });
+  f16* parts = tiles;
+  warp_barrier();
+  store_parts(second, parts, parts + 16 * 24, 24);
+  warp_barrier();
+  for (int i = lane(); i < 2 * 256; i += 32) out[272 + i] = to_f32(load<f16>(parts + i / 16 * 24 + i % 16));
 }
 
 // in: int8 [16, 64] and [8, 64], rows of A and B; out: int [2, 16, 8], products of all and of the first 16 bytes, from

@@ -251,7 +251,7 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_static("open", &open_engine, "path"_a, "context"_a = 0, "threads"_a = 0, "isa"_a = "auto",
-                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 512, "pack"_a = nb::none(),
+                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 0, "pack"_a = nb::none(),
                   "progress"_a = nb::none())
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", &plan_of)

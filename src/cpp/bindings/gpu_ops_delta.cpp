@@ -104,20 +104,19 @@ std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, F
   return {call.read(q, rows, qk.shape(1)), call.read(op.g, rows, n_v_heads), call.read(op.beta, rows, n_v_heads)};
 }
 
-// A row's convolution, whose first channels are prepared as q and k: y, history, pending, g and beta after it.
+// The convolution, whose first channels are prepared as q and k: y, history, pending, g and beta after it.
 std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inputs(
     PythonPack& pack, FloatMatrix x, FloatMatrix w, FloatMatrix history, FloatMatrix pending, FloatMatrix g,
     FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps, Indices accepted) {
-  const size_t channels = x.shape(1), n_taps = w.shape(1), n_v_heads = a_neg.shape(0);
-  check_shape("x", x, {1, channels});
+  const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1), n_v_heads = a_neg.shape(0);
   check_shape("w", w, {channels, n_taps});
   check_shape("history", history, {n_taps - 1, channels});
   check_shape("pending", pending, {size_t(kMaxTree), channels});
-  check_shape("g", g, {1, n_v_heads});
-  check_shape("beta", beta, {1, n_v_heads});
+  check_shape("g", g, {rows, n_v_heads});
+  check_shape("beta", beta, {rows, n_v_heads});
   check_shape("dt_bias", dt_bias, {n_v_heads});
   Call call(pack);
-  float* y = call.out<float>(channels);
+  float* y = call.out<float>(x.size());
   const DeltaInputs op{.conv = {.x = call.in(x),
                                 .w = call.in(w),
                                 .history = call.in_out(history.data(), history.size()),
@@ -125,7 +124,7 @@ std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inp
                                 .y = y,
                                 .accepted = accepted_of(call, accepted),
                                 .tree = {},
-                                .rows = 1,
+                                .rows = int(rows),
                                 .channels = int(channels),
                                 .n_taps = int(n_taps)},
                        .prepare = {.q = y,
@@ -134,16 +133,16 @@ std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inp
                                    .beta = call.in_out(beta.data(), beta.size()),
                                    .a_neg = call.in(a_neg),
                                    .dt_bias = call.in(dt_bias),
-                                   .rows = 1,
+                                   .rows = int(rows),
                                    .n_k_heads = n_k_heads,
                                    .n_v_heads = int(n_v_heads),
                                    .dk = dk,
                                    .row_stride = long(channels),
                                    .eps = eps}};
   pack.run(gpu::choose(op, pack.target()), op);
-  return {call.read(y, size_t(1), channels), call.read(op.conv.history, n_taps - 1, channels),
-          call.read(op.conv.pending, size_t(kMaxTree), channels), call.read(op.prepare.g, size_t(1), n_v_heads),
-          call.read(op.prepare.beta, size_t(1), n_v_heads)};
+  return {call.read(y, rows, channels), call.read(op.conv.history, n_taps - 1, channels),
+          call.read(op.conv.pending, size_t(kMaxTree), channels), call.read(op.prepare.g, rows, n_v_heads),
+          call.read(op.prepare.beta, rows, n_v_heads)};
 }
 
 // qkv: prepared q and k and v side by side in a row. Shapes follow from k_pending and delta.
@@ -189,7 +188,7 @@ std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> gated_del
                       .dv = int(dv),
                       .row_stride = long(qkv.shape(1)),
                       .order = order == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled};
-  float* work = call.out<float>(gpu::gated_delta_scratch_bytes(int(rows), int(VH)) / sizeof(float));
+  float* work = call.out<float>(gpu::gated_delta_scratch_bytes(op, pack.target()) / sizeof(float));
   const gpu::DeltaLaunches launches = gpu::choose(op, work, pack.target());
   for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
   return {call.read(o, rows, VH, dv), call.read(op.S, VH, dk, dv), call.read(keys, size_t(2), cap, KH, dk),
@@ -206,7 +205,8 @@ void bind_gpu_delta(nb::module_& m) {
         "dk"_a, "eps"_a, "qk, g and beta, prepared.");
   m.def("delta_inputs", &delta_inputs, "pack"_a, "x"_a, "w"_a, "history"_a, "pending"_a, "g"_a, "beta"_a, "a_neg"_a,
         "dt_bias"_a, "n_k_heads"_a, "dk"_a, "eps"_a, "accepted"_a = nb::none(),
-        "Of one row: y with q and k prepared, and the state after it: history, pending, then g and beta.");
+        "Of one row or a long chain: y with q and k prepared, and the state after it: history, pending, then g and "
+        "beta.");
   m.def("gated_delta", &gated_delta, "pack"_a, "qkv"_a, "g"_a, "beta"_a, "S"_a, "k_pending"_a, "cs_pending"_a,
         "delta"_a, "buffer"_a = 0, "accepted"_a = nb::none(), "parent"_a = nb::none(), "ancestors"_a = nb::none(),
         "order"_a = "grouped", "o and the state after it: S, k_pending, cs_pending, delta.");

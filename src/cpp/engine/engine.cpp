@@ -48,7 +48,7 @@ std::string fingerprint_of(const ModelFile& file, const Model& model, const Engi
 
 void check(const EngineOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
-  LB_CHECK(options.prefill_chunk >= 1 && options.prefill_chunk <= 4096, kInvalid,
+  LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
   LB_CHECK(options.kv == DType::kF32 || options.kv == DType::kF16 || options.kv == DType::kBF16, kInvalid, "kv type ",
            name(options.kv), " is not supported; supported: f16, bf16, f32");
@@ -103,6 +103,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
            options.n_threads);
   if (place == nullptr) place = cpu_place();
+  if (options.prefill_chunk == 0) options.prefill_chunk = place->prefill_chunk();
   ModelFile file = open_model_file(path);
   std::unique_ptr<Model> model = make_model(file);
   MemoryPlan plan = make_plan(*model, *place, file.tensors().total_bytes(), options);

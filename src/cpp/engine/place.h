@@ -25,6 +25,7 @@ class Place {
   virtual std::string name() const = 0;                 // "cpu", "cuda:0"
   virtual size_t available_bytes() const = 0;           // now
   virtual std::string memory_name() const = 0;          // in messages: "memory", "memory of cuda:0"
+  virtual int prefill_chunk() const = 0;                // where the caller names none
   virtual bool maps_weights() const = 0;                // matrices stay where the file is mapped
   virtual size_t weight_bytes(Model& model) const = 0;  // of what load() copies
   virtual size_t scratch_bytes(const Model& model, const EngineOptions& options) const = 0;

@@ -30,6 +30,7 @@ class CpuPlace final : public Place {
   std::string name() const override { return "cpu"; }
   size_t available_bytes() const override { return available_memory(); }
   std::string memory_name() const override { return "memory"; }
+  int prefill_chunk() const override { return 512; }
   bool maps_weights() const override { return true; }
   size_t weight_bytes(Model& model) const override { return model.vector_bytes(); }
   size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {

@@ -41,7 +41,11 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
   size_t bytes = gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
-      bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(rows, r->n_v_heads));
+      for (int of_append : {rows, kMaxTree}) {
+        const GatedDelta op = {
+            .rows = of_append, .n_k_heads = r->n_k_heads, .n_v_heads = r->n_v_heads, .dk = r->dk, .dv = r->dv};
+        bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(op, target));
+      }
   std::set<std::vector<std::pair<DType, int>>> seen;  // layers repeat each other
   model.for_each_group([&](Model::Group matrices) {
     LinearGroup group = {};
@@ -66,6 +70,7 @@ class GpuPlace final : public Place {
     return free > kReserveBytes ? free - kReserveBytes : 0;
   }
   std::string memory_name() const override { return cat("memory of ", name_); }
+  int prefill_chunk() const override { return pack_->target().tune("prefill_chunk"); }
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Model& model) const override {
     Carver counter;

@@ -51,6 +51,23 @@ Launch runs(const GatedDelta& op, const Target& target, const std::string& what)
                 run_shared_bytes(op, columns), target, what);
 }
 
+Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string& what) {
+  return checked({.kernel = "gated_delta_chain_pairs_kernel",
+                  .grid = {uint32_t(op.n_k_heads), uint32_t(n_runs(op.rows)), 1},
+                  .block = {kChainPairThreads, 1, 1},
+                  .shared_bytes = kChainPairsBytes,
+                  .overlap_previous = true},
+                 target, what);
+}
+
+bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
+bool is_chain(const DeltaInputs& op) {
+  const CausalConv& conv = op.conv;
+  return conv.rows > kMaxTree && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 &&
+         conv.n_taps == kChainTaps && op.prepare.row_stride == conv.channels && is_aligned(conv.x) &&
+         is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
+}
+
 void check_shape(const GatedDelta& op, const std::string& what) {
   LB_CHECK(op.rows >= 0 && op.n_k_heads >= 1 && op.n_v_heads >= 1 && op.n_v_heads % op.n_k_heads == 0, kInvalid, what,
            ": value heads must be a multiple of key heads");
@@ -102,7 +119,7 @@ Launch choose(const DeltaPrepare& op, const Target& target) {
                  target, what);
 }
 
-bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
+bool is_fused(const DeltaInputs& op) { return is_step(op) || is_chain(op); }
 
 Launch choose(const DeltaInputs& op, const Target& target) {
   const CausalConv& conv = op.conv;
@@ -110,15 +127,17 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   const long keys = long(prepare.n_k_heads) * prepare.dk;
   const std::string what = cat("[delta_inputs] [", conv.rows, ", ", conv.channels, "], ", conv.n_taps, " taps, ",
                                prepare.n_k_heads, " heads of ", prepare.dk);
-  LB_CHECK(is_step(op) && prepare.rows == 1, kUnsupported, what, ": one row, heads of up to ", kInputThreads);
+  LB_CHECK(is_fused(op) && prepare.rows == conv.rows, kUnsupported, what, ": one row, heads of up to ", kInputThreads,
+           "; or a chain of more than ", kMaxTree, ", heads of ", kChainKey, ", ", kChainTaps, " taps");
   LB_CHECK(conv.n_taps >= 2 && conv.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
   LB_CHECK(prepare.n_k_heads >= 1 && prepare.n_v_heads >= 1 && prepare.dk >= 1 && 2 * keys <= conv.channels, kInvalid,
            what, ": q and k must be heads of the first channels");
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
-  return checked({.kernel = "delta_inputs_kernel",
-                  .grid = {n_heads + 1, 1, 1},
-                  .block = {up_to_warp(prepare.dk), 1, 1},
+  const bool is_long = is_chain(op);
+  return checked({.kernel = is_long ? "delta_inputs_chain_kernel" : "delta_inputs_kernel",
+                  .grid = {n_heads + 1, uint32_t(n_runs(conv.rows)), 1},
+                  .block = {is_long ? uint32_t(kChainInputThreads) : up_to_warp(prepare.dk), 1, 1},
                   .overlap_previous = true},
                  target, what);
 }
@@ -133,15 +152,26 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (op.rows == 1) add(slices("gated_delta_step_kernel", op, kStepColumns, slice_threads, 0, target, what));
   if (op.rows == 0 || op.rows > kMaxTree)
     add(slices("gated_delta_fold_kernel", op, kStepColumns, slice_threads, 0, target, what));
-  if (op.rows > 1) {
+  if (is_chain(op, target)) {
+    add(chain_pairs(op, target, what));
+    add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
+  } else if (op.rows > 1) {
     add(pairs(op, target, what));
     add(runs(op, target, what));
   }
   return result;
 }
 
-size_t gated_delta_scratch_bytes(int rows, int n_v_heads) {
-  return rows < 2 ? 0 : size_t(n_runs(rows)) * n_v_heads * kPairFloats * sizeof(float);
+bool is_chain(const GatedDelta& op, const Target& target) {
+  return op.rows > kMaxTree && op.dk == kChainKey && op.dv % kChainColumns == 0 &&
+         target.has("gated_delta_chain_kernel") && kChainBytes <= target.shared_block_bytes;
+}
+
+size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
+  if (op.rows < 2) return 0;
+  const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
+                                             : op.n_v_heads * kPairFloats;
+  return n_runs(op.rows) * floats * sizeof(float);
 }
 
 }  // namespace lb::gpu

@@ -14,12 +14,12 @@ namespace lb::gpu {
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// One row alone: convolution and preparation in one launch.
-bool is_step(const DeltaInputs& op);
+// One row alone, and long chains of the usual shape: convolution and preparation in one launch.
+bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
 // One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run. More: a
-// fold, the pairs of all runs, then the runs one after another in one launch.
+// fold, the pairs of all runs, then the runs one after another in one launch; these on matrix units where is_chain().
 struct DeltaLaunches {
   Launch launches[3];
   int n;
@@ -28,6 +28,8 @@ struct DeltaLaunches {
 // `work` has gated_delta_scratch_bytes. A step, and runs of up to 64 rows, read S and the accepted rows before the
 // kernel in front of them has ended: that must be delta_prepare or delta_inputs, or one that starts nothing early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
-size_t gated_delta_scratch_bytes(int rows, int n_v_heads);
+// Depend on the shape alone.
+bool is_chain(const GatedDelta& op, const Target& target);
+size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target);
 
 }  // namespace lb::gpu

@@ -12,7 +12,11 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: a thread a channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats.
+// delta_inputs of a long chain: so many taps, a block a run of kChainKey channels.
+inline constexpr int kChainTaps = 4, kChainInputThreads = 256;
+
+// Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
+// [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
 struct DeltaWork {
   GatedDelta op;
   float* work;
@@ -30,5 +34,18 @@ inline constexpr int kPairThreads = 256, kRunThreads = 128;
 inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // rows start in different banks
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
+
+// Chains on matrix units, as gated_delta_chain.cpp says: keys have so many values, a block so many columns of S.
+inline constexpr int kChainKey = 128, kChainColumns = 32;
+inline constexpr int kChainPairThreads = 256, kChainThreads = 128;
+inline constexpr int kChainRowFloats = 2 * kMaxTree * kChainKey;
+inline constexpr int kChainPairFloats = 2 * kMaxTree * kMaxTree + 2 * kMaxTree;
+inline constexpr int kChainPairsBytes = 2 * 2 * kMaxTree * (kChainKey + 8) * 2;  // keys and queries in two parts
+inline constexpr int kChainBytes = 3 * 2 * kMaxTree * (kChainKey + 8) * 2        // keys of two runs, queries
+                                   + 2 * 2 * kMaxTree * (kMaxTree + 8) * 2       // M and P
+                                   + kMaxTree * (kChainColumns + 4) * 4          // values
+                                   + 2 * 2 * kMaxTree * 4                        // gates of two runs
+                                   + 2 * kChainColumns * (kChainKey + 8) * 2     // S
+                                   + 3 * 2 * kChainColumns * (kMaxTree + 8) * 2;  // v - S^T k, delta, delta weighted
 
 }  // namespace lb::gpu

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "launch/elementwise_shape.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -51,6 +52,18 @@ Launch by_grid(const char* kernel, int rows, int dim, const Target& target, cons
       target, op);
 }
 
+// A block a head, or a warp: then a block has eight where multiprocessors would else have many small blocks each.
+Launch by_heads(const char* kernel, long heads, int dim, const Target& target, const std::string& op) {
+  if (dim > kWarpNormDim) return by_rows(kernel, heads, dim, 1024, target, op);
+  LB_CHECK(heads >= 1 && dim >= 1, kInvalid, op, ": nothing to compute");
+  const int warps = heads > 4L * target.n_sms ? 8 : 1;
+  return checked({.kernel = kernel,
+                  .grid = {static_cast<uint32_t>((heads + warps - 1) / warps), 1, 1},
+                  .block = {static_cast<uint32_t>(warps * kWarp), 1, 1},
+                  .overlap_previous = true},
+                 target, op);
+}
+
 std::string shape(const char* op, int rows, int dim) { return cat("[", op, "] [", rows, ", ", dim, "]"); }
 std::string shape(const char* op, int rows, int heads, int dim) {
   return cat("[", op, "] [", rows, ", ", heads, ", ", dim, "]");
@@ -78,13 +91,13 @@ bool can_round(const SwiGlu& op) { return op.dim % kRoundRun == 0 && are_aligned
 Launch choose(const RmsNorm& op, const Target& target) {
   const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);
   check_rounding(op, what);
-  return by_rows("rms_norm_kernel", long(op.rows) * op.heads, op.dim, 1024, target, what);
+  return by_heads("rms_norm_kernel", long(op.rows) * op.heads, op.dim, target, what);
 }
 
 Launch choose(const GatedRmsNorm& op, const Target& target) {
   const std::string what = shape("gated_rms_norm", op.rows, op.heads, op.dim);
   check_rounding(op, what);
-  return by_rows("gated_rms_norm_kernel", long(op.rows) * op.heads, op.dim, 1024, target, what);
+  return by_heads("gated_rms_norm_kernel", long(op.rows) * op.heads, op.dim, target, what);
 }
 
 Launch choose(const Rope& op, const Target& target) {

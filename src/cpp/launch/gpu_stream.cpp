@@ -152,7 +152,7 @@ void GpuStream::run(const CausalConv& op) { send(op); }
 void GpuStream::run(const DeltaPrepare& op) { send(op); }
 
 void GpuStream::run(const DeltaInputs& op) {
-  if (gpu::is_step(op)) return send(op);
+  if (gpu::is_fused(op)) return send(op);
   run(op.conv);
   run(op.prepare);
 }

@@ -1,0 +1,88 @@
+// DeltaInputs of a long chain whose heads of q and k have 128 values: y = silu(taps * [history, x]), the heads of q and
+// k of unit length, gates, and the state as causal_conv leaves it.
+//
+// A warp has eight rows of 128 channels, four a lane: a head of q or k, or as many channels of v. What the taps reach
+// stays in its registers, so that a row is read once, and the length of a head is a sum over the warp. Grid x walks the
+// channels, behind them the gates; y the runs of 64 rows. The blocks of the first run keep the state, as in causal_conv.
+// Bound: bandwidth, 8 bytes a value, and 3 rows in 8 read twice.
+#include "dialect.h"
+
+#include "delta_gates.h"
+#include "launch/delta_net_shape.h"
+
+namespace lb::gpu {
+
+inline constexpr int kWarpRows = 8, kPastRows = kChainTaps - 1;
+static_assert(kWarpRows * kChainInputThreads / 32 == kMaxTree);
+
+LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 1) {
+  const CausalConv& conv = p.conv;
+  const DeltaPrepare& prepare = p.prepare;
+  const int first_of_run = block_id_y() * kMaxTree;
+  if (block_id() == n_blocks() - 1) {
+    wait_for_previous();
+    dependents_may_launch();  // after the wait: who starts then may rely on all that lies before this kernel
+    const int n = min(kMaxTree, conv.rows - first_of_run) * prepare.n_v_heads;
+    for (int i = thread_id(); i < n; i += n_threads())
+      prepare_gates(prepare, first_of_run + i / prepare.n_v_heads, i % prepare.n_v_heads);
+    return;
+  }
+  const int head = block_id(), c = head * kChainKey + 4 * lane();
+  f32x4 taps[4];  // of each channel, that of the row itself last
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
+  wait_for_previous();
+  dependents_may_launch();
+
+  const int first = first_of_run + warp() * kWarpRows;
+  const auto input = [&](int row) { return load<f32x4>(conv.x + long(row) * conv.channels + c); };
+  f32x4 x[kPastRows + kWarpRows];  // rows first - 3 to first + 7
+  LB_UNROLL
+  for (int i = 0; i < kPastRows + kWarpRows; ++i) {
+    const int row = first + i - kPastRows;
+    x[i] = {};
+    if (row >= 0 && row < conv.rows) x[i] = input(row);
+  }
+  if (first == 0) {
+    const int n_accepted = conv.accepted.n ? *conv.accepted.n : 0;
+    LB_UNROLL
+    for (int i = 0; i < kPastRows; ++i) {
+      const int from = i + n_accepted;  // of [history, accepted rows]
+      x[i] = from < kPastRows
+                 ? load<f32x4>(conv.history + long(from) * conv.channels + c)
+                 : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
+    }
+  }
+  if (first_of_run == 0) block_barrier();  // the state was read
+
+  const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
+  const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
+  LB_UNROLL
+  for (int i = 0; i < kWarpRows; ++i) {
+    f32x4 y;
+    float squares = 0;
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      float sum = 0;
+      LB_UNROLL
+      for (int d = 0; d < kChainTaps; ++d) sum = fma(taps[j][kPastRows - d], x[i + kPastRows - d][j], sum);
+      y[j] = silu(sum);
+      squares = fma(y[j], y[j], squares);
+    }
+    if (is_unit) {
+      const float scale = factor / sqrt(warp_sum(squares) + prepare.eps);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) y[j] *= scale;
+    }
+    if (first + i < conv.rows) store(conv.y + long(first + i) * conv.channels + c, y);
+  }
+
+  if (first_of_run > 0) return;
+  const int last_run = (conv.rows - 1) / kMaxTree * kMaxTree;  // not this one
+  if (warp() < kPastRows)
+    store(conv.history + long(warp()) * conv.channels + c, input(last_run - kPastRows + warp()));
+  for (int row = last_run + warp(); row < conv.rows; row += n_warps())
+    store(conv.pending + long(row - last_run) * conv.channels + c, input(row));
+}
+
+}  // namespace lb::gpu
