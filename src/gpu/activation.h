@@ -15,7 +15,7 @@ LB_DEVICE float exp_nonpositive(float x) {
 // 1 / (1 + e^-x), without an infinity on the way.
 LB_DEVICE float sigmoid(float x) {
   const float e = exp_nonpositive(-abs(x));
-  return (x < 0 ? e : 1.0f) / (1.0f + e);
+  return (x < 0 ? e : 1.0f) * rcp_fast(1.0f + e);
 }
 
 LB_DEVICE float silu(float x) { return x * sigmoid(x); }

@@ -3,7 +3,7 @@
 //
 // A warp has eight rows of 128 channels, four a lane: a head of q or k, or as many channels of v. What the taps reach
 // stays in its registers, so that a row is read once, and the length of a head is a sum over the warp. Grid x walks the
-// channels, behind them the gates; y the runs of 64 rows. The blocks of the first run keep the state, as in causal_conv.
+// channels, behind them the gates; y the rows. The blocks of the first rows keep the state, as in causal_conv.
 // Bound: bandwidth, 8 bytes a value, and 3 rows in 8 read twice.
 #include "dialect.h"
 
@@ -13,18 +13,18 @@
 namespace lb::gpu {
 
 inline constexpr int kWarpRows = 8, kPastRows = kChainTaps - 1;
-static_assert(kWarpRows * kChainInputThreads / 32 == kMaxTree);
+static_assert(kWarpRows * kChainInputThreads / 32 == kChainInputRows && kPastRows <= kChainInputThreads / 32);
 
-LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 1) {
+LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
-  const int first_of_run = block_id_y() * kMaxTree;
+  const int first_of_block = block_id_y() * kChainInputRows;
   if (block_id() == n_blocks() - 1) {
     wait_for_previous();
     dependents_may_launch();  // after the wait: who starts then may rely on all that lies before this kernel
-    const int n = min(kMaxTree, conv.rows - first_of_run) * prepare.n_v_heads;
+    const int n = min(kChainInputRows, conv.rows - first_of_block) * prepare.n_v_heads;
     for (int i = thread_id(); i < n; i += n_threads())
-      prepare_gates(prepare, first_of_run + i / prepare.n_v_heads, i % prepare.n_v_heads);
+      prepare_gates(prepare, first_of_block + i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
   const int head = block_id(), c = head * kChainKey + 4 * lane();
@@ -34,7 +34,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 1) {
   wait_for_previous();
   dependents_may_launch();
 
-  const int first = first_of_run + warp() * kWarpRows;
+  const int first = first_of_block + warp() * kWarpRows;
   const auto input = [&](int row) { return load<f32x4>(conv.x + long(row) * conv.channels + c); };
   f32x4 x[kPastRows + kWarpRows];  // rows first - 3 to first + 7
   LB_UNROLL
@@ -53,7 +53,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 1) {
                  : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
     }
   }
-  if (first_of_run == 0) block_barrier();  // the state was read
+  if (first_of_block == 0) block_barrier();  // the state was read
 
   const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
   const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
@@ -77,8 +77,8 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 1) {
     if (first + i < conv.rows) store(conv.y + long(first + i) * conv.channels + c, y);
   }
 
-  if (first_of_run > 0) return;
-  const int last_run = (conv.rows - 1) / kMaxTree * kMaxTree;  // not this one
+  if (first_of_block > 0) return;
+  const int last_run = (conv.rows - 1) / kMaxTree * kMaxTree;  // not these rows
   if (warp() < kPastRows)
     store(conv.history + long(warp()) * conv.channels + c, input(last_run - kPastRows + warp()));
   for (int row = last_run + warp(); row < conv.rows; row += n_warps())

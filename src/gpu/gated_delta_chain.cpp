@@ -10,7 +10,7 @@
 // S^T k and delta, is the small operand [32 columns, k], and the tiles that all columns share are the operand from
 // memory. A warp has a quarter of the rows, or of S, for all 32 columns. Tiles of the next run are copied as soon as
 // their place is free; keys, which are used first and last, have two places.
-// Bound: matrix units, 3 x 64 (3 x 128 + 40 + 40) dv multiply-adds a run and value head; 104 KiB of tiles a run and
+// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds a run and value head; 93 KiB of tiles a run and
 // block.
 #include "dialect.h"
 
@@ -55,6 +55,13 @@ LB_DEVICE void add_product(FragmentC& c, const OperandA& a, const OperandB& b) {
   multiply(c, a.low, b.high);
   multiply(c, a.high, b.low);
   multiply(c, a.high, b.high);
+}
+LB_DEVICE void add(FragmentC& c, FragmentC& other) {
+  float values[8];
+  int n = 0;
+  for_each(other, [&](int, int, float x) { values[n++] = x; });
+  n = 0;
+  for_each(c, [&](int, int, float& x) { x += values[n++]; });
 }
 template <class Matrix>
 LB_DEVICE void write(const Matrix& m, int row, int column, FragmentC& c) {
@@ -213,6 +220,24 @@ LB_DEVICE void invert_below(const float* a, float* inverse, float* sums) {
   block_barrier();
 }
 
+// The products of 16 rows, the last of kBlocks, with the rows up to their own.
+template <int kBlocks>
+LB_DEVICE void multiply_rows(FragmentC (&products)[4], const KeyRows& rows, const KeyRows& keys) {
+  LB_UNROLL
+  for (int j = 0; j < kBlocks; ++j) fill(products[j], 0);
+  LB_UNROLL_BY(2)
+  for (int d = 0; d < kChainKey; d += 16) {
+    OperandA a;
+    read(a, rows, 16 * (kBlocks - 1), d);
+    LB_UNROLL
+    for (int j = 0; j < kBlocks; ++j) {
+      OperandB b;
+      read(b, keys, 16 * j, d);
+      add_product(products[j], a, b);
+    }
+  }
+}
+
 LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   LB_SHARED(ChainGates, shared_gates, 1);
   ChainGates* gates = &shared_gates[0];
@@ -224,25 +249,16 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   split_rows(p, run, k_head, memory);
   block_barrier();
 
-  // A warp has 16 rows of k_i.k_j, or of q_i.k_j.
-  const int block = warp() % 4, i = thread_id();
+  // A warp has 16 rows of k_i.k_j, or of q_i.k_j; the long ones of both on different schedulers.
+  const int i = thread_id();
   const bool is_query = warp() >= 4;
+  const int block = is_query ? 7 - warp() : warp();
   const KeyRows keys(memory), own(memory + (is_query ? KeyRows::kBytes : 0));
   FragmentC products[4];
-  LB_UNROLL
-  for (int j = 0; j < 4; ++j) fill(products[j], 0);
-  LB_UNROLL_BY(2)
-  for (int d = 0; d < kChainKey; d += 16) {
-    OperandA a;
-    read(a, own, 16 * block, d);
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      if (j > block) continue;
-      OperandB b;
-      read(b, keys, 16 * j, d);
-      add_product(products[j], a, b);
-    }
-  }
+  if (block == 0) multiply_rows<1>(products, own, keys);
+  if (block == 1) multiply_rows<2>(products, own, keys);
+  if (block == 2) multiply_rows<3>(products, own, keys);
+  if (block == 3) multiply_rows<4>(products, own, keys);
 
   // The operands are used up.
   float* a = reinterpret_cast<float*>(memory);
@@ -347,13 +363,13 @@ LB_DEVICE void copy_rows(const KeyRows& to, const bf16* from) {
 }
 LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
   constexpr int kPieces = kMaxTree / 8;
-  static_assert(kChainThreads / kPieces == 16);  // a row of blocks at once
+  constexpr int kRowsAtOnce = kChainThreads / kPieces;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 8;
   bf16* own_to = to.at(own_row, column);
   const bf16* own_from = from + own_row * kMaxTree + column;
   LB_UNROLL
-  for (int row = 0; row < kMaxTree; row += 16) {
-    if (column >= row + 16) continue;
+  for (int row = 0; row < kMaxTree; row += kRowsAtOnce) {
+    if (column / 16 > (own_row + row) / 16) continue;
     copy_async<16>(own_to + row * Square::kStride, own_from + row * kMaxTree);
     copy_async<16>(own_to + Square::kLow + row * Square::kStride, own_from + kPairValues + row * kMaxTree);
   }
@@ -405,20 +421,38 @@ struct ChainTiles {
 inline constexpr int kColumnTiles = kChainColumns / 16;
 using Sums = FragmentC[kColumnTiles];
 
-// sums += x m^T up to the diagonal block of the warp's rows of m.
-LB_DEVICE void add_lower(Sums& sums, const ColumnRows& x, const Square& m) {
-  for (int k = 0; k <= warp(); ++k) {
+// sums += x m^T for the 16 rows of m that end a block of kBlocks on its diagonal. Small products have sums of their own,
+// so that fewer wait for each other.
+template <int kBlocks>
+LB_DEVICE void add_blocks(Sums& sums, const ColumnRows& x, const Square& m) {
+  Sums small;
+  LB_UNROLL
+  for (int c = 0; c < kColumnTiles; ++c) fill(small[c], 0);
+  LB_UNROLL
+  for (int k = 0; k < kBlocks; ++k) {
     OperandB b;
-    read(b, m, 16 * warp(), 16 * k);
+    read(b, m, 16 * (kBlocks - 1), 16 * k);
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
       OperandA a;
       read(a, x, 16 * c, 16 * k);
-      add_product(sums[c], a, b);
+      multiply(small[c], a.low, b.high);
+      multiply(small[c], a.high, b.low);
+      multiply(sums[c], a.high, b.high);
     }
   }
+  LB_UNROLL
+  for (int c = 0; c < kColumnTiles; ++c) add(sums[c], small[c]);
+}
+LB_DEVICE void add_lower(Sums& sums, const ColumnRows& x, const Square& m, int block) {
+  if (block == 0) add_blocks<1>(sums, x, m);
+  if (block == 1) add_blocks<2>(sums, x, m);
+  if (block == 2) add_blocks<3>(sums, x, m);
+  if (block == 3) add_blocks<4>(sums, x, m);
 }
 
+// Warps 0 to 3 advance S: a quarter of the rows of v - e^cs S^T k and delta, a quarter of S. Warps 4 to 7 make o beside
+// them.
 LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
   const GatedDelta& op = p.op;
@@ -427,9 +461,11 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_runs};
   const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
   const long of_head = long(v_head) * op.dv + first_column;
+  const bool has_state = warp() < 4;
+  const int block = warp() % 4, first_row = 16 * block, first_d = 32 * block;
 
   // The fold of accepted rows lies before the pairs, which let this kernel start only when all before them was done.
-  FragmentC state[kColumnTiles][2];  // S^T of the warp's 32 values of the keys
+  FragmentC state[kColumnTiles][2];  // S^T of 32 values of the keys
   float* S = op.S + long(v_head) * kChainKey * op.dv + first_column;
   const auto each_of_state = [&](auto&& visit) {
     LB_UNROLL
@@ -437,7 +473,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
       LB_UNROLL
       for (int h = 0; h < 2; ++h)
         for_each(state[c][h], [&](int column, int d, float& s) {
-          visit(S + long(32 * warp() + 16 * h + d) * op.dv + 16 * c + column, s);
+          visit(S + long(first_d + 16 * h + d) * op.dv + 16 * c + column, s);
         });
     }
   };
@@ -445,11 +481,13 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
       LB_UNROLL
-      for (int h = 0; h < 2; ++h) write(memory.state(), 16 * c, 32 * warp() + 16 * h, state[c][h]);
+      for (int h = 0; h < 2; ++h) write(memory.state(), 16 * c, first_d + 16 * h, state[c][h]);
     }
   };
-  each_of_state([](const float* from, float& s) { s = *from; });
-  put_state();
+  if (has_state) {
+    each_of_state([](const float* from, float& s) { s = *from; });
+    put_state();
+  }
   wait_for_previous();
   dependents_may_launch();
   tiles.keys(0);
@@ -458,71 +496,75 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
 
   for (int run = 0;; ++run) {
     const bool is_last = run == n_runs - 1;
-    const int rows = chain_rows(op, run), first_row = 16 * warp();
+    const int rows = chain_rows(op, run);
     const KeyRows keys = memory.keys(run);
     copy_wait<1>();  // all but the inverse
     block_barrier();
     tiles.pairs(run);
     tiles.keys(run + 1);
 
-    Sums rest, out;
+    Sums sums;  // S^T k, then v - e^cs S^T k; S^T q, then o
     LB_UNROLL
-    for (int c = 0; c < kColumnTiles; ++c) fill(rest[c], 0), fill(out[c], 0);
+    for (int c = 0; c < kColumnTiles; ++c) fill(sums[c], 0);
+    const KeyRows own(has_state ? keys.high : memory.queries().high);
     LB_UNROLL_BY(4)
     for (int d = 0; d < kChainKey; d += 16) {
-      OperandB k, q;
-      read(k, keys, first_row, d);
-      read(q, memory.queries(), first_row, d);
+      OperandB b;
+      read(b, own, first_row, d);
       LB_UNROLL
       for (int c = 0; c < kColumnTiles; ++c) {
         OperandA s;
         read(s, memory.state(), 16 * c, d);
-        add_product(rest[c], s, k);
-        add_product(out[c], s, q);
+        add_product(sums[c], s, b);
       }
     }
     const float* decays = memory.gates(run) + first_row;
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
-      for_each(rest[c], [&](int column, int row, float& x) {
-        x = load<float>(memory.values() + (first_row + row) * kValueStride + 16 * c + column) -
-            load<float>(decays + row) * x;
+      for_each(sums[c], [&](int, int row, float& x) { x *= load<float>(decays + row); });
+      if (!has_state) continue;
+      for_each(sums[c], [&](int column, int row, float& x) {
+        x = load<float>(memory.values() + (first_row + row) * kValueStride + 16 * c + column) - x;
       });
-      for_each(out[c], [&](int, int row, float& x) { x *= load<float>(decays + row); });
-      write(memory.rest(), 16 * c, first_row, rest[c]);
+      write(memory.rest(), 16 * c, first_row, sums[c]);
     }
     copy_wait<2>();  // the inverse
     block_barrier();
     tiles.queries_and_values(run + 1);
 
-    Sums delta;
-    LB_UNROLL
-    for (int c = 0; c < kColumnTiles; ++c) fill(delta[c], 0);
-    add_lower(delta, memory.rest(), memory.inverse());
-    LB_UNROLL
-    for (int c = 0; c < kColumnTiles; ++c) {
-      write(memory.delta(), 16 * c, first_row, delta[c]);
-      if (is_last) {
-        for_each(delta[c], [&](int column, int row, float x) {
-          if (first_row + row < rows) op.delta[(first_row + row) * row_values + of_head + 16 * c + column] = x;
-        });
-      } else {
-        for_each(delta[c], [&](int, int row, float& x) { x *= load<float>(decays + kMaxTree + row); });
-        write(memory.weighted(), 16 * c, first_row, delta[c]);
+    if (has_state) {
+      Sums delta;
+      LB_UNROLL
+      for (int c = 0; c < kColumnTiles; ++c) fill(delta[c], 0);
+      add_lower(delta, memory.rest(), memory.inverse(), block);
+      LB_UNROLL
+      for (int c = 0; c < kColumnTiles; ++c) {
+        write(memory.delta(), 16 * c, first_row, delta[c]);
+        if (is_last) {
+          for_each(delta[c], [&](int column, int row, float x) {
+            if (first_row + row < rows) op.delta[(first_row + row) * row_values + of_head + 16 * c + column] = x;
+          });
+        } else {
+          for_each(delta[c], [&](int, int row, float& x) { x *= load<float>(decays + kMaxTree + row); });
+          write(memory.weighted(), 16 * c, first_row, delta[c]);
+        }
       }
     }
     copy_wait<2>();  // the pairs
     block_barrier();
     tiles.inverse(run + 1);
 
-    add_lower(out, memory.delta(), memory.pairs());
-    LB_UNROLL
-    for (int c = 0; c < kColumnTiles; ++c)
-      for_each(out[c], [&](int column, int row, float x) {
-        if (first_row + row < rows)
-          op.o[(long(run) * kMaxTree + first_row + row) * row_values + of_head + 16 * c + column] = x;
-      });
+    if (!has_state) {
+      add_lower(sums, memory.delta(), memory.pairs(), block);
+      LB_UNROLL
+      for (int c = 0; c < kColumnTiles; ++c)
+        for_each(sums[c], [&](int column, int row, float x) {
+          if (first_row + row < rows)
+            op.o[(long(run) * kMaxTree + first_row + row) * row_values + of_head + 16 * c + column] = x;
+        });
+    }
     if (is_last) break;
+    if (!has_state) continue;
 
     const float decay = load<float>(memory.gates(run) + kMaxTree - 1);
     each_of_state([&](const float*, float& s) { s *= decay; });
@@ -530,7 +572,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     for (int k = 0; k < kMaxTree; k += 16) {
       OperandB b[2];
       LB_UNROLL
-      for (int h = 0; h < 2; ++h) read_transposed(b[h], keys, k, 32 * warp() + 16 * h);
+      for (int h = 0; h < 2; ++h) read_transposed(b[h], keys, k, first_d + 16 * h);
       LB_UNROLL
       for (int c = 0; c < kColumnTiles; ++c) {
         OperandA a;
@@ -541,7 +583,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     }
     put_state();
   }
-  each_of_state([](float* to, float s) { *to = s; });
+  if (has_state) each_of_state([](float* to, float s) { *to = s; });
 }
 
 }  // namespace lb::gpu

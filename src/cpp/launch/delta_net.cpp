@@ -135,8 +135,9 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = is_chain(op);
+  const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_long ? "delta_inputs_chain_kernel" : "delta_inputs_kernel",
-                  .grid = {n_heads + 1, uint32_t(n_runs(conv.rows)), 1},
+                  .grid = {n_heads + 1, n_row_tiles, 1},
                   .block = {is_long ? uint32_t(kChainInputThreads) : up_to_warp(prepare.dk), 1, 1},
                   .overlap_previous = true},
                  target, what);

@@ -12,8 +12,8 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: a thread a channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs of a long chain: so many taps, a block a run of kChainKey channels.
-inline constexpr int kChainTaps = 4, kChainInputThreads = 256;
+// delta_inputs of a long chain: so many taps, a block kChainInputRows of kChainKey channels.
+inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
 // [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
@@ -37,7 +37,7 @@ inline constexpr int kMaxHeadDim = 256;
 
 // Chains on matrix units, as gated_delta_chain.cpp says: keys have so many values, a block so many columns of S.
 inline constexpr int kChainKey = 128, kChainColumns = 32;
-inline constexpr int kChainPairThreads = 256, kChainThreads = 128;
+inline constexpr int kChainPairThreads = 256, kChainThreads = 256;
 inline constexpr int kChainRowFloats = 2 * kMaxTree * kChainKey;
 inline constexpr int kChainPairFloats = 2 * kMaxTree * kMaxTree + 2 * kMaxTree;
 inline constexpr int kChainPairsBytes = 2 * 2 * kMaxTree * (kChainKey + 8) * 2;  // keys and queries in two parts
