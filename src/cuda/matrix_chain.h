@@ -75,13 +75,12 @@ LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T*) {
   for (int i = 0; i < 4; ++i) a.r[i] = pack(c.v[2 * i], c.v[2 * i + 1], T{});
 }
 
-
 #if __CUDA_ARCH__ >= 900
 LB_DEVICE void store_matrices(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   uint32_t(__cvta_generic_to_shared(row))),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(uint32_t(__cvta_generic_to_shared(row))),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 #endif
 
@@ -95,7 +94,7 @@ LB_DEVICE void store_parts(FragmentC& c, T* high, T* low, int stride) {
     parts[1][i] = pack(c.v[2 * i] - to_f32(T{uint16_t(parts[0][i])}),
                        c.v[2 * i + 1] - to_f32(T{uint16_t(parts[0][i] >> 16)}), T{});
   }
-  const auto put = [&](T* to, const uint32_t(&r)[4]) {
+  const auto put = [&](T* to, const uint32_t (&r)[4]) {
 #if __CUDA_ARCH__ >= 900
     store_matrices(to + lane() % 16 * stride + lane() / 16 * 8, r);
 #else

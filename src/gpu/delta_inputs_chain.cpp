@@ -79,8 +79,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
 
   if (first_of_block > 0) return;
   const int last_run = (conv.rows - 1) / kMaxTree * kMaxTree;  // not these rows
-  if (warp() < kPastRows)
-    store(conv.history + long(warp()) * conv.channels + c, input(last_run - kPastRows + warp()));
+  if (warp() < kPastRows) store(conv.history + long(warp()) * conv.channels + c, input(last_run - kPastRows + warp()));
   for (int row = last_run + warp(); row < conv.rows; row += n_warps())
     store(conv.pending + long(row - last_run) * conv.channels + c, input(row));
 }

@@ -107,8 +107,8 @@ struct alignas(16) ChainGates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Keys and queries of a run into shared memory, one behind the other, and into the work memory, zeros beyond the last row; the last run's keys also stay for
-// the next append.
+// Keys and queries of a run into shared memory, one behind the other, and into the work memory, zeros beyond the last
+// row; the last run's keys also stay for the next append.
 LB_DEVICE void split_rows(const DeltaWork& p, int run, int k_head, unsigned char* memory) {
   const GatedDelta& op = p.op;
   constexpr int kUnits = kChainKey / 4, kEach = 2 * kMaxTree * kUnits / kChainPairThreads;
@@ -124,8 +124,7 @@ LB_DEVICE void split_rows(const DeltaWork& p, int run, int k_head, unsigned char
     if (row < rows)
       x = load<f32x4>((is_key ? op.k : op.q) + (long(run) * kMaxTree + row) * op.row_stride + k_head * kChainKey +
                       column);
-    if (is_last && is_key && row < rows)
-      store(pending + (long(row) * op.n_k_heads + k_head) * kChainKey + column, x);
+    if (is_last && is_key && row < rows) store(pending + (long(row) * op.n_k_heads + k_head) * kChainKey + column, x);
     Vec<bf16, 4> high, low;
     part(x, high, low);
     bf16* to = KeyRows(memory + (is_key ? 0 : KeyRows::kBytes)).at(row, column);
@@ -329,9 +328,9 @@ struct ChainMemory {
   static constexpr int kValueBytes = kMaxTree * kValueStride * int(sizeof(float));
   static constexpr int kQueries = 2 * KeyRows::kBytes, kInverse = kQueries + KeyRows::kBytes,
                        kPairs = kInverse + Square::kBytes, kValues = kPairs + Square::kBytes,
-                       kGates = kValues + kValueBytes, kState = kGates + 2 * kGateBytes,
-                       kRest = kState + State::kBytes, kDelta = kRest + ColumnRows::kBytes,
-                       kWeighted = kDelta + ColumnRows::kBytes, kAll = kWeighted + ColumnRows::kBytes;
+                       kGates = kValues + kValueBytes, kState = kGates + 2 * kGateBytes, kRest = kState + State::kBytes,
+                       kDelta = kRest + ColumnRows::kBytes, kWeighted = kDelta + ColumnRows::kBytes,
+                       kAll = kWeighted + ColumnRows::kBytes;
   static_assert(kAll == kChainBytes);
 
   unsigned char* memory;
@@ -396,8 +395,8 @@ struct ChainTiles {
       constexpr int kPieces = kChainColumns / 4, kRowsAtOnce = kChainThreads / kPieces;
       const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
       float* to = memory.values() + own_row * kValueStride + column;
-      const float* from = op.v + (long(run) * kMaxTree + own_row) * op.row_stride + long(v_head) * op.dv +
-                          first_column + column;
+      const float* from =
+          op.v + (long(run) * kMaxTree + own_row) * op.row_stride + long(v_head) * op.dv + first_column + column;
       LB_UNROLL
       for (int row = 0; row < kMaxTree; row += kRowsAtOnce) {
         if (own_row + row < chain_rows(op, run))
@@ -421,8 +420,8 @@ struct ChainTiles {
 inline constexpr int kColumnTiles = kChainColumns / 16;
 using Sums = FragmentC[kColumnTiles];
 
-// sums += x m^T for the 16 rows of m that end a block of kBlocks on its diagonal. Small products have sums of their own,
-// so that fewer wait for each other.
+// sums += x m^T for the 16 rows of m that end a block of kBlocks on its diagonal. Small products have sums of their
+// own, so that fewer wait for each other.
 template <int kBlocks>
 LB_DEVICE void add_blocks(Sums& sums, const ColumnRows& x, const Square& m) {
   Sums small;

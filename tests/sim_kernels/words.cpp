@@ -182,8 +182,8 @@ LB_KERNEL(matrix_bf16_kernel, Io, 32, 1) {
   if constexpr (kHasBf16Matrix) matrix<bf16>(p);
 }
 
-// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, and C in two parts, from A and B [16, 16] and M [16, 16] stored [k,
-// n].
+// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, and C in two parts, from A and B [16, 16] and M
+// [16, 16] stored [k, n].
 LB_KERNEL(chain_kernel, Io, 32, 1) {
   LB_SHARED(f16, tiles, 3 * 16 * 24);
   LB_SHARED(f16, scratch, 16 * 24);

@@ -40,12 +40,12 @@ inline constexpr int kChainKey = 128, kChainColumns = 32;
 inline constexpr int kChainPairThreads = 256, kChainThreads = 256;
 inline constexpr int kChainRowFloats = 2 * kMaxTree * kChainKey;
 inline constexpr int kChainPairFloats = 2 * kMaxTree * kMaxTree + 2 * kMaxTree;
-inline constexpr int kChainPairsBytes = 2 * 2 * kMaxTree * (kChainKey + 8) * 2;  // keys and queries in two parts
-inline constexpr int kChainBytes = 3 * 2 * kMaxTree * (kChainKey + 8) * 2        // keys of two runs, queries
-                                   + 2 * 2 * kMaxTree * (kMaxTree + 8) * 2       // M and P
-                                   + kMaxTree * (kChainColumns + 4) * 4          // values
-                                   + 2 * 2 * kMaxTree * 4                        // gates of two runs
-                                   + 2 * kChainColumns * (kChainKey + 8) * 2     // S
+inline constexpr int kChainPairsBytes = 2 * 2 * kMaxTree * (kChainKey + 8) * 2;   // keys and queries in two parts
+inline constexpr int kChainBytes = 3 * 2 * kMaxTree * (kChainKey + 8) * 2         // keys of two runs, queries
+                                   + 2 * 2 * kMaxTree * (kMaxTree + 8) * 2        // M and P
+                                   + kMaxTree * (kChainColumns + 4) * 4           // values
+                                   + 2 * 2 * kMaxTree * 4                         // gates of two runs
+                                   + 2 * kChainColumns * (kChainKey + 8) * 2      // S
                                    + 3 * 2 * kChainColumns * (kMaxTree + 8) * 2;  // v - S^T k, delta, delta weighted
 
 }  // namespace lb::gpu
