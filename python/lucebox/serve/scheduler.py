@@ -169,7 +169,9 @@ class Scheduler:
 
     def _nearest(self, job: Job) -> Slot:
         ids = job.request.ids
-        ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), self._llm.options.prefill_chunk)
+        chunk = self._llm.options.prefill_chunk
+        assert chunk is not None
+        ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), chunk)
         return max(self._free, key=lambda slot: (slot.session.held(ids, ends), -slot.used_at))
 
     def _start(self, job: Job, slot: Slot) -> None:
