@@ -6,24 +6,64 @@
 
 namespace lb::gpu {
 
-#define LB_WARPGROUP(name, ...)                                                            \
-  LB_KERNEL(linear_warpgroup_##name##_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) { \
-    linear_warpgroup<WarpgroupTile<__VA_ARGS__, 128, 2>>(p);                               \
-  }                                                                                        \
-  LB_KERNEL(linear_warpgroup_##name##_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {  \
-    linear_warpgroup<WarpgroupTile<__VA_ARGS__, 64, 2>>(p);                                \
-  }                                                                                        \
-  LB_KERNEL(linear_warpgroup_##name##_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) { \
-    linear_warpgroup<WarpgroupTile<__VA_ARGS__, 128, 1>>(p);                               \
-  }
+LB_KERNEL(linear_warpgroup_q8_0_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q8_0_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q8_0_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 128, 1>>(p);
+}
 
-LB_WARPGROUP(q8_0, ExpandedWeights<WideQ8_0, bf16>)
-LB_WARPGROUP(q4_0, ExpandedWeights<WideQ4_0, bf16>)
-LB_WARPGROUP(q4_k, ExpandedWeights<WideQ4_K, bf16>)
-LB_WARPGROUP(q6_k, ExpandedWeights<WideQ6_K, bf16>)
-LB_WARPGROUP(f16, PlainWeights<f16, DType::kF16>)
-LB_WARPGROUP(bf16, PlainWeights<bf16, DType::kBF16>)
+LB_KERNEL(linear_warpgroup_q4_0_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q4_0_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q4_0_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 128, 1>>(p);
+}
 
-#undef LB_WARPGROUP
+LB_KERNEL(linear_warpgroup_q4_k_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q4_k_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q4_k_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 128, 1>>(p);
+}
+
+LB_KERNEL(linear_warpgroup_q6_k_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q6_k_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_q6_k_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 128, 1>>(p);
+}
+
+LB_KERNEL(linear_warpgroup_f16_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<f16, DType::kF16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_f16_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<f16, DType::kF16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_f16_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<f16, DType::kF16>, 128, 1>>(p);
+}
+
+LB_KERNEL(linear_warpgroup_bf16_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 128, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_bf16_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 64, 2>>(p);
+}
+LB_KERNEL(linear_warpgroup_bf16_128x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
+  linear_warpgroup<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 128, 1>>(p);
+}
 
 }  // namespace lb::gpu

@@ -86,25 +86,18 @@ struct WideQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   template <int kRuns>
   struct Raw {
-    static_assert(kRuns % 2 == 0);
     u32x4 block = {};
-    int run = 0;  // of the block, even
+    int run = 0;  // of the block, a multiple of kRuns
     LB_DEVICE void read(const OutputRow& row, int run_of_row) {
       run = run_of_row % 8;
       block = load_cached<u32x4>(row.planes[1] + uint32_t(run_of_row) / 8 * 16);
     }
     LB_DEVICE f32x2 field(int i) const {
-      const uint32_t fields = two_runs(uint32_t(run + i) / 2) >> 12 * (i % 2);
+      const bool is_upper = run >= 4;  // 48 bits for four runs
+      const uint64_t bits = uint64_t(is_upper ? block[3] : block[2]) << 32 | (is_upper ? block[2] : block[1]);
+      const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * run - 32 : 12 * run) >> 12 * i);
       const float d = to_f32(f16{uint16_t(block[0])}), dmin = to_f32(f16{uint16_t(block[0] >> 16)});
       return code_field(d * float(fields & 63), dmin * float(fields >> 6 & 63));
-    }
-
-   private:
-    // 24 bits of two runs.
-    LB_DEVICE uint32_t two_runs(uint32_t pair) const {
-      const uint32_t a = block[1], b = block[2], c = block[3];
-      const uint32_t first = pair < 2 ? a : b, next = pair < 2 ? b : c;
-      return pair == 3 ? c >> 8 : uint32_t((uint64_t(next) << 32 | first) >> (pair == 1 ? 24 : pair == 2 ? 16 : 0));
     }
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {

@@ -176,9 +176,10 @@ struct Scratch {
 
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
+  const int row_values = form.in_tiles ? tiled_values(op.n_in) : x16_values(op.n_in);
   return {.launch = checked(
               {.kernel = "narrow_rows_kernel",
-               .grid = {uint32_t(ceil_div(x16_values(op.n_in), kThreads * kThreadValues)), uint32_t(op.rows), 1},
+               .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
                .block = {kThreads, 1, 1},
                .overlap_previous = true},
               target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
@@ -218,7 +219,7 @@ long tile_count(const LinearGroup& group, int tile_rows, int tile_outs) {
 Cut cut_of(const LinearGroup& group, const std::string& what, const Target& target) {
   if (const std::optional<WarpgroupCut> cut = warpgroup_cut(group, target))
     return {.kernel = cut->kernel,
-            .chunk_values = kHalfValues,
+            .chunk_values = warpgroup_values(group.products[0].type),
             .tile_rows = cut->tile_rows,
             .tile_outs = cut->tile_outs,
             .n_stages = 0,  // the kernel's own
@@ -308,8 +309,9 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scr
     while (j < result.n_narrow && forms[j] != form) ++j;
     if (j == result.n_narrow) {
       forms[result.n_narrow++] = form;
-      const int rows = form.in_tiles ? padded_rows(op.rows) : op.rows;
-      void* y = scratch.take(size_t(rows) * x16_values(op.n_in) * sizeof(uint16_t));
+      const size_t values = form.in_tiles ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in)
+                                          : size_t(op.rows) * x16_values(op.n_in);
+      void* y = scratch.take(values * sizeof(uint16_t));
       result.narrow[j] = narrow_launch(op, form, y, target);
     }
     narrow[i] = result.narrow[j].params.y;

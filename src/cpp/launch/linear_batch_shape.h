@@ -80,7 +80,7 @@ inline constexpr int kBatchWarpBytes = 1024;
 
 // Kernels of warpgroups: eight warps that multiply, and a warpgroup of which one thread brings x. As many stages, up to
 // eight, as there is room for; each has two barriers.
-inline constexpr int kWarpgroupThreads = kBatchThreads + 128;
+inline constexpr int kWarpgroupThreads = 384;
 inline constexpr int kWarpgroupSharedBytes = 227 * 1024, kTileAlignmentBytes = 1024;
 inline constexpr int kWarpgroupWarpBytes = 1280;
 LB_FN constexpr int warpgroup_values(DType type) { return quant::plane_format(type).block_values > 1 ? 128 : 64; }

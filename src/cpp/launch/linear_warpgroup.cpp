@@ -34,16 +34,15 @@ constexpr WarpgroupKernel kKernels[] = {
 
 long ceil_div(long n, long unit) { return (n + unit - 1) / unit; }
 
-// Clocks of a multiprocessor: a chunk takes what its products take at 2,048 a clock, or what is issued for its weights,
-// whichever is more; then there is what a tile costs besides.
+// Clocks of a multiprocessor: a chunk takes what its products take at 2,048 a clock and what surrounds them; then there
+// is what a tile costs besides.
 struct Clocks {
   long chunk, tile, sum;
 };
 Clocks clocks_of(const WarpgroupKernel& kernel, int n_blocks) {
   const long values = long(kernel.tile_rows) * kernel.tile_outs;
-  const bool is_quantised = quant::plane_format(kernel.type).block_values > 1;
-  const long issued = (is_quantised ? 250 : 150) + (is_quantised ? 2 : 1) * kernel.tile_outs;
-  return {.chunk = std::max(values * kHalfValues / 2048, issued),
+  const int chunk_values = warpgroup_values(kernel.type);
+  return {.chunk = 600 + values * chunk_values / 2048,
           .tile = 500 + values / 16,
           .sum = 5000 + n_blocks * values / 250};
 }
@@ -52,7 +51,8 @@ Clocks clocks_of(const WarpgroupKernel& kernel, int n_blocks) {
 
 std::optional<WarpgroupCut> cut_for_warpgroups(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
-  const long n_chunks = ceil_div(first.n_in, kHalfValues), most = std::max(1, target.n_sms);
+  const int chunk_values = warpgroup_values(first.type);
+  const long n_chunks = ceil_div(first.n_in, chunk_values), most = std::max(1, target.n_sms);
   std::optional<WarpgroupCut> best;
   long best_clocks = 0;
   for (const WarpgroupKernel& kernel : kKernels) {
