@@ -1,4 +1,5 @@
-// Bulk copies into shared memory, whose bytes a barrier there waits for (cp.async.bulk, sm_90 and up).
+// Copies into shared memory that a barrier there waits for: asynchronous ones, and bulk copies, by their bytes (sm_90 and
+// up).
 #pragma once
 
 #include "warpgroup.h"
@@ -9,6 +10,11 @@ namespace lb::gpu {
 LB_DEVICE void barrier_expect(CountedBarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                : "memory");
+}
+
+// Arrives when this thread's asynchronous copies so far have come; each such thread counts.
+LB_DEVICE void copy_arrive(CountedBarrier* b) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
 // By one thread; both addresses and the bytes are multiples of 16.

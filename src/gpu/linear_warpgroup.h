@@ -1,11 +1,11 @@
 // The frame of the products of prompts on chips with products of warpgroups: y = x w^T (+ add), tiles of outputs over
 // blocks that stay.
 //
-// Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from a ring in shared memory,
-// which each warp fills for itself with asynchronous copies, through registers, where they become 16-bit numbers, into
-// the matrix units; there they meet x, which the units read from shared memory themselves. A thread of a third
-// warpgroup brings x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The warpgroups do not
-// wait for each other but through the ring. A step's weights are expanded while the products of the step before run.
+// Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from shared memory through
+// registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from shared
+// memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls would keep a
+// warp from multiplying, x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The warpgroups wait
+// for each other through the ring alone. Weights are expanded while the products of the step before run.
 // Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
 #pragma once
 
@@ -13,6 +13,9 @@
 #include "transfer.h"
 
 namespace lb::gpu {
+
+inline constexpr int kBringThreads = kWarpgroupThreads - kBatchThreads;
+inline constexpr int kSteps = 2;  // of 16 values, whose products may be under way at once
 
 // Where a unit lies. A block has whole tiles, n_blocks apart, then its share of the units of those that are left.
 // Constant indices keep the parameters where they are.
@@ -91,7 +94,7 @@ struct WarpgroupTile {
 template <class Tile>
 struct WarpgroupMemory {
   uint8_t *x, *weights, *warps;   // [kStages, kXBytes], [kStages, kWeightBytes], [kBatchWarps, kWarpgroupWarpBytes]
-  CountedBarrier *full, *empty;  // [kStages]: x has come; all warps have used it
+  CountedBarrier *full, *empty;  // [kStages]: weights and x have come; all warps have used them
 
   LB_DEVICE WarpgroupMemory() {
     uint8_t* begin = dynamic_shared<uint8_t>();
@@ -116,53 +119,64 @@ struct RingSlot {
 
 // By one thread: 64 values of all rows of a tile are neighbours in x16.
 template <class Tile>
-LB_DEVICE void bring_rows(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void bring_rows(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage, CountedBarrier* full) {
   constexpr int kParts = Tile::kValues / kHalfValues;
   const int n_rows = padded_rows(p.group.products[0].rows);
-  RingSlot<Tile::kStages> ring;
-  for (int unit = 0; unit < at.n_units; ++unit) {
-    const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
-    barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
-    barrier_expect(memory.full + ring.slot, kParts * bytes);
-    LB_UNROLL
-    for (int part = 0; part < kParts; ++part) {
-      const long row = long(at.chunk * kParts + part) * n_rows + at.first_row;
-      copy_bulk(memory.x + ring.slot * Tile::kXBytes + part * Tile::kTileRows * kTileRowBytes,
-                static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes, bytes, memory.full + ring.slot);
-    }
-    at.next(p);
-    ring.next();
+  const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
+  barrier_expect(full, kParts * bytes);
+  LB_UNROLL
+  for (int part = 0; part < kParts; ++part) {
+    const long row = long(at.chunk * kParts + part) * n_rows + at.first_row;
+    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes,
+              static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes, bytes, full);
   }
 }
 
-// One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
-// lane has one piece of 16 bytes of every (32 / pieces)-th row.
+// One plane's codes: zeros behind the end of a row, the last output again behind the last. A thread has one piece of 16
+// bytes of every so-many-th row.
 template <class Tile, int kPlane>
 LB_DEVICE void fetch_plane(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* to) {
   constexpr int kBytes = batch_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = batch_stride(kBytes);
-  constexpr int kRows = 16 * Tile::kFrags, kPieces = kBytes / 16, kStep = 32 / kPieces;
-  static_assert(32 % kPieces == 0 && kRows % kStep == 0);
+  constexpr int kPieces = kBytes / 16, kStep = kBringThreads / kPieces;
+  static_assert(kBringThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
   constexpr bool kIsWhole = quant::plane_format(Tile::kType).block_values % Tile::kValues == 0;
   const quant::PlaneLayout layout = quant::plane_layout(Tile::kType, at.n_out, p.group.products[0].n_in);
-  const int thread = forget(thread_id()), row = thread / 32 * kRows + thread % 32 / kPieces, piece = thread % kPieces;
+  const int row = thread_id() % kBringThreads / kPieces, piece = thread_id() % kPieces;
   const uint32_t byte = at.chunk * kBytes + piece * 16, row_bytes = uint32_t(layout.row_bytes[kPlane]);
   const uint8_t* plane = at.w + layout.offset[kPlane] + byte;
   to += row * kStride + piece * 16;
   LB_UNROLL
-  for (int i = 0; i < kRows; i += kStep) {
+  for (int i = 0; i < Tile::kOuts; i += kStep) {
     const uint32_t out = min(at.first_out + row + i, at.n_out - 1);
-    if (kIsWhole || byte < row_bytes)
-      copy_async<16>(to + i * kStride, plane + uint64_t(out) * row_bytes);
+    const uint8_t* from = plane + uint64_t(out) * row_bytes;
+    if constexpr (kIsWhole)
+      copy_async<16>(to + i * kStride, from);
     else
-      store(to + i * kStride, u32x4{});
+      copy_async_or_zero<16>(to + i * kStride, from, byte < row_bytes);
   }
 }
 template <class Tile>
-LB_DEVICE void fetch_weights(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage) {
+LB_DEVICE void bring_weights(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage) {
   constexpr int kRowBytes = batch_stride(batch_code_bytes(Tile::kType, 0, Tile::kValues));
   fetch_plane<Tile, 0>(p, at, stage);
   if constexpr (batch_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
     fetch_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
+}
+
+// The warpgroup that brings, as far ahead as there is room.
+template <class Tile>
+LB_DEVICE void bring_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+  RingSlot<Tile::kStages> ring;
+  for (int unit = 0; unit < at.n_units; ++unit) {
+    barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
+    bring_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
+    copy_arrive(memory.full + ring.slot);
+    if (unit == 0) wait_for_previous();  // which makes x, not weights
+    if (thread_id() == kBatchThreads)
+      bring_rows<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
+    at.next(p);
+    ring.next();
+  }
 }
 
 // Where the sums of a tile go: to y, or to a place for partial sums.
@@ -230,42 +244,34 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   }
 }
 
-// A chunk into the sums; started() is called when the products of the chunk before have ended.
-template <class Tile, class Started>
+// A chunk into the sums; released() is called when the products of the chunk before have ended.
+template <class Tile, class Released>
 LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
-                              FragmentA<typename Tile::T> (&a)[2][Tile::kFrags], const uint8_t* weights,
-                              const uint8_t* x, const typename Tile::Scales& scales, Started&& started) {
+                              FragmentA<typename Tile::T> (&a)[kSteps][Tile::kFrags], const uint8_t* weights,
+                              const uint8_t* x, const typename Tile::Scales& scales, Released&& released) {
   using T = typename Tile::T;
   LB_UNROLL
   for (int run = 0; run < Tile::kValues / kRoundRun; ++run) {
     const typename Tile::Weights::template Run<Tile::kFrags> operands(weights, scales, run);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
-      operands.half(a[half], half);
+      const int step = 2 * run + half;
+      operands.half(a[step % kSteps], half);
       group_begin();
-      const auto rows = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, run * 32 + half * 16);
+      const auto rows = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, step * 16);
       LB_UNROLL
-      for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[half][i], rows);
+      for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[step % kSteps][i], rows);
       group_commit();
-      group_wait<1>();  // the step before has ended: its fragments are the next ones
-      if (run == 0 && half == 0) started();
+      group_wait<kSteps - 1>();  // those that the next fragments take the place of
+      if (step == kSteps - 2) released();
     }
   }
 }
 
 template <class Tile>
 LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
-  constexpr int kAhead = Tile::kStages - 1;
-  const int n_units = at.n_units;
-  WarpgroupPlace ahead = at;
-  for (int i = 0; i < kAhead; ++i) {
-    if (i < n_units) {
-      fetch_weights<Tile>(p, ahead, memory.weights + i * Tile::kWeightBytes);
-      ahead.next(p);
-    }
-    copy_commit();
-  }
   uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
+  const int n_units = at.n_units;
   typename Tile::Scales scales(warp_memory);
   scales.find(p, at);
   scales.read(at.chunk);
@@ -275,7 +281,7 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
   RingSlot<Tile::kStages> ring;
   for (int unit = 0; unit < n_units;) {
     FragmentC sums[Tile::kFrags][Tile::kTileRows / 16];
-    FragmentA<typename Tile::T> a[2][Tile::kFrags];
+    FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i)
       fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
@@ -286,14 +292,7 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
       if (in_use >= 0 && lane() == 0) barrier_arrive(memory.empty + in_use);
     };
     for (; unit < end; ++unit) {
-      copy_wait<kAhead - 1>();
-      warp_barrier();  // this chunk's weights are there, and those before are read
-      if (unit + kAhead < n_units) {
-        const int before = ring.slot == 0 ? kAhead : ring.slot - 1;
-        fetch_weights<Tile>(p, ahead, memory.weights + before * Tile::kWeightBytes);
-        ahead.next(p);
-      }
-      copy_commit();
+      warp_barrier();  // the scales before are read
       scales.unpack();
       if (unit + 1 < n_units) {
         if (at.next(p)) scales.find(p, at);
@@ -319,18 +318,17 @@ LB_DEVICE void linear_warpgroup(const LinearBatch& p) {
   const WarpgroupMemory<Tile> memory;
   if (thread_id() == 0)
     for (int i = 0; i < Tile::kStages; ++i) {
-      barrier_init(memory.full + i, 1);
+      barrier_init(memory.full + i, kBringThreads + 1);
       barrier_init(memory.empty + i, kBatchWarps);
     }
   show_to_products();
   block_barrier();
   const WarpgroupPlace at(p);
   if (shuffle(warp(), 0) >= kBatchWarps) {
-    give_registers<24>();
-    wait_for_previous();
-    if (thread_id() == kBatchThreads) bring_rows<Tile>(p, at, memory);
+    give_registers<40>();
+    bring_units<Tile>(p, at, memory);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     multiply_units<Tile>(p, at, memory);
   }
 }

@@ -49,7 +49,7 @@ struct Product {
   int group;
 };
 
-// Bulk copies that a phase of a barrier waits for: they happen when they have to.
+// Copies that a phase of a barrier waits for: they happen when they have to.
 struct Transfers {
   const void* barrier;
   size_t expected;  // bytes

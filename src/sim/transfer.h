@@ -1,5 +1,5 @@
-// Bulk copies into shared memory, whose bytes a barrier there waits for. They happen as late as a barrier lets them, so
-// that rows read too early, and rows overwritten too early, show.
+// Copies into shared memory that a barrier there waits for. They happen as late as it lets them, so that what is read too
+// early, and what is overwritten too early, shows.
 #pragma once
 
 #include "warpgroup.h"
@@ -8,6 +8,16 @@ namespace lb::gpu {
 
 inline void barrier_expect(CountedBarrier* b, int bytes) {
   sim::transfers_of(b).expected += size_t(bytes);
+  barrier_arrive(b);
+}
+
+inline void copy_arrive(CountedBarrier* b) {
+  sim::Transfers& transfers = sim::transfers_of(b);
+  for (const sim::Copy& copy : sim::current->copies) {
+    transfers.expected += size_t(copy.bytes);
+    transfers.copies.push_back(copy);
+  }
+  sim::current->copies.clear();
   barrier_arrive(b);
 }
 
