@@ -1,5 +1,5 @@
-// Copies into shared memory that a barrier there waits for: asynchronous ones, and bulk copies, by their bytes (sm_90 and
-// up).
+// Copies into shared memory that a barrier there waits for: asynchronous ones, and bulk copies, by their bytes (sm_90
+// and up).
 #pragma once
 
 #include "warpgroup.h"

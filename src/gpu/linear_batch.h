@@ -26,7 +26,7 @@ struct BatchPlace {
     find(p);
   }
 
- protected:
+ private:
   LB_DEVICE void find(const LinearBatch& p) {
     const int out_tile = tile / p.n_row_tiles;
     first_row = (tile - out_tile * p.n_row_tiles) * p.tile_rows;
@@ -57,12 +57,12 @@ LB_DEVICE BatchOutput batch_output(const LinearBatch& p, int tile) {
   return out;
 }
 
-LB_DEVICE int batch_tiles(const LinearBatch& p) {
+LB_DEVICE int batch_units(const LinearBatch& p) {
   int out_tiles = p.first_tile[1];
   LB_UNROLL
   for (int i = 2; i <= kMaxProducts; ++i)
     if (i <= p.group.n) out_tiles = p.first_tile[i];
-  return out_tiles * p.n_row_tiles;
+  return out_tiles * p.n_row_tiles * p.n_chunks;
 }
 
 // One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
@@ -146,7 +146,7 @@ LB_DEVICE void linear_batch(const LinearBatch& p) {
   constexpr int kWeightBytes = kOuts * batch_code_row(Product::kType, Product::kValues);
   constexpr int kStageBytes = kWeightBytes + Product::kXBytes;
   uint8_t* ring = dynamic_shared<uint8_t>();
-  const long n_units = long(batch_tiles(p)) * p.n_chunks;
+  const long n_units = batch_units(p);
   const int begin = int(n_units * block_id() / n_blocks()), end = int(n_units * (block_id() + 1) / n_blocks());
   const int n_ahead = p.n_stages - 1;
 

@@ -13,7 +13,8 @@ LB_DEVICE uint16_t narrow(float x, DType type) {
 
 // A thread has 16 values; grid x walks a row, y the rows. Bound: bandwidth, 6 bytes a value.
 LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
-  const int n_out = p.in_tiles ? tiled_values(p.n_in) : x16_values(p.n_in), first = (block_id() * n_threads() + thread_id()) * 16;
+  const int n_out = p.in_tiles ? tiled_values(p.n_in) : x16_values(p.n_in),
+            first = (block_id() * n_threads() + thread_id()) * 16;
   dependents_may_launch();
   wait_for_previous();
   if (first >= n_out) return;

@@ -2,7 +2,6 @@
 //   kHasMin     the second field of a run is a min, taken off once for each value: w = field 0 * code - field 1
 //   kHasHalves  the two fields are the scales of a run's halves of 16
 //   codes       signed bytes of 16 outputs and the two halves of a run, from a chunk in shared memory
-//   bytes       where there is such a form: the codes as bytes below 128, kAbove too large
 //   Scales<n>   the scales of n runs of one output on their way from memory: read, then field(i) of run i
 // The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (linear_batch_products.h).
 #pragma once
@@ -69,21 +68,18 @@ struct BatchQ8_0 {
 struct BatchQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
   static constexpr bool kHasMin = false, kHasHalves = false;
-  static constexpr int kAbove = 8;
   template <int kRuns>
   using Scales = RunScales<kType, kRuns>;
-  LB_DEVICE static void bytes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
-    bytes(a, rows, run);
-    take_off<kAbove>(a[0]);
-    take_off<kAbove>(a[1]);
+    nibbles(a, rows, run);
+    take_off<8>(a[0]);
+    take_off<8>(a[1]);
   }
 };
 
 struct BatchQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true, kHasHalves = false;
-  static constexpr int kAbove = 0;
   template <int kRuns>
   struct Scales {
     u32x4 block = {};
@@ -98,14 +94,12 @@ struct BatchQ4_K {
       return {d * float(fields & 63), dmin * float(fields >> 6)};
     }
   };
-  LB_DEVICE static void bytes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) { bytes(a, rows, run); }
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
 };
 
 struct BatchQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false, kHasHalves = true;
-  static constexpr int kAbove = 32;
   template <int kRuns>
   struct Scales {
     uint16_t pairs[kRuns] = {};  // signed bytes
@@ -121,7 +115,7 @@ struct BatchQ6_K {
       return {to_f32(d) * float(int8_t(pairs[i])), to_f32(d) * float(int8_t(pairs[i] >> 8))};
     }
   };
-  LB_DEVICE static void bytes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
     nibbles(a, rows, run);
     HeldRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
     load(upper, rows.plane[1] + run * 8, rows.stride[1]);
@@ -130,12 +124,8 @@ struct BatchQ6_K {
       LB_UNROLL
       for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
         a[half].r[i] |= (upper.v[held_row(i)][half] >> 2 * held_word(i) & 0x03030303u) << 4;
+      take_off<32>(a[half]);
     }
-  }
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
-    bytes(a, rows, run);
-    take_off<kAbove>(a[0]);
-    take_off<kAbove>(a[1]);
   }
 };
 

@@ -1,5 +1,5 @@
-// Products of more rows than a speculation has, where warpgroups multiply: 256 outputs and 128 or 64 rows a tile, or 128
-// of each. Body: linear_warpgroup.h.
+// Products of more rows than a speculation has, where warpgroups multiply: 256 outputs and 128 or 64 rows a tile, or
+// 128 of each. Body: linear_warpgroup.h.
 #include "dialect.h"
 
 #include "linear_warpgroup.h"

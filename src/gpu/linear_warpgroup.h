@@ -2,11 +2,11 @@
 // blocks that stay.
 //
 // Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from shared memory through
-// registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from shared
-// memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls would keep a
-// warp from multiplying, x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The warpgroups wait
-// for each other through the ring alone. Weights are expanded while the products of the step before run.
-// Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
+// registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from
+// shared memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls
+// would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The
+// warpgroups wait for each other through the ring alone. Weights are expanded while the products of the step before
+// run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
 #pragma once
 
 #include "linear_warpgroup_weights.h"
@@ -93,7 +93,7 @@ struct WarpgroupTile {
 // What lies in shared memory.
 template <class Tile>
 struct WarpgroupMemory {
-  uint8_t *x, *weights, *warps;   // [kStages, kXBytes], [kStages, kWeightBytes], [kBatchWarps, kWarpgroupWarpBytes]
+  uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kBatchWarps, kWarpgroupWarpBytes]
   CountedBarrier *full, *empty;  // [kStages]: weights and x have come; all warps have used them
 
   LB_DEVICE WarpgroupMemory() {
@@ -127,8 +127,8 @@ LB_DEVICE void bring_rows(const LinearBatch& p, const WarpgroupPlace& at, uint8_
   LB_UNROLL
   for (int part = 0; part < kParts; ++part) {
     const long row = long(at.chunk * kParts + part) * n_rows + at.first_row;
-    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes,
-              static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes, bytes, full);
+    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes, static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes,
+              bytes, full);
   }
 }
 
@@ -236,8 +236,7 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
         } else {
           LB_UNROLL
           for (int j = 0; j < 4; ++j)
-            if (out + j < place.n_outs)
-              place.to[at + j] = place.add != nullptr ? sum[j] + place.add[at + j] : sum[j];
+            if (out + j < place.n_outs) place.to[at + j] = place.add != nullptr ? sum[j] + place.add[at + j] : sum[j];
         }
       }
     }
@@ -283,8 +282,7 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
     FragmentC sums[Tile::kFrags][Tile::kTileRows / 16];
     FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
     LB_UNROLL
-    for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i)
-      fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
+    for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
     const WarpgroupPlace of_tile = at;
     const int n_own = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_own;
     int in_use = -1;  // the slot whose x products may still read

@@ -1,5 +1,5 @@
-// Copies into shared memory that a barrier there waits for. They happen as late as it lets them, so that what is read too
-// early, and what is overwritten too early, shows.
+// Copies into shared memory that a barrier there waits for. They happen as late as it lets them, so that what is read
+// too early, and what is overwritten too early, shows.
 #pragma once
 
 #include "warpgroup.h"

@@ -155,8 +155,7 @@ struct NarrowForm {
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
   const DType wide = target.capabilities.bf16 ? DType::kBF16 : DType::kF16;
-  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights),
-          warpgroup_cut(group, target).has_value()};
+  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights), warpgroup_cut(group, target).has_value()};
 }
 
 size_t aligned(size_t bytes) {
@@ -177,12 +176,11 @@ struct Scratch {
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
   const int row_values = form.in_tiles ? tiled_values(op.n_in) : x16_values(op.n_in);
-  return {.launch = checked(
-              {.kernel = "narrow_rows_kernel",
-               .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
-               .block = {kThreads, 1, 1},
-               .overlap_previous = true},
-              target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
+  return {.launch = checked({.kernel = "narrow_rows_kernel",
+                             .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
+                             .block = {kThreads, 1, 1},
+                             .overlap_previous = true},
+                            target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
           .params = {
               .x = op.x,
               .y = y,
@@ -309,8 +307,8 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scr
     while (j < result.n_narrow && forms[j] != form) ++j;
     if (j == result.n_narrow) {
       forms[result.n_narrow++] = form;
-      const size_t values = form.in_tiles ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in)
-                                          : size_t(op.rows) * x16_values(op.n_in);
+      const size_t values =
+          form.in_tiles ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in) : size_t(op.rows) * x16_values(op.n_in);
       void* y = scratch.take(values * sizeof(uint16_t));
       result.narrow[j] = narrow_launch(op, form, y, target);
     }

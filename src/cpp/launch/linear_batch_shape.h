@@ -3,8 +3,8 @@
 // A tile is tile_outs outputs of one product for tile_rows rows of x; its inner dimension comes in chunks of as many
 // values as a kernel holds at once. Units (tile, chunk) are numbered with the chunk fastest, then the tile of rows, and
 // block b has the units [n_units b / n_blocks, n_units (b + 1) / n_blocks). A tile that ends up in several blocks is
-// summed from their partial sums, in the order of the blocks. Blocks that warpgroups multiply in have whole tiles first:
-// block b has tiles b, b + n_blocks, ... below n_whole, and then its units of the tiles that are left.
+// summed from their partial sums, in the order of the blocks. Blocks that warpgroups multiply in have whole tiles
+// first: block b has tiles b, b + n_blocks, ... below n_whole, and then its units of the tiles that are left.
 #pragma once
 
 #include <stddef.h>
@@ -35,9 +35,9 @@ struct LinearBatch {
   int n_whole;  // tiles; 0 but for kernels of warpgroups
 };
 
-// Rows of x as 16-bit numbers, padded with zeros to whole chunks. In tiles: [tiled_values(n_in) / 64, padded_rows(rows),
-// 64], the pieces of eight values of a row permuted as operand_tile.h says, so that any rows of 64 values are one piece
-// of memory.
+// Rows of x as 16-bit numbers, padded with zeros to whole chunks. In tiles: [tiled_values(n_in) / 64,
+// padded_rows(rows), 64], the pieces of eight values of a row permuted as operand_tile.h says, so that any rows of 64
+// values are one piece of memory.
 struct NarrowRows {
   const float* x;  // [rows, n_in]
   void* y;         // [rows, x16_values(n_in)], or in tiles

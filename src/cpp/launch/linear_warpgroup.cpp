@@ -57,8 +57,8 @@ std::optional<WarpgroupCut> cut_for_warpgroups(const LinearGroup& group, const T
     const long n_left = n_tiles % most;  // of whole rounds
     const long tile = tile_clocks(kernel), rounds = n_tiles / most * (n_chunks * kernel.chunk_clocks + tile);
     const long whole = rounds + (n_left > 0 ? n_chunks * kernel.chunk_clocks + tile : 0);
-    const long shared = rounds + ceil_div(n_left * n_chunks, most) * kernel.chunk_clocks + 2 * tile +
-                        sum_clocks(kernel, most);
+    const long shared =
+        rounds + ceil_div(n_left * n_chunks, most) * kernel.chunk_clocks + 2 * tile + sum_clocks(kernel, most);
     const bool is_shared = n_left > 0 && shared < whole;
     const long needed = is_shared ? shared : whole;
     if (best && needed >= best_clocks) continue;
