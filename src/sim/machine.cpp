@@ -426,7 +426,7 @@ bool finish_transfers(const void* barrier) {
     machine().fail("bulk copies bring %zu bytes, but %zu were announced", brought, transfers->expected);
   if (brought < transfers->expected) return false;
   for (const Copy& copy : transfers->copies) {
-    note_shared(copy.to, size_t(copy.bytes), Access::kWrite, "copy_bulk");
+    if (copy.group == kBulk) note_shared(copy.to, size_t(copy.bytes), Access::kWrite, "copy_bulk");  // others are noted
     std::memcpy(copy.to, copy.from, size_t(copy.bytes));
   }
   std::vector<Transfers>& all = current->block->transfers;

@@ -37,6 +37,8 @@ struct Warp {
 
 enum class State : uint8_t { kReady, kSpins, kAtWarp, kAtBlock, kAtGrid, kDone };
 
+inline constexpr int kBulk = -1;  // in place of a group
+
 struct Copy {
   void* to;
   const void* from;

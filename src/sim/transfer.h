@@ -26,7 +26,7 @@ inline void copy_bulk(void* shared, const void* global, int bytes, CountedBarrie
     sim::machine().fail("copy_bulk of %d bytes from %p to %p: no multiples of 16", bytes, global, shared);
   if (!sim::current->block->shared.contains(shared) || sim::current->block->shared.contains(global))
     sim::machine().fail("copy_bulk brings global memory to shared memory, got %p and %p", global, shared);
-  sim::transfers_of(b).copies.push_back({shared, global, bytes, 0});
+  sim::transfers_of(b).copies.push_back({shared, global, bytes, sim::kBulk});
 }
 
 }  // namespace lb::gpu
