@@ -167,4 +167,22 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>&
   }
 }
 
+// The same of bytes below 128, with an instruction less for each: code_field(scale, offset) of its row.
+LB_DEVICE f32x2 code_field(float scale, float offset) { return {scale, fma(128.0f, scale, offset)}; }
+
+template <class T>
+LB_DEVICE void expand_codes(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& field) {
+  LB_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    float v[4];
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) {  // 128 + byte, as a number
+      const uint32_t bits = __byte_perm(h.r[i], 0x43000000u, 0x7044 + (j << 8));
+      v[j] = fma(quant::float_of(bits), field.v[i][0], -field.v[i][1]);
+    }
+    a.r[i] = pack_pair(v[0], v[1], T{});
+    a.r[2 + i] = pack_pair(v[2], v[3], T{});
+  }
+}
+
 }  // namespace lb::gpu

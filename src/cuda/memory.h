@@ -121,6 +121,18 @@ LB_DEVICE void copy_async(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
   }
 }
+// Zeros where there is nothing to copy.
+template <int kBytes>
+LB_DEVICE void copy_async_or_zero(void* shared, const void* global, bool is_there) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  const uint32_t to = uint32_t(__cvta_generic_to_shared(shared)), bytes = is_there ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(global), "r"(bytes), "n"(kBytes)
+                 : "memory");
+  }
+}
 LB_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 LB_DEVICE void copy_wait() {
@@ -132,6 +144,11 @@ LB_DEVICE void copy_async(void* shared, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   using V = Vec<uint32_t, kBytes / 4>;
   *static_cast<V*>(shared) = *static_cast<const V*>(global);
+}
+template <int kBytes>
+LB_DEVICE void copy_async_or_zero(void* shared, const void* global, bool is_there) {
+  using V = Vec<uint32_t, kBytes / 4>;
+  *static_cast<V*>(shared) = is_there ? *static_cast<const V*>(global) : V{};
 }
 LB_DEVICE void copy_commit() {}
 template <int kPending>

@@ -13,7 +13,8 @@ LB_DEVICE uint16_t narrow(float x, DType type) {
 
 // A thread has 16 values; grid x walks a row, y the rows. Bound: bandwidth, 6 bytes a value.
 LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
-  const int n_out = x16_values(p.n_in), first = (block_id() * n_threads() + thread_id()) * 16;
+  const int n_out = p.in_tiles ? tiled_values(p.n_in) : x16_values(p.n_in),
+            first = (block_id() * n_threads() + thread_id()) * 16;
   dependents_may_launch();
   wait_for_previous();
   if (first >= n_out) return;
@@ -33,22 +34,25 @@ LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
   uint16_t plain[16], moved[16];
   LB_UNROLL
   for (int i = 0; i < 16; ++i) moved[expanded_place(i)] = plain[i] = narrow(v[i], p.type);
-  uint16_t* to = static_cast<uint16_t*>(p.y) + long(block_id_y()) * n_out + first;
+  const int row = block_id_y(), chunk = first / kHalfValues, piece = first % kHalfValues / 8;
+  const long tile_row = long(chunk) * padded_rows(p.rows) + row;
+  uint16_t* to = static_cast<uint16_t*>(p.y) + (p.in_tiles ? tile_row * kHalfValues : long(row) * n_out + first);
   LB_UNROLL
   for (int half = 0; half < 2; ++half) {
     Vec<uint16_t, 8> out;
     LB_UNROLL
     for (int i = 0; i < 8; ++i) out[i] = p.meets_codes ? moved[8 * half + i] : plain[8 * half + i];
-    store(to + 8 * half, out);
+    store(to + 8 * (p.in_tiles ? (piece + half) ^ row % 8 : half), out);
   }
 }
 
-// Block x is a tile, y eight of its rows, a row for each warp. Tiles that one block had alone are there already.
+// Block x is a tile of those that are shared, y eight of its rows, a row for each warp. Tiles that one block had alone
+// are there already.
 LB_KERNEL(linear_batch_sum_kernel, LinearBatch, 256, 1) {
   dependents_may_launch();
   wait_for_previous();
-  const int tile = block_id(), out_tile = tile / p.n_row_tiles;
-  const long n_units = long(n_blocks()) * p.n_chunks, first_unit = long(tile) * p.n_chunks;
+  const int tile = p.n_whole + block_id(), out_tile = tile / p.n_row_tiles;
+  const long n_units = long(n_blocks()) * p.n_chunks, first_unit = long(block_id()) * p.n_chunks;
   const int first = int(((first_unit + 1) * p.n_blocks - 1) / n_units);
   const int last = int(((first_unit + p.n_chunks) * p.n_blocks - 1) / n_units);
   const int tile_row = block_id_y() * 8 + warp(), row = tile % p.n_row_tiles * p.tile_rows + tile_row;

@@ -134,4 +134,14 @@ void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
   }
 }
 
+// The same of bytes below 128: code_field(scale, offset) of its row.
+inline f32x2 code_field(float scale, float offset) { return {scale, offset}; }
+
+template <class T>
+void expand_codes(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& field) {
+  for (const uint32_t word : h.r)
+    if (word & 0x80808080u) sim::machine().fail("expand_codes takes bytes below 128, got %08x", word);
+  expand(a, h, field);
+}
+
 }  // namespace lb::gpu

@@ -102,6 +102,7 @@ void Machine::start_block(Block& block, int index) {
   block.threads = threads_.data() + (launch_->cooperative ? size_t(index) * size_t(n_threads_) : 0);
   block.n_live = n_threads_;
   block.n_arrived = 0;
+  block.transfers.clear();
   block.shared.begin(launch_->dynamic_shared_bytes);
   block.warps.resize(size_t(n_warps_));
   for (size_t w = 0; w < block.warps.size(); ++w) {
@@ -120,6 +121,8 @@ void Machine::start_block(Block& block, int index) {
     thread.spins_on = nullptr;
     thread.copies.clear();
     thread.n_groups = 0;
+    thread.products.clear();
+    thread.n_product_groups = 0;
     thread.fiber.start(&Machine::thread_main);
   }
 }
@@ -392,6 +395,43 @@ void finish_copies(int n_pending) {
     std::memcpy(copy->to, copy->from, size_t(copy->bytes));
   }
   copies.erase(copies.begin(), pending);
+}
+
+void finish_products(int n_pending) {
+  std::vector<Product>& products = current->products;
+  const auto pending = std::find_if(products.begin(), products.end(), [&](const Product& product) {
+    return product.group >= current->n_product_groups - n_pending;
+  });
+  for (auto product = products.begin(); product != pending; ++product) product->make();
+  products.erase(products.begin(), pending);
+}
+
+Transfers* find_transfers(const void* barrier) {
+  std::vector<Transfers>& all = current->block->transfers;
+  const auto found = std::ranges::find(all, barrier, &Transfers::barrier);
+  return found == all.end() ? nullptr : &*found;
+}
+
+Transfers& transfers_of(const void* barrier) {
+  if (Transfers* found = find_transfers(barrier)) return *found;
+  return current->block->transfers.emplace_back(Transfers{barrier, 0, {}});
+}
+
+bool finish_transfers(const void* barrier) {
+  Transfers* transfers = find_transfers(barrier);
+  if (!transfers) return true;
+  size_t brought = 0;
+  for (const Copy& copy : transfers->copies) brought += size_t(copy.bytes);
+  if (brought > transfers->expected)
+    machine().fail("bulk copies bring %zu bytes, but %zu were announced", brought, transfers->expected);
+  if (brought < transfers->expected) return false;
+  for (const Copy& copy : transfers->copies) {
+    if (copy.group == kBulk) note_shared(copy.to, size_t(copy.bytes), Access::kWrite, "copy_bulk");  // others are noted
+    std::memcpy(copy.to, copy.from, size_t(copy.bytes));
+  }
+  std::vector<Transfers>& all = current->block->transfers;
+  all.erase(all.begin() + (transfers - all.data()));
+  return true;
 }
 
 }  // namespace lb::gpu::sim

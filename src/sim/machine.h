@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <source_location>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Place {
 struct Warp {
   uint64_t values[2][kWarpSize];  // what lanes publish; two, for lanes that have not yet read the last exchange
   float a[2][256], b[2][256];     // operands of a matrix product, [16, 16] each
+  std::vector<float> other[2];    // the other operand of a warpgroup's product
   uint32_t published[2];          // lanes
   int parity;
   int n_lanes, n_live, n_arrived;
@@ -35,10 +37,25 @@ struct Warp {
 
 enum class State : uint8_t { kReady, kSpins, kAtWarp, kAtBlock, kAtGrid, kDone };
 
+inline constexpr int kBulk = -1;  // in place of a group
+
 struct Copy {
   void* to;
   const void* from;
   int bytes, group;
+};
+
+// A product of a warpgroup that is not yet waited for.
+struct Product {
+  std::function<void()> make;
+  int group;
+};
+
+// Copies that a phase of a barrier waits for: they happen when they have to.
+struct Transfers {
+  const void* barrier;
+  size_t expected;  // bytes
+  std::vector<Copy> copies;
 };
 
 struct Block;
@@ -55,6 +72,8 @@ struct Thread {
   uint32_t spun_value;
   std::vector<Copy> copies;  // asynchronous ones on their way
   int n_groups;              // of copies, committed
+  std::vector<Product> products;
+  int n_product_groups;
 };
 
 struct Block {
@@ -66,6 +85,7 @@ struct Block {
   int n_live, n_arrived;
   Place place;  // of the threads that have arrived at a barrier
   int first_thread;
+  std::vector<Transfers> transfers;
 };
 
 // The thread that runs. Fibers stay on the OS thread that runs their launch.
@@ -128,5 +148,13 @@ void check_global(const void* p, size_t bytes, const char* word);
 
 // Makes the asynchronous copies of all but the last n_pending committed groups.
 void finish_copies(int n_pending);
+// The same of the products of a warpgroup.
+void finish_products(int n_pending);
+
+// Of the present phase of a barrier; null where there are none.
+Transfers* find_transfers(const void* barrier);
+Transfers& transfers_of(const void* barrier);
+// Makes those copies, once all that was announced is under way. Whether there is nothing left to wait for.
+bool finish_transfers(const void* barrier);
 
 }  // namespace lb::gpu::sim

@@ -53,6 +53,13 @@ void copy_async(void* shared, const void* global) {
   sim::check_access(shared, kBytes, sim::Access::kWrite, "copy_async");
   sim::current->copies.push_back({shared, global, kBytes, sim::current->n_groups});
 }
+template <int kBytes>
+void copy_async_or_zero(void* shared, const void* global, bool is_there) {
+  if (is_there)
+    copy_async<kBytes>(shared, global);
+  else
+    store(shared, Vec<uint32_t, kBytes / 4>{});
+}
 inline void copy_commit() { ++sim::current->n_groups; }
 template <int kPending>
 void copy_wait() {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gpu_packs
 import numpy as np
 import pytest
 from lucebox import _engine
@@ -75,6 +78,38 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
         check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}: {pack.take_started()}")
+
+
+@pytest.fixture(scope="session")
+def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
+    """Without the kernels of warpgroups, which chips that have them prefer for prompts."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
+    return gpu_packs.load(pack_folder, manifest)
+
+
+@pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
+def test_prompt_without_warpgroups(pack_of_warps: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_out, n_in, rows = int(rng.integers(257, 300)), odd_width(dtype, rng), int(rng.integers(129, 140))
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    got = gpu_ops.matmul(pack_of_warps, w, dtype, n_out, n_in, x)
+    want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8")
+    check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}: {pack_of_warps.take_started()}")
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16"])
+def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+    """Whole tiles for every block, and shares of those that are left."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in, rows = (4161, 2048, 1031) if pack.target != "sim" else (int(rng.integers(590, 640)), 512, 70)
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = rng.normal(size=(rows, n_out)).astype(np.float32)
+    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8")
+    check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}: {pack.take_started()}")
 
 
 @pytest.mark.parametrize(

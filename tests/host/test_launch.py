@@ -135,7 +135,7 @@ def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
     batch = gpu_ops.choose_batch(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
     assert kernels.count("narrow_rows_kernel") == 3
-    assert sum(kernel.startswith("linear_wide") for kernel in kernels) == 4
+    assert sum(kernel.startswith("linear_warpgroup") for kernel in kernels) == 4
 
 
 @pytest.mark.parametrize("name", TARGETS)

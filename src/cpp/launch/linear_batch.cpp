@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "launch/linear_warpgroup.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -138,15 +139,23 @@ int bits_of(const Linear& op) {
   return op.rows > kMaxSpeculationRows ? 0 : 8;
 }
 
+// Prompts, where a warpgroup multiplies.
+std::optional<WarpgroupCut> warpgroup_cut(const LinearGroup& group, const Target& target) {
+  const Linear& first = group.products[0];
+  if (first.rows <= kMaxSpeculationRows || bits_of(first) != 0) return {};
+  return cut_for_warpgroups(group, target);
+}
+
 // The form of x that weights of a type meet as 16-bit numbers.
 struct NarrowForm {
   DType type;
-  bool meets_codes;
+  bool meets_codes, in_tiles;
   bool operator==(const NarrowForm&) const = default;
 };
-NarrowForm narrow_form(DType weights, const Target& target) {
+NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
+  const DType weights = group.products[0].type;
   const DType wide = target.capabilities.bf16 ? DType::kBF16 : DType::kF16;
-  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights)};
+  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights), warpgroup_cut(group, target).has_value()};
 }
 
 size_t aligned(size_t bytes) {
@@ -166,14 +175,21 @@ struct Scratch {
 
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
-  return {.launch = checked(
-              {.kernel = "narrow_rows_kernel",
-               .grid = {uint32_t(ceil_div(x16_values(op.n_in), kThreads * kThreadValues)), uint32_t(op.rows), 1},
-               .block = {kThreads, 1, 1},
-               .overlap_previous = true},
-              target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
+  const int row_values = form.in_tiles ? tiled_values(op.n_in) : x16_values(op.n_in);
+  return {.launch = checked({.kernel = "narrow_rows_kernel",
+                             .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
+                             .block = {kThreads, 1, 1},
+                             .overlap_previous = true},
+                            target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
           .params = {
-              .x = op.x, .y = y, .type = form.type, .rows = op.rows, .n_in = op.n_in, .meets_codes = form.meets_codes}};
+              .x = op.x,
+              .y = y,
+              .type = form.type,
+              .rows = op.rows,
+              .n_in = op.n_in,
+              .meets_codes = form.meets_codes,
+              .in_tiles = form.in_tiles,
+          }};
 }
 
 // All units are shared out evenly over the blocks that the multiprocessors take at once, so that none is idle; but many
@@ -184,38 +200,79 @@ int block_count(const BatchKernel& kernel, const Stages& stages, long n_tiles, i
   return int(std::min(most, n_tiles * n_chunks));
 }
 
-BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
-                         const Target& target) {
+// How a product is cut, by a kernel of warps or of warpgroups.
+struct Cut {
+  const char* kernel;
+  int chunk_values, tile_rows, tile_outs, n_stages, threads;
+  size_t shared_bytes;
+  int n_blocks, n_whole;
+};
+
+long tile_count(const LinearGroup& group, int tile_rows, int tile_outs) {
+  long outs = 0;
+  for (int i = 0; i < group.n; ++i) outs += ceil_div(group.products[i].n_out, tile_outs);
+  return outs * ceil_div(group.products[0].rows, tile_rows);
+}
+
+Cut cut_of(const LinearGroup& group, const std::string& what, const Target& target) {
+  if (const std::optional<WarpgroupCut> cut = warpgroup_cut(group, target))
+    return {.kernel = cut->kernel,
+            .chunk_values = warpgroup_values(group.products[0].type),
+            .tile_rows = cut->tile_rows,
+            .tile_outs = cut->tile_outs,
+            .n_stages = 0,  // the kernel's own
+            .threads = kWarpgroupThreads,
+            .shared_bytes = cut->shared_bytes,
+            .n_blocks = cut->n_blocks,
+            .n_whole = cut->n_whole};
   const Linear& first = group.products[0];
   const std::optional<BatchKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
   if (!kernel)
     fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
   const Stages stages = stages_of(*kernel, target);
+  const long n_tiles = tile_count(group, kernel->tile_rows, kernel->tile_outs);
+  const int values = chunk_values(*kernel);
+  return {.kernel = kernel->name,
+          .chunk_values = values,
+          .tile_rows = kernel->tile_rows,
+          .tile_outs = kernel->tile_outs,
+          .n_stages = stages.n,
+          .threads = kBatchThreads,
+          .shared_bytes = stages.bytes,
+          .n_blocks = block_count(*kernel, stages, n_tiles, ceil_div(first.n_in, values), target),
+          .n_whole = 0};
+}
+
+BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
+                         const Target& target) {
+  const Linear& first = group.products[0];
+  const Cut cut = cut_of(group, what, target);
   BatchLaunch batch = {};
   LinearBatch& p = batch.params;
   p.group = group;
   p.x = x;
   for (int i = 0; i < group.n; ++i)
-    p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, kernel->tile_outs);
-  p.n_row_tiles = ceil_div(first.rows, kernel->tile_rows);
-  p.n_chunks = ceil_div(first.n_in, chunk_values(*kernel));
-  const long n_tiles = long(p.first_tile[group.n]) * p.n_row_tiles;
+    p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, cut.tile_outs);
+  p.n_row_tiles = ceil_div(first.rows, cut.tile_rows);
+  p.n_chunks = ceil_div(first.n_in, cut.chunk_values);
+  const long n_tiles = tile_count(group, cut.tile_rows, cut.tile_outs), n_left = n_tiles - cut.n_whole;
   LB_CHECK(n_tiles * p.n_chunks <= 0x7fffffff, kUnsupported, what, ": too large");
-  p.n_blocks = block_count(*kernel, stages, n_tiles, p.n_chunks, target);
-  p.n_stages = stages.n;
-  p.tile_rows = kernel->tile_rows;
-  p.tile_outs = kernel->tile_outs;
-  batch.has_sum = p.n_blocks != n_tiles;
+  p.n_blocks = cut.n_blocks;
+  p.n_stages = cut.n_stages;
+  p.tile_rows = cut.tile_rows;
+  p.tile_outs = cut.tile_outs;
+  p.n_whole = cut.n_whole;
+  batch.has_sum = n_left > 0 && n_left != p.n_blocks;
   if (batch.has_sum)
     p.partials = static_cast<float*>(scratch.take(2 * sizeof(float) * p.n_blocks * p.tile_rows * p.tile_outs));
-  batch.tiles = checked({.kernel = kernel->name,
+  batch.tiles = checked({.kernel = cut.kernel,
                          .grid = {uint32_t(p.n_blocks), 1, 1},
-                         .block = {kBatchThreads, 1, 1},
-                         .shared_bytes = stages.bytes,
+                         .block = {uint32_t(cut.threads), 1, 1},
+                         .shared_bytes = cut.shared_bytes,
                          .overlap_previous = true},
                         target, what);
   batch.sum = checked({.kernel = "linear_batch_sum_kernel",
-                       .grid = {uint32_t(n_tiles), uint32_t(ceil_div(p.tile_rows, kBatchWarps)), 1},
+                       .grid = {uint32_t(std::max(n_left, 1l)), uint32_t(ceil_div(p.tile_rows, kBatchWarps)), 1},
                        .block = {kBatchThreads, 1, 1},
                        .overlap_previous = true},
                       target, what);
@@ -245,12 +302,14 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scr
   for (int i = 0; i < result.n_products; ++i) {
     const Linear& op = types[i].products[0];
     if (op.type == DType::kF32 || bits_of(op) != 0) continue;
-    const NarrowForm form = narrow_form(op.type, target);
+    const NarrowForm form = narrow_form(types[i], target);
     int j = 0;
     while (j < result.n_narrow && forms[j] != form) ++j;
     if (j == result.n_narrow) {
       forms[result.n_narrow++] = form;
-      void* y = scratch.take(size_t(op.rows) * x16_values(op.n_in) * sizeof(uint16_t));
+      const size_t values =
+          form.in_tiles ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in) : size_t(op.rows) * x16_values(op.n_in);
+      void* y = scratch.take(values * sizeof(uint16_t));
       result.narrow[j] = narrow_launch(op, form, y, target);
     }
     narrow[i] = result.narrow[j].params.y;

@@ -1,0 +1,145 @@
+// What sm_90a adds: products of a warpgroup, four warps that hold 64 rows and read the other operand straight from
+// shared memory (wgmma.m64nNk16); barriers that count arrivals (mbarrier); registers moved between warpgroups.
+// Warp w of four has rows 16w to 16w + 15, in the fragments of matrix.h. Layout of operand tiles: operand_tile.h.
+#pragma once
+
+#include "../gpu/operand_tile.h"
+
+namespace lb::gpu {
+
+// Operands in shared memory, as the matrix unit is told of them: the address and two distances, in 16 bytes, and that
+// pieces are permuted within 128 bytes.
+template <class T>
+struct TileRows {
+  uint64_t bits;
+};
+template <class T>
+struct TileColumns {
+  uint64_t bits;
+};
+
+LB_DEVICE uint64_t operand_bits(const void* from, int block_distance) {
+  constexpr uint64_t kRowGroup = 8 * 128 / 16, kPermuted128 = uint64_t(1) << 62;
+  const uint64_t address = uint32_t(__cvta_generic_to_shared(from)) / 16 & 0x3fff;
+  return address | uint64_t(block_distance / 16) << 16 | kRowGroup << 32 | kPermuted128;
+}
+
+// B is [n, k] as the tile lies: n from `row` on, k from `column` on; row % 8 == 0, column % 16 == 0.
+template <class T>
+LB_DEVICE TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
+  return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64 + column % 64, 16)};
+}
+// B is the tile's transpose: k from `row` on, n from `column` on; row % 16 == 0, column % 64 == 0.
+template <class T>
+LB_DEVICE TileColumns<T> columns_of(const T* tile, int tile_rows, int row, int column) {
+  return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64, tile_rows * 128)};
+}
+
+// Before the first product after registers of operands or sums were written.
+LB_DEVICE void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+LB_DEVICE void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the last kPending committed groups are done: what they read may change from here on,
+template <int kPending>
+LB_DEVICE void group_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// and these sums may be read.
+template <int kPending, int kCount>
+LB_DEVICE void group_wait(FragmentC (&c)[kCount]) {
+  group_wait<kPending>();
+  LB_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    LB_UNROLL
+    for (int j = 0; j < 8; ++j) asm volatile("" : "+f"(c[i].v[j])::"memory");
+  }
+}
+
+#define LB_SUMS(c) \
+  "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3]), "+f"(c.v[4]), "+f"(c.v[5]), "+f"(c.v[6]), "+f"(c.v[7])
+#define LB_NAMES_32                                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LB_NAMES_64                                                                                             \
+  LB_NAMES_32                                                                                                   \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define LB_GROUP_PRODUCTS(Type, name)                                                                                  \
+  template <bool kFresh, bool kIsTransposed>                                                                           \
+  LB_DEVICE void group_product(FragmentC* c, const FragmentA<Type>& a, uint64_t b, Columns<64>) {                      \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name \
+                 " {" LB_NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"                                     \
+                 : LB_SUMS(c[0]), LB_SUMS(c[1]), LB_SUMS(c[2]), LB_SUMS(c[3])                                          \
+                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b), "n"(int(!kFresh)),                      \
+                   "n"(int(kIsTransposed)));                                                                           \
+  }                                                                                                                    \
+  template <bool kFresh, bool kIsTransposed>                                                                           \
+  LB_DEVICE void group_product(FragmentC* c, const FragmentA<Type>& a, uint64_t b, Columns<128>) {                     \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." name         \
+                 "." name " {" LB_NAMES_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"                            \
+                 : LB_SUMS(c[0]), LB_SUMS(c[1]), LB_SUMS(c[2]), LB_SUMS(c[3]), LB_SUMS(c[4]), LB_SUMS(c[5]),           \
+                   LB_SUMS(c[6]), LB_SUMS(c[7])                                                                        \
+                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b), "n"(int(!kFresh)),                      \
+                   "n"(int(kIsTransposed)));                                                                           \
+  }                                                                                                                    \
+  template <bool kFresh, bool kIsTransposed>                                                                           \
+  LB_DEVICE void group_product(FragmentC* c, const TileRows<Type>& a, uint64_t b, Columns<64>) {                       \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name \
+                 " {" LB_NAMES_32 "}, %32, %33, p, 1, 1, 0, %35;\n}"                                                   \
+                 : LB_SUMS(c[0]), LB_SUMS(c[1]), LB_SUMS(c[2]), LB_SUMS(c[3])                                          \
+                 : "l"(a.bits), "l"(b), "n"(int(!kFresh)), "n"(int(kIsTransposed)));                                   \
+  }
+template <int kCount>
+struct Columns {};
+LB_GROUP_PRODUCTS(f16, "f16")
+LB_GROUP_PRODUCTS(bf16, "bf16")
+#undef LB_GROUP_PRODUCTS
+#undef LB_NAMES_64
+#undef LB_NAMES_32
+#undef LB_SUMS
+
+// C[64, kColumns] += A[64, 16] B^T from the given fragment on, or C = A B^T where kFresh. Runs beside what follows
+// until group_wait; a, in registers, must stay as it is until then.
+template <int kColumns, bool kFresh, class T, class A>
+LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileRows<T>& b) {
+  group_product<kFresh, false>(c, a, b.bits, Columns<kColumns>());
+}
+template <int kColumns, bool kFresh, class T, class A>
+LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileColumns<T>& b) {
+  group_product<kFresh, true>(c, a, b.bits, Columns<kColumns>());
+}
+
+// What this thread has stored in shared memory may be read by products, after a barrier.
+LB_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A barrier in shared memory that passes when `count` have arrived, and starts anew. Phase n is waited for by parity
+// n % 2; waiting for parity 1 passes before any phase has.
+struct CountedBarrier {
+  uint64_t state;
+};
+LB_DEVICE void barrier_init(CountedBarrier* b, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(uint32_t(__cvta_generic_to_shared(b))), "r"(count)
+               : "memory");
+}
+LB_DEVICE void barrier_arrive(CountedBarrier* b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(uint32_t(__cvta_generic_to_shared(b))) : "memory");
+}
+LB_DEVICE void barrier_wait(CountedBarrier* b, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(b))),
+      "r"(parity)
+      : "memory");
+}
+
+// Of a thread, a multiple of 8: the warps of a warpgroup that needs few give theirs to those that need more.
+template <int kCount>
+LB_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+LB_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,334 @@
+// The frame of the products of prompts on chips with products of warpgroups: y = x w^T (+ add), tiles of outputs over
+// blocks that stay.
+//
+// Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from shared memory through
+// registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from
+// shared memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls
+// would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The
+// warpgroups wait for each other through the ring alone. Weights are expanded while the products of the step before
+// run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
+#pragma once
+
+#include "linear_warpgroup_weights.h"
+#include "transfer.h"
+
+namespace lb::gpu {
+
+inline constexpr int kBringThreads = kWarpgroupThreads - kBatchThreads;
+inline constexpr int kSteps = 2;  // of 16 values, whose products may be under way at once
+
+// Where a unit lies. A block has whole tiles, n_blocks apart, then its share of the units of those that are left.
+// Constant indices keep the parameters where they are.
+struct WarpgroupPlace {
+  const uint8_t* w;
+  int product, n_out, first_out, first_row, tile, chunk;
+  int n_units, first_left;  // of the block; where its share begins
+
+  LB_DEVICE explicit WarpgroupPlace(const LinearBatch& p) {
+    int out_tiles = p.first_tile[1];
+    LB_UNROLL
+    for (int i = 2; i <= kMaxProducts; ++i)
+      if (i <= p.group.n) out_tiles = p.first_tile[i];
+    const long n_left = long(out_tiles * p.n_row_tiles - p.n_whole) * p.n_chunks;
+    first_left = int(n_left * block_id() / n_blocks());
+    n_units = int(n_left * (block_id() + 1) / n_blocks()) - first_left;
+    if (block_id() < p.n_whole) {
+      n_units += ((p.n_whole - 1 - block_id()) / n_blocks() + 1) * p.n_chunks;
+      tile = block_id();
+      chunk = 0;
+    } else {
+      enter_share(p);
+    }
+    find(p);
+  }
+  // Whether that is another tile.
+  LB_DEVICE bool next(const LinearBatch& p) {
+    if (++chunk < p.n_chunks) return false;
+    chunk = 0;
+    if (tile >= p.n_whole)
+      ++tile;
+    else if (tile + n_blocks() < p.n_whole)
+      tile += n_blocks();
+    else
+      enter_share(p);
+    find(p);
+    return true;
+  }
+
+ private:
+  LB_DEVICE void enter_share(const LinearBatch& p) {
+    tile = p.n_whole + first_left / p.n_chunks;
+    chunk = first_left % p.n_chunks;
+  }
+  LB_DEVICE void find(const LinearBatch& p) {
+    const int out_tile = tile / p.n_row_tiles;
+    first_row = (tile - out_tile * p.n_row_tiles) * p.tile_rows;
+    const void* weights = p.group.products[0].w;
+    n_out = p.group.products[0].n_out;
+    int first = product = 0;
+    LB_UNROLL
+    for (int i = 1; i < kMaxProducts; ++i)
+      if (i < p.group.n && out_tile >= p.first_tile[i]) {
+        weights = p.group.products[i].w;
+        n_out = p.group.products[i].n_out;
+        first = p.first_tile[i];
+        product = i;
+      }
+    w = static_cast<const uint8_t*>(weights);
+    first_out = (out_tile - first) * p.tile_outs;
+  }
+};
+
+template <class Weights_, int kTileRows_, int kFrags_>
+struct WarpgroupTile {
+  using Weights = Weights_;
+  using T = typename Weights::Value;
+  using Scales = typename Weights::template Scales<kFrags_>;
+  static constexpr DType kType = Weights::kType;
+  static constexpr int kTileRows = kTileRows_, kFrags = kFrags_, kOuts = kBatchWarps * 16 * kFrags;
+  static constexpr int kValues = warpgroup_values(kType), kStages = warpgroup_stages(kType, kTileRows, kOuts);
+  static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * batch_code_row(kType, kValues);
+};
+
+// What lies in shared memory.
+template <class Tile>
+struct WarpgroupMemory {
+  uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kBatchWarps, kWarpgroupWarpBytes]
+  CountedBarrier *full, *empty;  // [kStages]: weights and x have come; all warps have used them
+
+  LB_DEVICE WarpgroupMemory() {
+    uint8_t* begin = dynamic_shared<uint8_t>();
+    x = begin + -reinterpret_cast<uintptr_t>(begin) % kTileAlignment;
+    weights = x + Tile::kStages * Tile::kXBytes;
+    warps = weights + Tile::kStages * Tile::kWeightBytes;
+    full = reinterpret_cast<CountedBarrier*>(warps + kBatchWarps * kWarpgroupWarpBytes);
+    empty = full + Tile::kStages;
+  }
+};
+
+// A place in the ring, and the parity of the phase in which it is full.
+template <int kStages>
+struct RingSlot {
+  int slot = 0, parity = 0;
+  LB_DEVICE void next() {
+    if (++slot < kStages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+// By one thread: 64 values of all rows of a tile are neighbours in x16.
+template <class Tile>
+LB_DEVICE void bring_rows(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage, CountedBarrier* full) {
+  constexpr int kParts = Tile::kValues / kHalfValues;
+  const int n_rows = padded_rows(p.group.products[0].rows);
+  const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
+  barrier_expect(full, kParts * bytes);
+  LB_UNROLL
+  for (int part = 0; part < kParts; ++part) {
+    const long row = long(at.chunk * kParts + part) * n_rows + at.first_row;
+    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes, static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes,
+              bytes, full);
+  }
+}
+
+// One plane's codes: zeros behind the end of a row, the last output again behind the last. A thread has one piece of 16
+// bytes of every so-many-th row.
+template <class Tile, int kPlane>
+LB_DEVICE void fetch_plane(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* to) {
+  constexpr int kBytes = batch_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = batch_stride(kBytes);
+  constexpr int kPieces = kBytes / 16, kStep = kBringThreads / kPieces;
+  static_assert(kBringThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
+  constexpr bool kIsWhole = quant::plane_format(Tile::kType).block_values % Tile::kValues == 0;
+  const quant::PlaneLayout layout = quant::plane_layout(Tile::kType, at.n_out, p.group.products[0].n_in);
+  const int row = thread_id() % kBringThreads / kPieces, piece = thread_id() % kPieces;
+  const uint32_t byte = at.chunk * kBytes + piece * 16, row_bytes = uint32_t(layout.row_bytes[kPlane]);
+  const uint8_t* plane = at.w + layout.offset[kPlane] + byte;
+  to += row * kStride + piece * 16;
+  LB_UNROLL
+  for (int i = 0; i < Tile::kOuts; i += kStep) {
+    const uint32_t out = min(at.first_out + row + i, at.n_out - 1);
+    const uint8_t* from = plane + uint64_t(out) * row_bytes;
+    if constexpr (kIsWhole)
+      copy_async<16>(to + i * kStride, from);
+    else
+      copy_async_or_zero<16>(to + i * kStride, from, byte < row_bytes);
+  }
+}
+template <class Tile>
+LB_DEVICE void bring_weights(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage) {
+  constexpr int kRowBytes = batch_stride(batch_code_bytes(Tile::kType, 0, Tile::kValues));
+  fetch_plane<Tile, 0>(p, at, stage);
+  if constexpr (batch_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
+    fetch_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
+}
+
+// The warpgroup that brings, as far ahead as there is room.
+template <class Tile>
+LB_DEVICE void bring_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+  RingSlot<Tile::kStages> ring;
+  for (int unit = 0; unit < at.n_units; ++unit) {
+    barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
+    bring_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
+    copy_arrive(memory.full + ring.slot);
+    if (unit == 0) wait_for_previous();  // which makes x, not weights
+    if (thread_id() == kBatchThreads)
+      bring_rows<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
+    at.next(p);
+    ring.next();
+  }
+}
+
+// Where the sums of a tile go: to y, or to a place for partial sums.
+struct WarpgroupSums {
+  const float* add;
+  float* to;
+  int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
+};
+template <class Tile>
+LB_DEVICE WarpgroupSums sums_place(const LinearBatch& p, const WarpgroupPlace& at, bool is_complete, bool is_last) {
+  if (!is_complete) {
+    const long slot = 2l * block_id() + is_last;
+    return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
+  }
+  const float* add = p.group.products[0].add;
+  float* y = p.group.products[0].y;
+  LB_UNROLL
+  for (int i = 1; i < kMaxProducts; ++i)
+    if (at.product == i) {
+      add = p.group.products[i].add;
+      y = p.group.products[i].y;
+    }
+  const long corner = long(at.first_row) * at.n_out + at.first_out;
+  return {add != nullptr ? add + corner : nullptr, y + corner, at.n_out, at.n_out - at.first_out,
+          min(p.group.products[0].rows - at.first_row, Tile::kTileRows)};
+}
+
+// Through the warp's shared memory: a lane has four neighbouring outputs of a row.
+template <class Tile>
+LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const WarpgroupSums& place,
+                          float* warp_memory) {
+  constexpr int kStride = 20;  // 16 and room: neighbouring rows lie in different banks
+  static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(place.to) | reinterpret_cast<uintptr_t>(place.add);
+  const bool is_aligned = (bits | place.row_outs * sizeof(float)) % 16 == 0;
+  LB_UNROLL
+  for (int frag = 0; frag < Tile::kFrags; ++frag) {
+    const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
+    LB_UNROLL
+    for (int piece = 0; piece < Tile::kTileRows / 16; ++piece) {
+      warp_barrier();
+      for_each(sums[frag][piece], [&](int i, int row, float& sum) { store(warp_memory + row * kStride + i, sum); });
+      warp_barrier();
+      LB_UNROLL
+      for (int i = 0; i < 16; i += 8) {
+        const int piece_row = i + lane() / 4, row = piece * 16 + piece_row;
+        f32x4 sum = load<f32x4>(warp_memory + piece_row * kStride + lane() % 4 * 4);
+        if (row >= place.n_rows) continue;
+        const long at = long(row) * place.row_outs + out;
+        if (is_aligned && out + 4 <= place.n_outs) {
+          if (place.add != nullptr) {
+            const f32x4 before = load<f32x4>(place.add + at);
+            LB_UNROLL
+            for (int j = 0; j < 4; ++j) sum[j] += before[j];
+          }
+          store(place.to + at, sum);
+        } else {
+          LB_UNROLL
+          for (int j = 0; j < 4; ++j)
+            if (out + j < place.n_outs) place.to[at + j] = place.add != nullptr ? sum[j] + place.add[at + j] : sum[j];
+        }
+      }
+    }
+  }
+}
+
+// A chunk into the sums; released() is called when the products of the chunk before have ended.
+template <class Tile, class Released>
+LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
+                              FragmentA<typename Tile::T> (&a)[kSteps][Tile::kFrags], const uint8_t* weights,
+                              const uint8_t* x, const typename Tile::Scales& scales, Released&& released) {
+  using T = typename Tile::T;
+  LB_UNROLL
+  for (int run = 0; run < Tile::kValues / kRoundRun; ++run) {
+    const typename Tile::Weights::template Run<Tile::kFrags> operands(weights, scales, run);
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int step = 2 * run + half;
+      operands.half(a[step % kSteps], half);
+      group_begin();
+      const auto rows = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, step * 16);
+      LB_UNROLL
+      for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[step % kSteps][i], rows);
+      group_commit();
+      group_wait<kSteps - 1>();  // those that the next fragments take the place of
+      if (step == kSteps - 2) released();
+    }
+  }
+}
+
+template <class Tile>
+LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+  uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
+  const int n_units = at.n_units;
+  typename Tile::Scales scales(warp_memory);
+  scales.find(p, at);
+  scales.read(at.chunk);
+  dependents_may_launch();
+  wait_for_previous();
+
+  RingSlot<Tile::kStages> ring;
+  for (int unit = 0; unit < n_units;) {
+    FragmentC sums[Tile::kFrags][Tile::kTileRows / 16];
+    FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
+    LB_UNROLL
+    for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
+    const WarpgroupPlace of_tile = at;
+    const int n_own = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_own;
+    int in_use = -1;  // the slot whose x products may still read
+    const auto release = [&] {
+      if (in_use >= 0 && lane() == 0) barrier_arrive(memory.empty + in_use);
+    };
+    for (; unit < end; ++unit) {
+      warp_barrier();  // the scales before are read
+      scales.unpack();
+      if (unit + 1 < n_units) {
+        if (at.next(p)) scales.find(p, at);
+        scales.read(at.chunk);
+      }
+      warp_barrier();
+      barrier_wait(memory.full + ring.slot, ring.parity);
+      multiply_chunk<Tile>(sums, a, memory.weights + ring.slot * Tile::kWeightBytes,
+                           memory.x + ring.slot * Tile::kXBytes, scales, release);
+      in_use = ring.slot;
+      ring.next();
+    }
+    LB_UNROLL
+    for (int i = 0; i < Tile::kFrags; ++i) group_wait<0>(sums[i]);
+    release();
+    const WarpgroupSums place = sums_place<Tile>(p, of_tile, n_own == p.n_chunks, of_tile.chunk == 0);
+    write_sums<Tile>(sums, place, reinterpret_cast<float*>(warp_memory));
+  }
+}
+
+template <class Tile>
+LB_DEVICE void linear_warpgroup(const LinearBatch& p) {
+  const WarpgroupMemory<Tile> memory;
+  if (thread_id() == 0)
+    for (int i = 0; i < Tile::kStages; ++i) {
+      barrier_init(memory.full + i, kBringThreads + 1);
+      barrier_init(memory.empty + i, kBatchWarps);
+    }
+  show_to_products();
+  block_barrier();
+  const WarpgroupPlace at(p);
+  if (shuffle(warp(), 0) >= kBatchWarps) {
+    give_registers<40>();
+    bring_units<Tile>(p, at, memory);
+  } else {
+    take_registers<232>();
+    multiply_units<Tile>(p, at, memory);
+  }
+}
+
+}  // namespace lb::gpu

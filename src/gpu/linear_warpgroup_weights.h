@@ -1,0 +1,234 @@
+// How the products of warpgroups read each type: the codes of a chunk from the ring in shared memory, the scales from
+// memory, one chunk ahead. Weights have
+//   kType, Value    of the planes, and of the products
+//   Scales<kFrags>  find: the lane's output; read: its scales of a chunk; unpack: what run() needs, into shared memory
+//   Run<kFrags>     32 values of a warp's outputs: half(a, i) makes the fragments of 16 of them
+// Types of a scale for each 32 values, or two, have a format:
+//   Raw<kRuns>      those of kRuns runs, a part of a chunk: read, then field(i), as code_field makes it
+//   codes           16 rows of a run as bytes; expand: a half of them as a fragment
+#pragma once
+
+#include "launch/linear_batch_shape.h"
+
+namespace lb::gpu {
+
+inline constexpr int kWarpgroupRuns = 128 / kRoundRun;  // of a chunk of quantised weights
+
+// The rows of 16 outputs in a chunk.
+template <DType kType>
+struct ChunkRows {
+  static constexpr int kValues = warpgroup_values(kType);
+  static constexpr int kStride0 = batch_stride(batch_code_bytes(kType, 0, kValues));
+  static constexpr int kStride1 = batch_stride(batch_code_bytes(kType, 1, kValues));
+  const uint8_t *first, *second;  // of the two planes of codes
+  LB_DEVICE ChunkRows(const uint8_t* weights, int n_outs, int out)
+      : first(weights + out * kStride0), second(weights + n_outs * kStride0 + out * kStride1) {}
+};
+
+// The row of an output in each plane, and its runs.
+struct OutputRow {
+  const uint8_t* planes[quant::kMaxPlanes];
+  int n_runs;
+};
+
+LB_DEVICE void split_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride) {
+  ByteHalf packed;
+  load(packed, rows, stride);
+  LB_UNROLL
+  for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) {
+    a[0].r[i] = packed.r[i] & 0x0f0f0f0fu;
+    a[1].r[i] = packed.r[i] >> 4 & 0x0f0f0f0fu;
+  }
+}
+
+// One f16 for each run, in plane 1.
+template <int kRuns>
+struct RunScale {
+  f16 d[kRuns] = {};
+  LB_DEVICE void read(const OutputRow& row, int run) {
+    LB_UNROLL
+    for (int i = 0; i < kRuns; ++i)
+      d[i] = run + i < row.n_runs ? load_cached<f16>(row.planes[1] + 2 * (run + i)) : f16{};
+  }
+};
+
+struct WideQ8_0 {
+  static constexpr DType kType = DType::kQ8_0;
+  template <int kRuns>
+  struct Raw : RunScale<kRuns> {
+    LB_DEVICE f32x2 field(int i) const { return {to_f32(this->d[i]), 0}; }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
+    load(a, rows.first + run * 32, rows.kStride0);
+  }
+  template <class T>
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+    expand(a, codes, field);
+  }
+};
+
+struct WideQ4_0 {
+  static constexpr DType kType = DType::kQ4_0;
+  template <int kRuns>
+  struct Raw : RunScale<kRuns> {
+    LB_DEVICE f32x2 field(int i) const { return code_field(to_f32(this->d[i]), 8.0f * to_f32(this->d[i])); }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
+    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+  }
+  template <class T>
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+    expand_codes(a, codes, field);
+  }
+};
+
+struct WideQ4_K {
+  static constexpr DType kType = DType::kQ4_K;
+  template <int kRuns>
+  struct Raw {
+    u32x4 block = {};
+    int run = 0;  // of the block, a multiple of kRuns
+    LB_DEVICE void read(const OutputRow& row, int run_of_row) {
+      run = run_of_row % 8;
+      block = load_cached<u32x4>(row.planes[1] + uint32_t(run_of_row) / 8 * 16);
+    }
+    LB_DEVICE f32x2 field(int i) const {
+      const bool is_upper = run >= 4;  // 48 bits for four runs
+      const uint64_t bits = uint64_t(is_upper ? block[3] : block[2]) << 32 | (is_upper ? block[2] : block[1]);
+      const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * run - 32 : 12 * run) >> 12 * i);
+      const float d = to_f32(f16{uint16_t(block[0])}), dmin = to_f32(f16{uint16_t(block[0] >> 16)});
+      return code_field(d * float(fields & 63), dmin * float(fields >> 6 & 63));
+    }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
+    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+  }
+  template <class T>
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+    expand_codes(a, codes, field);
+  }
+};
+
+// The two fields are the scales of a run's halves.
+struct WideQ6_K {
+  static constexpr DType kType = DType::kQ6_K;
+  template <int kRuns>
+  struct Raw {
+    uint16_t pairs[kRuns] = {};  // signed bytes
+    f16 d = {};
+    LB_DEVICE void read(const OutputRow& row, int run) {
+      LB_UNROLL
+      for (int i = 0; i < kRuns; ++i) pairs[i] = load_cached<uint16_t>(row.planes[2] + 2 * (run + i));
+      d = load_cached<f16>(row.planes[3] + uint32_t(run) / 8 * 2);
+    }
+    LB_DEVICE f32x2 field(int i) const {
+      return {to_f32(d) * float(int8_t(pairs[i])), to_f32(d) * float(int8_t(pairs[i] >> 8))};
+    }
+  };
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
+    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+    HeldRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    load(upper, rows.second + run * 8, rows.kStride1);
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      LB_UNROLL
+      for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
+        a[half].r[i] |= (upper.v[held_row(i)][half] >> 2 * held_word(i) & 0x03030303u) << 4;
+    }
+  }
+  template <class T>
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& scales, int half) {
+    HeldRows<f32x2> field;
+    LB_UNROLL
+    for (int i = 0; i < int(sizeof(field.v) / sizeof(f32x2)); ++i)
+      field.v[i] = code_field(scales.v[i][half], 32.0f * scales.v[i][half]);
+    expand_codes(a, codes, field);
+  }
+};
+
+// Quantised weights, expanded in fp32 and rounded to 16 bits. A lane reads the scales of kRuns runs of an output.
+template <class Format, class T>
+struct ExpandedWeights {
+  using Value = T;
+  static constexpr DType kType = Format::kType;
+
+  template <int kFrags>
+  struct Scales {
+    static constexpr int kRuns = kFrags * kWarpgroupRuns / 2, kOutLanes = kWarpgroupRuns / kRuns;
+    static_assert(kFrags * kWarpgroupRuns * 16 * sizeof(f32x2) <= kWarpgroupWarpBytes);
+    OutputRow row;
+    typename Format::template Raw<kRuns> raw;
+    f32x2* unpacked;  // [kFrags, kWarpgroupRuns, 16]
+
+    LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<f32x2*>(warp_memory)) {}
+    template <class Place>
+    LB_DEVICE void find(const LinearBatch& p, const Place& at) {
+      const int n_in = p.group.products[0].n_in, out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
+      const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, n_in);
+      LB_UNROLL
+      for (int i = 0; i < quant::kMaxPlanes; ++i)
+        row.planes[i] = at.w + layout.offset[i] + size_t(min(out, at.n_out - 1)) * layout.row_bytes[i];
+      row.n_runs = n_in / kRoundRun;
+    }
+    LB_DEVICE void read(int chunk) { raw.read(row, chunk * kWarpgroupRuns + first_run()); }
+    LB_DEVICE void unpack() const {
+      const int out = lane() / kOutLanes;
+      LB_UNROLL
+      for (int i = 0; i < kRuns; ++i)
+        store(unpacked + (out / 16 * kWarpgroupRuns + first_run() + i) * 16 + out % 16, raw.field(i));
+    }
+
+   private:
+    LB_DEVICE static int first_run() { return lane() % kOutLanes * kRuns; }
+  };
+
+  template <int kFrags>
+  struct Run {
+    HeldRows<f32x2> fields[kFrags];
+    ByteHalf codes[kFrags][2];
+    LB_DEVICE Run(const uint8_t* weights, const Scales<kFrags>& scales, int run) {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) {
+        const ChunkRows<kType> rows(weights, kBatchWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
+        Format::codes(codes[frag], rows, run);
+        load(fields[frag], scales.unpacked + (frag * kWarpgroupRuns + run) * 16, int(sizeof(f32x2)));
+      }
+    }
+    LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) Format::to_fragment(a[frag], codes[frag][i], fields[frag], i);
+    }
+  };
+};
+
+// Weights of 16 bits, as they are.
+template <class T, DType kType_>
+struct PlainWeights {
+  using Value = T;
+  static constexpr DType kType = kType_;
+
+  template <int kFrags>
+  struct Scales {
+    LB_DEVICE explicit Scales(void*) {}
+    template <class Place>
+    LB_DEVICE void find(const LinearBatch&, const Place&) {}
+    LB_DEVICE void read(int) {}
+    LB_DEVICE void unpack() const {}
+  };
+
+  template <int kFrags>
+  struct Run {
+    const uint8_t* weights;
+    int run;
+    LB_DEVICE Run(const uint8_t* weights_, const Scales<kFrags>&, int run_) : weights(weights_), run(run_) {}
+    LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
+      LB_UNROLL
+      for (int frag = 0; frag < kFrags; ++frag) {
+        const ChunkRows<kType> rows(weights, kBatchWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
+        load_shared(a[frag], reinterpret_cast<const T*>(rows.first) + run * 32 + i * 16, rows.kStride0 / 2);
+      }
+    }
+  };
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,170 @@
+// Products of a warpgroup, and barriers that count arrivals. A product happens when it is waited for, so that sums read
+// too early and operands given back too early show; each warp computes its own 16 rows, so that the four need not meet.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "../gpu/operand_tile.h"
+
+namespace lb::gpu {
+
+template <class T>
+struct TileRows {
+  const T* tile;
+  int tile_rows, row, column;
+  T at(int n, int k) const {
+    const T* p = tile + tile_index(tile_rows, row + n, column + k);
+    sim::check_access(p, sizeof *p, sim::Access::kRead, "a product");
+    return *p;
+  }
+};
+template <class T>
+struct TileColumns {
+  const T* tile;
+  int tile_rows, row, column;
+  T at(int n, int k) const { return TileRows<T>{tile, tile_rows, row, column}.at(k, n); }
+};
+
+namespace sim {
+
+template <class T>
+void check_tile(const T* tile, bool is_aligned) {
+  if (!current->block->shared.contains(tile) || uintptr_t(tile) % kTileAlignment != 0 || !is_aligned)
+    machine().fail("a product's operand at %p: not in shared memory, or not aligned", (const void*)tile);
+}
+
+}  // namespace sim
+
+template <class T>
+TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
+  sim::check_tile(tile, row % 8 == 0 && column % 16 == 0);
+  return {tile, tile_rows, row, column};
+}
+template <class T>
+TileColumns<T> columns_of(const T* tile, int tile_rows, int row, int column) {
+  sim::check_tile(tile, row % 16 == 0 && column % 64 == 0);
+  return {tile, tile_rows, row, column};
+}
+
+inline void group_begin() {}
+inline void group_commit() { ++sim::current->n_product_groups; }
+template <int kPending>
+void group_wait() {
+  sim::finish_products(kPending);
+}
+template <int kPending, int kCount>
+void group_wait(FragmentC (&)[kCount]) {
+  group_wait<kPending>();
+}
+
+namespace sim {
+
+// Rows lane / 4 and 8 more of the warp's A.
+struct OwnRows {
+  float v[2][16];
+};
+
+template <class T>
+OwnRows own_rows(const FragmentA<T>& a, Location where) {
+  Warp& warp = *current->warp;
+  float* all = warp.a[warp.parity];
+  for (int i = 0; i < 8; ++i) all[fragment_row(i) * 16 + fragment_k(i)] = to_f32(a.v[i]);
+  const Place place{"group_multiply", where};
+  exchange(0, place).of(31, place);  // a whole warp
+  OwnRows rows;
+  for (int r = 0; r < 2; ++r) {
+    for (int k = 0; k < 16; ++k) rows.v[r][k] = all[lane_row(r) * 16 + k];
+  }
+  return rows;
+}
+template <class T>
+TileRows<T> own_rows(const TileRows<T>& a, Location) {
+  return a;
+}
+
+inline OwnRows read(const OwnRows& rows) { return rows; }
+template <class T>
+OwnRows read(const TileRows<T>& a) {
+  OwnRows rows;
+  for (int r = 0; r < 2; ++r) {
+    for (int k = 0; k < 16; ++k) rows.v[r][k] = to_f32(a.at(warp() % 4 * 16 + lane_row(r), k));
+  }
+  return rows;
+}
+
+// The other operand, [kColumns, 16]: each lane reads a part for its warp.
+template <int kColumns, class B>
+const float* read_other(const B& b, Location where) {
+  Warp& warp = *current->warp;
+  std::vector<float>& all = warp.other[warp.parity];
+  all.resize(kColumns * 16);
+  for (int n = lane(); n < kColumns; n += kWarpSize) {
+    for (int k = 0; k < 16; ++k) all[size_t(n * 16 + k)] = to_f32(b.at(n, k));
+  }
+  const Place place{"group_wait", where};
+  exchange(0, place).of(31, place);
+  return all.data();
+}
+
+}  // namespace sim
+
+template <int kColumns, bool kFresh, class A, class B>
+void group_multiply(FragmentC* c, const A& a, const B& b, sim::Location where = sim::Location::current()) {
+  const auto rows = sim::own_rows(a, where);
+  sim::current->products.push_back({[=] {
+                                      const sim::OwnRows own = sim::read(rows);
+                                      const float* other = sim::read_other<kColumns>(b, where);
+                                      for (int h = 0; h < kColumns / 8; ++h) {
+                                        for (int j = 0; j < 2; ++j) {
+                                          float* sums = c[h / 2].v + h % 2 * 4 + j;
+                                          if (kFresh) sums[0] = sums[2] = 0;
+                                          const float* values = other + (8 * h + lane() % 4 * 2 + j) * 16;
+                                          for (int k = 0; k < 16; ++k) {
+                                            sums[0] += own.v[0][k] * values[k];
+                                            sums[2] += own.v[1][k] * values[k];
+                                          }
+                                        }
+                                      }
+                                    },
+                                    sim::current->n_product_groups});
+}
+
+inline void show_to_products() {}
+
+struct CountedBarrier {
+  uint32_t phase;  // phases that have passed
+  uint16_t count, missing;
+};
+namespace sim {
+
+inline void end_phase(CountedBarrier* b) {
+  b->missing = b->count;
+  ++b->phase;
+  current->block->shared.passed_barrier();  // of all: accesses of threads that did not come are forgotten too
+}
+
+}  // namespace sim
+
+inline void barrier_init(CountedBarrier* b, int count) {
+  sim::check_access(b, sizeof *b, sim::Access::kWrite, "barrier_init");
+  *b = {0, uint16_t(count), uint16_t(count)};
+}
+inline void barrier_arrive(CountedBarrier* b) {
+  sim::check_access(b, sizeof *b, sim::Access::kAtomic, "barrier_arrive");
+  if (b->missing == 0) sim::machine().fail("barrier_arrive: all %d have come to this phase", b->count);
+  if (--b->missing == 0 && !sim::find_transfers(b)) sim::end_phase(b);
+}
+inline void barrier_wait(CountedBarrier* b, int parity, sim::Location where = sim::Location::current()) {
+  while (int(b->phase & 1) == parity) {
+    sim::machine().spin(&b->phase, b->phase, {"barrier_wait", where});
+    if (int(b->phase & 1) == parity && b->missing == 0 && sim::finish_transfers(b)) sim::end_phase(b);
+  }
+}
+
+template <int kCount>
+void give_registers() {}
+template <int kCount>
+void take_registers() {}
+
+}  // namespace lb::gpu
