@@ -104,13 +104,13 @@ def test_few_queries(
 def test_many_queries(
     pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
 ) -> None:
-    """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. Chains of more than 64
-    rows may have a kernel of their own."""
+    """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. More than 64 queries,
+    and chains of more than 64 rows, may have a kernel of their own."""
     rng = np.random.default_rng(seed)
     cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
     compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
-    names = ("many", "prefill") if rows > 64 else ("many",)
+    names = ("many", *(["prefill"] if rows > 64 else []), *(["group"] if rows * heads > 64 else []))
     wanted = {f"attention_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
     assert started & wanted
 

@@ -33,18 +33,21 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *few, *many, *prefill;  // prefill: null where `many` is all there is
+  const char *few, *many, *prefill, *group;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel"},
+    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel",
+     "attention_group_f16_64_kernel"},
     {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
-     "attention_prefill_f16_128_kernel"},
-    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr},
+     "attention_prefill_f16_128_kernel", "attention_group_f16_128_kernel"},
+    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr,
+     "attention_group_f16_256_kernel"},
     {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
-     "attention_prefill_bf16_64_kernel"},
+     "attention_prefill_bf16_64_kernel", "attention_group_bf16_64_kernel"},
     {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
-     "attention_prefill_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr},
+     "attention_prefill_bf16_128_kernel", "attention_group_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr,
+     "attention_group_bf16_256_kernel"},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)
@@ -59,6 +62,7 @@ struct BlockShape {
   int ring;
   size_t shared_bytes;
   bool splits_first;  // x is the split; else x is the tile of queries, z the split
+  uint32_t threads = kAttentionThreads;
 };
 
 // Tiles on their way at once: three where copies are asynchronous and fit; more would not raise what is in flight.
@@ -77,6 +81,8 @@ BlockShape block_shape(const Attention& op, const Target& target) {
     const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
     return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
   }
+  if (op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2 && target.has(tile->group))
+    return {tile->group, kGroupQueries, 1, 0, group_shared_bytes(dim), false, kGroupBlockThreads};
   const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
   const int n_tiles = is_prefill ? 2 : 1;
   const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n_tiles, n); });
@@ -140,7 +146,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   result.launches[0] = checked(
       {.kernel = block.kernel,
        .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
-       .block = {kAttentionThreads, 1, 1},
+       .block = {block.threads, 1, 1},
        .shared_bytes = block.shared_bytes,
        .overlap_previous = true},
       target, what);
