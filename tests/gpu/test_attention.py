@@ -110,9 +110,17 @@ def test_many_queries(
     cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
     compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
-    names = ("many", *(["prefill"] if rows > 64 else []), *(["group"] if rows * heads > 64 else []))
+    names = ("many", *(["prefill"] if rows > 64 else []), *(["warpgroup"] if rows * heads > 64 else []))
     wanted = {f"attention_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
     assert started & wanted
+
+
+@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F16", 256)))
+def test_rings_are_used_again(pack: _engine.gpu.Pack, dtype: str, dim: int, seed: int) -> None:
+    """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than any ring holds."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(570, 4, dim, dtype, dtype, rng)
+    compare(pack, cache, normal(rng, 70, 4, dim) * np.float32(3), 500, normal(rng, 70, 4, dim))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 64)))

@@ -199,7 +199,7 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 queries, size = (16, "few") if is_few else (128, "prefill") if is_prefill else (64, "many")
                 per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_few else 2
                 if is_group:
-                    queries, size, per_sm = 128, "group", 1
+                    queries, size, per_sm = 128, "warpgroup", 1
                 assert kernel == f"attention_{size}_{types[0].lower()}_{head_dim}_kernel"
             else:
                 queries, per_sm = 8, 2

@@ -37,17 +37,17 @@ struct TileKernel {
 };
 constexpr TileKernel kTileKernels[] = {
     {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel",
-     "attention_group_f16_64_kernel"},
+     "attention_warpgroup_f16_64_kernel"},
     {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
-     "attention_prefill_f16_128_kernel", "attention_group_f16_128_kernel"},
+     "attention_prefill_f16_128_kernel", "attention_warpgroup_f16_128_kernel"},
     {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr,
-     "attention_group_f16_256_kernel"},
+     "attention_warpgroup_f16_256_kernel"},
     {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
-     "attention_prefill_bf16_64_kernel", "attention_group_bf16_64_kernel"},
+     "attention_prefill_bf16_64_kernel", "attention_warpgroup_bf16_64_kernel"},
     {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
-     "attention_prefill_bf16_128_kernel", "attention_group_bf16_128_kernel"},
+     "attention_prefill_bf16_128_kernel", "attention_warpgroup_bf16_128_kernel"},
     {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr,
-     "attention_group_bf16_256_kernel"},
+     "attention_warpgroup_bf16_256_kernel"},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)

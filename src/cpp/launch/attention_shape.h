@@ -48,8 +48,8 @@ LB_FN constexpr size_t many_shared_bytes(int head_dim, int n_tiles, int ring) {
          operand_bytes(many_slots(head_dim, n_tiles), head_dim) * ring;
 }
 
-// attention_group: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have room
-// for scores, and queries of 256 values lie in shared memory.
+// attention_warpgroup: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have
+// room for scores, and queries of 256 values lie in shared memory.
 inline constexpr int kGroupThreads = 128, kGroupBlockThreads = 3 * kGroupThreads, kGroupQueries = 128;
 LB_FN constexpr int group_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }
 LB_FN constexpr int group_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // of K, and of V
@@ -59,7 +59,8 @@ LB_FN constexpr size_t group_query_bytes(int head_dim) {
 LB_FN constexpr size_t group_shared_bytes(int head_dim) {
   constexpr size_t kAlignment = 1024;  // of tiles: what the launch's memory may have to give for it
   return kAlignment + group_query_bytes(head_dim) +
-         size_t(2) * group_stages(head_dim) * group_slots(head_dim) * head_dim * 2;
+         size_t(2) * group_stages(head_dim) * group_slots(head_dim) * head_dim * 2 +
+         size_t(kGroupQueries / 16) * kOperandScratch * 2;
 }
 
 // fp32: queries, slots of K or of V, scores, and the factor of each query's sums so far.

@@ -141,7 +141,7 @@ struct GroupQueries {
   float m[kLaneRows], l[kLaneRows];
 
   // Q, scaled so that scores are exponents of 2; zero beyond the last query.
-  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first) {
+  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first, T* scratch) {
     const float scale = op.scale * kLog2E;
     LB_UNROLL
     for (int d = 0; d < kDim / 16; ++d) fill(o[d], 0);
@@ -160,7 +160,7 @@ struct GroupQueries {
       for (int d = 0; d < kDim / 16; ++d) {
         FragmentC values;
         for_each_row(values, [&](int i, int column, float& value) { value = from[i][16 * d + column] * scales[i]; });
-        to_operand(q[d], values, static_cast<T*>(nullptr));
+        to_operand(q[d], values, scratch);
       }
     }
   }
@@ -224,21 +224,22 @@ struct GroupQueries {
     return any(has_grown);
   }
 
-  LB_DEVICE void round_weights() {
+  LB_DEVICE void round_weights(T* scratch) {
     LB_UNROLL
-    for (int j = 0; j < kSlots / 16; ++j) to_operand(weights[j], s[j], static_cast<T*>(nullptr));
+    for (int j = 0; j < kSlots / 16; ++j) to_operand(weights[j], s[j], scratch);
   }
 };
 
 template <class T, int kDim>
 LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const T* shared_q, const T* k_tiles,
-                         const T* v_tiles, TileRing k_ring, TileRing v_ring) {
+                         const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
   constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
+  scratch += (warp() - kGroupThreads / 32) * kOperandScratch;
   const Attention& op = p.op;
   const int own_first = work.first + (warp() - kGroupThreads / 32) * 16;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
   GroupQueries<T, kDim> tile;
-  tile.load_queries(op, work.queries, own_first);
+  tile.load_queries(op, work.queries, own_first, scratch);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
   uint64_t ancestors[kLaneRows];  // none of them comes behind its row
@@ -294,7 +295,7 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const 
       }
     }
     k_ring.step();
-    tile.round_weights();
+    tile.round_weights(scratch);
   }
   if (n_tiles > 0) {
     v_ring.wait_full();
@@ -345,7 +346,7 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const 
 }
 
 template <class T, int kDim>
-LB_DEVICE void attention_group(const AttentionSplits& p) {
+LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
   constexpr int kStages = group_stages(kDim), kTile = group_slots(kDim) * kDim;
   LB_SHARED(CountedBarrier, barriers, 4 * kStages);
   unsigned char* shared = dynamic_shared<unsigned char>();
@@ -384,15 +385,27 @@ LB_DEVICE void attention_group(const AttentionSplits& p) {
     if (work.n_slots > 0) bring_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
   } else {
     take_registers<232>();
-    use_tiles<T, kDim>(p, work, q, k_tiles, v_tiles, k_ring, v_ring);
+    use_tiles<T, kDim>(p, work, q, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
   }
 }
 
-LB_KERNEL(attention_group_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<f16, 64>(p); }
-LB_KERNEL(attention_group_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<f16, 128>(p); }
-LB_KERNEL(attention_group_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<f16, 256>(p); }
-LB_KERNEL(attention_group_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<bf16, 64>(p); }
-LB_KERNEL(attention_group_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<bf16, 128>(p); }
-LB_KERNEL(attention_group_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) { attention_group<bf16, 256>(p); }
+LB_KERNEL(attention_warpgroup_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 64>(p);
+}
+LB_KERNEL(attention_warpgroup_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 128>(p);
+}
+LB_KERNEL(attention_warpgroup_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 256>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 64>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 128>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 256>(p);
+}
 
 }  // namespace lb::gpu
