@@ -50,7 +50,7 @@ LB_FN constexpr size_t many_shared_bytes(int head_dim, int n_tiles, int ring) {
 
 // attention_warpgroup: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have
 // room for scores, and queries of 256 values lie in shared memory.
-inline constexpr int kGroupThreads = 128, kGroupBlockThreads = 3 * kGroupThreads, kGroupQueries = 128;
+inline constexpr int kGroupBlockThreads = 384, kGroupThreads = kGroupBlockThreads / 3, kGroupQueries = 128;
 LB_FN constexpr int group_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }
 LB_FN constexpr int group_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // of K, and of V
 LB_FN constexpr size_t group_query_bytes(int head_dim) {
