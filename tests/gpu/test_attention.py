@@ -115,6 +115,22 @@ def test_many_queries(
     assert started & wanted
 
 
+@pytest.fixture
+def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
+    """Without the kernels of warpgroups, which chips that have them prefer for many queries."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
+    return gpu_packs.load(pack_folder, manifest)
+
+
+@pytest.mark.parametrize(("dtype", "dim"), FAST)
+@pytest.mark.parametrize(("heads", "n_past", "rows"), ((1, 0, 65), (3, 40, 43), (2, 70, 66)))
+def test_many_queries_without_warpgroups(
+    pack_of_warps: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
+) -> None:
+    test_many_queries(pack_of_warps, dtype, dim, heads, n_past, rows, seed)
+
+
 @pytest.mark.parametrize(("dim", "n_past"), ((64, 400), (256, 130)))
 def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, seed: int) -> None:
     """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than its rings hold."""

@@ -13,7 +13,8 @@ namespace {
 // Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
 constexpr int kBlocksPerSm = 2;
 constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int kPagesPerSplit = 2;  // fewer would not pay for their partials
+constexpr int kGroupLeastCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
+constexpr int kPagesPerSplit = 2;         // fewer would not pay for their partials
 
 std::string describe(const Attention& op) {
   const KvLayer& cache = op.cache;
@@ -73,7 +74,7 @@ int ring_of(const Target& target, Bytes&& bytes) {
   return ring;
 }
 
-BlockShape block_shape(const Attention& op, const Target& target) {
+BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const int dim = op.cache.head_dim;
   const TileKernel* tile = tile_kernel(op.cache);
   if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
@@ -81,7 +82,8 @@ BlockShape block_shape(const Attention& op, const Target& target) {
     const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
     return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
   }
-  if (op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2 && target.has(tile->group))
+  const bool has_queries = op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2;
+  if (has_queries && capacity > kGroupLeastCapacity && target.has(tile->group))
     return {tile->group, kGroupQueries, 1, 0, group_shared_bytes(dim), false, kGroupBlockThreads};
   const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
   const int n_tiles = is_prefill ? 2 : 1;
@@ -122,7 +124,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
            ": q, o and scratch must be 16-byte aligned");
 
-  const BlockShape block = block_shape(op, target);
+  const BlockShape block = block_shape(op, capacity, target);
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   const int n_tiles = (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
