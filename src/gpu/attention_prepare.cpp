@@ -11,8 +11,6 @@
 
 namespace lb::gpu {
 
-inline constexpr int kHeldValues = kMaxPreparedDim / 32;
-
 // Of value i of a head: which pair it is in, where the other one is.
 struct Turn {
   int pair, partner;
@@ -39,7 +37,10 @@ LB_DEVICE void store_value(void* values, DType type, long at, float x) {
     store(static_cast<float*>(values) + at, x);
 }
 
-LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
+// Loops of no more rounds than a head has need of, as their instructions are what takes time. Lanes of up to 8 values
+// ask for all they need ahead; with more they would hold too many registers for 8 blocks on a processor.
+template <int kHeldValues>
+LB_DEVICE void attention_prepare(const AttentionPrepare& p) {
   float* staged = dynamic_shared<float>() + warp() * p.cache.head_dim;  // a head of each warp
   const KvLayer& cache = p.cache;
   const int dim = cache.head_dim, n_kv = cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
@@ -49,10 +50,11 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
   const int head = is_q ? of_row : (of_row - p.n_heads) % n_kv;
 
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  constexpr bool kIsAhead = kHeldValues <= 8;
   float w[kHeldValues] = {}, x[kHeldValues] = {};
   LB_UNROLL
   for (int j = 0; j < kHeldValues; ++j)
-    if (norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
+    if (kIsAhead && norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
   dependents_may_launch();
   wait_for_previous();
   if (!is_inside) return;  // whole warps
@@ -64,14 +66,14 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
     if (lane() + 32 * j < dim) x[j] = from[lane() + 32 * j];
   const long at = is_q ? (row * p.n_heads + head) * dim : slot_row(cache, *p.n_past + int(row), head) * dim;
 
+  const auto entry = [&](int i) { return row * p.n_pairs + Turn(p, i).pair; };
   float cos[kHeldValues] = {}, sin[kHeldValues] = {};  // asked for before the sum
   LB_UNROLL
   for (int j = 0; j < kHeldValues; ++j) {
     const int i = lane() + 32 * j;
-    if (is_v || i >= 2 * p.n_pairs) continue;
-    const long entry = row * p.n_pairs + Turn(p, i).pair;
-    cos[j] = p.cos[entry];
-    sin[j] = p.sin[entry];
+    if (!kIsAhead || is_v || i >= 2 * p.n_pairs) continue;
+    cos[j] = p.cos[entry(i)];
+    sin[j] = p.sin[entry(i)];
   }
 
   if (norm != nullptr) {
@@ -80,7 +82,10 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
     for (int j = 0; j < kHeldValues; ++j) sum += x[j] * x[j];
     const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
     LB_UNROLL
-    for (int j = 0; j < kHeldValues; ++j) x[j] = x[j] * scale * w[j];
+    for (int j = 0; j < kHeldValues; ++j) {
+      if (!kIsAhead && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
+      x[j] = x[j] * scale * w[j];
+    }
   }
   LB_UNROLL
   for (int j = 0; j < kHeldValues; ++j)
@@ -93,6 +98,7 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
     float y = x[j];
     if (!is_v && i < 2 * p.n_pairs) {
       const Turn turn(p, i);
+      if (!kIsAhead) cos[j] = p.cos[entry(i)], sin[j] = p.sin[entry(i)];
       const float other = load<float>(staged + turn.partner);
       y = turn.is_second ? y * cos[j] + other * sin[j] : y * cos[j] - other * sin[j];
     }
@@ -100,6 +106,18 @@ LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 1) {
       p.q[at + i] = y;
     else
       store_value(is_v ? cache.v : cache.k, is_v ? cache.v_type : cache.k_type, at + i, y);
+  }
+}
+
+LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) {
+  if (p.cache.head_dim <= 64) {
+    attention_prepare<2>(p);
+  } else if (p.cache.head_dim <= 128) {
+    attention_prepare<4>(p);
+  } else if (p.cache.head_dim <= 256) {
+    attention_prepare<8>(p);
+  } else {
+    attention_prepare<kMaxPreparedDim / 32>(p);
   }
 }
 

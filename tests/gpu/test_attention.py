@@ -104,15 +104,39 @@ def test_few_queries(
 def test_many_queries(
     pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
 ) -> None:
-    """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. Chains of more than 64
-    rows may have a kernel of their own."""
+    """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. More than 64 queries,
+    and chains of more than 64 rows, may have a kernel of their own."""
     rng = np.random.default_rng(seed)
     cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
     compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
-    names = ("many", "prefill") if rows > 64 else ("many",)
+    names = ("many", *(["prefill"] if rows > 64 else []), *(["warpgroup"] if rows * heads > 64 else []))
     wanted = {f"attention_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
     assert started & wanted
+
+
+@pytest.fixture
+def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
+    """Without the kernels of warpgroups, which chips that have them prefer for many queries."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
+    return gpu_packs.load(pack_folder, manifest)
+
+
+@pytest.mark.parametrize(("dtype", "dim"), FAST)
+@pytest.mark.parametrize(("heads", "n_past", "rows"), ((1, 0, 65), (3, 40, 43), (2, 70, 66)))
+def test_many_queries_without_warpgroups(
+    pack_of_warps: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
+) -> None:
+    test_many_queries(pack_of_warps, dtype, dim, heads, n_past, rows, seed)
+
+
+@pytest.mark.parametrize(("dim", "n_past"), ((64, 400), (256, 130)))
+def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, seed: int) -> None:
+    """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than its rings hold."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + 70, 4, dim, "F16", "F16", rng)
+    compare(pack, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 64)))

@@ -13,7 +13,8 @@ namespace {
 // Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
 constexpr int kBlocksPerSm = 2;
 constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int kPagesPerSplit = 2;  // fewer would not pay for their partials
+constexpr int kGroupLeastCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
+constexpr int kPagesPerSplit = 2;         // fewer would not pay for their partials
 
 std::string describe(const Attention& op) {
   const KvLayer& cache = op.cache;
@@ -33,18 +34,21 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *few, *many, *prefill;  // prefill: null where `many` is all there is
+  const char *few, *many, *prefill, *group;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel"},
+    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel",
+     "attention_warpgroup_f16_64_kernel"},
     {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
-     "attention_prefill_f16_128_kernel"},
-    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr},
+     "attention_prefill_f16_128_kernel", "attention_warpgroup_f16_128_kernel"},
+    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr,
+     "attention_warpgroup_f16_256_kernel"},
     {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
-     "attention_prefill_bf16_64_kernel"},
+     "attention_prefill_bf16_64_kernel", "attention_warpgroup_bf16_64_kernel"},
     {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
-     "attention_prefill_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr},
+     "attention_prefill_bf16_128_kernel", "attention_warpgroup_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr,
+     "attention_warpgroup_bf16_256_kernel"},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)
@@ -59,6 +63,7 @@ struct BlockShape {
   int ring;
   size_t shared_bytes;
   bool splits_first;  // x is the split; else x is the tile of queries, z the split
+  uint32_t threads = kAttentionThreads;
 };
 
 // Tiles on their way at once: three where copies are asynchronous and fit; more would not raise what is in flight.
@@ -69,7 +74,7 @@ int ring_of(const Target& target, Bytes&& bytes) {
   return ring;
 }
 
-BlockShape block_shape(const Attention& op, const Target& target) {
+BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const int dim = op.cache.head_dim;
   const TileKernel* tile = tile_kernel(op.cache);
   if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
@@ -77,6 +82,9 @@ BlockShape block_shape(const Attention& op, const Target& target) {
     const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
     return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
   }
+  const bool has_queries = op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2;
+  if (has_queries && capacity > kGroupLeastCapacity && target.has(tile->group))
+    return {tile->group, kGroupQueries, 1, 0, group_shared_bytes(dim), false, kGroupBlockThreads};
   const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
   const int n_tiles = is_prefill ? 2 : 1;
   const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n_tiles, n); });
@@ -116,7 +124,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
            ": q, o and scratch must be 16-byte aligned");
 
-  const BlockShape block = block_shape(op, target);
+  const BlockShape block = block_shape(op, capacity, target);
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   const int n_tiles = (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
@@ -140,7 +148,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   result.launches[0] = checked(
       {.kernel = block.kernel,
        .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
-       .block = {kAttentionThreads, 1, 1},
+       .block = {block.threads, 1, 1},
        .shared_bytes = block.shared_bytes,
        .overlap_previous = true},
       target, what);

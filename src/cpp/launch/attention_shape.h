@@ -47,6 +47,22 @@ LB_FN constexpr size_t many_shared_bytes(int head_dim, int n_tiles, int ring) {
   return operand_bytes(many_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
          operand_bytes(many_slots(head_dim, n_tiles), head_dim) * ring;
 }
+
+// attention_warpgroup: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have
+// room for scores, and queries of 256 values lie in shared memory.
+inline constexpr int kGroupBlockThreads = 384, kGroupThreads = kGroupBlockThreads / 3, kGroupQueries = 128;
+LB_FN constexpr int group_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }
+LB_FN constexpr int group_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // of K, and of V
+LB_FN constexpr size_t group_query_bytes(int head_dim) {
+  return head_dim > 128 ? size_t(kGroupQueries) * head_dim * 2 : 0;
+}
+LB_FN constexpr size_t group_shared_bytes(int head_dim) {
+  constexpr size_t kAlignment = 1024;  // of tiles: what the launch's memory may have to give for it
+  return kAlignment + group_query_bytes(head_dim) +
+         size_t(2) * group_stages(head_dim) * group_slots(head_dim) * head_dim * 2 +
+         size_t(kGroupQueries / 16) * kOperandScratch * 2;
+}
+
 // fp32: queries, slots of K or of V, scores, and the factor of each query's sums so far.
 LB_FN constexpr size_t any_shared_bytes(int head_dim) {
   return sizeof(float) * (size_t(kAnyQueries + kAnySlots) * (head_dim + 4) + kAnyQueries * (kAnySlots + 1));

@@ -1,0 +1,411 @@
+// Attention of more than 64 queries a KV head over F16 or BF16 pages, on the matrix unit of a warpgroup (sm_90a).
+//
+// Grid: tiles of 128 queries, KV heads, splits of the context; of a prefill the long ones start first. One warpgroup
+// brings K and V by asynchronous copies, two others have 64 queries each and never meet: what they wait for is a tile
+// that has come, and what the first waits for is a tile that both have used. S of the next tile and what the present
+// weights make of V run while the softmax of S does, and while the other warpgroup's does.
+// Bound: arithmetic, 4 head_dim flops a query and slot.
+#include "dialect.h"
+
+#include "attention_queries.h"
+#include "warpgroup.h"
+
+namespace lb::gpu {
+
+// The tiles of K or of V on their way: a ring whose places are full or empty.
+struct TileRing {
+  CountedBarrier* full;   // [kStages]
+  CountedBarrier* empty;  // [kStages]
+  int n_stages, stage = 0, parity = 0;
+
+  LB_DEVICE void wait_full() const { barrier_wait(full + stage, parity); }
+  LB_DEVICE void wait_empty() const { barrier_wait(empty + stage, parity ^ 1); }
+  // By each warp, when all of its lanes are done.
+  LB_DEVICE void tell(CountedBarrier* which) const {
+    if (lane() == 0) barrier_arrive(which + stage);
+  }
+  LB_DEVICE void step() {
+    if (++stage < n_stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// What a block works on.
+struct GroupWork {
+  Queries queries;
+  int split, n_past, first, first_row, last_row, end, first_slot, n_slots;
+
+  LB_DEVICE GroupWork(const AttentionSplits& p) : queries(p.op, block_id_y()) {
+    split = block_id_z();
+    n_past = *p.op.n_past;
+    first = (n_blocks() - 1 - block_id()) * kGroupQueries;
+    first_row = queries.row(first);
+    last_row = queries.row(min(first + kGroupQueries, queries.n) - 1);
+    end = slots_seen(p.op, n_past, last_row);
+    const PageRun pages = pages_of(split, p.n_splits, end);
+    first_slot = pages.begin * kPageTokens;
+    n_slots = min(pages.end * kPageTokens, end) - first_slot;
+  }
+};
+
+// The slots of a tile into shared memory; behind the last they are zero, as a weight of zero would not hide a NaN.
+template <class T, int kDim>
+LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv_head,
+                         const int (&pages)[group_slots(kDim) / kPageTokens], int n_valid) {
+  constexpr int kSlots = group_slots(kDim), kRowStep = kGroupThreads / 8;  // 8 lanes a row, 16 bytes each
+  const int piece = thread_id() % 8 * 8, row = thread_id() / 8;
+  to += tile_index(kSlots, row, piece);
+  LB_UNROLL
+  for (int page = 0; page < kSlots / kPageTokens; ++page) {
+    const long first = (long(pages[page]) * cache.n_kv_heads + kv_head) * kPageTokens + row;
+    const T* from = static_cast<const T*>(values) + first * kDim + piece;
+    LB_UNROLL
+    for (int i = 0; i < kPageTokens; i += kRowStep) {
+      const int slot = page * kPageTokens + i;  // kRowStep is a multiple of 8: the place of the piece stays
+      LB_UNROLL
+      for (int block = 0; block < kDim / 64; ++block) {
+        T* at = to + (block * kSlots + slot) * 64;
+        if (slot + row < n_valid)
+          copy_async<16>(at, from + i * kDim + block * 64);
+        else
+          store(at, u32x4{});
+      }
+    }
+  }
+}
+
+template <class T, int kDim>
+LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k_tiles, T* v_tiles, TileRing k_ring,
+                           TileRing v_ring) {
+  constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
+  const KvLayer& cache = p.op.cache;
+  const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, last_page = (work.end - 1) / kPageTokens;
+  TileRing k_done = k_ring, v_done = v_ring;  // the next to come
+  int k_pages[kPages], v_pages[kPages], next_pages[kPages];
+  const auto find = [&](int i) {  // one tile ahead
+    LB_UNROLL
+    for (int page = 0; page < kPages; ++page)
+      next_pages[page] =
+          load_cached<int32_t>(cache.page_table + min(work.first_slot / kPageTokens + i * kPages + page, last_page));
+  };
+  const auto tell = [&](TileRing& ring) {
+    show_to_products();
+    warp_barrier();
+    ring.tell(ring.full);
+    ring.step();
+  };
+
+  find(0);
+  for (int i = 0; i <= n_tiles;
+       ++i) {  // K i, then V i - 1: the order of their use; a tile is told when the next is asked for
+    LB_UNROLL
+    for (int page = 0; page < kPages; ++page) v_pages[page] = k_pages[page], k_pages[page] = next_pages[page];
+    if (i < n_tiles) {
+      find(i + 1);
+      k_ring.wait_empty();
+      copy_tile<T, kDim>(k_tiles + k_ring.stage * kTile, cache.k, cache, work.queries.kv_head, k_pages,
+                         work.n_slots - i * kSlots);
+      k_ring.step();
+    }
+    copy_commit();
+    if (i > 1) {
+      copy_wait<1>();
+      tell(v_done);
+    }
+    if (i > 0) {
+      v_ring.wait_empty();
+      copy_tile<T, kDim>(v_tiles + v_ring.stage * kTile, cache.v, cache, work.queries.kv_head, v_pages,
+                         work.n_slots - (i - 1) * kSlots);
+      v_ring.step();
+    }
+    copy_commit();
+    if (i < n_tiles) {
+      copy_wait<1>();
+      tell(k_done);
+    }
+  }
+  copy_wait<0>();
+  tell(v_done);
+}
+
+// 64 queries in four warps.
+template <class T, int kDim>
+struct GroupQueries {
+  static constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
+  static constexpr int kColumns = kDim < 128 ? kDim : 128;  // of a product
+  static constexpr bool kHasRegisters = group_query_bytes(kDim) == 0;
+  FragmentA<T> q[kHasRegisters ? kDim / 16 : 1];
+  FragmentA<T> weights[kSlots / 16];
+  FragmentC s[kSlots / 16], o[kDim / 16];
+  float m[kLaneRows], l[kLaneRows];
+
+  // Q, scaled so that scores are exponents of 2; zero beyond the last query.
+  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first, T* scratch) {
+    const float scale = op.scale * kLog2E;
+    LB_UNROLL
+    for (int d = 0; d < kDim / 16; ++d) fill(o[d], 0);
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) m[i] = kNothingSeen, l[i] = 0;
+    if constexpr (kHasRegisters) {
+      const float* from[kLaneRows];
+      float scales[kLaneRows];
+      LB_UNROLL
+      for (int i = 0; i < kLaneRows; ++i) {
+        const int query = first + lane_row(i);
+        from[i] = op.q + queries.at(op, min(query, queries.n - 1)) * kDim;
+        scales[i] = query < queries.n ? scale : 0.0f;
+      }
+      LB_UNROLL
+      for (int d = 0; d < kDim / 16; ++d) {
+        FragmentC values;
+        for_each_row(values, [&](int i, int column, float& value) { value = from[i][16 * d + column] * scales[i]; });
+        to_operand(q[d], values, scratch);
+      }
+    }
+  }
+
+  LB_DEVICE void start_scores(const T* shared_q, const T* k) {
+    group_begin();
+    LB_UNROLL
+    for (int d = 0; d < kDim; d += 16) {
+      const auto b = rows_of(k, kSlots, 0, d);
+      if constexpr (kHasRegisters) {
+        if (d == 0)
+          group_multiply<kSlots, true>(s, q[0], b);
+        else
+          group_multiply<kSlots, false>(s, q[d / 16], b);
+      } else {
+        const auto a = rows_of(shared_q, 64, 0, d);
+        if (d == 0)
+          group_multiply<kSlots, true>(s, a, b);
+        else
+          group_multiply<kSlots, false>(s, a, b);
+      }
+    }
+    group_commit();
+  }
+
+  LB_DEVICE void start_values(const T* v) {
+    group_begin();
+    LB_UNROLL
+    for (int j = 0; j < kSlots; j += 16) {
+      LB_UNROLL
+      for (int d = 0; d < kDim; d += kColumns)
+        group_multiply<kColumns, false>(o + d / 16, weights[j / 16], columns_of(v, kSlots, j, d));
+    }
+    group_commit();
+  }
+
+  // Scores become weights under the new maximum; `shrink` is for what was summed under the old one. Whether any grew.
+  LB_DEVICE bool weigh(float (&shrink)[kLaneRows]) {
+    float top[kLaneRows];
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) top[i] = m[i];
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(s[j], [&](int i, int, float& score) { top[i] = max(top[i], score); });
+    bool has_grown = false;
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      top[i] = row_max(top[i]);
+      has_grown |= top[i] > m[i];
+      shrink[i] = top[i] == m[i] ? 1.0f : exp2_fast(m[i] - top[i]);
+      m[i] = top[i];
+      l[i] *= shrink[i];
+      top[i] = m[i] == kNothingSeen ? 0.0f : m[i];
+    }
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(s[j], [&](int i, int, float& score) {
+        score = exp2_fast(score - top[i]);
+        l[i] += score;
+      });
+    return any(has_grown);
+  }
+
+  LB_DEVICE void round_weights(T* scratch) {
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j) to_operand(weights[j], s[j], scratch);
+  }
+};
+
+template <class T, int kDim>
+LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const T* shared_q, const T* k_tiles,
+                         const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
+  constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
+  scratch += (warp() - kGroupThreads / 32) * kOperandScratch;
+  const Attention& op = p.op;
+  const int own_first = work.first + (warp() - kGroupThreads / 32) * 16;
+  const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
+  GroupQueries<T, kDim> tile;
+  tile.load_queries(op, work.queries, own_first, scratch);
+  if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
+  int rows[kLaneRows];
+  uint64_t ancestors[kLaneRows];  // none of them comes behind its row
+  LB_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    rows[i] = min(work.queries.row(own_first + lane_row(i)), work.last_row);
+    ancestors[i] = op.tree.ancestors == nullptr ? 0 : op.tree.ancestors[rows[i]];
+  }
+  const bool is_chain = op.tree.ancestors == nullptr;
+  const auto mask = [&](int i) {
+    const int offset = work.first_slot + i * kSlots - work.n_past;  // of the tile's first slot from this append's rows
+    const int n_valid = work.n_slots - i * kSlots;                  // what is behind belongs to the next split
+    if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots) return;
+    int last[kLaneRows];
+    LB_UNROLL
+    for (int r = 0; r < kLaneRows; ++r) last[r] = min(rows[r] - offset, n_valid - 1);
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(tile.s[j], [&](int r, int column, float& score) {
+        if (16 * j + column > last[r]) score = kNothingSeen;
+      });
+    if (is_chain) return;
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j)
+      for_each_row(tile.s[j], [&](int r, int column, float& score) {
+        const int x = 16 * j + column + offset;
+        if (x >= 0 && (ancestors[r] >> (x & 63) & 1) == 0) score = kNothingSeen;
+      });
+  };
+
+  float shrink[kLaneRows];
+  for (int i = 0; i < n_tiles; ++i) {
+    k_ring.wait_full();
+    tile.start_scores(shared_q, k_tiles + k_ring.stage * kTile);
+    if (i == 0) {
+      group_wait<0>(tile.s);
+      k_ring.tell(k_ring.empty);
+      mask(i);
+      tile.weigh(shrink);
+    } else {
+      v_ring.wait_full();
+      tile.start_values(v_tiles + v_ring.stage * kTile);
+      group_wait<1>(tile.s);
+      k_ring.tell(k_ring.empty);
+      mask(i);
+      const bool has_grown = tile.weigh(shrink);
+      group_wait<0>(tile.o);
+      v_ring.tell(v_ring.empty);
+      v_ring.step();
+      if (has_grown) {
+        LB_UNROLL
+        for (int d = 0; d < kDim / 16; ++d) for_each_row(tile.o[d], [&](int r, int, float& sum) { sum *= shrink[r]; });
+      }
+    }
+    k_ring.step();
+    tile.round_weights(scratch);
+  }
+  if (n_tiles > 0) {
+    v_ring.wait_full();
+    tile.start_values(v_tiles + v_ring.stage * kTile);
+    group_wait<0>(tile.o);
+  }
+
+  float scale[kLaneRows];
+  LB_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const int query = own_first + lane_row(i);
+    const float l = row_sum(tile.l[i]);
+    scale[i] = p.n_splits > 1 ? 1.0f : 1.0f / l;
+    if (p.n_splits > 1 && lane() % 4 == 0 && query < work.queries.n)
+      write_softmax(p, work.queries, query, tile.m[i], l, work.split);
+  }
+  if (n_tiles == 0) return;
+  // Neighbours have two columns each of the same two rows; each takes four of one.
+  const int own = lane() % 2, query = own_first + lane_row(own), is_inside = query < work.queries.n;
+  const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
+  const long at = work.queries.at(op, query) + (p.n_splits > 1 ? long(work.split) * op.rows * op.n_heads : 0);
+  float* to = (p.n_splits > 1 ? p.o : op.o) + at * kDim + first_column;
+  const float* gate = nullptr;
+  if (p.n_splits == 1 && op.gate != nullptr && is_inside)
+    gate = op.gate + row * op.gate_row_stride + head * op.gate_head_stride + first_column;
+  LB_UNROLL
+  for (int d = 0; d < kDim; d += 16) {
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float v[4];
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) v[j] = tile.o[d / 16].v[4 * half + j] * scale[j / 2];
+      f32x4 four;
+      LB_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const float first_row = v[j], second_row = v[2 + j];
+        const float got = shuffle_xor(own ? first_row : second_row, 1);
+        four[j] = own ? got : first_row;
+        four[2 + j] = own ? second_row : got;
+      }
+      if (gate != nullptr) {
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) four[j] *= sigmoid(gate[d + 8 * half + j]);
+      }
+      if (is_inside) store(to + d + 8 * half, four);
+    }
+  }
+}
+
+template <class T, int kDim>
+LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
+  constexpr int kStages = group_stages(kDim), kTile = group_slots(kDim) * kDim;
+  LB_SHARED(CountedBarrier, barriers, 4 * kStages);
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
+  T* q = reinterpret_cast<T*>(shared);
+  T* k_tiles = q + group_query_bytes(kDim) / sizeof(T);
+  T* v_tiles = k_tiles + kStages * kTile;
+  if (thread_id() < 4 * kStages)
+    barrier_init(&barriers[thread_id()], thread_id() / kStages % 2 == 0 ? kGroupThreads / 32 : 2 * kGroupThreads / 32);
+  dependents_may_launch();
+  wait_for_previous();
+
+  const GroupWork work(p);
+  if constexpr (group_query_bytes(kDim) > 0) {
+    const float scale = p.op.scale * kLog2E;
+    for (int i = thread_id(); i < kGroupQueries * kDim / 8; i += n_threads()) {
+      const int query = i / (kDim / 8), column = i % (kDim / 8) * 8;
+      Vec<T, 8> rounded = {};
+      if (work.first + query < work.queries.n) {
+        const float* from = p.op.q + work.queries.at(p.op, work.first + query) * kDim + column;
+        const auto low = load<f32x4>(from), high = load<f32x4>(from + 4);
+        LB_UNROLL
+        for (int j = 0; j < 8; ++j) rounded[j] = as_operand((j < 4 ? low[j] : high[j - 4]) * scale, T{});
+      }
+      store(q + query / 64 * 64 * kDim + tile_index(64, query % 64, column), rounded);
+    }
+    show_to_products();
+  }
+  block_barrier();
+
+  CountedBarrier* at = barriers;
+  const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
+  const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
+  if (warp() < kGroupThreads / 32) {
+    give_registers<40>();
+    if (work.n_slots > 0) bring_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
+  } else {
+    take_registers<232>();
+    use_tiles<T, kDim>(p, work, q, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
+  }
+}
+
+LB_KERNEL(attention_warpgroup_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 64>(p);
+}
+LB_KERNEL(attention_warpgroup_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 128>(p);
+}
+LB_KERNEL(attention_warpgroup_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<f16, 256>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 64>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 128>(p);
+}
+LB_KERNEL(attention_warpgroup_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_warpgroup<bf16, 256>(p);
+}
+
+}  // namespace lb::gpu
