@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from lucebox import _engine
 from lucebox.doctor import survey
 from lucebox.packs import Selection, find, parse_target, select
@@ -22,10 +25,13 @@ def resolve_target(target: str) -> Selection:
     return select(spec, devices, find())
 
 
-def open_pack(selection: Selection) -> _engine.gpu.Pack | None:
-    """The pack of a selection, its files checked, loaded on the device; None for the CPU."""
+def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:
+    """The pack of a selection, its files checked, loaded on the device; None for the CPU. Without the kernels whose
+    names have one of these words in them, where ops then do with others."""
     if selection.device is None or selection.choice is None:
         return None
     device = _engine.gpu.Device(selection.device.vendor, selection.device.index)
     pack = selection.choice.pack
-    return _engine.gpu.Pack(device, pack.manifest_json, pack.load())
+    manifest = json.loads(pack.manifest_json)
+    manifest["kernels"] = [one for one in manifest["kernels"] if not any(word in one["name"] for word in without)]
+    return _engine.gpu.Pack(device, json.dumps(manifest) if without else pack.manifest_json, pack.load())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.devices import open_pack, resolve_target
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
-from lucebox.packs import Manifest, parse_target
+from lucebox.packs import Manifest, Selection, parse_target
 from lucebox.selftest_cases import LIMITS, Case, cases
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
@@ -40,14 +40,24 @@ class DeviceOps(Protocol):
 class PackDevice:
     """A pack loaded on a device of this machine."""
 
-    def __init__(self, name: str, manifest: Manifest, pack: _engine.gpu.Pack) -> None:
-        self.name = name
+    def __init__(self, selection: Selection, manifest: Manifest) -> None:
+        self.name = selection.target
         self.manifest = manifest
-        self._pack = pack
+        self._selection = selection
+        self._packs: dict[tuple[str, ...], _engine.gpu.Pack] = {}
+        self._pack(())  # one that does not load says so here
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
-        result = getattr(_engine.gpu_ops, case.op)(self._pack, *case.arguments, **case.options)
-        return case.collect(result), self._pack.take_started()
+        pack = self._pack(case.without)
+        result = getattr(_engine.gpu_ops, case.op)(pack, *case.arguments, **case.options)
+        return case.collect(result), pack.take_started()
+
+    def _pack(self, without: tuple[str, ...]) -> _engine.gpu.Pack:
+        if without not in self._packs:
+            pack = open_pack(self._selection, without)
+            assert pack is not None  # open_device() has seen one
+            self._packs[without] = pack
+        return self._packs[without]
 
 
 def open_device(target: str, note: Callable[[str], None]) -> PackDevice:
@@ -59,12 +69,11 @@ def open_device(target: str, note: Callable[[str], None]) -> PackDevice:
     if parse_target(target).backend == "cpu":
         raise InvalidRequestError("a self-test compares a GPU pack with the CPU: target must be cuda:N, hip:N or sim")
     selection = resolve_target(target)
-    pack = open_pack(selection)
-    if pack is None or selection.choice is None:
+    if selection.device is None or selection.choice is None:
         raise PackError(f"nothing to test: {'; '.join(selection.report)}. `lucebox doctor` says more")
     for line in selection.report:
         note(line)
-    return PackDevice(selection.target, selection.choice.pack.manifest, pack)
+    return PackDevice(selection, selection.choice.pack.manifest)
 
 
 @dataclass(slots=True)

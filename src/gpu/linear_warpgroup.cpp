@@ -1,5 +1,5 @@
 // Products of more rows than a speculation has, where warpgroups multiply: 256 outputs and 128 or 64 rows a tile, or
-// 128 of each. Body: linear_warpgroup.h.
+// 128 of each. A type has the tiles that are ever the fastest. Body: linear_warpgroup.h.
 #include "dialect.h"
 
 #include "linear_warpgroup.h"
@@ -36,9 +36,6 @@ LB_KERNEL(linear_warpgroup_q4_k_128x128_kernel, LinearBatch, kWarpgroupThreads, 
   linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 128, 1>>(p);
 }
 
-LB_KERNEL(linear_warpgroup_q6_k_256x128_kernel, LinearBatch, kWarpgroupThreads, 1) {
-  linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 128, 2>>(p);
-}
 LB_KERNEL(linear_warpgroup_q6_k_256x64_kernel, LinearBatch, kWarpgroupThreads, 1) {
   linear_warpgroup<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 64, 2>>(p);
 }

@@ -84,6 +84,8 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
     """Without the kernels of warpgroups, which chips that have them prefer for prompts."""
     manifest = gpu_packs.manifest_of(pack_folder)
+    if not any(kernel["name"].startswith("linear_wide") for kernel in manifest["kernels"]):
+        pytest.skip(f"{manifest['target']} has warpgroups for every prompt")
     manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
     return gpu_packs.load(pack_folder, manifest)
 

@@ -29,7 +29,6 @@ constexpr WarpgroupKernel kKernels[] = {
     {DType::kQ4_K, 128, 256, 3190, "linear_warpgroup_q4_k_256x128_kernel"},
     {DType::kQ4_K, 64, 256, 2430, "linear_warpgroup_q4_k_256x64_kernel"},
     {DType::kQ4_K, 128, 128, 1720, "linear_warpgroup_q4_k_128x128_kernel"},
-    {DType::kQ6_K, 128, 256, 4450, "linear_warpgroup_q6_k_256x128_kernel"},
     {DType::kQ6_K, 64, 256, 4160, "linear_warpgroup_q6_k_256x64_kernel"},
     {DType::kQ6_K, 128, 128, 2050, "linear_warpgroup_q6_k_128x128_kernel"},
 };
