@@ -41,15 +41,16 @@ def main() -> int:
     assert server.stdout is not None
     try:
         facts = json.loads(server.stdout.readline())
+        connection = http.client.HTTPConnection(facts["url"].removeprefix("http://"))  # kept alive, as clients do
         with LLM(args.model, context=CONTEXT, threads=args.threads) as llm:
-            measure(llm, facts["url"].removeprefix("http://"), server.pid, args)
+            measure(llm, connection, server.pid, args)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
     return 0
 
 
-def measure(llm: LLM, address: str, server_pid: int, args: argparse.Namespace) -> None:
+def measure(llm: LLM, connection: http.client.HTTPConnection, server_pid: int, args: argparse.Namespace) -> None:
     random = np.random.default_rng(0)
     rows = []
     for run in range(args.runs + 1):
@@ -57,7 +58,7 @@ def measure(llm: LLM, address: str, server_pid: int, args: argparse.Namespace) -
         prompts = [random.integers(100, llm.info.vocab - 100, args.prompt).tolist() for _ in range(2)]
         sides = [
             (bare(llm, prompts[0], args.tokens), os.getpid()),
-            (served(address, prompts[1], args.tokens), server_pid),
+            (served(connection, prompts[1], args.tokens), server_pid),
         ]
         order = (0, 1) if run % 2 else (1, 0)
         times = {side: timed(*sides[side], args.tokens) for side in order}
@@ -91,7 +92,7 @@ def bare(llm: LLM, prompt: list[int], n_tokens: int) -> Iterator[object]:
             yield chunk
 
 
-def served(address: str, prompt: list[int], n_tokens: int) -> Iterator[object]:
+def served(connection: http.client.HTTPConnection, prompt: list[int], n_tokens: int) -> Iterator[object]:
     """Pieces of text, nearly one for each token: one that is only part of a character has none."""
     body = {
         "prompt": prompt,
@@ -99,9 +100,7 @@ def served(address: str, prompt: list[int], n_tokens: int) -> Iterator[object]:
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
-        "logprobs": 0,
     }
-    connection = http.client.HTTPConnection(address)
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     response = connection.getresponse()
     if response.status != 200:
@@ -109,7 +108,6 @@ def served(address: str, prompt: list[int], n_tokens: int) -> Iterator[object]:
     for line in response:
         if line.startswith(b'data: {"id"') and b'"finish_reason":null' in line:
             yield line
-    connection.close()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""uvicorn's connection with limits of time: a client must send a request's head, and take what is sent to it."""
+"""uvicorn's connection with limits: a client must send a request's head, in time and not without end, and take what is
+sent to it."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["limited_connection"]
 
+MAX_HEAD = 64 << 10  # bytes
 
-def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[H11Protocol]:
+
+def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[HttpToolsProtocol]:
     """The protocol class for uvicorn, which makes one object for each connection."""
 
-    class Connection(H11Protocol):
+    class Connection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
         _write_timer: asyncio.TimerHandle | None = None
+        _head_bytes: int | None = 0  # of the head that is coming; None while a body does
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -26,6 +30,22 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[H1
                 if timer is not None:
                     timer.cancel()
             super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._head_bytes is None or self.transport.is_closing():
+                return
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD:
+                self.send_400_response(f"the head of the request has more than {MAX_HEAD} bytes")
+
+        def on_headers_complete(self) -> None:
+            self._head_bytes = None
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._head_bytes = 0
+            super().on_message_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()
