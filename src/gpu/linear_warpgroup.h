@@ -287,6 +287,7 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
     const int n_own = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_own;
     int in_use = -1;  // the slot whose x products may still read
     const auto release = [&] {
+      warp_barrier();  // all lanes have read their codes
       if (in_use >= 0 && lane() == 0) barrier_arrive(memory.empty + in_use);
     };
     for (; unit < end; ++unit) {
