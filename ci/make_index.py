@@ -80,8 +80,7 @@ def project_json(project: str, wheels: list[Wheel]) -> Json:
             "url": wheel.path.name,
             "hashes": {"sha256": wheel.sha256},
             "size": wheel.path.stat().st_size,
-            "core-metadata": digest,
-            "dist-info-metadata": digest,
+            "core-metadata": digest,  # by its older name too, pip 22.3 to 23.1 fails on it
         }
         if requires := wheel.metadata["Requires-Python"]:
             file["requires-python"] = requires
