@@ -84,8 +84,8 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     target = folder / f"targets/{name}/target.toml"
-    kept = [line for line in target.read_text().splitlines() if not line.startswith("without =")]  # of files not here
-    target.write_text("\n".join(kept) + "\n" + exceptions)
+    kept = re.sub(r"^without = \[[^\]]*\].*\n", "", target.read_text(), flags=re.MULTILINE)  # files not here
+    target.write_text(kept + exceptions)
     (folder / "src/gpu").mkdir(parents=True)
     (folder / "src/gpu/probe.cpp").write_text(HEAD + source)
     return folder
