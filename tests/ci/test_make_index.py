@@ -110,7 +110,8 @@ def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     with install_test.served(index, speaks_json=speaks_json) as (url, seen):
         assert pip_install(url, tmp_path) == EXPECTED
     assert any(path.endswith("/index.json" if speaks_json else "/index.html") for path in seen)
-    assert any(path.endswith(".whl.metadata") for path in seen)
+    if not speaks_json:  # of the JSON, only pip from 23.2 on knows that there is such a file
+        assert any(path.endswith(".whl.metadata") for path in seen)
 
 
 def test_pip_refuses_a_changed_wheel(index: Path, tmp_path: Path, wheels: list[Path]) -> None:
