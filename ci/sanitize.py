@@ -15,6 +15,7 @@ FUZZ_INPUTS = 20_000
 # Tests of Python code: sanitizers see nothing there, and make it several times slower.
 PYTHON_ONLY = (
     "bench",
+    "catalog",
     "chat*",
     "cli",
     "clients",
@@ -22,12 +23,15 @@ PYTHON_ONLY = (
     "doctor",
     "energy",
     "fuzz_text",
+    "hub",
+    "launch",
     "machine",
     "packaging",
     "power",
     "prefix_files",
     "prefix_plan",
     "probe",
+    "selftest",  # its kernels and their twins have tests of their own
     "stop",
     "tokenizer",
 )
