@@ -6,13 +6,17 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 from lucebox import catalog
 from lucebox.cli import main
 from lucebox.probe import CHECKS, probe
+from lucebox.probe.asking import Asked, Missing
+from lucebox.probe.server import left_answer
 
 
 class Empty(BaseHTTPRequestHandler):
@@ -37,6 +41,40 @@ def empty() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Takes its time for each token, and knows of no /status."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        time.sleep(0.002 * body["max_tokens"])
+        answer = json.dumps({"usage": {"completion_tokens": body["max_tokens"]}}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        with suppress(OSError):  # the client may have gone
+            self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("kind", "is_left"), [(HTTPServer, False), (ThreadingHTTPServer, True)])
+def test_of_other_servers_time_tells(kind: type[HTTPServer], is_left: bool) -> None:
+    """One that answers one after the other computes on for nobody; one that does not is free for the next."""
+    with kind(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        asked = Asked(f"http://127.0.0.1:{server.server_port}", "", "", 10)
+        if is_left:
+            assert "256 tokens take" in left_answer(asked)
+        else:
+            with pytest.raises(Missing, match="256 tokens that nobody reads"):
+                left_answer(asked)
         server.shutdown()
 
 

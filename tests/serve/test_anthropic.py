@@ -107,6 +107,45 @@ def test_count_tokens_is_what_a_message_takes(server: Running) -> None:
     assert counted.input_tokens == message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
 
 
+# Long enough to be left: the form lets no answer end before its thousandth number.
+NUMBERS = {"type": "json_schema", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 1000}}
+LONG = {"model": MODEL, "max_tokens": 1500, "messages": ASK, "extra_body": {"output_config": {"format": NUMBERS}}}
+
+
+def test_a_stream_closed_early_ends_its_request(server: Running) -> None:
+    server.wait_until(running=0, waiting=0)
+    with server.anthropic().messages.stream(**LONG) as stream:
+        next(iter(stream.text_stream))
+    record = server.wait_until(running=0, waiting=0)["requests"][-1]
+    assert record["endpoint"] == "/v1/messages"
+    assert record["outcome"] == "cancelled"
+    assert 0 < record["generated_tokens"] < 1500
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+def test_a_task_that_is_cancelled_ends_its_request(server: Running, is_stream: bool) -> None:
+    async def leave() -> None:
+        client = server.async_anthropic()
+
+        async def ask() -> None:
+            if not is_stream:
+                await client.messages.create(**LONG)
+            async with client.messages.stream(**LONG) as stream:
+                async for _ in stream:
+                    pass
+
+        task = asyncio.create_task(ask())
+        await asyncio.to_thread(server.wait_until, running=1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    server.wait_until(running=0, waiting=0)
+    asyncio.run(leave())
+    record = server.wait_until(running=0, waiting=0)["requests"][-1]
+    assert (record["endpoint"], record["outcome"]) == ("/v1/messages", "cancelled")
+
+
 def test_errors(server: Running) -> None:
     client = server.anthropic()
     with pytest.raises(anthropic.BadRequestError) as long:

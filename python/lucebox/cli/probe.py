@@ -8,8 +8,9 @@ from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.probe import probe
 
-DESCRIPTION = """Ask any HTTP server for models what clients count on: answers, streams, forced tools, structured
-output, cached tokens and errors of OpenAI's and Anthropic's APIs. The requests are short and greedy.
+DESCRIPTION = """Ask any HTTP server for models what clients count on: answers, streams, tools and their results,
+structured output, cached tokens and errors of OpenAI's and Anthropic's APIs, and an end to answers nobody waits for.
+The requests are short and greedy.
 
 Exit code 1 says that something is missing."""
 JSON_HELP = "print one JSON list of checks"
