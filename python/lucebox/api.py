@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
+from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
 from lucebox.devices import open_pack, resolve_target
 from lucebox.errors import InvalidRequestError, UnsupportedError
@@ -131,6 +132,7 @@ class LLM:
         )
         self._session = _engine.Session(self._engine)
         self._assets = TextAssets.load(resolved.path)
+        self._quoting = Quoting(self._assets.tokenizer)
         self._lock = threading.Lock()
         self._closed = False
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
@@ -240,10 +242,12 @@ class LLM:
     ) -> Generation | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`).
 
-        `enable_thinking` reaches the template only when given. The rest is as in `generate`.
+        `enable_thinking` reaches the template only when given. Control tokens are the template's alone: where messages
+        or tools spell them, they are text. The rest is as in `generate`.
         """
-        text = self.render(messages, tools=tools, enable_thinking=enable_thinking, template=template)
-        ids = np.asarray(self._assets.tokenizer.encode(text, add_bos=False), np.int32)
+        quoted, shown = self._quoting.messages(messages), self._quoting.values(tools)
+        text = self.render(quoted, tools=shown, enable_thinking=enable_thinking, template=template)
+        ids = np.asarray(self._assets.tokenizer.encode_marked(text), np.int32)
         chunks = self._generate(ids, sampling or Sampling())
         return chunks if stream else _last(chunks)
 

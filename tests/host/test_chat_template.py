@@ -143,6 +143,7 @@ def test_folder_without_template(tmp_path: Path) -> None:
 
 LANGUAGE = {
     "{{ {'b': 'é<', 'a': 1} | tojson }}": '{"b": "é<", "a": 1}',
+    "{{ 'é 👋\u2028' | tojson(ensure_ascii=true) }}": r'"\u00e9 \ud83d\udc4b\u2028"',
     "{{ {'a': [1]} | tojson(indent=1) }}": '{\n "a": [\n  1\n ]\n}',
     "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}": "01",
     "{% for a, b in [(1, 2), (3, 4)] %}{{ a ~ '-' ~ b ~ ' ' }}{% endfor %}": "1-2 3-4 ",

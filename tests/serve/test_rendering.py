@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lucebox.chat import ChatTemplate
-from lucebox.errors import InvalidRequestError
+from lucebox.chat.messages import checked_messages
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, profile_for
 from lucebox.serve.rendering import for_template
@@ -68,7 +68,7 @@ def profile(name: str) -> Profile:
 
 
 def prompt(name: str, messages: list[dict[str, Any]], tools: list[Tool], **options: Any) -> str:
-    shown, schemas = for_template(profile(name), messages, tools)
+    shown, schemas = for_template(profile(name), checked_messages(messages), [tool.for_template() for tool in tools])
     return TEMPLATES[name]().render(shown, tools=schemas, **options)
 
 
@@ -168,9 +168,3 @@ def test_a_longer_conversation_begins_with_the_shorter() -> None:
             before = prompt(name, history, [LOOK], add_generation_prompt=False)
             history = [*history, LATE, {"role": "assistant", "content": "Yes."}, TURN[2]]
             assert prompt(name, history, [LOOK]).startswith(before)
-
-
-def test_messages_are_checked() -> None:
-    bad = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
-    with pytest.raises(InvalidRequestError, match=r"messages\[0\].content\[0\] is 'image_url'"):
-        for_template(Profile("x"), bad, [])

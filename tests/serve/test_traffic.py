@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lucebox.chat import ChatTemplate
+from lucebox.chat.messages import checked_messages
 from lucebox.serve.conversation import Conversation
 from lucebox.serve.profiles import profile_for
 from lucebox.serve.protocols import anthropic, openai_chat, openai_responses
@@ -44,7 +45,9 @@ def rendered(request: dict[str, Any]) -> str:
     template = ChatTemplate.from_file(DATA / "templates" / "Qwen3.5-4B.jinja")
     profile = profile_for("qwen35", template, tiny_tokenizer(), generation_defaults={}, override=None)
     conversation = conversation_of(request["path"], request["body"])
-    messages, tools = for_template(profile, conversation.messages, conversation.tools)
+    messages, tools = for_template(
+        profile, checked_messages(conversation.messages), [tool.for_template() for tool in conversation.tools]
+    )
     return template.render(messages, tools=tools, **conversation.template_vars)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lucebox.api import LLM
+from lucebox.chat.quoting import Quoting
 from lucebox.errors import LuceboxError
 from lucebox.options import Sampling
 from lucebox.serve.constraints import (
@@ -36,6 +37,7 @@ from lucebox.serve.request import GenerationRequest, Ids
 from lucebox.serve.settings import ServeSettings
 from lucebox.serve.thinking import ThinkingBudget, thinking_limit
 from lucebox.serve.tools import callable_tools
+from lucebox.text.spellings import unmarked
 
 __all__ = ["Limits", "ServedModel"]
 
@@ -65,6 +67,8 @@ class ServedModel:
             generation_defaults=llm.generation_defaults,
             override=settings.profile,
         )
+        thinking = self.profile.thinking
+        self._quoting = Quoting(llm.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._aliases = settings.alias
         self._max_tokens = settings.max_tokens
         self._grammar_tokens: GrammarTokens | None = None
@@ -125,13 +129,14 @@ class ServedModel:
         template, profile, thinking = self.llm.chat_template, self.profile, conversation.thinking
         if template is None:
             raise ApiError("invalid", f"{self.name} has no chat template; only /v1/completions can be used")
-        variables = dict(conversation.template_vars)
+        variables = self._quoting.values(conversation.template_vars)
         if profile.thinking and profile.thinking.variable and thinking.mode != "default":
             variables[profile.thinking.variable] = thinking.mode != "off"
         tools = callable_tools(conversation.tools, conversation.tool_choice)
-        messages, shown = for_template(profile, conversation.messages, tools)
+        shown = self._quoting.values([tool.for_template() for tool in tools])
+        messages, shown = for_template(profile, self._quoting.messages(conversation.messages), shown)
         text = template.render(messages, tools=shown, **variables)
-        return text, np.asarray(self.llm.tokenizer.encode(text, add_bos=False), np.int32)
+        return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
 
     def _chat(
         self, conversation: Conversation, sampling: Mapping[str, Any], limits: Limits, endpoint: str, n: int

@@ -7,13 +7,11 @@ becomes what this template can write: system messages where it takes them, and t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from lucebox.chat.messages import checked_messages
 from lucebox.serve.dialects import DIALECTS, Dialect
 from lucebox.serve.profiles import Profile
-from lucebox.serve.tools import Tool
 
 __all__ = ["Message", "for_template"]
 
@@ -21,19 +19,14 @@ Message: TypeAlias = dict[str, Any]
 
 
 def for_template(
-    profile: Profile, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]
+    profile: Profile, messages: Sequence[Message], tools: list[dict[str, Any]]
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
-    """The messages and tools to render. A conversation that goes on renders to a prompt that goes on, but for what
-    the template itself changes.
-
-    Raises:
-        InvalidRequestError: says which message is wrong, and how.
-    """
-    result = placed_system(checked_messages(messages), takes_late=profile.takes_late_system)
-    shown = [tool.for_template() for tool in tools]
+    """The messages and tools to render, of checked messages and tools in OpenAI's form. A conversation that goes on
+    renders to a prompt that goes on, but for what the template itself changes."""
+    result = placed_system(messages, takes_late=profile.takes_late_system)
     if profile.takes_tools:
-        return result, shown or None
-    return _written_out(result, shown, DIALECTS[profile.dialect]), None
+        return result, tools or None
+    return _written_out(result, tools, DIALECTS[profile.dialect]), None
 
 
 def placed_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Encoder
 from lucebox.errors import InvalidRequestError
 from lucebox.text.byte_level import to_bytes
 from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges
+from lucebox.text.spellings import MARK, unmarked
 from lucebox.text.tokenizer_json import TokenizerFile
 from lucebox.text.vocab import TokenType, Vocabulary, missing_bytes
 
@@ -127,6 +128,35 @@ class Tokenizer:
                 raise InvalidRequestError("add_bos=True, but the model's files name no begin-of-text token")
             ids.insert(0, self.bos_id)
         return ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of a rendered chat template into which callers' texts went with marks (spellings.py): what they
+        spell is text. Where there are no marks, the same as `encode`.
+
+        Raises:
+            InvalidRequestError: as `encode`.
+        """
+        if MARK not in text:
+            return self.encode(text, add_bos=False)
+        self._checked(unmarked(text))
+        found = self._encoder.encode(text, add_special_tokens=False)
+        ids: list[int] = []
+        end = 0
+        # The encoder looks for control tokens before it splits, so the texts between them are encoded by themselves.
+        for token_id, (start, stop) in zip(found.ids, found.offsets, strict=True):
+            if token_id in self._special:
+                ids += [*self._plain_ids(text[end:start]), token_id]
+                end = stop
+        return ids + self._plain_ids(text[end:])
+
+    def _plain_ids(self, marked: str) -> list[int]:
+        ids: list[int] = self._encoder_for(False).encode(unmarked(marked), add_special_tokens=False).ids
+        return ids
+
+    @property
+    def control_tokens(self) -> frozenset[str]:
+        """The texts of all control tokens."""
+        return frozenset(self._bytes[i].decode() for i in self._special)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of token ids; bytes that are not UTF-8 become U+FFFD. Control tokens are left out by default."""

@@ -1,0 +1,60 @@
+"""What callers hand to a chat template, quoted: whatever it spells, control tokens are the template's to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lucebox.chat.messages import checked_messages
+from lucebox.errors import InvalidRequestError
+from lucebox.text.spellings import Spellings
+from lucebox.text.tokenizer import Tokenizer
+
+__all__ = ["Quoting"]
+
+# In vocabularies where these are control tokens an assistant's earlier answer may still hold them.
+_OWN_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
+
+
+class Quoting:
+    """For one vocabulary. own_tags: further ones with which this model marks up its answers."""
+
+    def __init__(self, tokenizer: Tokenizer, own_tags: Iterable[str] = ()) -> None:
+        tokens = tokenizer.control_tokens
+        self._all = Spellings(tokens)
+        self._not_own = Spellings(tokens - _OWN_TAGS - {*own_tags})
+
+    def messages(self, messages: object) -> list[dict[str, Any]]:
+        """Messages, checked, with marks where they spell control tokens.
+
+        Raises:
+            InvalidRequestError: says which message is wrong, and how.
+        """
+        return [
+            self._quoted(message, self._not_own if message["role"] == "assistant" else self._all)
+            for message in checked_messages(messages)
+        ]
+
+    def values(self, values: Any) -> Any:
+        """Tools or variables of a template, with marks where they spell control tokens.
+
+        Raises:
+            InvalidRequestError: they are nested too deeply.
+        """
+        return self._quoted(values, self._all)
+
+    def _quoted(self, value: Any, spellings: Spellings) -> Any:
+        try:
+            return _marked(value, spellings)
+        except RecursionError:
+            raise InvalidRequestError("the messages or tools hold values that are nested too deeply") from None
+
+
+def _marked(value: Any, spellings: Spellings) -> Any:
+    if isinstance(value, str):
+        return spellings.marked(value)
+    if isinstance(value, Mapping):
+        return {_marked(key, spellings): _marked(item, spellings) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_marked(item, spellings) for item in value]
+    return value
