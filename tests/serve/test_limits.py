@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -81,6 +82,29 @@ def test_a_head_that_is_too_large(guarded: Running) -> None:
     with connected(guarded) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_body_whose_end_comes_with_much_of_it(server: Running) -> None:
+    """What is read at once may hold more than a head may have."""
+    body = json.dumps({"messages": [{"role": "user", "content": "word " * 40_000}]}).encode()
+    fields = ["Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close"]
+    with connected(server) as client, client.makefile("rb") as answer:
+        client.sendall("\r\n".join(["POST /v1/messages HTTP/1.1", *fields, "", ""]).encode())
+        time.sleep(0.1)
+        client.sendall(body)
+        assert b"max_tokens" in answer.read()  # is what the body lacks
+
+
+def test_health_does_not_wait_for_a_long_prompt(server: Running) -> None:
+    """Its tokens take seconds, all of them in another thread that lets Python's others run."""
+    long = {"messages": [{"role": "user", "content": Path(__file__).read_text() * 60}], "max_tokens": 1}
+    with server.client() as client, ThreadPoolExecutor() as pool:
+        answer = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=long, timeout=60)
+        n_healthy = 0
+        while not answer.done():
+            n_healthy += client.get("/health").status_code == 200
+    assert answer.result().json()["error"]["code"] == "context_length_exceeded"
+    assert n_healthy > 50
 
 
 def test_cors_lets_the_listed_origin_in(guarded: Running) -> None:

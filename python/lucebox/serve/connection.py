@@ -19,7 +19,9 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
     class Connection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
         _write_timer: asyncio.TimerHandle | None = None
-        _head_bytes: int | None = 0  # of the head that is coming; None while a body does
+        _head_bytes = 0  # of the head that is coming
+        _is_in_body = False
+        _n_ends = 0  # of heads and bodies
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -32,19 +34,20 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            n_ends = self._n_ends
             super().data_received(data)
-            if self._head_bytes is None or self.transport.is_closing():
-                return
+            if self._is_in_body or self._n_ends != n_ends or self.transport.is_closing():
+                return  # of data that holds an end, what follows it is not counted
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
                 self.send_400_response(f"the head of the request has more than {MAX_HEAD} bytes")
 
         def on_headers_complete(self) -> None:
-            self._head_bytes = None
+            self._is_in_body, self._n_ends = True, self._n_ends + 1
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
-            self._head_bytes = 0
+            self._head_bytes, self._is_in_body, self._n_ends = 0, False, self._n_ends + 1
             super().on_message_complete()
 
         def pause_writing(self) -> None:

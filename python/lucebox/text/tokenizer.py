@@ -122,7 +122,7 @@ class Tokenizer:
         Raises:
             InvalidRequestError: the text holds a lone surrogate, or a character the vocabulary cannot write.
         """
-        ids: list[int] = self._encoder_for(special).encode(self._checked(text), add_special_tokens=False).ids
+        ids = _ids(self._encoder_for(special), self._checked(text))
         if self.add_bos if add_bos is None else add_bos:
             if self.bos_id is None:
                 raise InvalidRequestError("add_bos=True, but the model's files name no begin-of-text token")
@@ -139,7 +139,7 @@ class Tokenizer:
         if MARK not in text:
             return self.encode(text, add_bos=False)
         self._checked(unmarked(text))
-        found = self._encoder.encode(text, add_special_tokens=False)
+        found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
         # The encoder looks for control tokens before it splits, so the texts between them are encoded by themselves.
@@ -150,8 +150,7 @@ class Tokenizer:
         return ids + self._plain_ids(text[end:])
 
     def _plain_ids(self, marked: str) -> list[int]:
-        ids: list[int] = self._encoder_for(False).encode(unmarked(marked), add_special_tokens=False).ids
-        return ids
+        return _ids(self._encoder_for(False), unmarked(marked))
 
     @property
     def control_tokens(self) -> frozenset[str]:
@@ -213,6 +212,12 @@ class Tokenizer:
                         f"the text has U+{ord(char):04X} at character {i}, which this model's vocabulary cannot write"
                     )
         return text
+
+
+def _ids(encoder: Encoder, text: str) -> list[int]:
+    # As a batch of one: that lets other threads of Python run meanwhile, and needs no offsets.
+    ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def _gguf_token_bytes(token: str, kind: TokenType) -> bytes:
