@@ -7,7 +7,8 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
-from lucebox import _engine
+from lucebox import _engine, api
+from lucebox.packs import Selection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +37,20 @@ def pack_folder(request: pytest.FixtureRequest) -> Path:
 def pack(pack_folder: Path) -> _engine.gpu.Pack:
     """A pack on the device it is for."""
     return gpu_packs.load(pack_folder, gpu_packs.manifest_of(pack_folder))
+
+
+@pytest.fixture
+def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the pack's device as a target that LLM finds, though the pack is not installed."""
+    resolve_target = api.resolve_target
+
+    def resolve(target: str) -> Selection:
+        return Selection(target, pack.device, None, ()) if target == pack.name else resolve_target(target)
+
+    monkeypatch.setattr(api, "resolve_target", resolve)
+    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.device is None else pack)
+    monkeypatch.setattr(api, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
+    return pack.name
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ import lucebox
 import numpy as np
 import pytest
 from engines import feed, open_engine, random_ids
-from lucebox import _engine, api
+from lucebox import _engine
 from lucebox.bench import measure, profile
 from lucebox.cli import main
 from lucebox.numerics import compare
-from lucebox.packs import Selection
 from lucebox.plots import save_bench_plot
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
@@ -39,20 +38,6 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--shape", "qwen3-tiny", "--type", "Q8_0", "--out", str(file)]
     subprocess.run([sys.executable, str(script), *options], check=True)
     return file
-
-
-@pytest.fixture
-def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the pack's device as a target that LLM finds, though the pack is not installed."""
-    resolve_target = api.resolve_target
-
-    def resolve(target: str) -> Selection:
-        return Selection(target, pack.device, None, ()) if target == pack.name else resolve_target(target)
-
-    monkeypatch.setattr(api, "resolve_target", resolve)
-    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.device is None else pack)
-    monkeypatch.setattr(api, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
-    return pack.name
 
 
 @pytest.mark.parametrize("rows, n_logits", [(1, 1), (19, 19), (40, 1), (5, 0)])

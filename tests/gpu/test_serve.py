@@ -1,0 +1,52 @@
+"""The server over an engine on a device: turns that reuse what is there have the bits of cold ones, and forms hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from lucebox import LLM
+
+testclient = pytest.importorskip("starlette.testclient", reason="the server's libraries are not installed")
+serve = pytest.importorskip("lucebox.serve.app", reason="the server's libraries are not installed")
+
+from lucebox.serve.settings import ServeSettings  # noqa: E402
+
+ASK = {"temperature": 0, "max_tokens": 3, "logprobs": True, "top_logprobs": 5}
+QUESTIONS = (f"{'The small dog sat by the sea. ' * 5}Where is it?", "And the cat?")  # the first: over a page
+
+
+def asked(client: Any, body: dict[str, Any]) -> dict[str, Any]:
+    answer = client.post("/v1/chat/completions", json=ASK | body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_turns_and_forms_on_a_device(on_pack: str) -> None:
+    with LLM("tiny-hybrid", target=on_pack, context=256, prefill_chunk=64) as llm:
+
+        def client() -> Any:
+            return testclient.TestClient(serve.create_app(llm, ServeSettings(slots=1)), base_url="http://localhost")
+
+        messages: list[dict[str, Any]] = []
+        cached = []
+        with client() as warm:
+            assert warm.get("/status").json()["target"] == on_pack
+            for question in QUESTIONS:
+                messages.append({"role": "user", "content": question})
+                last = asked(warm, {"messages": messages})
+                cached.append(last["usage"]["prompt_tokens_details"]["cached_tokens"])
+                messages.append(last["choices"][0]["message"])
+            form = {"type": "regex", "regex": "[0-9]{2}"}
+            chosen = asked(warm, {"messages": messages[:1], "response_format": form, "max_tokens": 8})
+            assert re.fullmatch("[0-9]{2}", chosen["choices"][0]["message"]["content"])
+            streamed = {"messages": messages[:1], "max_tokens": 1, "stream": True}
+            assert "event: message_stop" in warm.post("/v1/messages", json=streamed).text
+            assert warm.get("/status").json()["running"] == 0
+        assert cached == [0, 64]
+        llm.reset()
+        with client() as cold:
+            alone = asked(cold, {"messages": messages[:-1]})
+        assert alone["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert alone["choices"] == last["choices"]  # with the log probabilities of the likeliest, every digit
