@@ -53,13 +53,8 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/v1/models", **documented("The models there are.", ERRORS, streams=False))
-async def models(request: Request, client_version: str | None = None) -> Response:
-    """With Codex's parameter `client_version` also in the form of its catalogue."""
-    server = server_of(request)
-    document: dict[str, Any] = {"object": "list", "data": [_model(server)]}
-    if client_version is not None:
-        document["models"] = [_codex_entry(server)]
-    return JSONResponse(document)
+async def models(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [_model(server_of(request))]})
 
 
 @router.get("/v1/models/{name:path}", **documented("One model.", ERRORS, streams=False))
@@ -82,24 +77,6 @@ def _model(server: Server) -> dict[str, Any]:
         "context_length": model.context,
         "max_context_length": model.llm.info.context_length,
         "max_model_len": model.context,
-    }
-
-
-def _codex_entry(server: Server) -> dict[str, Any]:
-    efforts = [{"effort": effort, "description": effort} for effort in ("low", "medium", "high")]
-    return {
-        "slug": server.model.name,
-        "display_name": server.model.name,
-        "description": f"{server.model.name} on lucebox",
-        "default_reasoning_level": "medium",
-        "supported_reasoning_levels": efforts,
-        "shell_type": "shell_command",
-        "visibility": "list",
-        "supported_in_api": True,
-        "priority": 0,
-        "context_window": server.model.context,
-        "supports_reasoning_summaries": False,
-        "supports_parallel_tool_calls": True,
     }
 
 
