@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from typing import Any
 
 import openai
 import pytest
@@ -116,6 +118,56 @@ def test_cancel(server: Running) -> None:
     if last.type == "response.failed":  # it may have ended by itself before
         assert last.response.status == "cancelled"
     server.wait_until(running=0)
+
+
+def ended(server: Running, response_id: str) -> Any:
+    """What is polled, once it has ended."""
+    statuses = []
+    for _ in range(200):
+        response = server.openai().responses.retrieve(response_id)
+        statuses.append(response.status)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        time.sleep(0.02)
+    raise AssertionError(statuses)
+
+
+def test_a_response_in_the_background(server: Running) -> None:
+    client = server.openai()
+    asked = {"model": MODEL, "input": "Where is the dog?", "temperature": 0, "max_output_tokens": 12}
+    whole = client.responses.create(**asked)
+    begun = client.responses.create(**asked, background=True)
+    assert begun.status == "queued" and begun.background is True and begun.output == []
+    response = ended(server, begun.id)
+    assert (response.status, response.id, response.output_text) == (whole.status, begun.id, whole.output_text)
+    assert response.usage is not None and response.usage.output_tokens == 12
+    further = client.responses.create(**asked | {"input": "And now?", "previous_response_id": begun.id})
+    assert further.usage is not None and further.usage.input_tokens > response.usage.total_tokens
+
+
+def test_a_response_in_the_background_is_cancelled_or_deleted(server: Running) -> None:
+    client = server.openai()
+    form = {
+        "type": "json_schema",
+        "name": "n",
+        "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 999},
+    }
+    asked = {"model": MODEL, "input": "Count.", "max_output_tokens": 1500, "text": {"format": form}, "background": True}
+    server.wait_until(running=0, waiting=0)
+    begun = client.responses.create(**asked)
+    server.wait_until(running=1)
+    with pytest.raises(openai.BadRequestError, match="no answer to go on from"):
+        client.responses.create(model=MODEL, input="And now?", previous_response_id=begun.id)
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    assert client.responses.retrieve(begun.id).status == "cancelled"
+    deleted = client.responses.create(**asked)
+    client.responses.delete(deleted.id)
+    server.wait_until(running=0, waiting=0)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(deleted.id)
+    for wrong in ({"stream": True}, {"store": False}):
+        with pytest.raises(openai.BadRequestError, match="background"):
+            client.responses.create(**asked, **wrong)
 
 
 def test_an_overflow_is_an_event_of_the_stream(server: Running) -> None:

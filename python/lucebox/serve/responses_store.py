@@ -19,11 +19,11 @@ MAX_KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A response that has ended."""
+    """A response that has ended, or is made in the background."""
 
     document: dict[str, Any]
     messages: list[Message]
-    """Of the whole conversation with it."""
+    """Of the whole conversation with it; empty while it is made."""
     input: str | list[dict[str, Any]]
 
 
@@ -41,6 +41,12 @@ class ResponseStore:
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
 
+    def update(self, kept: Kept) -> None:
+        """Another state of a response; nothing where it was deleted meanwhile."""
+        with self._lock:
+            if kept.document["id"] in self._kept:
+                self._kept[kept.document["id"]] = kept
+
     def find(self, response_id: str) -> Kept | None:
         with self._lock:
             return self._kept.get(response_id)
@@ -54,6 +60,19 @@ class ResponseStore:
         if (kept := self.find(response_id)) is None:
             raise _unknown(response_id)
         return kept
+
+    def history(self, response_id: str) -> list[Message]:
+        """The messages to go on from.
+
+        Raises:
+            ApiError: there is none of this id, or it has no end yet.
+        """
+        kept = self.get(response_id)
+        if not kept.messages:
+            raise ApiError(
+                "invalid", f"Response with id {response_id!r} has no answer to go on from.", "previous_response_id"
+            )
+        return kept.messages
 
     def delete(self, response_id: str) -> None:
         """Forgets a response.

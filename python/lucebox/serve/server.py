@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -21,7 +21,7 @@ from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Server", "fitting_slots", "server_of"]
+__all__ = ["Server", "fitting_slots", "ignored_header", "server_of"]
 
 T = TypeVar("T")
 DEFAULT_SLOTS = 4
@@ -37,6 +37,8 @@ class Server:
         self.settings = settings
         self.model = ServedModel(llm, settings)
         self.responses = ResponseStore()
+        self.background: dict[str, asyncio.Task[None]] = {}
+        """Responses that are made though nobody waits for them, by id."""
         self.device_load = load_reader(llm.device_info)
         self.scheduler = Scheduler(
             llm,
@@ -66,7 +68,21 @@ class Server:
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
             self.responses.started(name, exchange)
-        return Streamed(exchange, writer, self.settings.heartbeat, _headers(ignored))
+        return Streamed(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
+
+    def later(
+        self, name: str, requests: Sequence[GenerationRequest], take: Callable[[Exchange], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Queues the requests and has their items taken, whether or not a client is there; by the name they can be
+        cancelled.
+
+        Raises:
+            ApiError: they cannot be queued.
+        """
+        exchange = Exchange(self.scheduler, requests)
+        self.responses.started(name, exchange)
+        self.background[name] = task = asyncio.create_task(take(exchange))
+        task.add_done_callback(lambda _: self.background.pop(name))
 
     def whole(
         self,
@@ -81,7 +97,7 @@ class Server:
             ApiError: they cannot be queued.
         """
         exchange = Exchange(self.scheduler, requests)
-        return Whole(exchange, len(requests), write, error_body, _headers(ignored))
+        return Whole(exchange, len(requests), write, error_body, ignored_header(ignored))
 
 
 def server_of(request: Request) -> Server:
@@ -109,5 +125,6 @@ def fitting_slots(llm: LLM, asked: int | None) -> int:
     return asked
 
 
-def _headers(ignored: Sequence[str]) -> dict[str, str]:
+def ignored_header(ignored: Sequence[str]) -> dict[str, str]:
+    """The header of an answer that names the fields that changed nothing."""
     return {"lucebox-ignored": ", ".join(ignored)} if ignored else {}

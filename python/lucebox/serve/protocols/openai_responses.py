@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -10,8 +12,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lucebox.serve.answer import Answer
 from lucebox.serve.conversation import AnswerFormat, Conversation
-from lucebox.serve.delivery import Failure
+from lucebox.serve.delivery import Exchange, Failure
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, sampling_of
@@ -19,8 +22,9 @@ from lucebox.serve.protocols.kept_reasoning import kept_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
-from lucebox.serve.responses_store import Kept
-from lucebox.serve.server import server_of
+from lucebox.serve.request import Started
+from lucebox.serve.responses_store import Kept, ResponseStore
+from lucebox.serve.server import ignored_header, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
@@ -165,7 +169,7 @@ class ResponsesRequest(Sampled):
     include: list[str] | None = Field(None, description="reasoning.encrypted_content is given; others are not.")
     metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: bool | None = Field(None, description="Answer at once, and keep the response for who fetches it.")
     client_metadata: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
@@ -285,7 +289,11 @@ router = APIRouter()
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.named(body.model)
-    before = server.responses.get(body.previous_response_id).messages if body.previous_response_id else []
+    if body.background and (body.stream or body.store is False):
+        raise ApiError(
+            "invalid", "a response in the background is fetched: it is stored, and not streamed", "background"
+        )
+    before = server.responses.history(body.previous_response_id) if body.previous_response_id else []
     conversation, sampling = conversation_of(body, before), sampling_of(body)
     limits = Limits(body.max_output_tokens)
     hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
@@ -296,16 +304,38 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     history = conversation.messages[1:] if body.instructions else conversation.messages
     writer = ResponseWriter(sent, model, namespaces)
     if body.store is not False:
-        writer.keep = lambda document, turn: server.responses.put(Kept(document, [*history, turn], sent["input"]))
+        keep = server.responses.update if body.background else server.responses.put
+        writer.keep = lambda document, turn: keep(Kept(document, [*history, turn], sent["input"]))
     try:
         requests = await server.prepared(lambda: server.model.chat(conversation, sampling, limits, "/v1/responses"))
     except ApiError as error:
         if body.stream and error.kind == "too_long":  # Codex looks for it in the stream only
             return Failure(writer, error)
         raise
+    if body.background:
+        pending = writer.pending(has_started=False)
+        server.later(writer.id, requests, partial(_make, server.responses, writer, sent["input"]))
+        server.responses.put(Kept(pending, [], sent["input"]))
+        return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
         return server.stream(requests, writer, ignored, name=writer.id)
     return server.whole(requests, writer.whole, openai_body, ignored)
+
+
+async def _make(
+    store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], exchange: Exchange
+) -> None:
+    """A response in the background: what is kept of it says how far it has come."""
+    answer = Answer()
+    try:
+        while not exchange.is_over:
+            for _, item in await exchange.get():
+                answer.take(item)
+                if isinstance(item, Started):
+                    store.update(Kept(writer.pending(has_started=True), [], sent))
+        writer.whole([answer])  # keeps it
+    except ApiError as error:
+        store.update(Kept(writer.failed(error, answer), [], sent))
 
 
 @router.get("/v1/responses/{response_id}", **documented("A response that was kept.", ERRORS, streams=False))
@@ -322,7 +352,10 @@ async def input_items(response_id: str, request: Request) -> Response:
 
 @router.delete("/v1/responses/{response_id}", **documented("Forgets a response.", ERRORS, streams=False))
 async def delete(response_id: str, request: Request) -> Response:
-    server_of(request).responses.delete(response_id)
+    server = server_of(request)
+    server.responses.delete(response_id)
+    if response_id in server.background:
+        server.responses.cancel(response_id)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -331,5 +364,7 @@ async def cancel(response_id: str, request: Request) -> Response:
     """One that is being streamed ends with response.failed; one that has ended stays as it is."""
     server = server_of(request)
     server.responses.cancel(response_id)
+    if task := server.background.get(response_id):
+        await asyncio.wait([task])  # its next turn is its last
     kept = server.responses.find(response_id)
     return JSONResponse(kept.document if kept else {"id": response_id, "object": "response", "status": "cancelled"})

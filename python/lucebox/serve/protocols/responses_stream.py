@@ -21,6 +21,7 @@ __all__ = ["ResponseWriter"]
 ECHOED: dict[str, Any] = {  # fields of a request that its response repeats, and what they are where it has none
     "instructions": None,
     "max_output_tokens": None,
+    "background": False,
     "metadata": {},
     "parallel_tool_calls": True,
     "previous_response_id": None,
@@ -89,15 +90,20 @@ class ResponseWriter:
         return ended + self._event(kind, response=document)
 
     def fail(self, error: ApiError) -> bytes:
-        told = openai_error(error)["error"]
-        status = "cancelled" if error.kind == "cancelled" else "failed"
-        document = self._document(status, self._items)
-        document["error"] = {"code": told["code"] or "server_error", "message": told["message"]}
-        return self._event("response.failed", response=document)
+        return self._event("response.failed", response=self._failed_document(error, self._items))
+
+    # --- whole
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        answer = answers[0]
-        return self._finished_document(answer, [self._item(block, _new_id(block)) for block in answer.blocks])
+        return self._finished_document(answers[0], self._items_of(answers[0]))
+
+    def pending(self, *, has_started: bool) -> dict[str, Any]:
+        """What is told of a response that is being made."""
+        return self._document("in_progress" if has_started else "queued", [])
+
+    def failed(self, error: ApiError, answer: Answer) -> dict[str, Any]:
+        """A response that has come no further than this answer."""
+        return self._failed_document(error, self._items_of(answer))
 
     # --- items: one is open at a time
 
@@ -141,6 +147,9 @@ class ResponseWriter:
         self._open = None
         return data
 
+    def _items_of(self, answer: Answer) -> list[dict[str, Any]]:
+        return [self._item(block, _new_id(block)) for block in answer.blocks]
+
     def _item(self, block: Block, item_id: str) -> dict[str, Any]:
         match block:
             case Text(text):
@@ -175,9 +184,13 @@ class ResponseWriter:
             "error": None,
             "incomplete_details": None,
             "usage": None,
-            "background": False,
             **self._echo,
         }
+
+    def _failed_document(self, error: ApiError, output: list[dict[str, Any]]) -> dict[str, Any]:
+        told = openai_error(error)["error"]
+        document = self._document("cancelled" if error.kind == "cancelled" else "failed", output)
+        return document | {"error": {"code": told["code"] or "server_error", "message": told["message"]}}
 
     def _finished_document(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
         finished = answer.finished
