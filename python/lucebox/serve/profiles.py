@@ -58,7 +58,8 @@ class Profile:
     sampling: Mapping[str, Values] = field(default_factory=dict)
     """Fields of Sampling for "thinking", "plain" and "tools" requests; the last of them that is there and applies."""
     max_tokens: int = 16384
-    """Of an answer, where the request does not say."""
+    """Of an answer, where the request does not say; where no card does, what keeps a model that repeats itself from
+    filling a long context."""
     most_tokens: int = 16384
     """The longest answer that the model card recommends, for the highest effort."""
     reply_tokens: int = 512
