@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 
+import anthropic
+import openai
 import pytest
 from lucebox import HubError, catalog
 from running import Running, started
@@ -48,3 +52,62 @@ def test_a_conversation_reuses_what_it_began_with(server: Running) -> None:
     assert one.usage is not None and two.usage is not None and two.usage.prompt_tokens_details is not None
     cached = two.usage.prompt_tokens_details.cached_tokens or 0
     assert one.usage.prompt_tokens - 64 <= cached < two.usage.prompt_tokens
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+GREEDY = {"model": NAME, "temperature": 0, "max_tokens": 64}
+
+
+def test_tools_and_forms(server: Running) -> None:
+    """Its template knows of no tools: their list, the call and its result are written out."""
+    client = server.openai()
+    tool = {"type": "function", "function": {"name": "capital", "description": "Looks up.", "parameters": CITY}}
+    called = client.chat.completions.create(
+        messages=ASK, tools=[tool], tool_choice="required", parallel_tool_calls=False, **GREEDY
+    )
+    message = called.choices[0].message
+    assert message.tool_calls is not None
+    (call,) = message.tool_calls
+    assert json.loads(call.function.arguments).keys() == {"city"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "The capital of France is Paris."}
+    turns = [*ASK, message.model_dump(exclude_none=True), result]
+    after = client.chat.completions.create(messages=turns, tools=[tool], tool_choice="none", **GREEDY)
+    assert "Paris" in (after.choices[0].message.content or "")
+
+    theirs = {"name": "capital", "description": "Looks up.", "input_schema": CITY}
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    with server.anthropic().messages.stream(
+        model=NAME, messages=ASK, tools=[theirs], tool_choice=choice, max_tokens=64, extra_body={"temperature": 0}
+    ) as stream:
+        blocks = stream.get_final_message().content
+    (use,) = [block for block in blocks if block.type == "tool_use"]
+    assert use.input == json.loads(call.function.arguments)
+
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": CITY, "strict": True}}
+    answer = client.chat.completions.create(messages=ASK, response_format=form, **GREEDY)
+    assert json.loads(answer.choices[0].message.content or "") == {"city": "Paris"}
+
+
+def test_clients_that_leave_and_clients_that_ask_too_much(server: Running) -> None:
+    async def leave() -> None:
+        stream = await server.async_openai().chat.completions.create(
+            model=NAME, messages=ASK, stream=True, max_tokens=900, extra_body={"ignore_eos": True}
+        )
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+
+    asyncio.run(leave())
+    record = server.wait_until(running=0, waiting=0)["requests"][-1]
+    assert record["outcome"] == "cancelled" and record["generated_tokens"] < 900
+    long = [{"role": "user", "content": "word " * 2000}]
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 1024 tokens"):
+        server.openai().chat.completions.create(messages=long, **GREEDY)
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+        server.anthropic().messages.create(model=NAME, messages=long, max_tokens=64)
