@@ -7,9 +7,12 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
+from lucebox import LLM
 from running import ASK, MODEL, Running
+from tolerances import check
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
 TOOL = {
@@ -217,6 +220,45 @@ def test_completion(server: Running) -> None:
     assert "".join(chunk.choices[0].text for chunk in stream) == choice.text
     echoed = client.completions.create(model=MODEL, prompt="The dog", temperature=0, echo=True)
     assert echoed.choices[0].text == "The dog" + choice.text
+
+
+def test_a_prompt_with_its_probabilities(server: Running) -> None:
+    """As evaluation harnesses ask for them: of each token after the first, with the likeliest."""
+    client = server.openai()
+    text = "Once upon a time there was a small dog. " * 9
+    asked = {"model": MODEL, "prompt": text, "temperature": 0, "echo": True, "logprobs": 2}
+    (choice,) = client.completions.create(**asked, max_tokens=0).choices
+    assert (choice.text, choice.finish_reason) == (text, "length")
+    with LLM(MODEL, context=512, threads=1) as llm:
+        ids, (session,) = llm.ids(text), llm.sessions(1)
+        rows = []
+        for start in range(0, len(ids), 64):  # as the server cuts it, so that the logits have the same bits
+            rows.append(session.append(ids[start : start + 64])[0])
+            session.commit(list(range(len(rows[-1]))))
+    assert len(rows) > 1
+    logits = np.concatenate(rows).astype(np.float64)
+    expected = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    assert choice.logprobs is not None
+    scores, tops = choice.logprobs.token_logprobs or [], choice.logprobs.top_logprobs or []
+    assert "".join(choice.logprobs.tokens or []) == text
+    assert scores[0] is None and tops[0] is None and len(scores) == len(tops) == len(ids)
+    check("logprob", scores[1:], expected[np.arange(len(ids) - 1), ids[1:]])
+    best = [max(top.values()) for top in tops[1:]]
+    check("logprob", best, expected[:-1].max(axis=1))
+    assert all(len(top) == 2 for top in tops[1:])
+
+    (longer,) = client.completions.create(**asked, max_tokens=3).choices
+    assert longer.logprobs is not None
+    assert (longer.logprobs.token_logprobs or [])[: len(ids)] == scores
+    plain = client.completions.create(model=MODEL, prompt=text, temperature=0, max_tokens=3, logprobs=2).choices[0]
+    assert longer.text == text + plain.text and plain.logprobs is not None
+    assert (longer.logprobs.tokens or [])[len(ids) :] == plain.logprobs.tokens
+    chunks = list(client.completions.create(**asked, max_tokens=3, stream=True))
+    streamed = [t for c in chunks if (found := c.choices[0].logprobs) for t in found.token_logprobs or []]
+    assert streamed == longer.logprobs.token_logprobs
+    assert "".join(chunk.choices[0].text for chunk in chunks) == longer.text
+    with pytest.raises(openai.BadRequestError, match="without echo"):
+        client.completions.create(model=MODEL, prompt=text, max_tokens=0)
 
 
 def test_completions_of_several_prompts(server: Running) -> None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lucebox.results import TokenLogprob
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
-from lucebox.serve.request import Finished, Item, Started
+from lucebox.serve.request import Finished, Item, PromptToken, Started
 
 __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
 
@@ -37,6 +37,7 @@ class Answer:
     """Blocks in the order they were written, and what is known of the generation."""
 
     blocks: list[Block] = field(default_factory=list)
+    prompt: list[PromptToken] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     started: Started | None = None
@@ -54,6 +55,8 @@ class Answer:
                 self.calls[index].arguments += delta
             case Warning(text):
                 self.warnings.append(text)
+            case PromptToken():
+                self.prompt.append(item)
             case TokenLogprob():
                 self.logprobs.append(item)
             case Started():

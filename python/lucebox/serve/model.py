@@ -110,7 +110,14 @@ class ServedModel:
         return _reported(lambda: self._chat(conversation, sampling, limits, endpoint, n))
 
     def complete(
-        self, prompt: str | Sequence[int], sampling: Mapping[str, Any], limits: Limits, endpoint: str, n: int = 1
+        self,
+        prompt: str | Sequence[int],
+        sampling: Mapping[str, Any],
+        limits: Limits,
+        endpoint: str,
+        n: int = 1,
+        *,
+        scores_prompt: bool = False,
     ) -> list[GenerationRequest]:
         """n continuations of a text.
 
@@ -123,7 +130,10 @@ class ServedModel:
         base = Sampling(
             **{"temperature": 1.0, **sampling}, max_tokens=self._length(len(ids), limits.max_tokens), stop=limits.stop
         )
-        return [GenerationRequest(ids, each, endpoint=endpoint) for each in _reported(lambda: self._seeded(base, n))]
+        return [
+            GenerationRequest(ids, each, endpoint=endpoint, scores_prompt=scores_prompt)
+            for each in _reported(lambda: self._seeded(base, n))
+        ]
 
     def _prompt(self, conversation: Conversation) -> tuple[str, Ids]:
         template, profile, thinking = self.llm.chat_template, self.profile, conversation.thinking

@@ -12,7 +12,7 @@ from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
 
-__all__ = ["Failed", "Finished", "GenerationRequest", "Ids", "Item", "Started", "StopReason"]
+__all__ = ["Failed", "Finished", "GenerationRequest", "Ids", "Item", "PromptToken", "Started", "StopReason"]
 
 Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
@@ -31,6 +31,8 @@ class GenerationRequest:
     budget: Budget | None = None
     endpoint: str = ""
     """For the records."""
+    scores_prompt: bool = False
+    """Give out the prompt's tokens too, with what sampling.logprobs asks for of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,15 @@ class Started:
 
     prompt_tokens: int
     cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of the prompt; like TokenLogprob, but nothing can be said of the first."""
+
+    id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +71,4 @@ class Failed:
     error: ApiError
 
 
-Item: TypeAlias = Started | Event | TokenLogprob | Finished | Failed
+Item: TypeAlias = Started | Event | PromptToken | TokenLogprob | Finished | Failed

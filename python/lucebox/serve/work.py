@@ -15,6 +15,7 @@ from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.channel import Sink
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta
 from lucebox.serve.prefix_cache import PrefixCache
+from lucebox.serve.prompt_scores import scored_prefill
 from lucebox.serve.request import Finished, GenerationRequest, Ids, Started, StopReason
 from lucebox.text import StopMatcher, StreamDecoder
 
@@ -55,7 +56,10 @@ class Work:
         self.prefill_s = self.decode_s = 0.0
         self.n_prompt = len(request.ids)
         self.n_generated = 0
-        self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
+        if request.scores_prompt:
+            self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
+        else:
+            self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
         self.cached = self._n_done = next(self._prefill)  # from the slot or the cache
         self._ids: Ids = np.empty(self.n_prompt + (request.sampling.max_tokens or 0), np.int32)
         self._ids[: self.n_prompt] = request.ids
@@ -84,7 +88,8 @@ class Work:
         if self.is_prefilling:
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start
-            return None
+            wants_more = self.is_prefilling or self._sampling.max_tokens != 0
+            return None if wants_more else self._finished("length", None)
         reason = self._decode()
         self.decode_s += time.perf_counter() - start
         return reason and self._finished(*reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lucebox.results import TokenLogprob
 from lucebox.serve.protocols.body import Body, Ignored
-from lucebox.serve.request import Finished
+from lucebox.serve.request import Finished, PromptToken
 from lucebox.text import Tokenizer
 
 __all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "timings", "usage"]
@@ -64,11 +64,15 @@ class LogprobWriter:
             for t in tokens
         ]
 
-    def completion(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def completion(self, tokens: Sequence[PromptToken | TokenLogprob]) -> dict[str, Any]:
+        """Of the first token of a prompt there is nothing to say: null."""
         return {
             "tokens": [self._text(t.id) for t in tokens],
-            "token_logprobs": [max(t.logprob, LEAST) for t in tokens],
-            "top_logprobs": [{self._text(id): max(value, LEAST) for id, value in t.top} for t in tokens],
+            "token_logprobs": [None if t.logprob is None else max(t.logprob, LEAST) for t in tokens],
+            "top_logprobs": [
+                None if t.logprob is None else {self._text(id): max(value, LEAST) for id, value in t.top}
+                for t in tokens
+            ],
             "text_offset": [],
         }
 

@@ -21,7 +21,7 @@ from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Name, SampledMore, Stop, sampling_of, stops_of
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, timings, usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.request import Finished, GenerationRequest, Item
+from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
@@ -36,7 +36,7 @@ class CompletionRequest(SampledMore):
     prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one prompt or several.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1, description="16 where it is absent.")
+    max_tokens: int | None = Field(None, ge=0, description="16 where it is absent; 0 only with echo.")
     stop: Stop | list[Stop] | None = None
     n: int | None = Field(None, ge=1, le=16)
     echo: bool | None = Field(None, description="The prompt in front of each text.")
@@ -75,7 +75,7 @@ class CompletionWriter:
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage is True
         self._with_logprobs = body.logprobs is not None
         self._logprobs = logprobs
-        self._pending: list[list[TokenLogprob]] = [[] for _ in heads]
+        self._pending: list[list[PromptToken | TokenLogprob]] = [[] for _ in heads]
         self._finished: list[Finished] = []
 
     def open(self) -> bytes:
@@ -85,7 +85,7 @@ class CompletionWriter:
         match item:
             case TextDelta(text):
                 return self._chunk(index, text)
-            case TokenLogprob():
+            case PromptToken() | TokenLogprob():
                 self._pending[index].append(item)
             case Finished():
                 self._finished.append(item)
@@ -104,7 +104,9 @@ class CompletionWriter:
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         finished = [answer.finished for answer in answers if answer.finished is not None]
         choices = [
-            self._choice(i, self._echoed[i] + answer.text, answer.logprobs, finish_reason(finished[i]))
+            self._choice(
+                i, self._echoed[i] + answer.text, [*answer.prompt, *answer.logprobs], finish_reason(finished[i])
+            )
             for i, answer in enumerate(answers)
         ]
         return {**self._head, "choices": choices, "usage": usage(finished), "timings": timings(finished[0])}
@@ -116,7 +118,9 @@ class CompletionWriter:
             chunk["usage"] = None
         return sse(chunk)
 
-    def _choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], reason: str | None) -> dict[str, Any]:
+    def _choice(
+        self, index: int, text: str, tokens: Sequence[PromptToken | TokenLogprob], reason: str | None
+    ) -> dict[str, Any]:
         logprobs = self._logprobs.completion(tokens) if self._with_logprobs else None
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
@@ -128,8 +132,8 @@ router = APIRouter()
 async def completions(body: CompletionRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.named(body.model)
-    if body.echo and body.logprobs is not None:
-        raise ApiError("invalid", "echo cannot be had together with logprobs", "echo")
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError("invalid", "max_tokens is 0, which leaves nothing to answer without echo", "max_tokens")
     requests, heads = await server.prepared(lambda: _prepared(server, body))
     writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
     if body.stream:
@@ -142,11 +146,15 @@ def _prepared(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
     sampling = sampling_of(body)
     if body.logprobs is not None:
         sampling["logprobs"] = body.logprobs
-    limits = Limits(body.max_tokens or DEFAULT_MAX_TOKENS, stops_of(body.stop))
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    limits = Limits(max_tokens, stops_of(body.stop))
+    scores_prompt = body.echo is True and body.logprobs is not None
     requests: list[GenerationRequest] = []
     heads: list[str] = []
     for prompt in prompts_of(body):
-        some = server.model.complete(prompt, sampling, limits, "/v1/completions", body.n or 1)
+        some = server.model.complete(
+            prompt, sampling, limits, "/v1/completions", body.n or 1, scores_prompt=scores_prompt
+        )
         text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
         requests += some
         heads += [text if body.echo else ""] * len(some)
