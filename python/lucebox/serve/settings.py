@@ -35,7 +35,7 @@ class ServeSettings:
     alias: tuple[str, ...] = ()
     """A further model name that clients may ask for; a pattern such as "claude-*" is allowed, "*" takes every name."""
     profile: str | None = None
-    """A JSON file with fields that replace those of the model's profile (docs/server.md). None: none."""
+    """A JSON file with fields that replace those of the model's profile (docs/structured_output.md). None: none."""
     slots: int | None = None
     """Requests computed in turns, each with a context of its own. None: 4, or what fits in memory if that is less."""
     prefix_cache: int = 2 << 30

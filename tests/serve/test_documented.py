@@ -1,0 +1,57 @@
+"""docs/server.md names the fields that act and those that are ignored, and the flags: no more and no fewer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from lucebox.serve.protocols.anthropic import MessagesRequest
+from lucebox.serve.protocols.body import Body
+from lucebox.serve.protocols.openai_chat import ChatRequest
+from lucebox.serve.protocols.openai_completions import CompletionRequest
+from lucebox.serve.protocols.openai_responses import ResponsesRequest
+from lucebox.serve.settings import ServeSettings
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
+FIELDS, IGNORED = re.findall(r"(?:^\|.*\|\n)+", TEXT, re.M)[1:3]
+COLUMNS = {
+    "chat": ChatRequest,
+    "completions": CompletionRequest,
+    "responses": ResponsesRequest,
+    "messages": MessagesRequest,
+}
+# What is asked, and fields with one value that changes nothing, which the text names.
+ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation"}
+
+
+def names(text: str) -> set[str]:
+    return {name.partition(".")[0] for name in re.findall(r"`([a-z_.]+)`", text)}
+
+
+def ignored(body: type[Body]) -> set[str]:
+    extras = {name: info.json_schema_extra for name, info in body.model_fields.items()}
+    return {name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("x-ignored")}
+
+
+@pytest.mark.parametrize("protocol", COLUMNS)
+def test_fields(protocol: str) -> None:
+    body, column = COLUMNS[protocol], [*COLUMNS].index(protocol) + 2
+    cells = [row.split("|") for row in FIELDS.splitlines()]
+    assert cells[0][column].strip() == protocol
+    said: set[str] = set()
+    for row in cells[2:]:
+        says_same = row[column].strip().startswith("the same")
+        said |= names(row[2] if says_same else "") | names(row[column])
+    assert said - {"allowed_tools", *FORMS} == set(body.model_fields) - ignored(body) - ELSEWHERE
+    (line,) = [row for row in IGNORED.splitlines() if row.startswith(f"| {protocol} |")]
+    assert names(line) - {"tools"} == ignored(body)
+
+
+FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values
+
+
+def test_flags() -> None:
+    said = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "threads"}
+    assert said == {field.name.replace("_", "-") for field in fields(ServeSettings)}
