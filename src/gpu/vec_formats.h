@@ -2,8 +2,8 @@
 // vec_plain.h, vec_runs.h and vec_half_runs.h; what those of quantised types share is here. A format has
 //   kValues  of a row in one piece: 16 bytes of codes and what belongs to them
 //   Piece    those bytes, in registers
-//   Rows     where a thread's pieces of one weight row lie: read(ahead) is the piece `ahead` further, advance(n) goes
-//            on by n rows
+//   Rows     where a thread's pieces of one weight row lie: read(ahead) is the piece `ahead` further, advance() goes
+//            on to the team's next row
 //   X        the values of x that a piece meets, in registers for the whole launch
 //   dot      of a piece with its X
 #pragma once
@@ -12,11 +12,6 @@
 #include "quant/planes.h"
 
 namespace lb::gpu {
-
-// The place of one row in plane i of a weight matrix.
-LB_DEVICE const uint8_t* plane_row(const void* w, const quant::PlaneLayout& layout, int i, int row) {
-  return static_cast<const uint8_t*>(w) + layout.offset[i] + size_t(row) * layout.row_bytes[i];
-}
 
 // One entry of each of several planes, in registers.
 template <class First, class... Rest>
@@ -37,6 +32,10 @@ LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
   }
 }
 
+LB_DEVICE const uint8_t* plane(const VecProduct& product, int i) {
+  return i == 0 ? product.w : product.w + product.offset[i - 1] * quant::kPlaneAlignment;
+}
+
 // The rows of a quantised type: a thread reads one of Entries from each plane for a piece of kValues. Where an entry
 // has more than a piece's share of its plane, neighbours read the same one.
 template <DType kType, int kValues, class... Entries>
@@ -44,25 +43,21 @@ struct PlaneRows {
   using Piece = Parts<Entries...>;
   static constexpr int kPlanes = sizeof...(Entries);
   const uint8_t* planes[kPlanes] = {};
-  int row_bytes[kPlanes] = {};
 
   PlaneRows() = default;
-  LB_DEVICE PlaneRows(const void* w, int n_out, int n_in, int row, int piece) {
-    const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
+  LB_DEVICE PlaneRows(const LinearVec& p, int product, int row, int piece) {
     LB_UNROLL
-    for (int i = 0; i < kPlanes; ++i) {
-      row_bytes[i] = int(layout.row_bytes[i]);
-      planes[i] = plane_row(w, layout, i, row) + piece / sharers(i) * entry_bytes(i);
-    }
+    for (int i = 0; i < kPlanes; ++i)
+      planes[i] = plane(p.products[product], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
   }
   LB_DEVICE Piece read(int ahead) const {  // ahead: a multiple of 32
     Piece piece;
     read_parts<0>(piece, ahead);
     return piece;
   }
-  LB_DEVICE void advance(int n) {
+  LB_DEVICE void advance(const LinearVec& p) {
     LB_UNROLL
-    for (int i = 0; i < kPlanes; ++i) planes[i] += long(n) * row_bytes[i];
+    for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
 
  private:
@@ -95,8 +90,8 @@ struct RoundedX {
   int high[kWords] = {}, low[kBits == 16 ? kWords : 1] = {};
   float scale = 0, sum = 0;
 
-  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
-    const long first = long(row) * p.group.products[0].n_in + long(piece) * kValues;
+  LB_DEVICE void read(const LinearVec& p, int row, int piece) { read(p, (long(row) * p.row_pieces + piece) * kValues); }
+  LB_DEVICE void read(const LinearVec& p, long first) {
     LB_UNROLL
     for (int i = 0; i < kWords; i += 4) {
       copy(high + i, p.x.high + first + 4 * i);

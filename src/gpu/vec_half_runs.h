@@ -41,7 +41,7 @@ struct RoundedX64 {
   LB_DEVICE void read(const LinearVec& p, int row, int piece) {
     const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
     LB_UNROLL
-    for (int i = 0; i < 2; ++i) halves[i].read(p, row, 2 * piece + i);
+    for (int i = 0; i < 2; ++i) halves[i].read(p, (long(row) * p.row_pieces + piece) * 64 + 32 * i);
     LB_UNROLL
     for (int i = 0; i < 4; ++i) sums[i] = dot(ones, i);
   }

@@ -13,15 +13,11 @@ struct PlainFormat {
 
   struct Rows {
     const uint8_t* values = nullptr;
-    size_t row_bytes = 0;
     Rows() = default;
-    LB_DEVICE Rows(const void* w, int n_out, int n_in, int row, int piece) {
-      const quant::PlaneLayout layout = quant::plane_layout(kType, n_out, n_in);
-      row_bytes = layout.row_bytes[0];
-      values = plane_row(w, layout, 0, row) + 16 * piece;
-    }
+    LB_DEVICE Rows(const LinearVec& p, int product, int row, int piece)
+        : values(p.products[product].w + long(row) * p.row_bytes[0] + 16 * piece) {}
     LB_DEVICE Piece read(int ahead) const { return load_stream<u32x4>(values + 16 * ahead); }
-    LB_DEVICE void advance(int n) { values += n * row_bytes; }
+    LB_DEVICE void advance(const LinearVec& p) { values += p.n_teams * p.row_bytes[0]; }
   };
 
   struct X {

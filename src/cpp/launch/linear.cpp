@@ -75,7 +75,7 @@ int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 // Threads of a row, and of a block, that leave the fewest idle.
 struct VecShape {
   const char* kernel;
-  int row_threads, threads;
+  int row_pieces, row_threads, threads;
 };
 VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
@@ -86,13 +86,13 @@ VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   const int threads = threads_of(kernel.kernel);
   if (n_pieces <= threads) {
     const int row_threads = up_to(n_pieces, 32);
-    return {kernel.kernel, row_threads, threads / row_threads * row_threads};
+    return {kernel.kernel, n_pieces, row_threads, threads / row_threads * row_threads};
   }
   const int wide_threads = threads_of(kernel.wide_kernel);
   const int row_pieces = wide_threads * kernel.wide_pieces;
   const int passes = (n_pieces + row_pieces - 1) / row_pieces;
   const int row_threads = up_to((n_pieces + passes * kernel.wide_pieces - 1) / (passes * kernel.wide_pieces), 32);
-  return {kernel.wide_kernel, row_threads, wide_threads / row_threads * row_threads};
+  return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
 }
 
 VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
@@ -100,21 +100,43 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
   const VecShape shape = vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target);
   long rows = 0;
   for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
-  const int teams = shape.threads / shape.row_threads;
+  const int n_teams = shape.threads / shape.row_threads;
   const long most = long(target.n_sms) * std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
-  const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + teams - 1) / teams)));
+  const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + n_teams - 1) / n_teams)));
+  // A thread adds up one row of a pass, and steps are eight rows of each team.
+  const int pass_rows = std::min(kVecPassRows, shape.threads) / (8 * n_teams) * (8 * n_teams);
 
-  VecLaunch vec = {.launch = {},
-                   .params = {.group = group, .x = x, .row_threads = shape.row_threads, .first_block = {}}};
+  VecLaunch vec = {.launch = {}, .params = {}};
+  LinearVec& p = vec.params;
+  p.group = group;
+  p.x = x;
+  p.row_threads = shape.row_threads;
+  p.n_teams = n_teams;
+  p.team_factor = ((1 << kVecTeamShift) + shape.row_threads - 1) / shape.row_threads;
+  p.row_pieces = shape.row_pieces;
+  p.pass_rows = pass_rows;
+  std::ranges::fill(p.first_block, n_blocks);
   long before = 0;  // a product's share of the blocks follows its share of the rows; each has at least one
-  for (int i = 0; i < group.n; ++i) {
-    before += group.products[i].n_out;
-    vec.params.first_block[i + 1] = i + 1 + int((n_blocks - group.n) * before / rows);
+  for (int i = 0, block = 0; i < group.n; ++i) {
+    const Linear& op = group.products[i];
+    const quant::PlaneLayout layout = quant::plane_layout(op.type, op.n_out, op.n_in);
+    before += op.n_out;
+    const int end = i + 1 + int((n_blocks - group.n) * before / rows);
+    if (i > 0) p.first_block[i - 1] = block;
+    p.products[i] = {.w = static_cast<const uint8_t*>(op.w),
+                     .offset = {},
+                     .rows = op.n_out / (end - block),
+                     .longer = op.n_out % (end - block)};
+    for (int plane = 0; plane < layout.n_planes; ++plane) {
+      p.row_bytes[plane] = int(layout.row_bytes[plane]);
+      if (plane > 0) p.products[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
+    }
+    block = end;
   }
   vec.launch = checked({.kernel = shape.kernel,
                         .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
                         .block = {static_cast<uint32_t>(shape.threads), 1, 1},
-                        .shared_bytes = size_t(kVecPassRows) * (shape.row_threads / 32) * sizeof(float),
+                        .shared_bytes = size_t(pass_rows) * (shape.row_threads / 32) * sizeof(float),
                         .overlap_previous = true},
                        target, what);
   return vec;

@@ -10,18 +10,33 @@
 
 namespace lb::gpu {
 
-// linear_vec. Of x one form is read: p.group's fp32 rows by plain weights, the rounded ones by quantised weights.
-struct LinearVec {
-  LinearGroup group;
-  RoundedRows x;                      // [rows, n_in]
-  int row_threads;                    // threads that share a weight row: a multiple of 32
-  int first_block[kMaxProducts + 1];  // blocks [first_block[i], first_block[i + 1]) have product i
+// What the blocks of one product must know before they can ask for weights.
+struct VecProduct {
+  const uint8_t* w;                        // its planes
+  uint32_t offset[quant::kMaxPlanes - 1];  // of plane 1 and on, in units of quant::kPlaneAlignment
+  int rows, longer;                        // blocks have `rows` rows each, the first `longer` one more
 };
+
+// linear_vec. Of x one form is read: p.group's fp32 rows by plain weights, the rounded ones by quantised weights.
+// Two lines of 64 bytes (parameters start at byte 16 of one on NVIDIA) hold all that is needed until x is there: a
+// launch has to fetch each line that it reads.
+struct LinearVec {
+  int first_block[kMaxProducts - 1];  // of product 1 and on; those that the group does not have: behind the last block
+  int row_threads, n_teams;           // threads that share a weight row: a multiple of 32; how often a block has them
+  int team_factor;                    // thread * team_factor >> kVecTeamShift is the thread's team
+  int row_pieces;                     // of a row: 16 bytes of the first plane
+  int pass_rows;                      // rows of a block whose sums wait in shared memory at a time
+  int row_bytes[quant::kMaxPlanes];   // of the planes
+  RoundedRows x;                      // [rows, n_in]
+  VecProduct products[kMaxProducts];
+  LinearGroup group;
+};
+inline constexpr int kVecTeamShift = 20;  // exact for up to 1024 threads
 // Threads of a block at most: of the kernels with one piece of a row a thread (two blocks to a multiprocessor), and of
 // the wide ones for longer rows of plain and of quantised weights.
 inline constexpr int kVecThreads = 256;
 inline constexpr int kVecWideThreads = 512;
 inline constexpr int kVecWideQuantThreads = 640;
-inline constexpr int kVecPassRows = 256;  // rows of a block whose sums wait in shared memory at a time
+inline constexpr int kVecPassRows = 256;  // pass_rows at most
 
 }  // namespace lb::gpu
