@@ -35,7 +35,14 @@ struct DeviceAttributes {
 };
 
 // Attributes of a kernel; the numbers are CUDA's and HIP's alike.
-enum KernelAttribute : int { kMaxThreads = 0, kStaticShared = 1, kLocal = 3, kRegisters = 4, kMaxDynamicShared = 8 };
+enum KernelAttribute : int {
+  kMaxThreads = 0,
+  kStaticShared = 1,
+  kLocal = 3,
+  kRegisters = 4,
+  kMaxDynamicShared = 8,
+  kSharedShare = 9  // percent of what L1 and shared memory divide between them
+};
 
 // Layout of CUlaunchAttribute and CUlaunchConfig (CUDA 11.8 to 13).
 struct LaunchAttribute {

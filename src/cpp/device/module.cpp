@@ -26,6 +26,8 @@ Kernel::Kernel(std::shared_ptr<const Module::Loaded> module, std::string name)
                   context().status_of(d.module_kernel, &handle_, module_->module.handle(), name_.c_str()),
                   cat("kernel ", name_, " in ", module_->label));
   max_dynamic_shared_ = attribute(KernelAttribute::kMaxDynamicShared);
+  // A multiprocessor divides its memory anew only while it is empty, so kernels that overlap want the same division.
+  if (context().info().has_overlap) context().call(d.kernel_set_attribute, handle_, KernelAttribute::kSharedShare, 100);
   size_t offset = 0;
   if (d.kernel_parameter) context().status_of(d.kernel_parameter, handle_, 0, &offset, &params_bytes_);
 }
