@@ -1,0 +1,72 @@
+// What the kernels of products with few rows of x (src/gpu/linear_few.h) and their launch functions must agree on. Read
+// by host and device.
+//
+// The outputs of all products of a group are numbered one after another and cut into n_ranges, the inner dimension into
+// n_slices of whole blocks of 256 values. Thread block range * n_slices + slice has one of each; there it has units of
+// 16 outputs and 256 values, numbered with the values fastest, and warp w of those that have any has the units
+// [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of 16 outputs is a piece; it lies in the place of its
+// thread block, at (which 16 outputs) + w.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops/linear.h"
+#include "ops/round_rows.h"
+#include "quant/planes.h"
+
+namespace lb::gpu {
+
+inline constexpr int kFewWarps = 12;  // of 168 registers each
+inline constexpr int kFewThreads = 32 * kFewWarps;
+inline constexpr int kFewValues = 256;
+
+struct LinearFew {
+  LinearGroup group;  // of one type
+  RoundedRows x;
+  float* pieces;                    // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
+  uint32_t* arrived;                // [n_ranges], zero before and after
+  int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
+  int n_outs, n_slices, n_ranges;
+  int range_tiles;  // times 16 outputs that a range has at most
+};
+
+LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
+
+// Of x in shared memory: a row of 16-bit numbers, where neighbouring rows start in different halves of the banks; a
+// row's sums of runs as two 16-bit numbers each; the largest scale of each row.
+LB_FN constexpr int few_row_bytes(int n_blocks) { return n_blocks * kFewValues * 2 + 64; }
+LB_FN constexpr int few_sum_bytes(int n_blocks) { return n_blocks * kFewValues / kRoundRun * 4 + 16; }
+LB_FN constexpr int few_shared_bytes(int tile_rows, int n_blocks) {
+  return tile_rows * (few_row_bytes(n_blocks) + few_sum_bytes(n_blocks) + int(sizeof(float)));
+}
+
+struct FewSlice {
+  int first_block, n_blocks;
+};
+LB_FN constexpr FewSlice few_slice(int n_in, int n_slices, int slice) {
+  const int n = n_in / kFewValues, first = n * slice / n_slices;
+  return {first, n * (slice + 1) / n_slices - first};
+}
+struct FewRange {
+  int first_out, end_out;
+};
+LB_FN constexpr FewRange few_range(const LinearFew& p, int range) {
+  return {int(long(p.n_outs) * range / p.n_ranges), int(long(p.n_outs) * (range + 1) / p.n_ranges)};
+}
+// Which warps of a thread block have units, and which units.
+struct FewUnits {
+  int n_units, n_warps;
+};
+LB_FN constexpr FewUnits few_units(int n_tiles, int n_blocks) {
+  const int n_units = n_tiles * n_blocks;
+  return {n_units, n_units < kFewWarps ? n_units : kFewWarps};
+}
+LB_FN constexpr int few_first_unit(const FewUnits& units, int warp) {
+  return warp < units.n_warps ? units.n_units * warp / units.n_warps : units.n_units;
+}
+LB_FN constexpr int few_warp_of(const FewUnits& units, int unit) {
+  return ((unit + 1) * units.n_warps - 1) / units.n_units;
+}
+
+}  // namespace lb::gpu

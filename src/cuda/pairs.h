@@ -1,0 +1,21 @@
+// Products of 16-bit numbers whose inner dimension may be in any order that both operands share, so that what a lane
+// reads as words goes into a product as it is; from mma.m16n8k16. With g = lane / 4 a lane has four values of each row:
+//   A  r[i] two of row g + 8i, r[2 + i] the other two      B  b[0] two of row g, b[1] the other two
+// Sums are those of byte_matrix.h: for_each_sum.
+#pragma once
+
+namespace lb::gpu {
+
+struct PairsA {
+  uint32_t r[4];
+};
+
+// C[16, 8] += A[16, 16] B[8, 16]^T
+LB_DEVICE void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,346 @@
+// The products of a few rows of x with quantised weights: y = x w^T (+ add).
+//
+// A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
+// lies in shared memory for the whole launch, as 16-bit numbers that each row's largest value has scaled by a power of
+// two; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
+// reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
+// memory as they lie in registers; the block that comes last to a range adds them, in the order of slices and warps, so
+// that the result does not depend on who was last. Weights are asked for before the previous kernel has ended.
+// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
+#pragma once
+
+#include "linear_few_formats.h"
+
+namespace lb::gpu {
+
+struct FewProduct {
+  const void* w;
+  const float* add;
+  float* y;
+  int n_out, first_out;
+};
+// Constant indices keep the parameters where they are.
+LB_DEVICE FewProduct few_product(const LinearFew& p, int out) {
+  const Linear& first = p.group.products[0];
+  FewProduct product = {first.w, first.add, first.y, first.n_out, 0};
+  LB_UNROLL
+  for (int i = 1; i < kMaxProducts; ++i)
+    if (i < p.group.n && out >= p.first_out[i]) {
+      const Linear& other = p.group.products[i];
+      product = {other.w, other.add, other.y, other.n_out, p.first_out[i]};
+    }
+  return product;
+}
+
+// What a thread block has.
+struct FewShare {
+  FewSlice blocks;
+  FewRange outs;
+  FewUnits units;
+  int n_tiles, n_in;
+  LB_DEVICE FewShare(const LinearFew& p, int range, int slice)
+      : blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
+        outs(few_range(p, range)),
+        n_tiles((outs.end_out - outs.first_out + 15) / 16),
+        n_in(p.group.products[0].n_in) {
+    units = few_units(n_tiles, blocks.n_blocks);
+  }
+};
+
+// Where a lane reads: of 16 outputs those of rows lane / 4 and lane / 4 + 8, behind the last the last again.
+template <class Format>
+struct FewCursor {
+  typename Format::Row rows[2];
+  int tile, block;
+
+  LB_DEVICE FewCursor(const LinearFew& p, const FewShare& share, int unit)
+      : tile(unit / share.blocks.n_blocks), block(unit - tile * share.blocks.n_blocks) {
+    find(p, share);
+  }
+  LB_DEVICE void next(const LinearFew& p, const FewShare& share) {
+    if (++block < share.blocks.n_blocks) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) rows[i].next();
+      return;
+    }
+    block = 0;
+    ++tile;
+    find(p, share);
+  }
+
+ private:
+  LB_DEVICE void find(const LinearFew& p, const FewShare& share) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int out = min(share.outs.first_out + tile * 16 + lane() / 4 + 8 * i, share.outs.end_out - 1);
+      const FewProduct product = few_product(p, out);
+      const quant::PlaneLayout layout = quant::plane_layout(Format::kType, product.n_out, share.n_in);
+      rows[i] = typename Format::Row(static_cast<const uint8_t*>(product.w), layout, out - product.first_out,
+                                     share.blocks.first_block + block);
+    }
+  }
+};
+
+// x in shared memory: [kRows] of few_row_bytes, [kRows] of few_sum_bytes, [kRows].
+template <int kRows>
+struct FewX {
+  uint8_t *values, *sums;
+  uint32_t* largest;  // bits of the largest scale of a row
+  int row_bytes, sum_bytes;
+
+  LB_DEVICE FewX(uint8_t* memory, int n_blocks)
+      : values(memory), row_bytes(few_row_bytes(n_blocks)), sum_bytes(few_sum_bytes(n_blocks)) {
+    sums = values + kRows * row_bytes;
+    largest = reinterpret_cast<uint32_t*>(sums + kRows * sum_bytes);
+  }
+  // 2^exponent is 64 to 128 times the largest scale of the row: no value is above 2.
+  LB_DEVICE float power(int row, bool is_inverse) const {
+    const int exponent = max(min(int(load<uint32_t>(largest + row) >> 23), 246), 8) + 7;
+    return quant::float_of(uint32_t(is_inverse ? 254 - exponent : exponent) << 23);
+  }
+};
+
+// A run in the order of the products: for each four values of a half the first pair is 0 and 2, the second 1 and 3.
+template <int kRows>
+LB_DEVICE void put_few_run(const FewX<kRows>& x, int row, int run, const u32x4 (&codes)[2], float scale) {
+  uint8_t* to = x.values + row * x.row_bytes + run / 4 * 256 + run % 4 * 16;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    u32x4 out;
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t word = codes[half][j] ^ 0x80808080u;
+      float v[4];  // 2^23 + 128 + code, as bits
+      LB_UNROLL
+      for (int k = 0; k < 4; ++k)
+        v[k] = (quant::float_of(permute_bytes(word, 0x4b000000u, 0x7650 + k)) - 8388736.0f) * scale;
+      out[2 * half] = pair_bits(to_f16x2(v[0], v[2]));
+      out[2 * half + 1] = pair_bits(to_f16x2(v[1], v[3]));
+    }
+    store(to + j * 64, out);
+  }
+}
+template <int kRows>
+LB_DEVICE void put_few_sum(const FewX<kRows>& x, int row, int run, float sum) {
+  const f16 high = to_f16(sum);
+  uint8_t* to_sum = x.sums + row * x.sum_bytes + run / 8 * 32 + run % 4 * 8 + run % 8 / 4 * 2;
+  store(to_sum, high.bits);
+  store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
+}
+
+// A lane has a run; what is on its way at once hides behind one latency.
+template <bool kHasMin, int kRows>
+LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const FewX<kRows>& x) {
+  constexpr int kAtOnce = 4, kRound = kAtOnce * kFewWarps;
+  const int row_runs = p.group.products[0].n_in / kRoundRun, rows = p.group.products[0].rows;
+  const int n_runs = blocks.n_blocks * (kFewValues / kRoundRun), first_run = blocks.first_block * (kFewValues / kRoundRun);
+  const int segments = (n_runs + 31) / 32, n = kRows * segments;
+  u32x4 codes[kAtOnce][2];
+  float scale[kAtOnce], sum[kAtOnce];
+  const auto read = [&](int first) {
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int item = first + i * kFewWarps, row = item / segments, run = (item - row * segments) * 32 + lane();
+      codes[i][0] = codes[i][1] = {};
+      scale[i] = sum[i] = 0;
+      if (row >= rows || run >= n_runs) continue;
+      const long at = long(row) * row_runs + first_run + run;
+      codes[i][0] = load<u32x4>(p.x.high + at * kRoundRun);
+      codes[i][1] = load<u32x4>(p.x.high + at * kRoundRun + 16);
+      scale[i] = load<float>(p.x.scale + at);
+      if constexpr (kHasMin) sum[i] = load<float>(p.x.sum + at);
+    }
+  };
+  const auto find_largest = [&](int first) {
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = (first + i * kFewWarps) / segments;
+      const float most = warp_max(scale[i]);
+      if (row < kRows && lane() == 0) atomic_max(x.largest + row, quant::bits_of(most));
+    }
+  };
+  const auto write = [&](int first) {
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int item = first + i * kFewWarps, row = item / segments, run = (item - row * segments) * 32 + lane();
+      if (row >= kRows || run >= n_runs) continue;
+      const float inverse = x.power(row, true);
+      put_few_run(x, row, run, codes[i], scale[i] * inverse);
+      if constexpr (kHasMin) put_few_sum(x, row, run, sum[i] * inverse);
+    }
+  };
+  read(warp());
+  find_largest(warp());
+  LB_UNROLL_BY(1)
+  for (int first = kRound; first < n; first += kRound) {
+    read(first + warp());
+    find_largest(first + warp());
+  }
+  block_barrier();
+  if (n > kRound) read(warp());  // again
+  write(warp());
+  LB_UNROLL_BY(1)
+  for (int first = kRound; first < n; first += kRound) {
+    read(first + warp());
+    write(first + warp());
+  }
+}
+
+// The sums of 16 outputs, as for_each_sum has them.
+template <class Format, int kRows>
+struct FewSums {
+  static constexpr int kTiles = kRows / 8;
+  float v[kTiles][4] = {};
+
+  LB_DEVICE void add(const typename Format::Unit& unit, const FewX<kRows>& x, int block) {
+    const typename Format::Fields fields(unit);
+    float sums[kTiles][4] = {};
+    const uint8_t* from = x.values + lane() / 4 * x.row_bytes + block * (kFewValues * 2) + lane() % 4 * 16;
+    LB_UNROLL
+    for (int part = 0; part < 2; ++part) {
+      const typename Format::Scales scales(fields, part);
+      LB_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        PairsA a[2];
+        Format::expand(a, unit, scales, part, word);
+        LB_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const u32x4 b = load<u32x4>(from + tile * 8 * x.row_bytes + part * 256 + word * 64);
+          multiply_pairs(sums[tile], a[0], b[0], b[1]);
+          multiply_pairs(sums[tile], a[1], b[2], b[3]);
+        }
+      }
+    }
+    const uint8_t* from_sums = x.sums + lane() / 4 * x.sum_bytes + block * 32 + lane() % 4 * 8;
+    LB_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(fields.scale(i), sums[tile][n], v[tile][n]); });
+      if constexpr (Format::kHasMin) {
+        float mins[4] = {};
+        const u32x2 b = load<u32x2>(from_sums + tile * 8 * x.sum_bytes);
+        multiply_pairs(mins, fields.mins(), b[0], b[1]);
+        for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(-fields.min(i), mins[n], v[tile][n]); });
+      }
+    }
+  }
+  // [kTiles, 32 lanes, 4]
+  LB_DEVICE void put(const FewX<kRows>& x, float* to) {
+    LB_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      f32x4 out;
+      for_each_sum([&](int, int row, int, int, int n) {
+        out[n] = v[tile][n] * x.power(tile * 8 + row, false);
+        v[tile][n] = 0;
+      });
+      store(to + (tile * 32 + lane()) * 4, out);
+    }
+  }
+};
+
+// Where the pieces of 16 outputs lie: the first of a slice, and how many.
+struct FewPieces {
+  int first, n;
+};
+
+// The sums of a range, from the pieces of all slices; a warp has 16 outputs at a time.
+template <int kRows>
+LB_DEVICE void sum_few_pieces(const LinearFew& p, int range, FewPieces* pieces) {
+  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
+  const FewRange outs = few_range(p, range);
+  const int n_tiles = (outs.end_out - outs.first_out + 15) / 16;
+  for (int i = thread_id(); i < n_tiles * p.n_slices; i += n_threads()) {
+    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
+    const int n_blocks = few_slice(p.group.products[0].n_in, p.n_slices, slice).n_blocks;
+    const FewUnits units = few_units(n_tiles, n_blocks);
+    const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
+    pieces[i] = {tile + first, last - first + 1};
+  }
+  block_barrier();
+  const int place = few_pieces(p.range_tiles);
+  for (int of = warp(); of < n_tiles; of += kFewWarps) {
+    f32x4 sums[kTiles] = {};
+    int slice = 0, piece = 0;
+    FewPieces some = pieces[of * p.n_slices];
+    while (slice < p.n_slices) {
+      f32x4 more[kAtOnce][kTiles] = {};
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (slice == p.n_slices) continue;
+        const long at = long(range * p.n_slices + slice) * place + some.first + piece;
+        LB_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile)
+          more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
+        if (++piece < some.n) continue;
+        piece = 0;
+        if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
+      }
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce * kTiles * 4; ++i) sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
+    }
+    FewProduct products[2];
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) products[i] = few_product(p, outs.first_out + of * 16 + lane() / 4 + 8 * i);
+    LB_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile)
+      for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
+        const int out = outs.first_out + of * 16 + of_16, row = tile * 8 + row_of_8;
+        if (out >= outs.end_out || row >= p.group.products[0].rows) return;
+        const long at = long(row) * products[i].n_out + out - products[i].first_out;
+        products[i].y[at] = products[i].add != nullptr ? sums[tile][n] + products[i].add[at] : sums[tile][n];
+      });
+  }
+}
+
+template <class Format, int kRows, int kAhead>
+LB_DEVICE void linear_few(const LinearFew& p) {
+  const int range = block_id() / p.n_slices, slice = block_id() - range * p.n_slices;
+  const FewShare share(p, range, slice);
+  const FewX<kRows> x(dynamic_shared<uint8_t>(), share.blocks.n_blocks);
+  int unit = few_first_unit(share.units, warp());
+  const int end = few_first_unit(share.units, warp() + 1);
+
+  FewCursor<Format> ahead(p, share, min(unit, share.units.n_units - 1));
+  int tile = ahead.tile, block = ahead.block;
+  typename Format::Unit units[kAhead];
+  LB_UNROLL
+  for (int i = 0; i < kAhead; ++i)
+    if (unit + i < end) {
+      units[i].read(ahead.rows);
+      ahead.next(p, share);
+    }
+  if (thread_id() < kRows) store(x.largest + thread_id(), 0u);
+  block_barrier();
+  dependents_may_launch();
+  wait_for_previous();
+  bring_few_x<Format::kHasMin>(p, share.blocks, x);
+  block_barrier();
+
+  FewSums<Format, kRows> sums;
+  float* pieces = p.pieces + long(block_id()) * few_pieces(p.range_tiles) * kRows * 16;
+  while (unit < end) {
+    LB_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (unit >= end) break;
+      sums.add(units[i], x, block);
+      if (unit + kAhead < end) {
+        units[i].read(ahead.rows);
+        ahead.next(p, share);
+      }
+      ++unit;
+      if (++block < share.blocks.n_blocks && unit < end) continue;
+      sums.put(x, pieces + (tile + warp()) * kRows * 16);
+      block = 0;
+      ++tile;
+    }
+  }
+
+  LB_SHARED(uint32_t, before, 1);
+  block_barrier();
+  if (thread_id() == 0) before[0] = p.n_slices == 1 ? 0 : atomic_add_ordered(p.arrived + range, 1);
+  block_barrier();
+  if (int(before[0]) != p.n_slices - 1) return;
+  if (thread_id() == 0 && p.n_slices > 1) store(p.arrived + range, 0u);
+  sum_few_pieces<kRows>(p, range, dynamic_shared<FewPieces>());
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,186 @@
+// How the products of few rows read each type, from the planes of quant/planes.h, and make 16-bit operands of it. Of 256
+// values a lane has the runs t = lane % 4 (part 0) and t + 4 (part 1) of two outputs, lane / 4 and lane / 4 + 8. The
+// operands are whole numbers, code times scale, which f16 holds exactly up to 2048; what blocks of 256 share is
+// multiplied in fp32 afterwards. A format has
+//   kHasMin   value = scale * (code * field) - min * field, fields of runs
+//   Row       where an output's planes are; next: 256 values on
+//   Unit      read: what a lane has of 256 values
+//   Fields    scale(i), min(i): of the block, of the i-th output; mins: fields of runs for a product with sums of x
+//   Scales    of a part
+//   expand    word w of a part: [0] values 4w to 4w + 3, [1] those 16 further on; each as 0 and 2, then 1 and 3
+#pragma once
+
+#include "launch/linear_few_shape.h"
+#include "pairs.h"
+
+namespace lb::gpu {
+
+LB_DEVICE f16x2 pair_of(uint32_t bits) { return __builtin_bit_cast(f16x2, bits); }
+LB_DEVICE uint32_t pair_bits(f16x2 pair) { return __builtin_bit_cast(uint32_t, pair); }
+
+// Two numbers below 1024, as bits 0 to 9 and 16 to 25, less `off`: their sums with 1024 are numbers of f16.
+template <int kOff>
+LB_DEVICE f16x2 small_pair(uint32_t bits) {
+  static_assert(kOff == 0 || kOff == 128);
+  return fma2(pair_of(bits | 0x64006400u), pair_of(0x3c003c00u), pair_of(kOff == 0 ? 0xe400e400u : 0xe480e480u));
+}
+LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
+LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
+
+struct FewQ4_K {
+  static constexpr DType kType = DType::kQ4_K;
+  static constexpr bool kHasMin = true;
+
+  struct Row {
+    const uint8_t *codes, *scales;
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+        : codes(w + uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16),
+          scales(w + layout.offset[1] + uint64_t(out) * uint32_t(layout.row_bytes[1]) + block * 16) {}
+    LB_DEVICE void next() {
+      codes += 128;
+      scales += 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    u32x4 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        codes[i][0] = load_stream<u32x4>(rows[i].codes);
+        codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
+        scales[i] = load_cached<u32x4>(rows[i].scales);
+      }
+    }
+  };
+  struct Fields {
+    uint32_t d[2];
+    f16x2 scales[2], min_fields[2];  // of runs t and t + 4
+    LB_DEVICE explicit Fields(const Unit& unit) {
+      const int t = lane() % 4;
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const u32x4& words = unit.scales[i];
+        d[i] = words[0];
+        const uint32_t first = bits_from(t < 3 ? words[1] : words[2], words[2], 12 * t);
+        const uint32_t second = bits_from(t < 2 ? words[2] : words[3], words[3], 12 * t + 16);
+        const uint32_t both = (first & 0xfff) | second << 16;
+        scales[i] = small_pair<0>(both & 0x003f003fu);
+        min_fields[i] = small_pair<0>(both >> 6 & 0x003f003fu);
+      }
+    }
+    LB_DEVICE float scale(int i) const { return to_f32(f16{uint16_t(d[i])}); }
+    LB_DEVICE float min(int i) const { return to_f32(f16{uint16_t(d[i] >> 16)}); }
+    LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
+      const uint32_t a = pair_bits(min_fields[0]), b = pair_bits(min_fields[1]);
+      return {{a, b, a, b}};
+    }
+
+   private:
+    LB_DEVICE static uint32_t bits_from(uint32_t low, uint32_t high, int bit) {
+      return uint32_t((uint64_t(high) << 32 | low) >> (bit & 31));
+    }
+  };
+  // 1024 + code and 1024 + 16 * code, as masks leave them, become code * scale.
+  struct Scales {
+    f16x2 low[2], low_off[2], high[2], high_off[2];
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t pair = pair_bits(fields.scales[i]);
+        low[i] = pair_of(permute_bytes(pair, pair, part ? 0x3232 : 0x1010));
+        low_off[i] = times(low[i], 0xe400e400u);    // -1024
+        high[i] = times(low[i], 0x2c002c00u);       // 1 / 16
+        high_off[i] = times(low[i], 0xd400d400u);  // -64
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t even = unit.codes[i][part][word], odd = even >> 8;
+      a[0].r[i] = scaled((even & 0x000f000fu) | 0x64006400u, scales.low[i], scales.low_off[i]);
+      a[0].r[2 + i] = scaled((odd & 0x000f000fu) | 0x64006400u, scales.low[i], scales.low_off[i]);
+      a[1].r[i] = scaled((even & 0x00f000f0u) | 0x64006400u, scales.high[i], scales.high_off[i]);
+      a[1].r[2 + i] = scaled((odd & 0x00f000f0u) | 0x64006400u, scales.high[i], scales.high_off[i]);
+    }
+  }
+};
+
+// Codes of six bits less 32, a scale of 8 bits for each 16 values: products up to 4096 are rounded to 11 bits.
+struct FewQ6_K {
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t *codes, *upper, *scales, *d;
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+        : codes(w + uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16),
+          upper(w + layout.offset[1] + uint64_t(out) * uint32_t(layout.row_bytes[1]) + block * 64 + lane() % 4 * 8),
+          scales(w + layout.offset[2] + uint64_t(out) * uint32_t(layout.row_bytes[2]) + block * 16 + lane() % 4 * 2),
+          d(w + layout.offset[3] + uint64_t(out) * uint32_t(layout.row_bytes[3]) + block * 2) {}
+    LB_DEVICE void next() {
+      codes += 128;
+      upper += 64;
+      scales += 16;
+      d += 2;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    u32x2 upper[2][2];
+    uint16_t scales[2][2];
+    f16 d[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
+          upper[i][part] = load_stream<u32x2>(rows[i].upper + part * 32);
+          scales[i][part] = load_cached<uint16_t>(rows[i].scales + part * 8);
+        }
+        d[i] = load_cached<f16>(rows[i].d);
+      }
+    }
+  };
+  struct Fields {
+    const Unit& unit;
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
+    LB_DEVICE float scale(int i) const { return to_f32(unit.d[i]); }
+  };
+  // 64 + code, which is a number of f16 with the code in bits 4 to 9, becomes (code - 32) * scale.
+  struct Scales {
+    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t bytes = fields.unit.scales[i][part] ^ 0x8080u;
+        LB_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          scale[i][half] = small_pair<128>(permute_bytes(bytes, 0, half ? 0x4141 : 0x4040));
+          off[i][half] = times(scale[i][half], 0xd600d600u);  // -96
+        }
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = unit.codes[i][part][word];
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = half ? codes : codes << 4, upper = unit.upper[i][part][half] >> 2 * word;
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t bits = (low >> 8 * odd & 0x00f000f0u) | ((upper >> 8 * odd & 0x00030003u) << 8) | 0x54005400u;
+          a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace lb::gpu

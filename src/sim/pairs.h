@@ -1,0 +1,31 @@
+// Products of 16-bit numbers whose inner dimension may be in any order that both operands share. Each lane holds what it
+// holds on a chip (src/cuda/pairs.h).
+#pragma once
+
+namespace lb::gpu {
+
+struct PairsA {
+  uint32_t r[4];
+};
+
+inline void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
+                           sim::Location where = sim::Location::current()) {
+  sim::Warp& warp = *sim::current->warp;
+  float* all_a = warp.a[warp.parity];  // [16, 16]
+  float* all_b = warp.b[warp.parity];  // [8, 16]
+  const auto put = [](float* to, uint32_t pair) {
+    to[0] = to_f32(f16{uint16_t(pair)});
+    to[1] = to_f32(f16{uint16_t(pair >> 16)});
+  };
+  const int row = lane() / 4, k = lane() % 4 * 4;
+  for (int i = 0; i < 4; ++i) put(all_a + (row + i % 2 * 8) * 16 + k + i / 2 * 2, a.r[i]);
+  put(all_b + row * 16 + k, b0);
+  put(all_b + row * 16 + k + 2, b1);
+  const sim::Place place{"multiply_pairs", where};
+  sim::exchange(0, place).of(31, place);  // a whole warp
+  for_each_sum([&](int of_a, int of_b, int, int, int n) {
+    for (int i = 0; i < 16; ++i) c[n] += all_a[of_a * 16 + i] * all_b[of_b * 16 + i];
+  });
+}
+
+}  // namespace lb::gpu
