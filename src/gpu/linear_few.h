@@ -241,6 +241,7 @@ struct FewSums {
 struct FewPieces {
   int first, n;
 };
+static_assert(sizeof(FewPieces) == kFewPieceBytes);
 
 // The sums of a range, from the pieces of all slices; a warp has 16 outputs at a time.
 template <int kRows>

@@ -32,6 +32,9 @@ LB_DEVICE float atomic_add(float* p, float v) {
   // One instruction instead of a compare-and-swap loop: the memory is the device's own.
   [[clang::atomic(no_remote_memory, no_fine_grained_memory, ignore_denormal_mode)]] { return atomic_add_any(p, v); }
 }
+LB_DEVICE uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) {
+  return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
 LB_DEVICE int atomic_max(int* p, int v) { return atomic_max_any(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomic_max_any(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomic_max_any(p, v); }

@@ -42,6 +42,7 @@ inline unsigned long long atomic_add(unsigned long long* p, unsigned long long v
 inline float atomic_add(float* p, float v) {
   return sim::update(p, [v](float x) { return x + v; });
 }
+inline uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) { return atomic_add(p, v); }
 inline int atomic_max(int* p, int v) { return sim::update_max(p, v); }
 inline uint32_t atomic_max(uint32_t* p, uint32_t v) { return sim::update_max(p, v); }
 inline unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return sim::update_max(p, v); }

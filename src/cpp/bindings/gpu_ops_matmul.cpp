@@ -52,7 +52,8 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
     pack.run(RoundRows{.x = on_device, .y = rounded, .rows = int(rows), .n_in = n_in});
   }
   void* scratch = call.out<std::byte>(gpu::linear_batch_scratch_bytes(group, pack.target()));
-  run_in_order(pack, gpu::choose_batch(group, rounded, scratch, pack.target()));
+  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kBatchArrivedBytes));
+  run_in_order(pack, gpu::choose_batch(group, rounded, scratch, arrived, pack.target()));
   std::vector<nb::object> results;
   for (int i = 0; i < group.n; ++i) results.push_back(call.read(group.products[i].y, rows, size_t(n_out[i])));
   return results;
@@ -107,16 +108,19 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   }
   const size_t scratch_bytes = gpu::linear_batch_scratch_bytes(groups[0], pack.target());
   const gpu::Buffer scratch(pack.device(), std::max<size_t>(scratch_bytes, 16));
+  const gpu::Buffer arrived_memory(pack.device(), gpu::kBatchArrivedBytes);
+  pack.stream().fill(arrived_memory.data(), 0, arrived_memory.size());
+  auto* arrived = reinterpret_cast<uint32_t*>(arrived_memory.data());
   const double seconds = time_on_device(pack, replays, tries, [&] {
     for (const LinearGroup& group : groups)
-      run_in_order(pack, gpu::choose_batch(group, rounded_x, scratch.data(), pack.target()));
+      run_in_order(pack, gpu::choose_batch(group, rounded_x, scratch.data(), arrived, pack.target()));
   });
   pack.take_started();
-  const gpu::BatchLaunches batch = gpu::choose_batch(groups[0], rounded_x, scratch.data(), pack.target());
+  const gpu::BatchLaunches batch = gpu::choose_batch(groups[0], rounded_x, scratch.data(), arrived, pack.target());
   nb::dict result;
   result["seconds"] = seconds / sets;
   result["bytes"] = gpu::bytes_of(groups[0]);
-  result["launch"] = gpu::to_string(batch.products[0].tiles);
+  result["launch"] = gpu::to_string(batch.n_few ? batch.few[0].launch : batch.products[0].tiles);
   result["scratch_bytes"] = scratch_bytes;
   return result;
 }

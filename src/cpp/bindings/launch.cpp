@@ -149,7 +149,7 @@ nb::dict choose_batch(const std::string& manifest_json, int n_sms, const std::ve
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
   std::vector<nb::dict> launches;
-  gpu::in_order(gpu::choose_batch(group, {}, nullptr, target),
+  gpu::in_order(gpu::choose_batch(group, {}, nullptr, nullptr, target),
                 [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
   result["launches"] = launches;

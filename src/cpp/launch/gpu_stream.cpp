@@ -24,7 +24,10 @@ GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int 
       stream_(pack_->device()),
       capacity_(capacity),
       scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
-      staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {}
+      arrived_(pack_->device(), gpu::kBatchArrivedBytes),
+      staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {
+  stream_.fill(arrived_.data(), 0, arrived_.size());
+}
 
 std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
   gpu::Buffer buffer(pack_->device(), std::max<size_t>(bytes, 1));
@@ -139,7 +142,7 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
     std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
-    gpu::in_order(gpu::choose_batch(group, x, scratch, target),
+    gpu::in_order(gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target),
                   [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }

@@ -80,6 +80,7 @@ class GpuStream final : public Stream {
   gpu::Stream stream_;
   int capacity_;
   gpu::Buffer scratch_;  // of one op at a time
+  gpu::Buffer arrived_;  // blocks of a product, zero between products
   gpu::Buffer staging_;
   size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for
   gpu::KernelTimer* timer_ = nullptr;  // of time_kernels, while it works

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "launch/linear_few.h"
 #include "launch/linear_warpgroup.h"
 #include "quant/repack.h"
 
@@ -279,13 +280,45 @@ BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const s
   return batch;
 }
 
-BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scratch& scratch, const Target& target) {
+// Where x has 8 bits and the target's pack has a kernel for so few rows.
+std::optional<FewCut> few_cut(const LinearGroup& group, const Target& target) {
+  if (bits_of(group.products[0]) != 8) return {};
+  return cut_for_few(group, target);
+}
+
+FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedRows& x, uint32_t* arrived,
+                     const std::string& what, Scratch& scratch, const Target& target) {
+  FewLaunch few = {};
+  LinearFew& p = few.params;
+  p.group = group;
+  p.x = x;
+  p.arrived = arrived;
+  for (int i = 0; i < group.n; ++i) p.first_out[i + 1] = p.first_out[i] + group.products[i].n_out;
+  p.n_outs = p.first_out[group.n];
+  p.n_slices = cut.n_slices;
+  p.n_ranges = cut.n_ranges;
+  p.range_tiles = cut.range_tiles;
+  const int n_thread_blocks = cut.n_ranges * cut.n_slices;
+  p.pieces = static_cast<float*>(
+      scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * 16));
+  few.launch = checked({.kernel = cut.kernel,
+                        .grid = {uint32_t(n_thread_blocks), 1, 1},
+                        .block = {kFewThreads, 1, 1},
+                        .shared_bytes = cut.shared_bytes,
+                        .overlap_previous = true},
+                       target, what);
+  return few;
+}
+
+BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
+                             const Target& target) {
   LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear_batch] a group has 1 to ", kMaxProducts,
            " products, got ", group.n);
   const std::string what = describe(group);
   const Linear& first = group.products[0];
   LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
   LinearGroup types[kMaxProducts] = {};
+  int n_types = 0;
   BatchLaunches result = {};
   for (const Linear& op : std::span(group.products, group.n)) {
     LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
@@ -293,13 +326,13 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scr
              kInvalid, what, ": the products of a group share x, rows, n_in and activations");
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
     int i = 0;
-    while (i < result.n_products && types[i].products[0].type != op.type) ++i;
-    result.n_products = std::max(result.n_products, i + 1);
+    while (i < n_types && types[i].products[0].type != op.type) ++i;
+    n_types = std::max(n_types, i + 1);
     types[i].products[types[i].n++] = op;
   }
   NarrowForm forms[std::size(result.narrow)];
   const void* narrow[kMaxProducts] = {};
-  for (int i = 0; i < result.n_products; ++i) {
+  for (int i = 0; i < n_types; ++i) {
     const Linear& op = types[i].products[0];
     if (op.type == DType::kF32 || bits_of(op) != 0) continue;
     const NarrowForm form = narrow_form(types[i], target);
@@ -317,10 +350,15 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, Scr
   // The products run one after another, so they share what follows.
   const size_t before = scratch.used;
   size_t most = before;
-  for (int i = 0; i < result.n_products; ++i) {
+  for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
-    result.products[i] = batch_launch(types[i], x, what, scratch, target);
-    result.products[i].params.x16 = narrow[i];
+    if (const std::optional<FewCut> cut = few_cut(types[i], target)) {
+      result.few[result.n_few++] = few_launch(types[i], *cut, x, arrived, what, scratch, target);
+    } else {
+      BatchLaunch& product = result.products[result.n_products++];
+      product = batch_launch(types[i], x, what, scratch, target);
+      product.params.x16 = narrow[i];
+    }
     most = std::max(most, scratch.used);
   }
   scratch.used = most;
@@ -335,9 +373,10 @@ int batch_rounded_bits(const LinearGroup& group) {
   return bits;
 }
 
-BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, const Target& target) {
+BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
+                           const Target& target) {
   Scratch parts = {static_cast<std::byte*>(scratch)};
-  return batch_launches(group, x, parts, target);
+  return batch_launches(group, x, arrived, parts, target);
 }
 
 size_t batch_scratch_at(const Linear& first, int bits) {
@@ -347,13 +386,14 @@ size_t batch_scratch_at(const Linear& first, int bits) {
 bool has_batch(const LinearGroup& group, const Target& target) {
   const int bits = batch_rounded_bits(group), rows = group.products[0].rows;
   return std::ranges::all_of(std::span(group.products, group.n), [&](const Linear& op) {
-    return kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target).has_value();
+    if (kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target)) return true;
+    return bits == 8 && cut_for_few({.products = {op}, .n = 1}, target).has_value();
   });
 }
 
 size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target) {
   Scratch parts = {nullptr};
-  batch_launches(group, {}, parts, target);
+  batch_launches(group, {}, nullptr, parts, target);
   return parts.used;
 }
 

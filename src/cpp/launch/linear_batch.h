@@ -6,6 +6,7 @@
 
 #include "launch/launch.h"
 #include "launch/linear_batch_shape.h"
+#include "launch/linear_few_shape.h"
 #include "launch/target.h"
 
 namespace lb::gpu {
@@ -20,11 +21,17 @@ struct BatchLaunch {
   bool has_sum;
   LinearBatch params;  // of both
 };
-// What makes up a group: x as 16-bit numbers, in the forms that its products read, then a product for each type.
+struct FewLaunch {
+  Launch launch;
+  LinearFew params;
+};
+// What makes up a group: x as 16-bit numbers, in the forms that its products read, then a product for each type, in
+// tiles or of a few rows.
 struct BatchLaunches {
   NarrowLaunch narrow[3];
   BatchLaunch products[kMaxProducts];
-  int n_narrow, n_products;
+  FewLaunch few[kMaxProducts];
+  int n_narrow, n_products, n_few;
 };
 // Calls run(launch, params) for each launch, in the order they have to be started.
 template <class Run>
@@ -35,6 +42,7 @@ void in_order(const BatchLaunches& batch, Run&& run) {
     run(product.tiles, product.params);
     if (product.has_sum) run(product.sum, product.params);
   }
+  for (int i = 0; i < batch.n_few; ++i) run(batch.few[i].launch, batch.few[i].params);
 }
 
 // To how many bits the group wants its x rounded (round_rows), 8 or 16; 0 when none of its products reads that. Up to
@@ -47,8 +55,11 @@ size_t batch_scratch_at(const Linear& first, int bits);
 bool has_batch(const LinearGroup& group, const Target& target);
 
 // Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when batch_rounded_bits says
-// so; `scratch`, 256-byte aligned, has linear_batch_scratch_bytes of the same group, and is free again afterwards.
-BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, const Target& target);
+// so; `scratch`, 256-byte aligned, has linear_batch_scratch_bytes of the same group, and is free again afterwards;
+// `arrived` has kBatchArrivedBytes, zero before and afterwards.
+BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
+                           const Target& target);
+inline constexpr size_t kBatchArrivedBytes = kFewRanges * sizeof(uint32_t);
 size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target);
 
 }  // namespace lb::gpu

@@ -20,6 +20,7 @@ namespace lb::gpu {
 inline constexpr int kFewWarps = 12;  // of 168 registers each
 inline constexpr int kFewThreads = 32 * kFewWarps;
 inline constexpr int kFewValues = 256;
+inline constexpr int kFewRanges = 1024;  // at most
 
 struct LinearFew {
   LinearGroup group;  // of one type
@@ -37,9 +38,12 @@ LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps
 // row's sums of runs as two 16-bit numbers each; the largest scale of each row.
 LB_FN constexpr int few_row_bytes(int n_blocks) { return n_blocks * kFewValues * 2 + 64; }
 LB_FN constexpr int few_sum_bytes(int n_blocks) { return n_blocks * kFewValues / kRoundRun * 4 + 16; }
-LB_FN constexpr int few_shared_bytes(int tile_rows, int n_blocks) {
+LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
   return tile_rows * (few_row_bytes(n_blocks) + few_sum_bytes(n_blocks) + int(sizeof(float)));
 }
+
+inline constexpr int kFewPieceBytes = 8;    // of its table of pieces, for 16 outputs and a slice
+inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {
   int first_block, n_blocks;

@@ -8,6 +8,7 @@ target_sources(lucebox_engine PRIVATE
   launch/launch.cpp
   launch/linear.cpp
   launch/linear_batch.cpp
+  launch/linear_few.cpp
   launch/linear_warpgroup.cpp
   launch/pack.cpp
   launch/sample.cpp
