@@ -114,18 +114,24 @@ struct FewQ6_K {
   static constexpr bool kHasMin = false;
 
   struct Row {
-    const uint8_t *codes, *upper, *scales, *d;
+    const uint8_t* codes;
+    uint32_t upper, scales, d;  // from there; matrices are smaller than 4 GiB
     Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : codes(w + uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16),
-          upper(w + layout.offset[1] + uint64_t(out) * uint32_t(layout.row_bytes[1]) + block * 64 + lane() % 4 * 8),
-          scales(w + layout.offset[2] + uint64_t(out) * uint32_t(layout.row_bytes[2]) + block * 16 + lane() % 4 * 2),
-          d(w + layout.offset[3] + uint64_t(out) * uint32_t(layout.row_bytes[3]) + block * 2) {}
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16;
+      const auto from_first = [&](int plane, int byte) {
+        return uint32_t(layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]) + byte - first);
+      };
+      codes = w + first;
+      upper = from_first(1, block * 64 + lane() % 4 * 8);
+      scales = from_first(2, block * 16 + lane() % 4 * 2);
+      d = from_first(3, block * 2);
+    }
     LB_DEVICE void next() {
       codes += 128;
-      upper += 64;
-      scales += 16;
-      d += 2;
+      upper -= 128 - 64;
+      scales -= 128 - 16;
+      d -= 128 - 2;
     }
   };
   struct Unit {
@@ -139,10 +145,10 @@ struct FewQ6_K {
         LB_UNROLL
         for (int part = 0; part < 2; ++part) {
           codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
-          upper[i][part] = load_stream<u32x2>(rows[i].upper + part * 32);
-          scales[i][part] = load_cached<uint16_t>(rows[i].scales + part * 8);
+          upper[i][part] = load_stream<u32x2>(rows[i].codes + rows[i].upper + part * 32);
+          scales[i][part] = load_cached<uint16_t>(rows[i].codes + rows[i].scales + part * 8);
         }
-        d[i] = load_cached<f16>(rows[i].d);
+        d[i] = load_cached<f16>(rows[i].codes + rows[i].d);
       }
     }
   };

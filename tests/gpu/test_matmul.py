@@ -16,6 +16,7 @@ from tolerances import distance, tolerance
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+FEW_TYPES = ("Q4_K", "Q6_K")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
@@ -30,15 +31,16 @@ def rounded_to(x: F32, dtype: str) -> F32:
 
 
 def expected(
-    pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str
+    pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str, started: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """The product, the scale of its errors, and the family of its tolerance."""
+    """The product by the kernels that were started, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
     if dtype in BLOCK_TYPES:
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
-            return (*reference.linear(w, dtype, n_out, x, "int8"), "linear")
+            is_few = any(kernel.startswith(f"linear_few_{dtype.lower()}") for kernel in started)
+            return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_few else "linear")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
     if dtype == "F32":
@@ -74,10 +76,10 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         x = rng.normal(size=(rows, n_in)).astype(np.float32)
         add = rng.normal(size=(rows, n_out)).astype(np.float32) if n_out % 2 else None
         got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add, activations)
-        want, scale, family = expected(pack, w, dtype, n_out, x, activations)
+        want, scale, family = expected(pack, w, dtype, n_out, x, activations, pack.take_started())
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
-        check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}: {pack.take_started()}")
+        check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
 
 @pytest.fixture(scope="session")
@@ -97,8 +99,8 @@ def test_prompt_without_warpgroups(pack_of_warps: _engine.gpu.Pack, dtype: str, 
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack_of_warps, w, dtype, n_out, n_in, x)
-    want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8")
-    check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}: {pack_of_warps.take_started()}")
+    want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8", pack_of_warps.take_started())
+    check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16"])
@@ -110,8 +112,8 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = rng.normal(size=(rows, n_out)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add)
-    want, scale, family = expected(pack, w, dtype, n_out, x, "int8")
-    check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}: {pack.take_started()}")
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
+    check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +134,27 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
     got = gpu_ops.matmul_group(pack, weights, list(dtypes), n_out, n_in, x, add, activations)
+    started = pack.take_started()
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
-        want, scale, family = expected(pack, w, dtype, n, x, activations)
+        want, scale, family = expected(pack, w, dtype, n, x, activations, started)
         check(y, want + a, scale + np.abs(a), family, dtype)
+
+
+@pytest.mark.parametrize(("rows", "n_in"), [(7, 5120), (22, 3328)])
+@pytest.mark.parametrize("dtype", FEW_TYPES)
+def test_few_rows_in_slices(pack: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
+    """Several blocks have a share of each sum; who comes last does not show, and the next product finds their counter
+    as it was."""
+    rng = np.random.default_rng(seed)
+    n_out = int(rng.integers(40, 60))
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32) * 2.0 ** rng.integers(-40, 40, size=(rows, 1))
+    x = x.astype(np.float32)
+    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
+    for row in range(rows):
+        check(got[row], want[row], scale[row], family, f"row {row} of {rows}, n_out {n_out}, n_in {n_in}")
+    assert np.array_equal(gpu_ops.matmul(pack, w, dtype, n_out, n_in, x), got)
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
@@ -146,9 +166,10 @@ def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activ
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(6, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, activations=activations)
+    started = pack.take_started()
     alone = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, activations=activations)
-    _, scale = reference.linear(w, dtype, n_out, x, activations)
-    check(got, alone.astype(np.float64), scale, "linear", dtype)
+    _, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
+    check(got, alone.astype(np.float64), scale, "linear" if activations == "f32" else family, dtype)
 
 
 @pytest.mark.parametrize("rows", [2, 70])
@@ -163,7 +184,7 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
             block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
         w, x = block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)
         got = gpu_ops.matmul(pack, w, dtype, 1, n_in, x)
-        want, scale, family = expected(pack, w, dtype, 1, x, "int8")
+        want, scale, family = expected(pack, w, dtype, 1, x, "int8", pack.take_started())
         check(got, want, scale, family, f"{dtype} {fill:#x}")
 
 

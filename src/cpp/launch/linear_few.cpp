@@ -21,13 +21,15 @@ constexpr FewKernel kKernels[] = {
 
 int ceil_div(int n, int unit) { return (n + unit - 1) / unit; }
 
-// Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x in passes of what a block
-// reads at once, pieces. Above three quarters of the shared memory too little of L1 is left for weights on their way.
+// Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
+// once, pieces and their sums. Above three quarters of the shared memory too little of L1 is left for weights on their
+// way.
 long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bool is_large) {
-  const int segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32), at_once = 4 * kFewWarps;
-  const int passes = ceil_div(segments, at_once);
-  return long(most_blocks) * (most_outs + 8) * 9 + 900 * (passes == 1 ? 1 : passes + 1) + 10 * tile_rows * most_blocks +
-         60 * tile_rows * n_slices + (is_large ? 5000 : 0);
+  const int segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
+  const int passes = ceil_div(segments, 4 * kFewWarps);
+  const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
+  const long x = 900 * (passes == 1 ? 1 : passes + 1) + 10 * tile_rows * most_blocks;
+  return units + x + pieces + 30 * tile_rows * n_slices + (is_large ? 5000 : 0);
 }
 
 }  // namespace
@@ -39,7 +41,10 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
   });
   if (kernel == std::end(kKernels) || first.n_in % kFewValues != 0) return {};
   int n_outs = 0;
-  for (int i = 0; i < group.n; ++i) n_outs += group.products[i].n_out;
+  for (int i = 0; i < group.n; ++i) {
+    if (quant::plane_layout(first.type, group.products[i].n_out, first.n_in).bytes > 0xffffffff) return {};
+    n_outs += group.products[i].n_out;
+  }
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
   std::optional<FewCut> best;
   long best_ns = 0;

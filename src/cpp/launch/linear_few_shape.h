@@ -17,8 +17,8 @@
 
 namespace lb::gpu {
 
-inline constexpr int kFewWarps = 12;  // of 168 registers each
-inline constexpr int kFewThreads = 32 * kFewWarps;
+inline constexpr int kFewThreads = 384;  // of 168 registers each
+inline constexpr int kFewWarps = kFewThreads / 32;
 inline constexpr int kFewValues = 256;
 inline constexpr int kFewRanges = 1024;  // at most
 
