@@ -103,7 +103,7 @@ struct FewX {
 // A run in the order of the products: for each four values of a half the first pair is 0 and 2, the second 1 and 3.
 template <int kRows>
 LB_DEVICE void put_few_run(const FewX<kRows>& x, int row, int run, const u32x4 (&codes)[2], float scale) {
-  uint8_t* to = x.values + row * x.row_bytes + run / 4 * 256 + run % 4 * 16;
+  uint8_t* to = x.values + row * x.row_bytes + run / 8 * (kFewValues * 2) + run % 8 * 16;
   LB_UNROLL
   for (int j = 0; j < 4; ++j) {
     u32x4 out;
@@ -117,7 +117,7 @@ LB_DEVICE void put_few_run(const FewX<kRows>& x, int row, int run, const u32x4 (
       out[2 * half] = pair_bits(to_f16x2(v[0], v[2]));
       out[2 * half + 1] = pair_bits(to_f16x2(v[1], v[3]));
     }
-    store(to + j * 64, out);
+    store(to + j * 128, out);
   }
 }
 template <int kRows>
@@ -128,61 +128,66 @@ LB_DEVICE void put_few_sum(const FewX<kRows>& x, int row, int run, float sum) {
   store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
 }
 
-// A lane has a run; what is on its way at once hides behind one latency.
+// A lane has a run of each of its warp's items. What is held at once hides behind one latency, with the scales of what
+// comes later.
 template <bool kHasMin, int kRows>
 LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const FewX<kRows>& x) {
-  constexpr int kAtOnce = 4, kRound = kAtOnce * kFewWarps;
+  constexpr int kHeld = kHasMin ? 4 : 3, kBlockRuns = kFewValues / kRoundRun;
   const int row_runs = p.group.products[0].n_in / kRoundRun, rows = p.group.products[0].rows;
-  const int n_runs = blocks.n_blocks * (kFewValues / kRoundRun), first_run = blocks.first_block * (kFewValues / kRoundRun);
-  const int segments = (n_runs + 31) / 32, n = kRows * segments;
-  u32x4 codes[kAtOnce][2];
-  float scale[kAtOnce], sum[kAtOnce];
+  const int n_runs = blocks.n_blocks * kBlockRuns, segments = (n_runs + 31) / 32, n = kRows * segments;
+  struct Place {
+    int row, run;
+    long at;
+    bool is_inside;
+  };
+  const auto place = [&](int item) {
+    const int row = item / segments, run = (item - row * segments) * 32 + lane();
+    return Place{row, run, long(row) * row_runs + blocks.first_block * kBlockRuns + run, row < rows && run < n_runs};
+  };
+  const auto see_scale = [&](int row, float scale) {
+    const float most = warp_max(scale);
+    if (lane() == 0) atomic_max(x.largest + row, quant::bits_of(most));
+  };
+  u32x4 codes[kHeld][2];
+  float scale[kHeld], sum[kHeld];
   const auto read = [&](int first) {
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int item = first + i * kFewWarps, row = item / segments, run = (item - row * segments) * 32 + lane();
+    for (int i = 0; i < kHeld; ++i) {
+      const Place item = place(first + i * kFewWarps);
       codes[i][0] = codes[i][1] = {};
       scale[i] = sum[i] = 0;
-      if (row >= rows || run >= n_runs) continue;
-      const long at = long(row) * row_runs + first_run + run;
-      codes[i][0] = load<u32x4>(p.x.high + at * kRoundRun);
-      codes[i][1] = load<u32x4>(p.x.high + at * kRoundRun + 16);
-      scale[i] = load<float>(p.x.scale + at);
-      if constexpr (kHasMin) sum[i] = load<float>(p.x.sum + at);
-    }
-  };
-  const auto find_largest = [&](int first) {
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = (first + i * kFewWarps) / segments;
-      const float most = warp_max(scale[i]);
-      if (row < kRows && lane() == 0) atomic_max(x.largest + row, quant::bits_of(most));
+      if (!item.is_inside) continue;
+      codes[i][0] = load<u32x4>(p.x.high + item.at * kRoundRun);
+      codes[i][1] = load<u32x4>(p.x.high + item.at * kRoundRun + 16);
+      scale[i] = load<float>(p.x.scale + item.at);
+      if constexpr (kHasMin) sum[i] = load<float>(p.x.sum + item.at);
     }
   };
   const auto write = [&](int first) {
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int item = first + i * kFewWarps, row = item / segments, run = (item - row * segments) * 32 + lane();
-      if (row >= kRows || run >= n_runs) continue;
-      const float inverse = x.power(row, true);
-      put_few_run(x, row, run, codes[i], scale[i] * inverse);
-      if constexpr (kHasMin) put_few_sum(x, row, run, sum[i] * inverse);
+    for (int i = 0; i < kHeld; ++i) {
+      const Place item = place(first + i * kFewWarps);
+      if (item.row >= kRows || item.run >= n_runs) continue;
+      const float inverse = x.power(item.row, true);
+      put_few_run(x, item.row, item.run, codes[i], scale[i] * inverse);
+      if constexpr (kHasMin) put_few_sum(x, item.row, item.run, sum[i] * inverse);
     }
   };
   read(warp());
-  find_largest(warp());
-  LB_UNROLL_BY(1)
-  for (int first = kRound; first < n; first += kRound) {
-    read(first + warp());
-    find_largest(first + warp());
+  LB_UNROLL_BY(2)
+  for (int i = kHeld * kFewWarps + warp(); i < n; i += kFewWarps) {
+    const Place item = place(i);
+    see_scale(item.row, item.is_inside ? load<float>(p.x.scale + item.at) : 0.0f);
   }
+  LB_UNROLL
+  for (int i = 0; i < kHeld; ++i)
+    if (warp() + i * kFewWarps < n) see_scale((warp() + i * kFewWarps) / segments, scale[i]);
   block_barrier();
-  if (n > kRound) read(warp());  // again
   write(warp());
   LB_UNROLL_BY(1)
-  for (int first = kRound; first < n; first += kRound) {
-    read(first + warp());
-    write(first + warp());
+  for (int first = kHeld * kFewWarps + warp(); first < n; first += kHeld * kFewWarps) {
+    read(first);
+    write(first);
   }
 }
 
@@ -205,7 +210,7 @@ struct FewSums {
         Format::expand(a, unit, scales, part, word);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
-          const u32x4 b = load<u32x4>(from + tile * 8 * x.row_bytes + part * 256 + word * 64);
+          const u32x4 b = load<u32x4>(from + tile * 8 * x.row_bytes + word * 128 + part * 64);
           multiply_pairs(sums[tile], a[0], b[0], b[1]);
           multiply_pairs(sums[tile], a[1], b[2], b[3]);
         }
@@ -223,7 +228,7 @@ struct FewSums {
       }
     }
   }
-  // [kTiles, 32 lanes, 4]
+  // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
   LB_DEVICE void put(const FewX<kRows>& x, float* to) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -232,7 +237,7 @@ struct FewSums {
         out[n] = v[tile][n] * x.power(tile * 8 + row, false);
         v[tile][n] = 0;
       });
-      store(to + (tile * 32 + lane()) * 4, out);
+      store_stream(to + (tile * 32 + lane()) * 4, out);
     }
   }
 };
@@ -257,7 +262,7 @@ LB_DEVICE void sum_few_pieces(const LinearFew& p, int range, FewPieces* pieces) 
     pieces[i] = {tile + first, last - first + 1};
   }
   block_barrier();
-  const int place = few_pieces(p.range_tiles);
+  const int slots = few_pieces(p.range_tiles);
   for (int of = warp(); of < n_tiles; of += kFewWarps) {
     f32x4 sums[kTiles] = {};
     int slice = 0, piece = 0;
@@ -267,7 +272,7 @@ LB_DEVICE void sum_few_pieces(const LinearFew& p, int range, FewPieces* pieces) 
       LB_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         if (slice == p.n_slices) continue;
-        const long at = long(range * p.n_slices + slice) * place + some.first + piece;
+        const long at = long(range * p.n_slices + slice) * slots + some.first + piece;
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile)
           more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);

@@ -28,7 +28,7 @@ long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bo
   const int segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
   const int passes = ceil_div(segments, 4 * kFewWarps);
   const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
-  const long x = 900 * (passes == 1 ? 1 : passes + 1) + 10 * tile_rows * most_blocks;
+  const long x = 900 * passes + 10 * tile_rows * most_blocks;
   return units + x + pieces + 30 * tile_rows * n_slices + (is_large ? 5000 : 0);
 }
 
