@@ -39,6 +39,7 @@ LIMITS = {
     "attention_bf16": Limit(2.5e-2, "queries and weights are rounded to bf16 for the matrix units"),
     "half": Limit(8e-3, "both operands are rounded to bf16, 2^-9 each, and one term may be all of a sum"),
     "int16": Limit(1e-4, "a device keeps 16 bits of an x that meets quantised weights"),
+    "few": Limit(1e-3, "x of 8 bits is rounded once more to 11, before a min that may be several times the weight"),
     "int8": Limit(2e-4, "of 256 values or more, one halfway between two 8-bit codes may take either"),
 }
 
@@ -111,6 +112,7 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 13, 22, 32, 47, 130, 64)
+FEW = ("Q4_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
 
@@ -191,6 +193,10 @@ def _batches(rng: np.random.Generator) -> Iterator[Case]:
         for without in PREFERRED:
             for case in _batch(rng, dtype, (130, 768), 65):
                 yield replace(case, without=without)
+    for dtype in FEW:
+        for rows in BATCH_ROWS:
+            for case in _batch(rng, dtype, (130, 768), rows):
+                yield replace(case, without=("linear_few",), limit="int8" if case.limit == "few" else case.limit)
 
 
 def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
@@ -201,7 +207,7 @@ def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: i
     unit = partial(_terms, w, dtype, x)
     for activations in ("int8", "f32") if BLOCKS[dtype] else ("f32",):
         is_wide = activations == "int8" and rows > 64
-        limit = "half" if is_wide else "int8" if activations == "int8" else "int16"
+        limit = "half" if is_wide else "int16" if activations == "f32" else "few" if dtype in FEW else "int8"
         exact, given = "f32" if is_wide else activations, x
         if not BLOCKS[dtype]:
             limit = "matrix"
