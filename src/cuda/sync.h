@@ -16,7 +16,8 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomicMax(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomicMax(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomicMax(p, v); }
 
-// What the block has written before, and a barrier behind it, is seen by whoever adds later, and all before is seen here.
+// What the block has written before, and a barrier behind it, is seen by whoever adds later, and all before is seen
+// here.
 LB_DEVICE uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) {
   uint32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");

@@ -281,7 +281,8 @@ LB_DEVICE void sum_few_pieces(const LinearFew& p, int range, FewPieces* pieces) 
         if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
       }
       LB_UNROLL
-      for (int i = 0; i < kAtOnce * kTiles * 4; ++i) sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
+      for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
+        sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
     }
     FewProduct products[2];
     LB_UNROLL

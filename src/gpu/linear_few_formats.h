@@ -1,6 +1,6 @@
-// How the products of few rows read each type, from the planes of quant/planes.h, and make 16-bit operands of it. Of 256
-// values a lane has the runs t = lane % 4 (part 0) and t + 4 (part 1) of two outputs, lane / 4 and lane / 4 + 8. The
-// operands are whole numbers, code times scale, which f16 holds exactly up to 2048; what blocks of 256 share is
+// How the products of few rows read each type, from the planes of quant/planes.h, and make 16-bit operands of it. Of
+// 256 values a lane has the runs t = lane % 4 (part 0) and t + 4 (part 1) of two outputs, lane / 4 and lane / 4 + 8.
+// The operands are whole numbers, code times scale, which f16 holds exactly up to 2048; what blocks of 256 share is
 // multiplied in fp32 afterwards. A format has
 //   kHasMin   value = scale * (code * field) - min * field, fields of runs
 //   Row       where an output's planes are; next: 256 values on
@@ -90,8 +90,8 @@ struct FewQ4_K {
       for (int i = 0; i < 2; ++i) {
         const uint32_t pair = pair_bits(fields.scales[i]);
         low[i] = pair_of(permute_bytes(pair, pair, part ? 0x3232 : 0x1010));
-        low_off[i] = times(low[i], 0xe400e400u);    // -1024
-        high[i] = times(low[i], 0x2c002c00u);       // 1 / 16
+        low_off[i] = times(low[i], 0xe400e400u);   // -1024
+        high[i] = times(low[i], 0x2c002c00u);      // 1 / 16
         high_off[i] = times(low[i], 0xd400d400u);  // -64
       }
     }

@@ -1,5 +1,5 @@
-// Products of 16-bit numbers whose inner dimension may be in any order that both operands share. Each lane holds what it
-// holds on a chip (src/cuda/pairs.h).
+// Products of 16-bit numbers whose inner dimension may be in any order that both operands share. Each lane holds what
+// it holds on a chip (src/cuda/pairs.h).
 #pragma once
 
 namespace lb::gpu {

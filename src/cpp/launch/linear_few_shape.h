@@ -4,8 +4,8 @@
 // The outputs of all products of a group are numbered one after another and cut into n_ranges, the inner dimension into
 // n_slices of whole blocks of 256 values. Thread block range * n_slices + slice has one of each; there it has units of
 // 16 outputs and 256 values, numbered with the values fastest, and warp w of those that have any has the units
-// [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of 16 outputs is a piece; it lies in the place of its
-// thread block, at (which 16 outputs) + w.
+// [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of 16 outputs is a piece; it lies in the place of
+// its thread block, at (which 16 outputs) + w.
 #pragma once
 
 #include <stddef.h>
@@ -42,7 +42,7 @@ LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
   return tile_rows * (few_row_bytes(n_blocks) + few_sum_bytes(n_blocks) + int(sizeof(float)));
 }
 
-inline constexpr int kFewPieceBytes = 8;    // of its table of pieces, for 16 outputs and a slice
+inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
 inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {
