@@ -112,7 +112,7 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 13, 22, 32, 47, 130, 64)
-FEW = ("Q4_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
+FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
 

@@ -11,6 +11,11 @@ LB_KERNEL(linear_few_q4_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<Few
 LB_KERNEL(linear_few_q4_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 32, 2>(p); }
 LB_KERNEL(linear_few_q4_k_48_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 48, 1>(p); }
 
+LB_KERNEL(linear_few_q5_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ5_K, 8, 2>(p); }
+LB_KERNEL(linear_few_q5_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ5_K, 16, 2>(p); }
+LB_KERNEL(linear_few_q5_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ5_K, 24, 2>(p); }
+LB_KERNEL(linear_few_q5_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ5_K, 32, 1>(p); }
+
 LB_KERNEL(linear_few_q6_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 8, 2>(p); }
 LB_KERNEL(linear_few_q6_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 16, 2>(p); }
 LB_KERNEL(linear_few_q6_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 24, 2>(p); }

@@ -130,9 +130,10 @@ LB_DEVICE void put_few_sum(const FewX<kRows>& x, int row, int run, float sum) {
 
 // A lane has a run of each of its warp's items. What is held at once hides behind one latency, with the scales of what
 // comes later.
-template <bool kHasMin, int kRows>
+template <class Format, int kRows>
 LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const FewX<kRows>& x) {
-  constexpr int kHeld = kHasMin ? 4 : 3, kBlockRuns = kFewValues / kRoundRun;
+  constexpr int kHeld = sizeof(typename Format::Unit) > 96 ? 3 : 4;  // beside the units on their way
+  constexpr int kBlockRuns = kFewValues / kRoundRun;
   const int row_runs = p.group.products[0].n_in / kRoundRun, rows = p.group.products[0].rows;
   const int n_runs = blocks.n_blocks * kBlockRuns, segments = (n_runs + 31) / 32, n = kRows * segments;
   struct Place {
@@ -160,7 +161,7 @@ LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const Few
       codes[i][0] = load<u32x4>(p.x.high + item.at * kRoundRun);
       codes[i][1] = load<u32x4>(p.x.high + item.at * kRoundRun + 16);
       scale[i] = load<float>(p.x.scale + item.at);
-      if constexpr (kHasMin) sum[i] = load<float>(p.x.sum + item.at);
+      if constexpr (Format::kHasMin) sum[i] = load<float>(p.x.sum + item.at);
     }
   };
   const auto write = [&](int first) {
@@ -170,7 +171,7 @@ LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const Few
       if (item.row >= kRows || item.run >= n_runs) continue;
       const float inverse = x.power(item.row, true);
       put_few_run(x, item.row, item.run, codes[i], scale[i] * inverse);
-      if constexpr (kHasMin) put_few_sum(x, item.row, item.run, sum[i] * inverse);
+      if constexpr (Format::kHasMin) put_few_sum(x, item.row, item.run, sum[i] * inverse);
     }
   };
   read(warp());
@@ -319,7 +320,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   block_barrier();
   dependents_may_launch();
   wait_for_previous();
-  bring_few_x<Format::kHasMin>(p, share.blocks, x);
+  bring_few_x<Format>(p, share.blocks, x);
   block_barrier();
 
   FewSums<Format, kRows> sums;

@@ -27,6 +27,11 @@ LB_DEVICE f16x2 small_pair(uint32_t bits) {
 LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
 LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
 
+// Where the entries of an output begin.
+LB_DEVICE uint64_t plane_place(const quant::PlaneLayout& layout, int plane, uint32_t out) {
+  return layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]);
+}
+
 struct FewQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true;
@@ -35,8 +40,8 @@ struct FewQ4_K {
     const uint8_t *codes, *scales;
     Row() = default;
     LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : codes(w + uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16),
-          scales(w + layout.offset[1] + uint64_t(out) * uint32_t(layout.row_bytes[1]) + block * 16) {}
+        : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
+          scales(w + plane_place(layout, 1, out) + block * 16) {}
     LB_DEVICE void next() {
       codes += 128;
       scales += 16;
@@ -57,7 +62,8 @@ struct FewQ4_K {
   struct Fields {
     uint32_t d[2];
     f16x2 scales[2], min_fields[2];  // of runs t and t + 4
-    LB_DEVICE explicit Fields(const Unit& unit) {
+    template <class AnyUnit>
+    LB_DEVICE explicit Fields(const AnyUnit& unit) {
       const int t = lane() % 4;
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -108,6 +114,60 @@ struct FewQ4_K {
   }
 };
 
+// Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly too.
+struct FewQ5_K {
+  static constexpr DType kType = DType::kQ5_K;
+  static constexpr bool kHasMin = true;
+  using Fields = FewQ4_K::Fields;
+  using Scales = FewQ4_K::Scales;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+      codes = w + first;
+      upper = uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first);
+      scales = uint32_t(plane_place(layout, 2, out) + block * 16 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 128;
+      upper -= 128 - 32;
+      scales -= 128 - 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    uint32_t upper[2][2];
+    u32x4 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
+          upper[i][part] = load_stream<uint32_t>(rows[i].codes + rows[i].upper + part * 16);
+        }
+        scales[i] = load_cached<u32x4>(rows[i].codes + rows[i].scales);
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t codes = unit.codes[i][part][word] >> 8 * odd, upper = unit.upper[i][part] >> (8 * odd + word);
+        const uint32_t low = (codes & 0x000f000fu) | ((upper & 0x00010001u) << 4) | 0x64006400u;
+        const uint32_t high = (codes & 0x00f000f0u) | ((upper & 0x00100010u) << 4) | 0x64006400u;
+        a[0].r[2 * odd + i] = scaled(low, scales.low[i], scales.low_off[i]);
+        a[1].r[2 * odd + i] = scaled(high, scales.high[i], scales.high_off[i]);
+      }
+    }
+  }
+};
+
 // Codes of six bits less 32, a scale of 8 bits for each 16 values: products up to 4096 are rounded to 11 bits.
 struct FewQ6_K {
   static constexpr DType kType = DType::kQ6_K;
@@ -118,14 +178,11 @@ struct FewQ6_K {
     uint32_t upper, scales, d;  // from there; matrices are smaller than 4 GiB
     Row() = default;
     LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = uint64_t(out) * uint32_t(layout.row_bytes[0]) + block * 128 + lane() % 4 * 16;
-      const auto from_first = [&](int plane, int byte) {
-        return uint32_t(layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]) + byte - first);
-      };
+      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
       codes = w + first;
-      upper = from_first(1, block * 64 + lane() % 4 * 8);
-      scales = from_first(2, block * 16 + lane() % 4 * 2);
-      d = from_first(3, block * 2);
+      upper = uint32_t(plane_place(layout, 1, out) + block * 64 + lane() % 4 * 8 - first);
+      scales = uint32_t(plane_place(layout, 2, out) + block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_place(layout, 3, out) + block * 2 - first);
     }
     LB_DEVICE void next() {
       codes += 128;

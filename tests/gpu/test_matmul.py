@@ -16,7 +16,7 @@ from tolerances import distance, tolerance
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-FEW_TYPES = ("Q4_K", "Q6_K")
+FEW_TYPES = ("Q4_K", "Q5_K", "Q6_K")  # of kernels for few rows, where the target has them
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
@@ -35,7 +35,7 @@ def expected(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The product by the kernels that were started, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
-    if dtype in BLOCK_TYPES:
+    if dtype in {*BLOCK_TYPES, *FEW_TYPES}:
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
@@ -140,11 +140,20 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
         check(y, want + a, scale + np.abs(a), family, dtype)
 
 
-@pytest.mark.parametrize(("rows", "n_in"), [(7, 5120), (22, 3328)])
+@pytest.fixture(scope="session")
+def pack_of_few(pack: _engine.gpu.Pack, pack_folder: Path) -> _engine.gpu.Pack:
+    manifest = gpu_packs.manifest_of(pack_folder)
+    if not any(kernel["name"].startswith("linear_few") for kernel in manifest["kernels"]):
+        pytest.skip(f"{manifest['target']} has no kernels for few rows")
+    return pack
+
+
+@pytest.mark.parametrize(("rows", "n_in"), [(2, 256), (7, 5120), (13, 768), (22, 3328), (32, 1280)])
 @pytest.mark.parametrize("dtype", FEW_TYPES)
-def test_few_rows_in_slices(pack: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
+def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
     """Several blocks have a share of each sum; who comes last does not show, and the next product finds their counter
     as it was."""
+    pack = pack_of_few
     rng = np.random.default_rng(seed)
     n_out = int(rng.integers(40, 60))
     w = random_weights(dtype, n_out * n_in, rng)
@@ -202,7 +211,7 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
         gpu_ops.matmul(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32))
 
-    with pytest.raises(UnsupportedError, match="no batch kernel reads Q5_K weights"):
-        product("Q5_K", 176, 256)
+    with pytest.raises(UnsupportedError, match="no batch kernel reads IQ4_XS weights"):
+        product("IQ4_XS", 136, 256)
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)

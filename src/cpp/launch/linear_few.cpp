@@ -14,7 +14,9 @@ struct FewKernel {
 constexpr FewKernel kKernels[] = {
     {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},   {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
     {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"}, {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
-    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"}, {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
+    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"}, {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
+    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"}, {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
+    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"}, {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
     {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"}, {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
     {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
 };
