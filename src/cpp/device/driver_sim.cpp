@@ -312,7 +312,7 @@ Status kernel_attribute(int* value, int attribute, Handle kernel) {
 
 Status kernel_set_attribute(Handle kernel, int attribute, int value) {
   Kernel& k = *static_cast<Kernel*>(kernel);
-  if (attribute == KernelAttribute::kSharedShare) return value >= 0 && value <= 100 ? 0 : kInvalidValue;
+  if (attribute == KernelAttribute::kSharedShare) return value >= -1 && value <= 100 ? 0 : kInvalidValue;
   if (attribute != KernelAttribute::kMaxDynamicShared) return kInvalidValue;
   if (value < 0 || value + int(k.about->static_shared_bytes) > kSharedBlock) return kInvalidValue;
   k.max_dynamic_shared = value;

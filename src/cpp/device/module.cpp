@@ -48,6 +48,13 @@ void Kernel::allow_shared(size_t bytes) {
   max_dynamic_shared_ = bytes;
 }
 
+void Kernel::keep_l1() {
+  constexpr int kByNeed = -1;
+  if (keeps_l1_ || !context().info().has_overlap) return;
+  context().call(context().driver().kernel_set_attribute, handle_, KernelAttribute::kSharedShare, kByNeed);
+  keeps_l1_ = true;
+}
+
 int Kernel::occupancy(int threads, size_t shared_bytes) const {
   int blocks = 0;
   context().call(context().driver().occupancy, &blocks, handle_, threads, shared_bytes);

@@ -51,6 +51,8 @@ class Kernel {
 
   // Launches may use up to this much dynamic shared memory. Throws when the device has less.
   void allow_shared(size_t bytes);
+  // Shared memory gets what a launch asks for, L1 the rest; without it L1 gets the least there is.
+  void keep_l1();
   // Blocks that fit on one SM at once.
   int occupancy(int threads, size_t shared_bytes) const;
 
@@ -66,6 +68,7 @@ class Kernel {
   std::string name_;
   Handle handle_ = nullptr;
   size_t max_dynamic_shared_ = 0;
+  bool keeps_l1_ = false;
   size_t params_bytes_ = 0;
 };
 

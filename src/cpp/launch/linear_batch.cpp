@@ -305,6 +305,7 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedR
                         .grid = {uint32_t(n_thread_blocks), 1, 1},
                         .block = {kFewThreads, 1, 1},
                         .shared_bytes = cut.shared_bytes,
+                        .keeps_l1 = true,
                         .overlap_previous = true},
                        target, what);
   return few;

@@ -35,6 +35,7 @@ void Pack::run(const Launch& launch, const void* params, size_t params_bytes, co
   LB_ASSERT(found != kernels_.end());  // choose() has asked the target
   Kernel& kernel = found->second;
   if (launch.shared_bytes > kernel.max_dynamic_shared_bytes()) kernel.allow_shared(launch.shared_bytes);
+  if (launch.keeps_l1) kernel.keep_l1();
   const LaunchShape shape{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                           .block = {launch.block[0], launch.block[1], launch.block[2]},
                           .shared_bytes = launch.shared_bytes,
