@@ -24,7 +24,6 @@ PYTHON_ONLY = (
     "energy",
     "fuzz_text",
     "hub",
-    "launch",
     "machine",
     "packaging",
     "power",
