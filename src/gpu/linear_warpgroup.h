@@ -287,8 +287,7 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
     const int n_own = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_own;
     int in_use = -1;  // the slot whose x products may still read
     const auto release = [&] {
-      warp_barrier();  // all lanes have read their codes
-      if (in_use >= 0 && lane() == 0) barrier_arrive(memory.empty + in_use);
+      if (in_use >= 0) barrier_arrive(memory.empty + in_use);
     };
     for (; unit < end; ++unit) {
       warp_barrier();  // the scales before are read
@@ -318,7 +317,7 @@ LB_DEVICE void linear_warpgroup(const LinearBatch& p) {
   if (thread_id() == 0)
     for (int i = 0; i < Tile::kStages; ++i) {
       barrier_init(memory.full + i, kBringThreads + 1);
-      barrier_init(memory.empty + i, kBatchWarps);
+      barrier_init(memory.empty + i, kBatchThreads);  // each has read its codes
     }
   show_to_products();
   block_barrier();
