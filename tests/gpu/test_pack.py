@@ -20,9 +20,13 @@ def manifest(pack_folder: Path) -> dict[str, Any]:
 
 
 def test_every_kernel_of_the_sources_is_in_the_manifest(manifest: dict[str, Any]) -> None:
+    sources = list((ROOT / "src" / "gpu").glob("*.cpp"))
+    if manifest["target"] != "sim":  # which is built of all; a chip's target.toml may leave some out
+        built = {Path(file["file"]).stem for file in manifest["files"]}
+        sources = [source for source in sources if source.stem in built]
     declared = {
         line.split("(")[1].split(",")[0]
-        for source in (ROOT / "src" / "gpu").glob("*.cpp")
+        for source in sources
         for line in source.read_text().splitlines()
         if line.startswith("LB_KERNEL(")
     }
