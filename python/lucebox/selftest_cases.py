@@ -113,6 +113,7 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 13, 22, 32, 47, 130, 64)
 FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
+RINGS = ("Q4_K", "Q6_K")  # types of mat-vec kernels that are preferred for long rows alone
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
 
@@ -165,6 +166,12 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
                     yield _same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
+    for dtype in RINGS:
+        for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: in pairs of rows
+            w, x, add = _weights(rng, dtype, n_out * n_in), _normal(rng, 1, n_in), _normal(rng, 1, n_out)
+            unit = partial(_terms, w, dtype, x)
+            case = _same("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, activations="int8")
+            yield replace(case, without=(f"{dtype.lower()}_int8_kernel", f"{dtype.lower()}_int8_wide_kernel"))
 
 
 def _groups(rng: np.random.Generator) -> Iterator[Case]:

@@ -60,6 +60,32 @@ struct PlaneRows {
     for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
 
+  // The same in a slot of a ring in shared memory, where planes of kVecSlotRows rows of each team follow each other.
+  struct InSlot {
+    int at[kPlanes] = {};  // of the thread's piece of its first row
+
+    LB_DEVICE InSlot(const LinearVec& p, int team, int piece) {
+      int plane_at = 0;
+      LB_UNROLL
+      for (int i = 0; i < kPlanes; ++i) {
+        at[i] = plane_at + team * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
+        plane_at += kVecSlotRows * p.n_teams * p.row_bytes[i];
+      }
+    }
+    LB_DEVICE Piece read(const LinearVec& p, const uint8_t* slot, int row) const {
+      Piece piece;
+      read_parts<0>(piece, p, slot, row * p.n_teams);
+      return piece;
+    }
+
+   private:
+    template <int kPlane, class First, class... Rest>
+    LB_DEVICE void read_parts(Parts<First, Rest...>& parts, const LinearVec& p, const uint8_t* slot, int row) const {
+      parts.first = load<First>(slot + at[kPlane] + row * p.row_bytes[kPlane]);
+      if constexpr (sizeof...(Rest) > 0) read_parts<kPlane + 1>(parts.rest, p, slot, row);
+    }
+  };
+
  private:
   LB_DEVICE static constexpr int entry_bytes(int plane) {
     const int bytes[] = {int(sizeof(Entries))...};

@@ -97,6 +97,37 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str
         assert np.array_equal(y, gpu_ops.linear(pack, w, dtype, n, n_in, x, a, activations))
 
 
+# (dtype, n_in, outputs are even): one and several teams, rows that are multiples of 16 bytes alone and in pairs.
+@pytest.mark.parametrize(("dtype", "n_in", "is_even"), [("Q4_K", 4096, False), ("Q4_K", 17408, False),
+                                                        ("Q6_K", 6144, False), ("Q6_K", 5120, True)])  # fmt: skip
+def test_weights_through_a_ring(pack: _engine.gpu.Pack, dtype: str, n_in: int, is_even: bool, seed: int) -> None:
+    """Two products of long rows, as many as the ring is for; both are added to what is there."""
+    rng = np.random.default_rng(seed)
+    values, n_bytes = reference.block_size(dtype)
+    rows = (120 << 10) * pack.device.n_sms // (n_in // values * n_bytes)
+    n_out = [rows // 2 * 2, 46] if is_even else [rows | 1, 45]
+    weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
+    x = rng.normal(size=(1, n_in)).astype(np.float32)
+    add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
+    got, again = (gpu_ops.linear_group(pack, weights, [dtype] * 2, n_out, n_in, x, add) for _ in range(2))
+    assert ("_ring_" in pack.launched) == (pack.target in ("sim", "sm_90")), pack.launched
+    for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
+        want, scale = reference.linear(w, dtype, n, x, "int8")
+        check(y, want + a, scale + np.abs(a), pack.launched)
+        assert np.array_equal(y, same)
+
+
+def test_many_rows_through_a_ring(pack: _engine.gpu.Pack, seed: int) -> None:
+    """More rows of a block than it adds up at a time, where the device is as small as the simulator."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in = min(pack.device.n_sms, 16) * 401, 4096
+    w = random_weights("Q4_K", n_out * n_in, rng)
+    x = rng.normal(size=(1, n_in)).astype(np.float32)
+    check(
+        gpu_ops.linear(pack, w, "Q4_K", n_out, n_in, x), *reference.linear(w, "Q4_K", n_out, x, "int8"), pack.launched
+    )
+
+
 def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_in = 256

@@ -122,6 +122,34 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
                 assert is_few == (rows <= 22)
 
 
+def test_long_rows_come_through_a_ring() -> None:
+    """Where a multiprocessor's share is worth it; some shared memory is left to what runs beside it."""
+
+    def choose(name: str, dtype: str, n_out: int, n_in: int, rows: int = 1, acts: str = "int8") -> dict[str, object]:
+        (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
+        check(launch, name)
+        return launch
+
+    for dtype, n_in, threads in (("Q4_K", 4096, 416), ("Q6_K", 5120, 352), ("Q4_K", 6144, 416), ("Q4_K", 17408, 576)):
+        launch = choose("sm_90", dtype, 9000, n_in)
+        assert launch["kernel"] == f"linear_vec_{dtype.lower()}_int8_ring_kernel"
+        assert (launch["grid"], launch["block"]) == ((132, 1, 1), (threads, 1, 1))
+        assert 160 << 10 < int(str(launch["shared_bytes"])) <= 210 << 10
+        for other in ("sm_75", "sm_121", "gfx1151"):
+            assert "ring" not in str(choose(other, dtype, 9000, n_in)["kernel"])
+    for shape in (
+        ("Q4_K", 4096, 4096),  # too little
+        ("Q4_K", 99999, 3840),  # short rows
+        ("Q6_K", 9999, 5120),  # of 16 bytes only in pairs
+        ("Q6_K", 9998, 4352),  # not even so
+        ("Q4_K", 9999, 17664),  # longer than a block has threads
+        ("Q8_0", 9999, 5120),
+        ("Q4_K", 9999, 5120, 2),
+        ("Q4_K", 9999, 5120, 1, "f32"),
+    ):
+        assert "ring" not in str(choose("sm_90", *shape)["kernel"])
+
+
 def test_a_batch_keeps_every_multiprocessor_busy() -> None:
     """22 rows of a speculation's tree: one pass over the weights, shared out over two blocks a multiprocessor, or over
     one where weights go straight into registers."""

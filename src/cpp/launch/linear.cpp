@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <span>
 
 #include "base/dtype.h"
@@ -76,6 +77,7 @@ int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 struct VecShape {
   const char* kernel;
   int row_pieces, row_threads, threads;
+  int ring_unit = 0;  // rows that come through a ring together; 0: there is no ring
 };
 VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
@@ -95,16 +97,70 @@ VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
 }
 
+struct RingKernel {
+  DType type;
+  const char* kernel;
+};
+constexpr RingKernel kRingKernels[] = {{DType::kQ4_K, "linear_vec_q4_k_int8_ring_kernel"},
+                                       {DType::kQ6_K, "linear_vec_q6_k_int8_ring_kernel"}};
+constexpr int kRingLeastRow = 4096;                    // values
+constexpr size_t kRingLeastBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
+constexpr int kRingBytes = 210 << 10;                  // of shared memory: some is left to kernels that run beside it
+constexpr int kRingComing = 48 << 10;                  // on their way to a multiprocessor
+constexpr int kRingThreads = 384;  // leave registers to a norm's block beside them; longer rows have what they need
+
+// The launch through a ring in shared memory, where that is the faster one or the pack has no other, and where rows are
+// what bulk copies can bring: multiples of 16 bytes, alone or in pairs.
+std::optional<VecShape> ring_shape(const LinearGroup& group, const Target& target) {
+  const Linear& first = group.products[0];
+  const auto* ring = std::ranges::find(kRingKernels, first.type, &RingKernel::type);
+  if (ring == std::end(kRingKernels) || !target.has(ring->kernel) || first.rows > 1 || rounded_bits(group) != 8)
+    return std::nullopt;
+  const VecKernel& kernel = vec_kernel(first, 8);
+  const quant::PlaneLayout layout = quant::plane_layout(first.type, 1, first.n_in);
+  const std::span planes(layout.row_bytes, size_t(layout.n_planes));
+  const auto are_multiples = [&](size_t of) {
+    return std::ranges::all_of(planes, [=](size_t b) { return b % of == 0; });
+  };
+  const int unit = are_multiples(16) ? 1 : 2;
+  size_t bytes = 0;
+  for (const Linear& op : std::span(group.products, group.n)) {
+    if (!are_multiples(8) || op.n_out % unit != 0) return std::nullopt;
+    bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
+  }
+  const bool is_worth_it = first.n_in >= kRingLeastRow && bytes >= kRingLeastBytes * target.n_sms;
+  const int n_pieces = first.n_in / kernel.values, row_threads = up_to(n_pieces, 32);
+  if ((!is_worth_it && target.has(kernel.kernel)) || row_threads > kVecRingThreads - 32) return std::nullopt;
+  return VecShape{ring->kernel, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
+}
+
+// The ring of a launch whose other parameters are there.
+VecRing ring_of(const LinearVec& p, int unit_rows, const Target& target) {
+  VecRing ring = {.unit_rows = unit_rows};
+  for (int bytes : p.row_bytes) ring.slot_bytes += kVecSlotRows * p.n_teams * bytes;
+  ring.barriers_at = up_to(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
+  ring.slots_at = ring.barriers_at + kVecRingBarrierBytes;
+  const int room = std::min(kRingBytes, int(target.shared_block_bytes)) - ring.slots_at;
+  ring.n_slots = std::clamp(room / ring.slot_bytes, 2, kVecMostSlots);
+  ring.most_coming = std::clamp((kRingComing + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
+  return ring;
+}
+
 VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const Linear& first = group.products[0];
-  const VecShape shape = vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target);
+  const VecShape shape =
+      ring_shape(group, target).value_or(vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target));
+  const bool has_ring = shape.ring_unit > 0;
+  const int unit_rows = std::max(1, shape.ring_unit);
   long rows = 0;
   for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
   const int n_teams = shape.threads / shape.row_threads;
-  const long most = long(target.n_sms) * std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
+  const int per_sm = has_ring ? 1 : std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
+  const long most = long(target.n_sms) * per_sm;
   const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + n_teams - 1) / n_teams)));
   // A thread adds up one row of a pass, and steps are eight rows of each team.
-  const int pass_rows = std::min(kVecPassRows, shape.threads) / (8 * n_teams) * (8 * n_teams);
+  const int most_pass = has_ring ? shape.threads : std::min(kVecPassRows, shape.threads);
+  const int pass_rows = most_pass / (8 * n_teams) * (8 * n_teams);
 
   VecLaunch vec = {.launch = {}, .params = {}};
   LinearVec& p = vec.params;
@@ -125,18 +181,23 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
     if (i > 0) p.first_block[i - 1] = block;
     p.products[i] = {.w = static_cast<const uint8_t*>(op.w),
                      .offset = {},
-                     .rows = op.n_out / (end - block),
-                     .longer = op.n_out % (end - block)};
+                     .rows = op.n_out / unit_rows / (end - block),
+                     .longer = op.n_out / unit_rows % (end - block)};
     for (int plane = 0; plane < layout.n_planes; ++plane) {
       p.row_bytes[plane] = int(layout.row_bytes[plane]);
       if (plane > 0) p.products[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
     }
     block = end;
   }
+  size_t shared_bytes = size_t(pass_rows) * (shape.row_threads / 32) * sizeof(float);
+  if (has_ring) {
+    p.ring = ring_of(p, unit_rows, target);
+    shared_bytes = size_t(p.ring.slots_at) + size_t(p.ring.n_slots) * p.ring.slot_bytes;
+  }
   vec.launch = checked({.kernel = shape.kernel,
                         .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
-                        .block = {static_cast<uint32_t>(shape.threads), 1, 1},
-                        .shared_bytes = size_t(pass_rows) * (shape.row_threads / 32) * sizeof(float),
+                        .block = {static_cast<uint32_t>(shape.threads + (has_ring ? 32 : 0)), 1, 1},
+                        .shared_bytes = shared_bytes,
                         .overlap_previous = true},
                        target, what);
   return vec;

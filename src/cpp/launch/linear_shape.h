@@ -17,6 +17,14 @@ struct VecProduct {
   int rows, longer;                        // blocks have `rows` rows each, the first `longer` one more
 };
 
+// linear_vec_ring: what lies behind the sums in a block's shared memory, in bytes from its start.
+struct VecRing {
+  int n_slots, slot_bytes;
+  int barriers_at, slots_at;
+  int most_coming;  // slots on their way at a time
+  int unit_rows;    // products[].rows and longer count units of so many rows: bytes of each plane are multiples of 16
+};
+
 // linear_vec. Of x one form is read: p.group's fp32 rows by plain weights, the rounded ones by quantised weights.
 // Two lines of 64 bytes (parameters start at byte 16 of one on NVIDIA) hold all that is needed until x is there: a
 // launch has to fetch each line that it reads.
@@ -30,6 +38,7 @@ struct LinearVec {
   RoundedRows x;                      // [rows, n_in]
   VecProduct products[kMaxProducts];
   LinearGroup group;
+  VecRing ring;  // of linear_vec_ring alone
 };
 inline constexpr int kVecTeamShift = 20;  // exact for up to 1024 threads
 // Threads of a block at most: of the kernels with one piece of a row a thread (two blocks to a multiprocessor), and of
@@ -38,5 +47,10 @@ inline constexpr int kVecThreads = 256;
 inline constexpr int kVecWideThreads = 512;
 inline constexpr int kVecWideQuantThreads = 640;
 inline constexpr int kVecPassRows = 256;  // pass_rows at most
+
+inline constexpr int kVecRingThreads = 576;  // of linear_vec_ring at most, with the warp that brings
+inline constexpr int kVecSlotRows = 2;       // of each team in a slot
+inline constexpr int kVecMostSlots = 32;
+inline constexpr int kVecRingBarrierBytes = 512;  // two for each slot
 
 }  // namespace lb::gpu
