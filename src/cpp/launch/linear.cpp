@@ -97,17 +97,19 @@ VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
 }
 
+// Kernels whose weights come through a ring in shared memory, for x of 8 bits.
 struct RingKernel {
   DType type;
   const char* kernel;
 };
 constexpr RingKernel kRingKernels[] = {{DType::kQ4_K, "linear_vec_q4_k_int8_ring_kernel"},
                                        {DType::kQ6_K, "linear_vec_q6_k_int8_ring_kernel"}};
+// Measured on an H100 (docs/kernels/matvec.md).
 constexpr int kRingLeastRow = 4096;                    // values
 constexpr size_t kRingLeastBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
 constexpr int kRingBytes = 210 << 10;                  // of shared memory: some is left to kernels that run beside it
 constexpr int kRingComing = 48 << 10;                  // on their way to a multiprocessor
-constexpr int kRingThreads = 384;  // leave registers to a norm's block beside them; longer rows have what they need
+constexpr int kRingThreads = 384;  // that multiply, where a row needs fewer; registers are left to small blocks beside
 
 // The launch through a ring in shared memory, where that is the faster one or the pack has no other, and where rows are
 // what bulk copies can bring: multiples of 16 bytes, alone or in pairs.
@@ -136,7 +138,8 @@ std::optional<VecShape> ring_shape(const LinearGroup& group, const Target& targe
 
 // The ring of a launch whose other parameters are there.
 VecRing ring_of(const LinearVec& p, int unit_rows, const Target& target) {
-  VecRing ring = {.unit_rows = unit_rows};
+  VecRing ring = {};
+  ring.unit_rows = unit_rows;
   for (int bytes : p.row_bytes) ring.slot_bytes += kVecSlotRows * p.n_teams * bytes;
   ring.barriers_at = up_to(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
   ring.slots_at = ring.barriers_at + kVecRingBarrierBytes;
