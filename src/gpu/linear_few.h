@@ -81,116 +81,23 @@ struct FewCursor {
   }
 };
 
-// x in shared memory: [kRows] of few_row_bytes, [kRows] of few_sum_bytes, [kRows].
+// x of a slice in shared memory, as FewRows lays it out, and the rows' powers.
 template <int kRows>
 struct FewX {
-  uint8_t *values, *sums;
-  uint32_t* largest;  // bits of the largest scale of a row
-  int row_bytes, sum_bytes;
+  uint8_t* blocks;
+  float* power;
 
   LB_DEVICE FewX(uint8_t* memory, int n_blocks)
-      : values(memory), row_bytes(few_row_bytes(n_blocks)), sum_bytes(few_sum_bytes(n_blocks)) {
-    sums = values + kRows * row_bytes;
-    largest = reinterpret_cast<uint32_t*>(sums + kRows * sum_bytes);
-  }
-  // 2^exponent is 64 to 128 times the largest scale of the row: no value is above 2.
-  LB_DEVICE float power(int row, bool is_inverse) const {
-    const int exponent = max(min(int(load<uint32_t>(largest + row) >> 23), 246), 8) + 7;
-    return quant::float_of(uint32_t(is_inverse ? 254 - exponent : exponent) << 23);
+      : blocks(memory), power(reinterpret_cast<float*>(memory + n_blocks * kRows * kFewRowBytes)) {}
+  LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
+    const uint8_t* from = p.x + long(slice.first_block) * kRows * kFewRowBytes;
+    const int bytes = slice.n_blocks * kRows * kFewRowBytes;
+    LB_UNROLL_BY(8)
+    for (int at = thread_id() * 16; at < bytes; at += kFewThreads * 16) copy_async<16>(blocks + at, from + at);
+    copy_commit();
+    if (thread_id() < kRows) store(power + thread_id(), load<float>(p.power + thread_id()));
   }
 };
-
-// A run in the order of the products: for each four values of a half the first pair is 0 and 2, the second 1 and 3.
-template <int kRows>
-LB_DEVICE void put_few_run(const FewX<kRows>& x, int row, int run, const u32x4 (&codes)[2], float scale) {
-  uint8_t* to = x.values + row * x.row_bytes + run / 8 * (kFewValues * 2) + run % 8 * 16;
-  LB_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    u32x4 out;
-    LB_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t word = codes[half][j] ^ 0x80808080u;
-      float v[4];  // 2^23 + 128 + code, as bits
-      LB_UNROLL
-      for (int k = 0; k < 4; ++k)
-        v[k] = (quant::float_of(permute_bytes(word, 0x4b000000u, 0x7650 + k)) - 8388736.0f) * scale;
-      out[2 * half] = pair_bits(to_f16x2(v[0], v[2]));
-      out[2 * half + 1] = pair_bits(to_f16x2(v[1], v[3]));
-    }
-    store(to + j * 128, out);
-  }
-}
-template <int kRows>
-LB_DEVICE void put_few_sum(const FewX<kRows>& x, int row, int run, float sum) {
-  const f16 high = to_f16(sum);
-  uint8_t* to_sum = x.sums + row * x.sum_bytes + run / 8 * 32 + run % 4 * 8 + run % 8 / 4 * 2;
-  store(to_sum, high.bits);
-  store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
-}
-
-// A lane has a run of each of its warp's items. What is held at once hides behind one latency, with the scales of what
-// comes later.
-template <class Format, int kRows>
-LB_DEVICE void bring_few_x(const LinearFew& p, const FewSlice& blocks, const FewX<kRows>& x) {
-  constexpr int kHeld = sizeof(typename Format::Unit) > 96 ? 3 : 4;  // beside the units on their way
-  constexpr int kBlockRuns = kFewValues / kRoundRun;
-  const int row_runs = p.group.products[0].n_in / kRoundRun, rows = p.group.products[0].rows;
-  const int n_runs = blocks.n_blocks * kBlockRuns, segments = (n_runs + 31) / 32, n = kRows * segments;
-  struct Place {
-    int row, run;
-    long at;
-    bool is_inside;
-  };
-  const auto place = [&](int item) {
-    const int row = item / segments, run = (item - row * segments) * 32 + lane();
-    return Place{row, run, long(row) * row_runs + blocks.first_block * kBlockRuns + run, row < rows && run < n_runs};
-  };
-  const auto see_scale = [&](int row, float scale) {
-    const float most = warp_max(scale);
-    if (lane() == 0) atomic_max(x.largest + row, quant::bits_of(most));
-  };
-  u32x4 codes[kHeld][2];
-  float scale[kHeld], sum[kHeld];
-  const auto read = [&](int first) {
-    LB_UNROLL
-    for (int i = 0; i < kHeld; ++i) {
-      const Place item = place(first + i * kFewWarps);
-      codes[i][0] = codes[i][1] = {};
-      scale[i] = sum[i] = 0;
-      if (!item.is_inside) continue;
-      codes[i][0] = load<u32x4>(p.x.high + item.at * kRoundRun);
-      codes[i][1] = load<u32x4>(p.x.high + item.at * kRoundRun + 16);
-      scale[i] = load<float>(p.x.scale + item.at);
-      if constexpr (Format::kHasMin) sum[i] = load<float>(p.x.sum + item.at);
-    }
-  };
-  const auto write = [&](int first) {
-    LB_UNROLL
-    for (int i = 0; i < kHeld; ++i) {
-      const Place item = place(first + i * kFewWarps);
-      if (item.row >= kRows || item.run >= n_runs) continue;
-      const float inverse = x.power(item.row, true);
-      put_few_run(x, item.row, item.run, codes[i], scale[i] * inverse);
-      if constexpr (Format::kHasMin) put_few_sum(x, item.row, item.run, sum[i] * inverse);
-    }
-  };
-  read(warp());
-  LB_UNROLL_BY(2)
-  for (int i = kHeld * kFewWarps + warp(); i < n; i += kFewWarps) {
-    const Place item = place(i);
-    see_scale(item.row, item.is_inside ? load<float>(p.x.scale + item.at) : 0.0f);
-  }
-  LB_UNROLL
-  for (int i = 0; i < kHeld; ++i)
-    if (warp() + i * kFewWarps < n) see_scale((warp() + i * kFewWarps) / segments, scale[i]);
-  block_barrier();
-  write(warp());
-  LB_UNROLL_BY(1)
-  for (int first = kHeld * kFewWarps + warp(); first < n; first += kHeld * kFewWarps) {
-    read(first);
-    write(first);
-  }
-}
 
 // The sums of 16 outputs, as for_each_sum has them.
 template <class Format, int kRows>
@@ -201,7 +108,8 @@ struct FewSums {
   LB_DEVICE void add(const typename Format::Unit& unit, const FewX<kRows>& x, int block) {
     const typename Format::Fields fields(unit);
     float sums[kTiles][4] = {};
-    const uint8_t* from = x.values + lane() / 4 * x.row_bytes + block * (kFewValues * 2) + lane() % 4 * 16;
+    const int row = lane() / 4, quarter = lane() % 4;
+    const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -211,19 +119,18 @@ struct FewSums {
         Format::expand(a, unit, scales, part, word);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
-          const u32x4 b = load<u32x4>(from + tile * 8 * x.row_bytes + word * 128 + part * 64);
+          const u32x4 b = load<u32x4>(from + tile * 8 * kFewRowBytes + word * 128 + part * 64 + quarter * 16);
           multiply_pairs(sums[tile], a[0], b[0], b[1]);
           multiply_pairs(sums[tile], a[1], b[2], b[3]);
         }
       }
     }
-    const uint8_t* from_sums = x.sums + lane() / 4 * x.sum_bytes + block * 32 + lane() % 4 * 8;
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(fields.scale(i), sums[tile][n], v[tile][n]); });
       if constexpr (Format::kHasMin) {
         float mins[4] = {};
-        const u32x2 b = load<u32x2>(from_sums + tile * 8 * x.sum_bytes);
+        const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
         multiply_pairs(mins, fields.mins(), b[0], b[1]);
         for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(-fields.min(i), mins[n], v[tile][n]); });
       }
@@ -235,7 +142,7 @@ struct FewSums {
     for (int tile = 0; tile < kTiles; ++tile) {
       f32x4 out;
       for_each_sum([&](int, int row, int, int, int n) {
-        out[n] = v[tile][n] * x.power(tile * 8 + row, false);
+        out[n] = v[tile][n] * load<float>(x.power + tile * 8 + row);
         v[tile][n] = 0;
       });
       store_stream(to + (tile * 32 + lane()) * 4, out);
@@ -316,11 +223,10 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       units[i].read(ahead.rows);
       ahead.next(p, share);
     }
-  if (thread_id() < kRows) store(x.largest + thread_id(), 0u);
-  block_barrier();
   dependents_may_launch();
   wait_for_previous();
-  bring_few_x<Format>(p, share.blocks, x);
+  x.bring(p, share.blocks);
+  copy_wait<0>();
   block_barrier();
 
   FewSums<Format, kRows> sums;

@@ -113,10 +113,10 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
             narrow = dtype != "F32" and batch["rounded_bits"] == 0
             kernels = [launch["kernel"] for launch in batch["launches"]]
             assert (kernels[0] == "narrow_rows_kernel") == narrow
-            assert f"_{dtype.lower()}_" in kernels[narrow]
+            is_few = kernels[0] == "few_rows_kernel"
+            assert f"_{dtype.lower()}_" in kernels[narrow or is_few]
             has_sum = "linear_batch_sum_kernel" in kernels
             assert batch["scratch_bytes"] >= narrow * rows * n_in * 2
-            is_few = kernels[0].startswith("linear_few")
             assert (batch["scratch_bytes"] > 0) == (narrow or has_sum or is_few)
             if name == "sm_90" and dtype in ("Q4_K", "Q6_K") and activations == "int8":
                 assert is_few == (rows <= 22)
@@ -160,7 +160,8 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
             "linear_batch_sum_kernel",
         ]
         for dtype in ("Q4_K", "Q6_K"):
-            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
+            x, launch = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
+            assert x["kernel"] == "few_rows_kernel" and x["grid"][1] == 24
             assert launch["kernel"] == f"linear_few_{dtype.lower()}_24_kernel"
             assert 126 <= launch["grid"][0] <= 132
 

@@ -26,8 +26,7 @@ Kernel::Kernel(std::shared_ptr<const Module::Loaded> module, std::string name)
                   context().status_of(d.module_kernel, &handle_, module_->module.handle(), name_.c_str()),
                   cat("kernel ", name_, " in ", module_->label));
   max_dynamic_shared_ = attribute(KernelAttribute::kMaxDynamicShared);
-  // A multiprocessor divides its memory anew only while it is empty, so kernels that overlap want the same division.
-  if (context().info().has_overlap) context().call(d.kernel_set_attribute, handle_, KernelAttribute::kSharedShare, 100);
+  divide(kAllShared);
   size_t offset = 0;
   if (d.kernel_parameter) context().status_of(d.kernel_parameter, handle_, 0, &offset, &params_bytes_);
 }
@@ -48,11 +47,10 @@ void Kernel::allow_shared(size_t bytes) {
   max_dynamic_shared_ = bytes;
 }
 
-void Kernel::keep_l1() {
-  constexpr int kByNeed = -1;
-  if (keeps_l1_ || !context().info().has_overlap) return;
-  context().call(context().driver().kernel_set_attribute, handle_, KernelAttribute::kSharedShare, kByNeed);
-  keeps_l1_ = true;
+void Kernel::divide(int shared_share) {
+  if (shared_share == shared_share_ || !context().info().has_overlap) return;
+  context().call(context().driver().kernel_set_attribute, handle_, KernelAttribute::kSharedShare, shared_share);
+  shared_share_ = shared_share;
 }
 
 int Kernel::occupancy(int threads, size_t shared_bytes) const {

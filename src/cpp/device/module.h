@@ -51,8 +51,11 @@ class Kernel {
 
   // Launches may use up to this much dynamic shared memory. Throws when the device has less.
   void allow_shared(size_t bytes);
-  // Shared memory gets what a launch asks for, L1 the rest; without it L1 gets the least there is.
-  void keep_l1();
+  // How launches from now on divide what L1 and shared memory have together: percent that are shared memory, or the
+  // next more that there is. A multiprocessor divides it anew only while it is empty, so kernels that overlap want the
+  // same division. Without overlap it is left to the driver.
+  void divide(int shared_share);
+  static constexpr int kAllShared = 100;
   // Blocks that fit on one SM at once.
   int occupancy(int threads, size_t shared_bytes) const;
 
@@ -68,7 +71,7 @@ class Kernel {
   std::string name_;
   Handle handle_ = nullptr;
   size_t max_dynamic_shared_ = 0;
-  bool keeps_l1_ = false;
+  int shared_share_ = -1;
   size_t params_bytes_ = 0;
 };
 

@@ -41,7 +41,7 @@ struct MemoryPlan {
 
 // The buffers of a forward pass. Sessions of one engine take turns on it.
 struct Executor {
-  static constexpr int kLogitRows = 16;
+  static constexpr int kLogitRows = 32;
   Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> stream);
   static size_t planned_bytes(const Model& model, int max_rows);
 

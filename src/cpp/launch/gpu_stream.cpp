@@ -142,10 +142,13 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
     std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
-    gpu::in_order(gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target),
-                  [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+    const gpu::BatchLaunches batch =
+        gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
+    keeps_l1_ = batch.n_few > 0;
+    gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }
+  keeps_l1_ = false;
   const gpu::VecLaunches vecs = gpu::choose(group, x, target);
   for (int i = 0; i < vecs.n; ++i) start(vecs.launches[i].launch, vecs.launches[i].params);
 }

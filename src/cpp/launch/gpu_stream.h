@@ -62,7 +62,8 @@ class GpuStream final : public Stream {
     start(gpu::choose(op, pack_->target()), op);
   }
   template <class Params>
-  void start(const gpu::Launch& launch, const Params& params) {
+  void start(gpu::Launch launch, const Params& params) {
+    launch.keeps_l1 = keeps_l1_;
     if (timer_ != nullptr) timer_->begin(launch.kernel);
     pack_->run(launch, params, stream_);
     if (timer_ != nullptr) timer_->end();
@@ -82,6 +83,7 @@ class GpuStream final : public Stream {
   gpu::Buffer scratch_;  // of one op at a time
   gpu::Buffer arrived_;  // blocks of a product, zero between products
   gpu::Buffer staging_;
+  bool keeps_l1_ = false;              // of the last product: what lies between products divides memory as they do
   size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for
   gpu::KernelTimer* timer_ = nullptr;  // of time_kernels, while it works
 };

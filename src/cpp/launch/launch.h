@@ -15,7 +15,7 @@ struct Launch {
   size_t shared_bytes = 0;        // dynamic
   bool cooperative = false;       // all blocks alive at once: the kernel has a grid barrier
   uint32_t cluster = 0;           // blocks of a cluster; 0: none
-  bool keeps_l1 = false;          // much is read through L1: it keeps what shared memory does not need
+  bool keeps_l1 = false;          // much is read through L1: it keeps a good part of what shared memory could have
   bool overlap_previous = false;  // may begin while the kernel before it ends (it calls wait_for_previous)
 };
 

@@ -22,9 +22,24 @@ inline constexpr int kFewWarps = kFewThreads / 32;
 inline constexpr int kFewValues = 256;
 inline constexpr int kFewRanges = 1024;  // at most
 
+// x as the products read it, in one piece for any slice: for each 256 values, for each row of a tile, the values as
+// 16-bit numbers that the row's power has brought below 2, in the order of the products, and the sums of its runs as
+// two 16-bit numbers each. What follows each other starts in different halves of the banks of shared memory.
+inline constexpr int kFewRowBytes = kFewValues * 2 + 64;
+// Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
+LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 * 32; }
+struct FewRows {
+  RoundedRows x;
+  uint8_t* y;    // [n_in / 256, tile_rows, kFewRowBytes], zero behind the last row
+  float* power;  // [tile_rows] of two: what the values are to be multiplied with
+  int rows, n_in;
+};
+inline constexpr int kFewRowsThreads = 128;  // a run each; grid x walks a row, y has the rows of a tile
+
 struct LinearFew {
   LinearGroup group;  // of one type
-  RoundedRows x;
+  const uint8_t* x;   // of FewRows
+  const float* power;
   float* pieces;                    // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
   uint32_t* arrived;                // [n_ranges], zero before and after
   int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
@@ -34,12 +49,9 @@ struct LinearFew {
 
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
 
-// Of x in shared memory: a row of 16-bit numbers, where neighbouring rows start in different halves of the banks; a
-// row's sums of runs as two 16-bit numbers each; the largest scale of each row.
-LB_FN constexpr int few_row_bytes(int n_blocks) { return n_blocks * kFewValues * 2 + 64; }
-LB_FN constexpr int few_sum_bytes(int n_blocks) { return n_blocks * kFewValues / kRoundRun * 4 + 16; }
+// Of x in shared memory, with the powers behind it.
 LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
-  return tile_rows * (few_row_bytes(n_blocks) + few_sum_bytes(n_blocks) + int(sizeof(float)));
+  return tile_rows * (n_blocks * kFewRowBytes + int(sizeof(float)));
 }
 
 inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
