@@ -62,6 +62,7 @@ TUNING = {
     "matvec_threads_per_sm": (32, 2048, 32),
     "speculation_budget": (1, 64, 1),
     "prefill_chunk": (64, 4096, 64),
+    "megakernel_most_mib": (0, 1 << 20, 1),
 }
 EXCUSES = ("spill",)
 
@@ -102,6 +103,7 @@ class Tuning:
     matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
     speculation_budget: int  # rows of a draft tree, where the user names none
     prefill_chunk: int  # rows of a prompt computed at once, likewise
+    megakernel_most_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield from _batches(rng)
     yield from _elementwise(rng)
     yield from _rounded(rng)
+    yield from _megakernels(rng)
     yield from _recurrent_inputs(rng)
     yield from _recurrences(rng)
     yield from _caches(rng)
@@ -242,6 +243,22 @@ def _rounded(rng: np.random.Generator) -> Iterator[Case]:
         for op, arguments in (("rms_norm", (x, w, 0.03)), ("gated_rms_norm", (x, z, w, 0.03)), ("swiglu", (gate, up))):
             expected = partial(_twice, getattr(ops, op), rows, *arguments)
             yield Case(f"{op}_rounded", "int16", expected, (*arguments, 16), {}, partial(_meant, rows))
+
+
+def _megakernels(rng: np.random.Generator) -> Iterator[Case]:
+    """A norm and a product as one phase, by each of the kernels."""
+    for dtype in ("BF16", "Q5_0", "Q4_K"):
+        for n_out, n_in in ((131, 256), (517, 2048)):
+            x, norm, w = _normal(rng, n_in), _normal(rng, n_in), _weights(rng, dtype, n_out * n_in)
+            normed = ops.rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
+            expected = partial(ops.linear, w, dtype, n_out, n_in, normed, None, activations="int8")
+            limit = "row" if dtype == "BF16" else "int8"
+            unit = partial(_terms, w, dtype, normed)
+            yield Case("megakernel", limit, expected, (x, norm, 0.03, w, dtype, n_out), {}, _as_row, unit)
+
+
+def _as_row(y: Array) -> Array:
+    return y.reshape(1, -1)
 
 
 def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:

@@ -31,6 +31,9 @@ LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
 LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 // Seen by the host too.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -52,6 +55,13 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
     }
   }
   block_barrier();
+}
+
+// Nanoseconds of a clock that runs on; for waiting with an end, not for timing.
+LB_DEVICE uint64_t time_ns() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
 }
 
 LB_DEVICE void dependents_may_launch() {

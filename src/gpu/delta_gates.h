@@ -21,10 +21,12 @@ LB_DEVICE float log1p_of_unit(float e) {
 
 LB_DEVICE float softplus(float x) { return max(x, 0.0f) + log1p_of_unit(exp_nonpositive(-abs(x))); }
 
+LB_DEVICE float log_decay(float alpha, float a_neg, float dt_bias) { return a_neg * softplus(alpha + dt_bias); }
+
 LB_DEVICE void prepare_gates(const DeltaPrepare& p, long row, int head) {
   float* g = p.g + row * p.n_v_heads + head;
   float* beta = p.beta + row * p.n_v_heads + head;
-  *g = p.a_neg[head] * softplus(*g + p.dt_bias[head]);
+  *g = log_decay(*g, p.a_neg[head], p.dt_bias[head]);
   *beta = sigmoid(*beta);
 }
 

@@ -4,8 +4,8 @@
 // Bound: latency; 4 (2 n_taps + 2) bytes a channel.
 #include "dialect.h"
 
+#include "conv_channel.h"
 #include "delta_gates.h"
-#include "launch/delta_net_shape.h"
 
 namespace lb::gpu {
 
@@ -20,31 +20,18 @@ LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
     for (int head = thread_id(); head < prepare.n_v_heads; head += n_threads()) prepare_gates(prepare, 0, head);
     return;
   }
-  const int c = block_id() * prepare.dk + thread_id(), n_past = conv.n_taps - 1;
+  const int c = block_id() * prepare.dk + thread_id();
   const bool is_inside = thread_id() < prepare.dk && c < conv.channels;
-  float taps[kMaxTaps] = {};  // of the row itself first
-  LB_UNROLL
-  for (int d = 0; d < kMaxTaps; ++d)
-    if (is_inside && d <= n_past) taps[d] = conv.w[long(c) * conv.n_taps + n_past - d];
+  ConvChannel channel;
+  if (is_inside) channel.read_taps(conv, c);
   wait_for_previous();
   dependents_may_launch();
 
-  float inputs[kMaxTaps] = {};  // of the row itself, its parent, and so on
   if (is_inside) {
-    inputs[0] = conv.x[c];
-    const int n_accepted = conv.accepted.n ? *conv.accepted.n : 0;
-    LB_UNROLL
-    for (int d = 1; d < kMaxTaps; ++d) {
-      if (d > n_past) continue;
-      const int from = n_past - d + n_accepted;  // of [history, accepted rows]
-      inputs[d] = from < n_past ? conv.history[long(from) * conv.channels + c]
-                                : conv.pending[long(conv.accepted.path[from - n_past]) * conv.channels + c];
-    }
+    channel.read_older(conv, c);
+    channel.inputs[0] = conv.x[c];
   }
-  float sum = 0;
-  LB_UNROLL
-  for (int d = 0; d < kMaxTaps; ++d) sum = d <= n_past ? fma(taps[d], inputs[d], sum) : sum;
-  float y = silu(sum);
+  float y = channel.convolved();
   if (block_id() < 2 * prepare.n_k_heads) {
     const float factor = block_id() < prepare.n_k_heads ? 1.0f / sqrt(float(prepare.dk)) : 1.0f;
     const float squares = block_sum(is_inside ? y * y : 0.0f, scratch);
@@ -52,10 +39,7 @@ LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
   }
   if (!is_inside) return;
   conv.y[c] = y;
-  LB_UNROLL
-  for (int d = 1; d < kMaxTaps; ++d)
-    if (d <= n_past) conv.history[long(n_past - d) * conv.channels + c] = inputs[d];
-  conv.pending[c] = inputs[0];
+  channel.write(conv, c);
 }
 
 }  // namespace lb::gpu

@@ -32,19 +32,22 @@ struct Fold {
   const float* keys;
 };
 
-// Every thread of the block; ends with a barrier.
-LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
+// Every thread of the block, `thread` of `team_threads` that share a path; ends with a barrier.
+LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path, int thread, int team_threads) {
   if (n == 0) return {0, 1, nullptr};
   const int buffer = buffer_after(p, 0);
   const float* cs = cs_in(p, buffer) + v_head;
   const float last = cs[long(p.accepted.path[n - 1]) * p.n_v_heads];
-  for (int i = thread_id(); i < n; i += n_threads()) {
+  for (int i = thread; i < n; i += team_threads) {
     const int32_t row = p.accepted.path[i];
     store(&path->rows[i], row);
     store(&path->weights[i], exp_nonpositive(last - cs[long(row) * p.n_v_heads]));
   }
   block_barrier();
   return {n, exp_nonpositive(last), keys_in(p, buffer)};
+}
+LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
+  return read_path(p, v_head, n, path, thread_id(), n_threads());
 }
 
 // A thread's part of its block's slice: four columns, and every n_row_lanes-th row from row_lane on.
@@ -53,18 +56,23 @@ struct Place {
   bool is_inside;  // the last slice may be narrower
 };
 template <int kColumns>
-LB_DEVICE Place place_in_slice(const GatedDelta& p) {
+LB_DEVICE Place place_in_slice(const GatedDelta& p, int slice, int thread, int team_threads) {
   constexpr int kLanes = kColumns / 4;
   const int n_slices = (p.dv + kColumns - 1) / kColumns;
   Place at;
-  at.v_head = block_id() / n_slices;
+  at.v_head = slice / n_slices;
   at.k_head = key_head(p, at.v_head);
-  at.first_column = block_id() % n_slices * kColumns;
-  at.column = at.first_column + thread_id() % kLanes * 4;
-  at.row_lane = thread_id() / kLanes;
-  at.n_row_lanes = n_threads() / kLanes;
+  at.first_column = slice % n_slices * kColumns;
+  at.column = at.first_column + thread % kLanes * 4;
+  at.row_lane = thread / kLanes;
+  at.n_row_lanes = team_threads / kLanes;
   at.is_inside = at.column < p.dv;
   return at;
+}
+
+template <int kColumns>
+LB_DEVICE Place place_in_slice(const GatedDelta& p) {
+  return place_in_slice<kColumns>(p, block_id(), thread_id(), n_threads());
 }
 
 // Rows first_row + i * n_row_lanes of S; zeros beyond it.

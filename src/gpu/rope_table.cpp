@@ -1,49 +1,14 @@
-// cos and sin of pos inv_freq: the angle, its reduction to [-pi/4, pi/4] and both series in fp64, rounded once.
 // One thread a pair. Bound: fp64 arithmetic, about 40 operations a pair; once an append.
 #include "dialect.h"
 
-#include "ops/rope.h"
+#include "rope_angles.h"
 
 namespace lb::gpu {
-
-// Taylor in r^2, off by less than 2e-14 at pi/4.
-LB_DEVICE double sine(double r) {
-  const double x = r * r;
-  double sum = 1.0 / 6227020800;  // 1/13!
-  sum = sum * x - 1.0 / 39916800;
-  sum = sum * x + 1.0 / 362880;
-  sum = sum * x - 1.0 / 5040;
-  sum = sum * x + 1.0 / 120;
-  sum = sum * x - 1.0 / 6;
-  return r + r * x * sum;
-}
-LB_DEVICE double cosine(double r) {
-  const double x = r * r;
-  double sum = -1.0 / 87178291200;  // 1/14!
-  sum = sum * x + 1.0 / 479001600;
-  sum = sum * x - 1.0 / 3628800;
-  sum = sum * x + 1.0 / 40320;
-  sum = sum * x - 1.0 / 720;
-  sum = sum * x + 1.0 / 24;
-  sum = sum * x - 0.5;
-  return 1.0 + x * sum;
-}
 
 LB_KERNEL(rope_table_kernel, RopeTable, 256, 1) {
   dependents_may_launch();
   wait_for_previous();
-  const long count = long(p.rows) * p.n_pairs;
-  for (long at = long(block_id()) * n_threads() + thread_id(); at < count; at += long(n_blocks()) * n_threads()) {
-    const int pair = int(at % p.n_pairs);
-    const double angle = double(p.pos[long(p.axis[pair]) * p.rows + at / p.n_pairs]) * double(p.inv_freq[pair]);
-    // Quarter turns. pi/2 in two parts, the first of 33 bits: its product is exact up to 2^20 turns of a quarter.
-    const double turns = (angle * 0.63661977236758134) + 6755399441055744.0 - 6755399441055744.0;
-    const double r = (angle - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
-    const double s = sine(r), c = cosine(r);
-    const int quarter = int(long(turns) & 3);
-    p.cos[at] = float(quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s);
-    p.sin[at] = float(quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c);
-  }
+  rope_angles(p, long(block_id()) * n_threads() + thread_id(), long(n_blocks()) * n_threads());
 }
 
 }  // namespace lb::gpu

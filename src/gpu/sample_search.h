@@ -101,18 +101,18 @@ LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough e
 
 // A place in an order: lexicographic, the smaller is earlier. Candidates spread evenly over the first word, so that
 // histograms of it have few collisions; the others order what it takes for equal.
-struct Place {
+struct OrderPlace {
   uint32_t coarse, value, id;
 };
-inline constexpr Place kLastPlace = {0xffffffff, 0xffffffff, 0xffffffff};
+inline constexpr OrderPlace kLastPlace = {0xffffffff, 0xffffffff, 0xffffffff};
 
-LB_DEVICE bool within(const Place& a, const Place& end) {  // the end itself is
+LB_DEVICE bool within(const OrderPlace& a, const OrderPlace& end) {  // the end itself is
   if (a.coarse != end.coarse) return a.coarse < end.coarse;
   return a.value != end.value ? a.value < end.value : a.id <= end.id;
 }
 
 struct Candidate {
-  Place rank;  // by likelihood: distance, logit, id
+  OrderPlace rank;  // by likelihood: distance, logit, id
   uint64_t weight;
 };
 
@@ -121,14 +121,14 @@ LB_DEVICE Candidate candidate(float largest, float x, int id) {
   return {{d, ~ordered(x), uint32_t(id)}, weight(d)};
 }
 
-LB_DEVICE Place typical_place(const Candidate& c, uint32_t mean) {
+LB_DEVICE OrderPlace typical_place(const Candidate& c, uint32_t mean) {
   return {atypicality(c.rank.coarse, c.weight, mean), c.rank.value, c.rank.id};
 }
 
 // What may still be drawn.
 struct Filters {
-  Place likely = kLastPlace;
-  Place typical = kLastPlace;
+  OrderPlace likely = kLastPlace;
+  OrderPlace typical = kLastPlace;
   uint32_t mean = 0;   // distance, which typical places refer to
   uint64_t least = 0;  // weight
 };
@@ -194,10 +194,10 @@ LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, b
 // (11, 11 and 10 bits of each word, of ids the low two), with a histogram and a grid barrier each, until a bin is taken
 // whole or holds one candidate: two digits as a rule, eight among ties.
 template <class Amount>
-LB_DEVICE Place descend(const Piece& piece, const Filters& filters, Order order, Amount amount, SampleGrid& grid,
-                        int& turn, uint64_t* scratch) {
+LB_DEVICE OrderPlace descend(const Piece& piece, const Filters& filters, Order order, Amount amount, SampleGrid& grid,
+                             int& turn, uint64_t* scratch) {
   constexpr bool kWeighs = Amount::kWeighs;
-  Place end = {0, 0, 0};
+  OrderPlace end = {0, 0, 0};
   uint64_t need = 0;
   for (int digit = 0; digit < 9; ++digit) {
     if (digit == 6) continue;  // ids are below 2^21
@@ -216,7 +216,7 @@ LB_DEVICE Place descend(const Piece& piece, const Filters& filters, Order order,
       uint64_t weight = 0;
       if (member) {
         const Candidate c = piece.at(i);
-        const Place at = order == Order::kLikely ? c.rank : typical_place(c, filters.mean);
+        const OrderPlace at = order == Order::kLikely ? c.rank : typical_place(c, filters.mean);
         const uint32_t value = word == 0 ? at.coarse : word == 1 ? at.value : at.id;
         const uint32_t found = word == 0 ? end.coarse : word == 1 ? end.value : end.id;
         member = (word < 1 || at.coarse == end.coarse) && (word < 2 || at.value == end.value) &&

@@ -3,6 +3,7 @@
 #pragma once
 
 #define LB_DEVICE inline __attribute__((device, always_inline))
+#define LB_APART LB_DEVICE
 #define LB_FN static inline __attribute__((device, always_inline))
 #define LB_TABLE __attribute__((device))
 #define LB_UNROLL _Pragma("unroll")

@@ -45,6 +45,9 @@ LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
 LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
   __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
+LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
+  __hip_atomic_fetch_add(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
 // Seen by the host too.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
@@ -63,6 +66,9 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
   }
   block_barrier();
 }
+
+// Nanoseconds of a clock that runs on, at 100 MHz; for waiting with an end, not for timing.
+LB_DEVICE uint64_t time_ns() { return __builtin_readsteadycounter() * 10; }
 
 LB_DEVICE void dependents_may_launch() {}
 LB_DEVICE void wait_for_previous() {}

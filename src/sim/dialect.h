@@ -3,6 +3,7 @@
 #pragma once
 
 #define LB_DEVICE inline
+#define LB_APART inline
 #define LB_UNROLL
 #define LB_UNROLL_BY(n)
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \

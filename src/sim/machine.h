@@ -103,6 +103,7 @@ class Machine {
   void arrive_at_block(Place place);
   void arrive_at_grid(uint32_t* counter, Place place);
   void spin(const uint32_t* on, uint32_t value, Place place);
+  uint64_t time_ns() { return time_ns_ += 200'000; }
 
  private:
   static void thread_main();
@@ -125,6 +126,7 @@ class Machine {
   std::vector<int> lane_order_, warp_order_, block_order_;  // empty: ascending
 
   int n_at_grid_ = 0;  // blocks at grid_barrier
+  uint64_t time_ns_ = 0;
   bool progressed_ = false, failed_ = false;
   char error_[1024];
 };

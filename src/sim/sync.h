@@ -57,7 +57,14 @@ inline void store_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "store_release");
   __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
+inline void add_release(uint32_t* p, uint32_t v) {
+  sim::check_global(p, sizeof *p, "add_release");
+  __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+}
 inline void store_release_system(uint32_t* p, uint32_t v) { store_release(p, v); }
+
+// A fifth of a millisecond passes with each look: whoever waits sees time go by, however fast the host is.
+inline uint64_t time_ns() { return sim::machine().time_ns(); }
 
 inline void dependents_may_launch() {}
 inline void wait_for_previous() {}

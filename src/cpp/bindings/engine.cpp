@@ -104,15 +104,24 @@ Activations activations_from(const std::string& text) {
   fail(ErrorCode::kInvalid, "activations must be int8 or f32, got \"", text, "\"");
 }
 
+DecodePath path_from(const std::string& text) {
+  if (text == "auto") return DecodePath::kAuto;
+  if (text == "graph") return DecodePath::kGraph;
+  if (text == "megakernel") return DecodePath::kMegakernel;
+  fail(ErrorCode::kInvalid, "path must be auto, graph or megakernel, got \"", text, "\"");
+}
+
 std::shared_ptr<Engine> open_engine(const std::string& path, int context, int threads, const std::string& isa,
                                     const std::string& activations, const std::string& kv, int prefill_chunk,
-                                    const PythonPack* pack, const nb::object& progress) {
+                                    const std::string& decode_path, const PythonPack* pack,
+                                    const nb::object& progress) {
   const EngineOptions options{.context = context,
                               .n_threads = threads,
                               .isa = isa_from(isa),
                               .activations = activations_from(activations),
                               .kv = kv_from(kv),
-                              .prefill_chunk = prefill_chunk};
+                              .prefill_chunk = prefill_chunk,
+                              .path = path_from(decode_path)};
   std::unique_ptr<Place> place;
   if (pack != nullptr) place = gpu_place(pack->shared(), pack->name());
   SignalPoll poll;
@@ -251,8 +260,8 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_static("open", &open_engine, "path"_a, "context"_a = 0, "threads"_a = 0, "isa"_a = "auto",
-                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 0, "pack"_a = nb::none(),
-                  "progress"_a = nb::none())
+                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 0, "decode_path"_a = "auto",
+                  "pack"_a = nb::none(), "progress"_a = nb::none())
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", &plan_of)
       .def_prop_ro("fingerprint", &Engine::fingerprint);
@@ -296,6 +305,16 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("n_tokens", [](const Session& s) { return s.tokens().size(); })
       .def_prop_ro("context", &Session::context)
       .def_prop_ro("rewind_floor", &Session::rewind_floor)
+      .def_prop_ro("decode_path", &Session::decode_path)
+      .def(
+          "timeline",
+          [](Session& s) {
+            nb::list rows;
+            for (const StepTime& t : s.timeline())
+              rows.append(nb::make_tuple(t.block, t.phase, t.task, t.began, t.waited, t.done));
+            return rows;
+          },
+          "(block, phase, task, began, waited, done) of the last decoded token; empty before the second call.")
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many of them it already held.")
       .def(

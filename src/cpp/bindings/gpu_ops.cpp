@@ -293,6 +293,7 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   bind_gpu_sample(m);
   bind_gpu_matmul(m);
   bind_gpu_load(m);
+  bind_gpu_megakernel(m);
   bind_gpu_rounded(m);
 }
 

@@ -15,6 +15,9 @@
 
 namespace lb {
 
+// How a token is decoded on a GPU: one launch for each op, recorded in a graph, or one launch for all of them.
+enum class DecodePath { kAuto, kGraph, kMegakernel };
+
 struct EngineOptions {
   int context = 0;    // tokens a session holds; 0: the model's maximum, or what fits
   int n_threads = 0;  // 0: one per usable core
@@ -22,6 +25,7 @@ struct EngineOptions {
   Activations activations = Activations::kInt8;
   DType kv = DType::kF16;
   int prefill_chunk = 0;  // rows of a prompt computed at once; 0: as many as suit the place
+  DecodePath path = DecodePath::kAuto;  // auto: what is faster on the target; the CPU has neither
 };
 
 struct PlanEntry {

@@ -13,6 +13,7 @@
 #include "device/graph.h"
 #include "engine/engine.h"
 #include "launch/gpu_stream.h"
+#include "launch/schedule.h"
 
 namespace lb {
 namespace {
@@ -32,8 +33,16 @@ struct Buffers {
   Sampled* result;
   uint32_t* n_written;
   std::byte* scratch;
+  float* partials;  // of the megakernel's attention
 
-  Buffers(Carver& carver, int vocab, int context)
+  Buffers(Carver& carver, const Model& model, int context)
+      : Buffers(carver, model.info(), model.info().vocab, context) {}
+
+  // The context, the token just outside of it, and the one chosen ahead.
+  static int history_capacity(int context) { return context + 2; }
+
+ private:
+  Buffers(Carver& carver, const ModelInfo& info, int vocab, int context)
       : logits(carver.take<float>(vocab)),
         token(carver.take<int32_t>(1)),
         positions(carver.take<int32_t>(3)),
@@ -45,15 +54,76 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
-        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
-
-  // The context, the token just outside of it, and the one chosen ahead.
-  static int history_capacity(int context) { return context + 2; }
+        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))),
+        partials(carver.take<float>(gpu::Schedule::runs_scratch_bytes(info.n_heads, info.head_dim, context) / 4)) {}
 };
 
 struct Ring {
   std::array<Sampled, kRing> slots;
   uint32_t written;
+  gpu::MegaReport report;
+};
+
+// A step as one launch: the schedule's tables on the device.
+class MegaStep {
+ public:
+  MegaStep(const gpu::MegaPlan& plan, gpu::MegaReport* report, GpuStream& stream)
+      : stream_(stream), launch_(plan.launch), text_(gpu::to_string(plan)) {
+    Carver counter;
+    carve(counter, plan);
+    memory_ = stream.reserve(counter.used());
+    Carver carver(*memory_);
+    carve(carver, plan);
+    params_.n_steps = plan.n_steps;
+    params_.n_phases = plan.n_phases;
+    params_.n_tokens = 1;
+    params_.patience_ns = kPatienceNs;
+    params_.report = report;
+    stream.upload(tasks_, plan.tasks.data(), plan.tasks.size() * sizeof(gpu::Task));
+    stream.upload(steps_, plan.steps.data(), plan.steps.size() * sizeof(gpu::TaskStep));
+  }
+
+  void launch() {
+    stream_.pack().run(launch_, params_, stream_.queue());
+    params_.first += uint32_t(params_.n_phases) * launch_.grid[0];
+  }
+  const std::string& text() const { return text_; }
+
+  // Of the last step, [blocks, n_steps] of (phase, began, waited, done); taken from the first call on.
+  std::vector<StepTime> timeline() {
+    const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
+    if (params_.times == nullptr) {
+      times_ = stream_.reserve(n * sizeof(gpu::StepTimes));
+      params_.times = reinterpret_cast<gpu::StepTimes*>(times_->data());
+      return {};
+    }
+    std::vector<gpu::StepTimes> times(n);
+    std::vector<gpu::TaskStep> steps(n);
+    stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
+    stream_.download(steps.data(), steps_, n * sizeof(gpu::TaskStep));
+    std::vector<StepTime> result;
+    for (size_t i = 0; i < n; ++i)
+      result.push_back(
+          {int(i / params_.n_steps), steps[i].phase, steps[i].task, times[i].began, times[i].waited, times[i].done});
+    return result;
+  }
+
+  static constexpr long kPatienceNs = 2'000'000'000;
+
+ private:
+  void carve(Carver& carver, const gpu::MegaPlan& plan) {
+    params_.tasks = tasks_ = carver.take<gpu::Task>(plan.tasks.size());
+    params_.steps = steps_ = carver.take<gpu::TaskStep>(plan.steps.size());
+    params_.arrived = carver.take<uint32_t>(1);
+  }
+
+  GpuStream& stream_;
+  gpu::Launch launch_;
+  std::string text_;
+  gpu::Mega params_ = {};
+  gpu::Task* tasks_ = nullptr;
+  gpu::TaskStep* steps_ = nullptr;
+  std::unique_ptr<Memory> memory_, times_;
 };
 
 SampleOptions options_of(const SamplingParams& p) {
@@ -93,18 +163,16 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step() override {
-    if (!step_) {
-      step_ = record([&] {
-        run_forward();
-        run_choice();
-      });
-    }
-    step_->launch(stream_.queue());
+    if (!graph_ && !mega_) make_step();
+    if (mega_)
+      mega_->launch();
+    else
+      graph_->launch(stream_.queue());
     ++started_;
   }
 
   void step_only() override {
-    if (!forward_) forward_ = record([&] { run_forward(); });
+    if (!forward_) forward_ = record([&] { run_forward(stream_); });
     forward_->launch(stream_.queue());
   }
 
@@ -132,6 +200,9 @@ class GpuTokenLoop final : public TokenLoop {
     return result;
   }
 
+  std::vector<StepTime> timeline() override { return mega_ ? mega_->timeline() : std::vector<StepTime>{}; }
+  std::string describe() const override { return mega_ ? mega_->text() : graph_ ? cat("graph", why_) : ""; }
+
   void download_logits(std::span<float> to) override { stream_.download(to.data(), buffers_.logits, to.size_bytes()); }
 
   void drop() override {
@@ -142,7 +213,7 @@ class GpuTokenLoop final : public TokenLoop {
  private:
   Buffers on(const Memory& memory) const {
     Carver carver(memory);
-    return Buffers(carver, engine_.model().info().vocab, state_.capacity());
+    return Buffers(carver, engine_.model(), state_.capacity());
   }
 
   // Positions of a step are those of text: the NextToken of the choice before counts them up.
@@ -187,37 +258,71 @@ class GpuTokenLoop final : public TokenLoop {
     if (!mask.empty()) stream_.upload(buffers_.mask, mask.data(), mask.size_bytes());
   }
 
-  void run_forward() {
+  // The forward pass of one row, up to its logits.
+  void run_forward(Stream& stream) {
     const Executor& executor = engine_.executor();
     const Activations activations = engine_.options().activations;
     engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
-                            executor.workspace, activations, stream_);
-    engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream_);
+                            executor.workspace, activations, stream);
+    engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream);
+  }
+
+  void make_step() {
+    const DecodePath path = engine_.options().path;
+    const size_t most_bytes = size_t(stream_.pack().target().tune("megakernel_most_mib")) << 20;
+    const bool is_wanted = path == DecodePath::kMegakernel ||
+                           (path == DecodePath::kAuto && engine_.model().bytes_per_token() <= most_bytes);
+    try {
+      if (is_wanted) make_mega();
+    } catch (const Error& error) {  // asked for by name, it is not replaced
+      if (path == DecodePath::kMegakernel || error.code() != ErrorCode::kUnsupported) throw;
+      why_ = cat(", as ", error.what());
+    }
+    if (!mega_)
+      graph_ = record([&] {
+        run_forward(stream_);
+        run_choice();
+      });
+  }
+
+  void make_mega() {
+    const gpu::Target& target = stream_.pack().target();
+    gpu::Schedule schedule(target, state_.capacity(), buffers_.partials);
+    run_forward(schedule);
+    const gpu::SampleLaunches sample = gpu::choose(sample_op(), buffers_.scratch, target);
+    mega_.emplace(schedule.compile(sample.params, next_token_op()), &ring_->report, stream_);
   }
 
   void run_choice() {
+    stream_.run(sample_op(), buffers_.scratch);
+    stream_.run(next_token_op());
+  }
+
+  Sample sample_op() const {
     const int vocab = engine_.model().info().vocab;
-    stream_.run(Sample{.logits = buffers_.logits,
-                       .options = buffers_.options,
-                       .bias = buffers_.bias,
-                       .mask = buffers_.mask,
-                       .counts = buffers_.counts,
-                       .history = buffers_.history,
-                       .state = buffers_.state,
-                       .result = buffers_.result,
-                       .vocab = vocab,
-                       .capacity = Buffers::history_capacity(state_.capacity())},
-                buffers_.scratch);
-    stream_.run(NextToken{.sampled = buffers_.result,
-                          .ring = {ring_->slots.data(), &ring_->written, kRing},
-                          .n_written = buffers_.n_written,
-                          .token = buffers_.token,
-                          .n_past = &state_.numbers()->n_past,
-                          .key_buffer = &state_.numbers()->key_buffer,
-                          .n_accepted = &state_.numbers()->n_accepted,
-                          .accepted = state_.numbers()->accepted,
-                          .positions = buffers_.positions,
-                          .n_positions = 3});
+    return Sample{.logits = buffers_.logits,
+                  .options = buffers_.options,
+                  .bias = buffers_.bias,
+                  .mask = buffers_.mask,
+                  .counts = buffers_.counts,
+                  .history = buffers_.history,
+                  .state = buffers_.state,
+                  .result = buffers_.result,
+                  .vocab = vocab,
+                  .capacity = Buffers::history_capacity(state_.capacity())};
+  }
+
+  NextToken next_token_op() const {
+    return NextToken{.sampled = buffers_.result,
+                     .ring = {ring_->slots.data(), &ring_->written, kRing},
+                     .n_written = buffers_.n_written,
+                     .token = buffers_.token,
+                     .n_past = &state_.numbers()->n_past,
+                     .key_buffer = &state_.numbers()->key_buffer,
+                     .n_accepted = &state_.numbers()->n_accepted,
+                     .accepted = state_.numbers()->accepted,
+                     .positions = buffers_.positions,
+                     .n_positions = 3};
   }
 
   template <class Work>
@@ -233,6 +338,9 @@ class GpuTokenLoop final : public TokenLoop {
     for (int spin = 0; written.load(std::memory_order_acquire) == taken_; ++spin)
       if (spin == kSpins) {
         stream_.queue().synchronize();  // throws what went wrong
+        LB_CHECK(ring_->report.stuck == 0, kInternal, "[megakernel] a block waited ",
+                 MegaStep::kPatienceNs / 1000000000, " s for the others to end the phase before ",
+                 ring_->report.stuck - 1, " and gave up; the schedule or the kernel is wrong");
         LB_ASSERT(written.load(std::memory_order_acquire) != taken_);
       }
   }
@@ -245,8 +353,10 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  std::optional<gpu::Graph> step_, forward_;
+  std::optional<gpu::Graph> graph_, forward_;
   SampleOptions options_{};  // what the device has
+  std::optional<MegaStep> mega_;
+  std::string why_;  // no megakernel
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};
 };
@@ -255,7 +365,7 @@ class GpuTokenLoop final : public TokenLoop {
 
 size_t gpu_token_loop_bytes(const Model& model, int context) {
   Carver counter;
-  Buffers(counter, model.info().vocab, context);
+  Buffers(counter, model, context);
   return counter.used();
 }
 

@@ -87,6 +87,9 @@ class Session {
                                               const Interrupted& interrupted = {});
   void commit(std::span<const int32_t> path);  // rows of the last append to keep
   void rewind(int n_tokens);
+  // How tokens are decoded: "graph", or the schedule of the megakernel; empty before the first one and on the CPU.
+  std::string decode_path() const { return loop_ == nullptr ? "" : loop_->describe(); }
+  std::vector<StepTime> timeline() { return loop_ == nullptr ? std::vector<StepTime>{} : loop_->timeline(); }
   int rewind_floor() const { return state_.rewind_floor(); }
 
  private:

@@ -4,10 +4,18 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "decode/sampler.h"
 
 namespace lb {
+
+// When a block of the megakernel began a step, had what it waited for and was done, in nanoseconds of one clock.
+struct StepTime {
+  int block, phase, task;
+  uint64_t began, waited, done;
+};
 
 class TokenLoop {
  public:
@@ -27,6 +35,10 @@ class TokenLoop {
   virtual Logprobs logprobs(int n_top) const = 0;
   // Logits [vocab] of the step started last.
   virtual void download_logits(std::span<float> to) = 0;
+  // How steps are run, once there has been one.
+  virtual std::string describe() const = 0;
+  // Of the last step where it is a megakernel's; the first call turns the stamps on.
+  virtual std::vector<StepTime> timeline() = 0;
   // Forgets choices not taken.
   virtual void drop() = 0;
 };

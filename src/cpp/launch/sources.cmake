@@ -12,4 +12,5 @@ target_sources(lucebox_engine PRIVATE
   launch/linear_warpgroup.cpp
   launch/pack.cpp
   launch/sample.cpp
+  launch/schedule.cpp
   launch/target.cpp)

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quant/half.h"
+
 namespace lb {
 
 inline constexpr int kRoundRun = 32;  // values that share a scale
@@ -25,10 +27,10 @@ struct RoundRows {
 };
 
 // RoundedRows of rows x n_in values in one allocation; with low only when is_16_bit.
-inline size_t rounded_bytes(int rows, int n_in, bool is_16_bit) {
+LB_FN size_t rounded_bytes(int rows, int n_in, bool is_16_bit) {
   return size_t(rows) * n_in * (is_16_bit ? 2 : 1) + size_t(rows) * (n_in / kRoundRun) * 2 * sizeof(float);
 }
-inline RoundedRows rounded_rows(void* at, int rows, int n_in, bool is_16_bit) {
+LB_FN RoundedRows rounded_rows(void* at, int rows, int n_in, bool is_16_bit) {
   const size_t values = size_t(rows) * n_in;
   auto* high = static_cast<int8_t*>(at);
   auto* scale = reinterpret_cast<float*>(high + values * (is_16_bit ? 2 : 1));

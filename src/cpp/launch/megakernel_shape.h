@@ -1,0 +1,147 @@
+// The schedule of a megakernel: a whole decode step as tasks in phases, which device and host must agree on.
+//
+// Every block has its own list of steps, at least one in each phase. A step's task may read what tasks of earlier
+// phases wrote, so a block waits, when it needs that, until all blocks have arrived at the end of the phase before.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops/attention.h"
+#include "ops/delta_net.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/next_token.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/sample.h"
+#include "quant/half.h"
+
+namespace lb::gpu {
+
+inline constexpr int kMegaThreads = 512;
+inline constexpr int kRunSlots = 32;    // of the context, which a warp takes at a time: a lane has one
+inline constexpr int kMaxRunDim = 256;  // head_dim
+inline constexpr int kMaxRunSplits = 256;
+
+// Queries of a KV head that a warp takes at a time: what registers allow.
+LB_FN constexpr int run_queries(int head_dim) { return head_dim > 128 ? 4 : 8; }
+
+inline constexpr int kRunQueryFloats = 1024;  // a warp's queries in shared memory
+static_assert(run_queries(128) * 128 <= kRunQueryFloats && run_queries(kMaxRunDim) * kMaxRunDim <= kRunQueryFloats);
+
+enum class TaskKind : uint32_t {
+  kNothing,  // a block without work in a phase
+  kEmbed,
+  kRopeTable,
+  kProduct,
+  kAttentionPrepare,
+  kAttentionRuns,
+  kAttentionMerge,
+  kDeltaStep,
+  kDeltaCommit,
+  kSample,
+};
+
+// What x of a product is made of, by every block that has rows of it.
+enum class XFrom : int32_t {
+  kPlain,     // op.x
+  kRms,       // RmsNorm of a
+  kGatedRms,  // GatedRmsNorm of a by heads of n_in / heads, gated by b
+  kSwiGlu,    // silu(a) * b
+};
+
+struct ProductTask {
+  Linear op;
+  const float *a, *b;
+  const float* w;  // of the norm
+  XFrom from;
+  int heads;
+  float eps;
+  int row_threads;      // that share a weight row: a multiple of 32
+  int n_teams;          // of so many threads in a block
+  uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
+  int rows_each, more;  // part i has rows_each rows, and one more while i < more
+};
+
+// One row over the context in runs of kRunSlots: split s has the runs [n s / n_active, n (s + 1) / n_active) of the n
+// there are, n_active = min(n, n_splits).
+struct RunsTask {
+  Attention op;
+  int n_splits;
+  float* m;  // [n_splits, n_heads], an exponent of 2
+  float* l;  // [n_splits, n_heads]
+  float* o;  // [n_splits, n_heads, head_dim]
+};
+
+// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row.
+struct DeltaTask {
+  CausalConv conv;
+  DeltaPrepare prepare;
+  GatedDelta step;
+};
+
+struct SampleTask {
+  SampleOnGrid sample;
+  NextToken next;
+};
+
+struct Task {
+  TaskKind kind;
+  union {
+    Embed embed;
+    RopeTable rope;
+    ProductTask product;
+    AttentionPrepare prepare;
+    RunsTask attention;
+    DeltaTask delta;
+    SampleTask sample;
+  };
+};
+static_assert(sizeof(Task) <= 512 && sizeof(Task) % 8 == 0);
+
+// Part `part` of `n_parts` of a task, in a phase.
+struct alignas(8) TaskStep {
+  uint16_t task, part, n_parts, phase;
+};
+
+// In pinned memory of the host.
+struct MegaReport {
+  uint32_t stuck;  // 1 + the phase in which a block gave up waiting; 0: none
+};
+
+// When a block began a step, had what it waited for, and was done: nanoseconds of one clock.
+struct StepTimes {
+  uint64_t began, waited, done;
+};
+
+struct Mega {
+  const Task* tasks;      // [n_tasks]
+  const TaskStep* steps;  // [blocks, n_steps]
+  uint32_t* arrived;      // [1]: blocks times phases so far, modulo 2^32
+  uint32_t first;         // *arrived when the launch begins
+  int n_steps, n_phases, n_tokens;
+  long patience_ns;  // that a block waits for the others
+  MegaReport* report;
+  StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
+};
+
+// Dynamic shared memory: the block's steps, two tasks, sums of a product, x as it is and rounded or what another task
+// needs.
+inline constexpr int kMegaMostSteps = 1024;
+inline constexpr int kMegaTasksAt = kMegaMostSteps * int(sizeof(TaskStep));
+inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;
+inline constexpr int kMegaPoolAt = kMegaSumsAt + 256 * (kMegaThreads / 32) * 4;
+LB_FN constexpr size_t product_pool_bytes(int n_in) { return size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
+// Of a slice of DeltaStep: path, sums, channels, squares.
+LB_FN constexpr int delta_slot_floats(int dk) {
+  return 2 * kMaxTree + 32 * (kMegaThreads / 32) + 2 * ((dk + 31) / 32 * 32) + 32 + 32;
+}
+LB_FN constexpr int delta_state_threads(int dk) {
+  return (dk + 3) / 4 * 4 > 32 ? ((dk + 3) / 4 * 4 + 31) / 32 * 32 : 32;
+}
+LB_FN constexpr size_t delta_pool_bytes(int dk) {
+  return size_t(kMegaThreads / delta_state_threads(dk) + 1) * delta_slot_floats(dk) * 4;
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,393 @@
+// Recording, phases from hazards, and each block's list of steps.
+#include "launch/schedule.h"
+
+#include <algorithm>
+#include <span>
+#include <sstream>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "quant/repack.h"
+
+namespace lb::gpu {
+namespace {
+
+constexpr int kRowThreadsMost = kMegaThreads;
+
+int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
+int parts_of(long values, int each) { return static_cast<int>(std::max<long>(1, (values + each - 1) / each)); }
+
+// Values of a thread's piece of a weight row: 16 bytes of codes.
+int piece_values(DType type) {
+  switch (type) {
+    case DType::kF32: return 4;
+    case DType::kF16:
+    case DType::kBF16: return 8;
+    case DType::kQ8_0: return 16;
+    case DType::kQ2_K:
+    case DType::kQ3_K: return 64;
+    default: return 32;
+  }
+}
+bool is_plain(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
+
+// As few passes over a row as there are threads for, of equal length.
+int row_threads(const Linear& op) {
+  const int n_pieces = parts_of(op.n_in, piece_values(op.type));
+  const int passes = parts_of(n_pieces, kRowThreadsMost);
+  return up_to(parts_of(n_pieces, passes), 32);
+}
+
+void require(bool is_possible, const char* what) { LB_CHECK(is_possible, kUnsupported, "[megakernel] ", what); }
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// The kernels and the weights that each takes, plain ones apart, which all take.
+struct MegaKernel {
+  const char* name;
+  std::vector<DType> types;
+};
+const std::vector<MegaKernel>& mega_kernels() {
+  static const std::vector<MegaKernel> kernels = {
+      {"megakernel_plain_kernel", {}},
+      {"megakernel_32_kernel",
+       {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL, DType::kMXFP4}},
+      {"megakernel_256_kernel",
+       {DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS}},
+  };
+  return kernels;
+}
+
+const char* name_of(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kNothing: return "nothing";
+    case TaskKind::kEmbed: return "embed";
+    case TaskKind::kRopeTable: return "rope_table";
+    case TaskKind::kProduct: return "product";
+    case TaskKind::kAttentionPrepare: return "attention_prepare";
+    case TaskKind::kAttentionRuns: return "attention_runs";
+    case TaskKind::kAttentionMerge: return "attention_merge";
+    case TaskKind::kDeltaStep: return "delta_step";
+    case TaskKind::kDeltaCommit: return "delta_commit";
+    case TaskKind::kSample: return "sample";
+  }
+  return "?";
+}
+
+std::string describe(const Task& task) {
+  if (task.kind != TaskKind::kProduct) return name_of(task.kind);
+  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of swiglu"};
+  const Linear& op = task.product.op;
+  return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)], op.add ? " + y" : "");
+}
+
+int run_splits(int capacity) { return std::min(parts_of(capacity, kRunSlots), kMaxRunSplits); }
+
+}  // namespace
+
+size_t Schedule::runs_scratch_bytes(int n_heads, int head_dim, int capacity) {
+  return size_t(run_splits(capacity)) * n_heads * (head_dim + 2) * sizeof(float);
+}
+
+void Schedule::refuse(const char* what) { fail(ErrorCode::kUnsupported, "[megakernel] has no task for ", what); }
+
+bool Schedule::overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (const Range& x : a)
+    for (const Range& y : b) {
+      const auto *first = static_cast<const std::byte*>(x.begin), *second = static_cast<const std::byte*>(y.begin);
+      if (first < second + y.bytes && second < first + x.bytes) return true;
+    }
+  return false;
+}
+
+void Schedule::add(Node node) {
+  LB_ASSERT(!norm_ && !inputs_);
+  for (const Node& before : nodes_)
+    if (overlap(node.reads, before.writes) || overlap(node.writes, before.reads) || overlap(node.writes, before.writes))
+      node.phase = std::max(node.phase, before.phase + 1);
+  nodes_.push_back(std::move(node));
+}
+
+void Schedule::run(const Embed& op) {
+  require(op.rows == 1, "takes one row at a time");
+  add({.task = {.kind = TaskKind::kEmbed, .embed = op},
+       .reads = {{op.ids, 4}},
+       .writes = {{op.y, size_t(op.dim) * 4}},
+       .bytes = op.dim * 8.0,
+       .least_parts = 1,
+       .most_parts = parts_of(op.dim, kMegaThreads)});
+}
+
+void Schedule::run(const RopeTable& op) {
+  require(op.rows == 1, "takes one row at a time");
+  add({.task = {.kind = TaskKind::kRopeTable, .rope = op},
+       .reads = {{op.pos, 12}},
+       .writes = {{op.cos, size_t(op.n_pairs) * 4}, {op.sin, size_t(op.n_pairs) * 4}},
+       .bytes = 1,
+       .least_parts = 1,
+       .most_parts = parts_of(op.n_pairs, kMegaThreads)});
+}
+
+void Schedule::run(const RmsNorm& op) {
+  LB_ASSERT(!norm_);
+  norm_ = op;
+}
+
+void Schedule::run(const LinearGroup& group) {
+  if (norm_) {
+    const RmsNorm norm = *norm_;
+    norm_.reset();
+    require(norm.y == group.products[0].x, "has no task for a norm that no product reads");
+    return feed(norm, group);
+  }
+  const Linear& first = group.products[0];
+  products(group, {.a = nullptr, .b = nullptr, .w = nullptr, .from = XFrom::kPlain, .heads = 1, .eps = 0},
+           {{first.x, size_t(first.n_in) * 4}});
+}
+
+void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
+  require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
+  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .from = XFrom::kRms, .heads = 1, .eps = op.eps},
+           {{op.x, size_t(op.dim) * 4}});
+}
+
+void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
+  require(op.rows == 1 && op.dim % 4 == 0, "takes gated norms of one row of heads of a multiple of 4");
+  const size_t bytes = size_t(op.heads) * op.dim * 4;
+  products(readers, {.a = op.o, .b = op.z, .w = op.w, .from = XFrom::kGatedRms, .heads = op.heads, .eps = op.eps},
+           {{op.o, bytes}, {op.z, bytes}});
+}
+
+void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
+  const size_t bytes = size_t(op.dim) * 4;
+  products(readers, {.a = op.gate, .b = op.up, .w = nullptr, .from = XFrom::kSwiGlu, .heads = 1, .eps = 0},
+           {{op.gate, bytes}, {op.up, bytes}});
+}
+
+void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
+  for (const Linear& op : std::span(group.products, group.n)) {
+    require(op.rows == 1 && op.n_in % 4 == 0, "takes one row of a multiple of 4 values");
+    require(is_plain(op.type) || op.activations == Activations::kInt8, "rounds x of quantised weights to 8 bits only");
+    for (const void* p : {static_cast<const void*>(op.x), static_cast<const void*>(from.a),
+                          static_cast<const void*>(from.b), static_cast<const void*>(from.w)})
+      require(is_aligned(p), "takes vectors at multiples of 16 bytes");
+    quant::checked_plane_layout(op.type, op.n_out, op.n_in);
+    ProductTask product = from;
+    product.op = op;
+    product.row_threads = row_threads(op);
+    product.n_teams = kMegaThreads / product.row_threads;
+    product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
+    std::vector<Range> all = reads;
+    if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
+    add({.task = {.kind = TaskKind::kProduct, .product = product},
+         .reads = all,
+         .writes = {{op.y, size_t(op.n_out) * 4}},
+         .bytes = double(row_bytes(op.type, size_t(op.n_in))) * op.n_out,
+         .least_parts = 1,
+         .most_parts = op.n_out});
+  }
+}
+
+void Schedule::run(const AttentionPrepare& op) {
+  require(op.rows == 1 && op.cache.head_dim <= kMaxRunDim, "takes one row, heads of up to 256");
+  const size_t dim = op.cache.head_dim, q = op.n_heads * dim * 4, kv = op.cache.n_kv_heads * dim * 4;
+  const size_t table = size_t(op.n_pairs) * 4;
+  const int items = op.n_heads + 2 * op.cache.n_kv_heads;
+  add({.task = {.kind = TaskKind::kAttentionPrepare, .prepare = op},
+       .reads = {{op.u, (size_t(op.n_heads - 1) * op.u_head_stride + dim) * 4},
+                 {op.k, kv},
+                 {op.v, kv},
+                 {op.cos, table},
+                 {op.sin, table}},
+       .writes = {{op.q, q}, {op.cache.k, 1}, {op.cache.v, 1}},
+       .bytes = double(q + 2 * kv),
+       .least_parts = 1,
+       .most_parts = items});
+}
+
+void Schedule::run(const Attention& op) {
+  require(op.rows == 1 && op.cache.head_dim <= kMaxRunDim, "takes one row, heads of up to 256");
+  require(op.cache.k_type == op.cache.v_type, "takes K and V of one type");
+  const size_t dim = op.cache.head_dim, row = op.n_heads * dim;
+  const int n_splits = run_splits(capacity_), group = op.n_heads / op.cache.n_kv_heads;
+  RunsTask runs = {.op = op, .n_splits = n_splits, .m = nullptr, .l = nullptr, .o = static_cast<float*>(at_)};
+  runs.m = runs.o + n_splits * row;
+  runs.l = runs.m + size_t(n_splits) * op.n_heads;
+  const Range partials = {at_, runs_scratch_bytes(op.n_heads, op.cache.head_dim, capacity_)};
+  const int tiles = parts_of(group, run_queries(op.cache.head_dim));
+  add({.task = {.kind = TaskKind::kAttentionRuns, .attention = runs},
+       .reads = {{op.q, row * 4}, {op.cache.k, 1}, {op.cache.v, 1}},
+       .writes = {partials},
+       .bytes = 1,
+       .least_parts = 1,
+       .most_parts = op.cache.n_kv_heads * tiles * n_splits});
+  std::vector<Range> reads = {partials};
+  if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
+  add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
+       .reads = reads,
+       .writes = {{op.o, row * 4}},
+       .bytes = 1,
+       .least_parts = 1,
+       .most_parts = op.n_heads * parts_of(op.cache.head_dim, 32)});
+}
+
+void Schedule::run(const DeltaInputs& op) {
+  LB_ASSERT(!inputs_);
+  inputs_ = op;
+}
+
+void Schedule::run(const GatedDelta& op) {
+  require(inputs_ && op.rows == 1 && inputs_->conv.rows == 1 && op.q == inputs_->conv.y,
+          "takes one row of a recurrence");
+  const CausalConv& conv = inputs_->conv;
+  const DeltaTask delta = {.conv = conv, .prepare = inputs_->prepare, .step = op};
+  inputs_.reset();
+  require(conv.n_taps >= 2 && conv.n_taps <= 8 && op.dk <= 256, "takes 2 to 8 taps and keys of up to 256");
+  const size_t channels = size_t(conv.channels) * 4, heads = size_t(op.n_v_heads) * 4;
+  const Range raw = {conv.x, channels}, history = {conv.history, channels * (conv.n_taps - 1)};
+  const Range pending = {conv.pending, channels};
+  const int slices = op.n_v_heads * parts_of(op.dv, 16);
+  add({.task = {.kind = TaskKind::kDeltaStep, .delta = delta},
+       .reads = {raw, history, pending, {delta.prepare.g, heads}, {delta.prepare.beta, heads}},
+       .writes = {{op.S, 1}, {op.delta, 1}, {op.o, size_t(op.n_v_heads) * op.dv * 4}},
+       .bytes = 1,
+       .least_parts = 1,
+       .most_parts = slices});
+  const int parts = parts_of(conv.channels, kMegaThreads);
+  add({.task = {.kind = TaskKind::kDeltaCommit, .delta = delta},
+       .reads = {raw},
+       .writes = {history, pending},
+       .bytes = 1,
+       .least_parts = (parts + 1) / 2,
+       .most_parts = parts});
+}
+
+const char* Schedule::kernel() const {
+  const char* missing = "";
+  for (const MegaKernel& kernel : mega_kernels()) {
+    const auto takes = [&](const Node& node) {
+      if (node.task.kind != TaskKind::kProduct) return true;
+      const DType type = node.task.product.op.type;
+      return is_plain(type) || std::ranges::find(kernel.types, type) != kernel.types.end();
+    };
+    if (!std::ranges::all_of(nodes_, takes)) continue;
+    if (target_.has(kernel.name)) return kernel.name;
+    missing = kernel.name;
+  }
+  LB_CHECK(*missing == 0, kUnsupported, "[megakernel] the pack of ", target_.name, " has no ", missing);
+  fail(ErrorCode::kUnsupported, "[megakernel] no kernel takes these weight types together");
+}
+
+size_t Schedule::pool_bytes() const {
+  // Queries of attention_runs; heads of attention_prepare and the sampler need less.
+  size_t bytes = size_t(kMegaThreads / 32) * kRunQueryFloats * sizeof(float);
+  for (const Node& node : nodes_) {
+    if (node.task.kind == TaskKind::kProduct) bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in));
+    if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, delta_pool_bytes(node.task.delta.step.dk));
+  }
+  return bytes;
+}
+
+// Each phase's tasks get blocks by their bytes, at least least_parts where there are so many; where there are more
+// tasks than blocks, whole tasks go round.
+std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
+  std::vector<std::vector<TaskStep>> lists(n_blocks);
+  int n_phases = 0;
+  for (const Node& node : nodes_) n_phases = std::max(n_phases, node.phase + 1);
+  for (int phase = 0; phase < n_phases; ++phase) {
+    std::vector<int> ids;
+    for (size_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].phase == phase) ids.push_back(static_cast<int>(i));
+    const auto step = [&](int id, int part, int n_parts) {
+      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)};
+    };
+    if (int(ids.size()) > n_blocks) {
+      for (size_t i = 0; i < ids.size(); ++i) lists[i % n_blocks].push_back(step(ids[i], 0, 1));
+      continue;
+    }
+    std::vector<int> parts(ids.size(), 1);
+    int left = n_blocks - int(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const int more = std::min({nodes_[ids[i]].least_parts, nodes_[ids[i]].most_parts}) - 1;
+      const int given = std::clamp(more, 0, left / 4);
+      parts[i] += given;
+      left -= given;
+    }
+    while (left > 0) {  // to whom a block has the most to do
+      int most = -1;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (parts[i] >= nodes_[ids[i]].most_parts) continue;
+        if (most < 0 || nodes_[ids[i]].bytes / parts[i] > nodes_[ids[most]].bytes / parts[most]) most = int(i);
+      }
+      if (most < 0) break;
+      ++parts[most];
+      --left;
+    }
+    int block = 0;
+    for (size_t i = 0; i < ids.size(); ++i)
+      for (int part = 0; part < parts[i]; ++part) lists[block++].push_back(step(ids[i], part, parts[i]));
+    while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase)});
+  }
+  return lists;
+}
+
+MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
+  const int n_blocks = target_.n_sms;
+  require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
+  int last = 0;
+  for (const Node& node : nodes_) last = std::max(last, node.phase);
+  nodes_.push_back({.task = {.kind = TaskKind::kSample, .sample = {sample, next}},
+                    .reads = {},
+                    .writes = {},
+                    .bytes = 1,
+                    .least_parts = n_blocks,
+                    .most_parts = n_blocks,
+                    .phase = last + 1});
+  MegaPlan plan = {};
+  plan.n_phases = last + 2;
+  plan.launch = checked({.kernel = kernel(),
+                         .grid = {uint32_t(n_blocks), 1, 1},
+                         .block = {kMegaThreads, 1, 1},
+                         .shared_bytes = kMegaPoolAt + pool_bytes(),
+                         .cooperative = true},
+                        target_, "[megakernel]");
+  std::vector<std::vector<TaskStep>> lists = assign(n_blocks);
+  // The sampler is every block's, whatever its share.
+  for (int b = 0; b < n_blocks; ++b)
+    lists[b].back() = {uint16_t(nodes_.size()), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)};
+  size_t n_steps = 0;
+  for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
+  require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
+  // Lists are of one length: what is missing is nothing to do, in the last phase but one.
+  for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
+  for (const auto& list : lists) plan.steps.insert(plan.steps.end(), list.begin(), list.end());
+  plan.n_steps = static_cast<int>(n_steps);
+  plan.tasks.push_back({.kind = TaskKind::kNothing, .embed = {}});
+  for (const Node& node : nodes_) plan.tasks.push_back(node.task);
+  for (const TaskStep& step : plan.steps) {
+    if (plan.tasks[step.task].kind != TaskKind::kProduct) continue;
+    ProductTask& product = plan.tasks[step.task].product;
+    product.rows_each = product.op.n_out / step.n_parts;
+    product.more = product.op.n_out % step.n_parts;
+  }
+  return plan;
+}
+
+std::string to_string(const MegaPlan& plan) {
+  std::ostringstream out;
+  out << plan.launch << ", " << plan.n_phases << " phases\n";
+  for (int phase = 0; phase < plan.n_phases; ++phase) {
+    std::vector<std::pair<int, int>> tasks;  // task, parts
+    for (const TaskStep& step : plan.steps)
+      if (step.phase == phase && step.task != 0 &&
+          std::ranges::find(tasks, std::pair(int(step.task), int(step.n_parts))) == tasks.end())
+        tasks.emplace_back(step.task, step.n_parts);
+    std::ranges::sort(tasks);
+    out << phase << ":";
+    for (const auto& [task, parts] : tasks)
+      out << (task == tasks[0].first ? " " : ", ") << describe(plan.tasks[task]) << " x" << parts;
+    out << "\n";
+  }
+  return out.str();
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,96 @@
+// A decode step as a schedule: a Stream that runs nothing, but writes down the ops of a forward pass of one row and
+// compiles them to the tables that the megakernel walks through (megakernel_shape.h). Host code only; it holds the
+// ops' device pointers and reads none of them.
+//
+// A norm or activation becomes part of the products that read its result, and a recurrent layer's inputs part of its
+// step. What is left gets the earliest phase that its reads and writes allow, seen as ranges of addresses; within a
+// phase each task gets blocks by its bytes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/launch.h"
+#include "launch/megakernel_shape.h"
+#include "launch/target.h"
+#include "ops/stream.h"
+
+namespace lb::gpu {
+
+struct MegaPlan {
+  Launch launch;
+  std::vector<Task> tasks;
+  std::vector<TaskStep> steps;  // [blocks, n_steps]
+  int n_steps, n_phases;
+  int n_blocks() const { return static_cast<int>(launch.grid[0]); }
+};
+
+// What lies between the phases' barriers, a line each, and the launch.
+std::string to_string(const MegaPlan& plan);
+
+class Schedule final : public lb::Stream {
+ public:
+  // capacity: tokens of the cache; partials: runs_scratch_bytes, for every attention of the pass.
+  Schedule(const Target& target, int capacity, void* partials) : target_(target), capacity_(capacity), at_(partials) {}
+  static size_t runs_scratch_bytes(int n_heads, int head_dim, int capacity);
+
+  // The step's end. Throws kUnsupported where the target has no kernel for what was recorded.
+  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next);
+
+  std::unique_ptr<Memory> reserve(size_t) override { refuse("reserving memory"); }
+  void upload(void*, const void*, size_t) override { refuse("a copy"); }
+  void download(void*, const void*, size_t) override { refuse("a copy"); }
+  void zero(void*, size_t) override { refuse("a fill"); }
+  void wait() override { refuse("waiting"); }
+  int most_chain_rows() const override { return kMaxTree; }
+
+  void run(const Embed& op) override;
+  void run(const RopeTable& op) override;
+  void run(const Rope&) override { refuse("a rope of its own"); }
+  void run(const RmsNorm& op) override;
+  void run(const GatedRmsNorm&) override { refuse("a gated norm that no product reads"); }
+  void run(const SwiGlu&) override { refuse("an activation that no product reads"); }
+  void run(const LinearGroup& group) override;
+  void run(const KvAppend&) override { refuse("an append of its own"); }
+  void run(const KvMove&) override { refuse("a compaction of the cache"); }
+  void run(const AttentionPrepare& op) override;
+  void run(const Attention& op) override;
+  void run(const CausalConv&) override { refuse("a convolution of its own"); }
+  void run(const DeltaPrepare&) override { refuse("a preparation of its own"); }
+  void run(const DeltaInputs& op) override;
+  void run(const GatedDelta& op) override;
+  void feed(const RmsNorm& op, const LinearGroup& readers) override;
+  void feed(const GatedRmsNorm& op, const LinearGroup& readers) override;
+  void feed(const SwiGlu& op, const LinearGroup& readers) override;
+
+ private:
+  struct Range {
+    const void* begin;
+    size_t bytes;
+  };
+  struct Node {
+    Task task;
+    std::vector<Range> reads, writes;
+    double bytes;  // that it moves, for its share of the blocks
+    int least_parts, most_parts;
+    int phase = 0;
+  };
+
+  [[noreturn]] static void refuse(const char* what);
+  static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
+  void add(Node node);
+  void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
+  const char* kernel() const;
+  size_t pool_bytes() const;
+  std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
+
+  const Target& target_;
+  int capacity_;
+  void* at_;
+  std::vector<Node> nodes_;
+  std::optional<RmsNorm> norm_;        // that the next product reads
+  std::optional<DeltaInputs> inputs_;  // of the next GatedDelta
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,43 @@
+// The barrier between phases, in two halves: a block arrives when its work is done, and waits when it needs what others
+// made. One counter that only rises; who waits too long says so and goes on, so that the launch ends.
+#pragma once
+
+#include "launch/megakernel_shape.h"
+
+namespace lb::gpu {
+
+// Where a block stands, in shared memory, as the tasks need the registers.
+struct MegaState {
+  const uint32_t* arrived;
+  MegaReport* report;
+  long patience_ns;
+  uint32_t goal;  // of *arrived, at which the phase may begin
+  uint32_t phase;
+  uint32_t has_stopped;
+  StepTimes* times;  // of this step, or null
+};
+
+struct PhaseWait {
+  MegaState* state;
+
+  LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
+
+  LB_DEVICE void operator()() const {
+    if (thread_id() == 0) {
+      MegaState& s = *state;
+      if (!is_open(s)) {
+        const uint64_t start = time_ns();
+        while (!is_open(s)) {
+          if (time_ns() - start < uint64_t(s.patience_ns)) continue;
+          store_release_system(&s.report->stuck, s.phase + 1);
+          s.has_stopped = 1;
+          break;
+        }
+      }
+      if (s.times != nullptr) s.times->waited = time_ns();
+    }
+    block_barrier();
+  }
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,122 @@
+// A decode step, or several, in one cooperative launch: the schedule of launch/megakernel_shape.h, interpreted. Every
+// task is the body that the ordinary kernel of its op has.
+//
+// Each block goes through its own steps. What a task needs but does not depend on earlier phases (weights, norm
+// weights, the recurrent state) is asked for first, then the block waits for the phase before. The next task is
+// brought to shared memory while the current one works. Bound: bandwidth of the weights, and about a microsecond a
+// phase. Notebook: docs/kernels/megakernel.md.
+#pragma once
+
+#include "attention_prepare.h"
+#include "attention_runs.h"
+#include "embed_row.h"
+#include "mega_delta.h"
+#include "mega_product.h"
+#include "mega_wait.h"
+#include "next_token.h"
+#include "rope_angles.h"
+#include "sample_token.h"
+
+namespace lb::gpu {
+
+LB_APART void prepare_attention(const AttentionPrepare& p, int part, int n_parts, unsigned char* pool, PhaseWait wait) {
+  float* staged = reinterpret_cast<float*>(pool) + warp() * kMaxPreparedDim;
+  attention_prepare(p, part + long(warp()) * n_parts, staged, wait);
+}
+
+LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
+  wait();
+  const bool is_chooser = sample(p.sample, reinterpret_cast<uint64_t*>(pool));
+  const SampleOptions& options = *p.sample.op.options;
+  if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
+  if (!is_chooser) return;
+  block_barrier();
+  if (warp() == 0) next_token(p.next);
+}
+
+template <class Products>
+LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* shared, PhaseWait wait) {
+  unsigned char* pool = shared + kMegaPoolAt;
+  float* sums = reinterpret_cast<float*>(shared + kMegaSumsAt);
+  const int part = step.part, n_parts = step.n_parts;
+  switch (task.kind) {
+    case TaskKind::kNothing: wait(); break;
+    case TaskKind::kEmbed:
+      wait();
+      embed_row(task.embed, 0, part * n_threads() + thread_id(), n_parts * n_threads());
+      break;
+    case TaskKind::kRopeTable:
+      wait();
+      rope_angles(task.rope, part * n_threads() + thread_id(), n_parts * n_threads());
+      break;
+    case TaskKind::kProduct: Products::run(task.product, part, sums, pool, wait); break;
+    case TaskKind::kAttentionPrepare: prepare_attention(task.prepare, part, n_parts, pool, wait); break;
+    case TaskKind::kAttentionRuns:
+      prefetch_runs(task.attention, part, n_parts);
+      wait();
+      attention_runs(task.attention, part, n_parts, reinterpret_cast<float*>(pool));
+      break;
+    case TaskKind::kAttentionMerge:
+      wait();
+      attention_merge(task.attention, part, n_parts);
+      break;
+    case TaskKind::kDeltaStep: delta_step(task.delta, part, n_parts, reinterpret_cast<float*>(pool), wait); break;
+    case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
+    case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
+  }
+}
+
+// Brings a task into its half of shared memory; there after copy_wait and a barrier.
+LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half, unsigned char* shared) {
+  const int offset = 4 * thread_id();
+  const uint16_t task = load<TaskStep>(steps + i).task;
+  if (offset < int(sizeof(Task)))
+    copy_async<4>(shared + kMegaTasksAt + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
+  copy_commit();
+}
+
+template <class Products>
+LB_DEVICE void megakernel(const Mega& p) {
+  LB_SHARED(MegaState, states, 1);
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  MegaState* state = &states[0];
+  TaskStep* steps = reinterpret_cast<TaskStep*>(shared);
+  for (int i = thread_id(); i < p.n_steps; i += n_threads())
+    store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
+  if (thread_id() == 0) {
+    state->arrived = p.arrived;
+    state->report = p.report;
+    state->patience_ns = p.patience_ns;
+    state->has_stopped = 0;
+  }
+  block_barrier();
+  fetch_task(p, steps, 0, 0, shared);
+
+  const int n = p.n_tokens * p.n_steps;
+  int i = 0;  // of the block's steps
+  for (int done = 0; done < n; ++done) {
+    copy_wait<0>();
+    if (thread_id() == 0) {
+      const TaskStep now = load<TaskStep>(steps + i);
+      const uint32_t phases = uint32_t(done / p.n_steps) * uint32_t(p.n_phases) + now.phase;
+      state->goal = p.first + phases * uint32_t(n_blocks());
+      state->phase = now.phase;
+      state->times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
+      if (state->times != nullptr) state->times->began = time_ns();
+    }
+    block_barrier();
+    const TaskStep now = load<TaskStep>(steps + i);
+    const int next = i + 1 == p.n_steps ? 0 : i + 1;
+    fetch_task(p, steps, next, (done + 1) % 2, shared);
+    run_task<Products>(*reinterpret_cast<const Task*>(shared + kMegaTasksAt + done % 2 * 512), now, shared,
+                       PhaseWait{state});
+    block_barrier();
+    if (state->has_stopped != 0) return;
+    if (thread_id() == 0 && state->times != nullptr) state->times->done = time_ns();
+    if (thread_id() == 0 && (next == 0 || load<TaskStep>(steps + next).phase != load<TaskStep>(steps + i).phase))
+      add_release(p.arrived, 1);
+    i = next;
+  }
+}
+
+}  // namespace lb::gpu

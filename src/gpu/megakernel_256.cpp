@@ -1,0 +1,11 @@
+// The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0.
+#include "dialect.h"
+
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_256_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase, BlockCase>>(p); }
+
+}  // namespace lb::gpu

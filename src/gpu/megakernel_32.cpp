@@ -1,0 +1,11 @@
+// The megakernel of models of weights in blocks of 32 values, and plain ones among them.
+#include "dialect.h"
+
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_32_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase, RunCase>>(p); }
+
+}  // namespace lb::gpu

@@ -1,0 +1,11 @@
+// The megakernel of models of plain weights.
+#include "dialect.h"
+
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase>>(p); }
+
+}  // namespace lb::gpu

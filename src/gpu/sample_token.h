@@ -1,0 +1,231 @@
+// A token from logits: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw
+// (decode/sampler.h is the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid
+// barriers:
+//   adjust    x = the logits as penalties and temperature leave them, and the first in order; greedy ends here
+//   filters   what each keeps is a prefix of an order of candidates, whose end descend() finds (sample_search.h)
+//   draw      sums of the kept weights by block, then within the block where the draw falls
+// Bound: latency of the barriers; 4 bytes a logit once, x from L2 after that.
+#pragma once
+
+#include "sample_search.h"
+
+namespace lb::gpu {
+
+// Larger for what is first in order.
+LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 | ~uint32_t(id); }
+LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
+LB_DEVICE float value_of(uint64_t key) { return of_ordered(uint32_t(key >> 32)); }
+inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
+
+// What the steps share.
+struct Work {
+  const Sample& op;
+  SampleGrid& grid;
+  float* x;                      // [vocab]: adjusted logits
+  const SampleOptions& options;  // read again where used: a copy would fill the registers
+  int begin, end;                // of the block's piece
+  int turn;                      // of the histograms
+  uint64_t* scratch;
+
+  // One value a block, for all of them; a row serves once a launch.
+  LB_DEVICE uint64_t* row(SampleRow row) const { return grid.rows[int(row)]; }
+  LB_DEVICE void leave(SampleRow to, uint64_t v) const {
+    if (thread_id() == 0) row(to)[block_id()] = v;
+  }
+  LB_DEVICE uint64_t total(SampleRow of) const { return total_of(row(of), n_blocks(), scratch); }
+  LB_DEVICE uint64_t largest(SampleRow of) const { return largest_of(row(of), n_blocks(), scratch); }
+
+  template <class Amount>
+  LB_DEVICE OrderPlace end_of(const Piece& piece, const Filters& filters, Order order, Amount amount) {
+    return descend(piece, filters, order, amount, grid, turn, scratch);
+  }
+  // Sum of f over the candidates of a piece.
+  template <class F>
+  LB_DEVICE uint64_t sum(const Piece& piece, F f) const {
+    uint64_t v = 0;
+    for (int i = begin + thread_id(); i < end; i += n_threads()) v += f(piece.at(i));
+    return block_total(v, scratch);
+  }
+};
+
+LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, int id) {
+  if (o.has_mask && !allows(op.mask, id)) return -__builtin_inff();
+  float x = o.has_bias ? biased(logit, op.bias[id]) : logit;
+  if (o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0) {
+    const TokenCounts counts = op.counts[id];
+    if (o.repetition_penalty != 1 && counts.in_window > 0) x = repeated(x, o.repetition_penalty);
+    if (counts.generated > 0) x = counted(x, o.frequency_penalty, o.presence_penalty, counts.generated);
+  }
+  return o.temperature > 0 ? tempered(x, o.temperature) : x;
+}
+
+LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
+  uint64_t best = 0, raw_best = 0;
+  for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
+    const float logit = work.op.logits[i];
+    const float x = adjusted(work.op, work.options, logit, i);
+    const bool is_finite = logit - logit == 0;
+    best = larger(best, is_finite ? key_of(x, i) : kNotFiniteKey);
+    raw_best = larger(raw_best, key_of(logit, i));
+    if (!is_greedy) work.x[i] = x;
+  }
+  work.leave(SampleRow::kBest, block_largest(best, work.scratch));
+  if (with_raw) work.leave(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
+}
+
+// The mean distance of what the filters keep.
+LB_DEVICE uint32_t mean_distance(const Work& work, const Piece& piece, const Filters& filters) {
+  WeightedDistances sum = {0, 0, 0};
+  for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
+    const Candidate c = piece.at(i);
+    if (keeps(filters, c)) add_to(sum, c.rank.coarse, c.weight);
+  }
+  work.leave(SampleRow::kDistancesHigh, block_total(sum.high, work.scratch));
+  work.leave(SampleRow::kDistancesLow, block_total(sum.low, work.scratch));
+  work.leave(SampleRow::kDistanceWeights, block_total(sum.weights, work.scratch));
+  grid_barrier(&work.grid.barrier);
+  sum.high = work.total(SampleRow::kDistancesHigh);
+  sum.low = work.total(SampleRow::kDistancesLow);
+  sum.weights = work.total(SampleRow::kDistanceWeights);
+  return mean(sum);
+}
+
+LB_DEVICE uint64_t largest_weight(const Work& work, const Piece& piece, const Filters& filters) {
+  uint64_t own = 0;
+  for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
+    const Candidate c = piece.at(i);
+    if (keeps(filters, c)) own = larger(own, c.weight);
+  }
+  work.leave(SampleRow::kKeptLargest, block_largest(own, work.scratch));
+  grid_barrier(&work.grid.barrier);
+  return work.largest(SampleRow::kKeptLargest);
+}
+
+LB_DEVICE Filters filtered(Work& work, const Piece& piece) {
+  const SampleOptions& o = work.options;
+  Filters filters;
+  if (o.top_k > 0 && o.top_k < work.op.vocab)
+    filters.likely = work.end_of(piece, filters, Order::kLikely, CountOf{uint64_t(o.top_k)});
+  if (o.typical_p < 1) {
+    filters.mean = mean_distance(work, piece, filters);
+    filters.typical = work.end_of(piece, filters, Order::kTypical, ShareOf{o.typical_p});
+  }
+  if (o.top_p < 1) {
+    const OrderPlace end = work.end_of(piece, filters, Order::kLikely, ShareOf{o.top_p});
+    if (within(end, filters.likely)) filters.likely = end;
+  }
+  if (o.min_p > 0) {
+    const bool has_likeliest = o.typical_p >= 1;
+    filters.least = share_of(has_likeliest ? kTopWeight : largest_weight(work, piece, filters), o.min_p);
+  }
+  return filters;
+}
+
+// The n likeliest of the raw logits, in any order.
+LB_DEVICE void gather_top(Work& work, const Piece& raw, int n) {
+  Filters top;
+  if (n < work.op.vocab) top.likely = work.end_of(raw, top, Order::kLikely, CountOf{uint64_t(n)});
+  for (int i = work.begin + thread_id(); i < work.end; i += n_threads())
+    if (keeps(top, raw.at(i))) work.grid.gathered[atomic_add(&work.grid.n_gathered, 1u)] = key_of(raw.x[i], i);
+}
+
+LB_DEVICE void write_top(const Work& work, int n, float log_total) {
+  if (thread_id() >= n) return;
+  const uint64_t key = work.grid.gathered[thread_id()];
+  int rank = 0;
+  for (int i = 0; i < n; ++i) rank += work.grid.gathered[i] > key;
+  work.op.result->top_ids[rank] = id_of(key);
+  work.op.result->top_logprobs[rank] = value_of(key) - log_total;
+}
+
+// The token at which the draw falls, in the block that has it; -1 in the others.
+LB_DEVICE int drawn(const Work& work, const Piece& piece, const Filters& filters, uint64_t uniform_number) {
+  const uint64_t* of_blocks = work.row(SampleRow::kKeptWeights);
+  const uint64_t goal = fall_of(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
+  const Crossing block =
+      find_crossing(n_blocks(), work.scratch, [&](int i) { return of_blocks[i]; }, [&](uint64_t) { return goal; });
+  if (block.at != block_id()) return -1;
+  const Crossing in_block = find_crossing(
+      work.end - work.begin, work.scratch,
+      [&](int i) {
+        const Candidate c = piece.at(work.begin + i);
+        return keeps(filters, c) ? c.weight : uint64_t(0);
+      },
+      [&](uint64_t) { return goal - block.before; });
+  return work.begin + in_block.at;
+}
+
+LB_DEVICE void record(const Sample& op, const SampleOptions& o, int token) {
+  const int n = op.state->n_tokens;
+  op.history[n] = token;
+  op.state->n_tokens = n + 1;
+  if (o.temperature > 0) op.state->draws += 1;
+  op.counts[token].generated += 1;
+  op.counts[token].in_window += 1;
+  if (o.penalty_window >= 0 && n >= o.penalty_window) op.counts[op.history[n - o.penalty_window]].in_window -= 1;
+}
+
+// Every block of the grid; scratch: kScratch in shared memory. Whether the token was chosen by this block, whose first
+// thread has written it.
+LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
+  const Sample& op = p.op;
+  Work work{op,
+            *p.grid,
+            p.x,
+            *op.options,
+            int(long(op.vocab) * block_id() / n_blocks()),
+            int(long(op.vocab) * (block_id() + 1) / n_blocks()),
+            0,
+            scratch};
+  const bool is_greedy = work.options.temperature == 0;
+  const int n_top = min(min(work.options.n_top, op.vocab), kMaxTopLogprobs);
+  const bool with_logprobs = n_top >= 0;
+  const uint64_t uniform_number = uniform(work.options.seed, op.state->draws);
+  const bool is_writer = block_id() == 0 && thread_id() == 0;
+
+  adjust(work, is_greedy, with_logprobs);
+  clear_turn(work.grid, 0);
+  if (is_writer) work.grid.n_gathered = 0;
+  grid_barrier(&work.grid.barrier);
+  const uint64_t best = work.largest(SampleRow::kBest);
+  if (best == kNotFiniteKey || value_of(best) == -__builtin_inff()) {
+    if (is_writer) {
+      op.result->token = 0;
+      op.result->problem = best == kNotFiniteKey ? SampleProblem::kNotFinite : SampleProblem::kAllForbidden;
+    }
+    return block_id() == 0;
+  }
+
+  const Piece piece{work.x, value_of(best), work.begin, work.end};
+  Filters filters;
+  if (!is_greedy) {
+    filters = filtered(work, piece);
+    work.leave(SampleRow::kKeptWeights,
+               work.sum(piece, [&](const Candidate& c) { return keeps(filters, c) ? c.weight : uint64_t(0); }));
+  }
+  float raw_largest = 0;
+  if (with_logprobs) {
+    raw_largest = value_of(work.largest(SampleRow::kRawBest));
+    const Piece raw{op.logits, raw_largest, work.begin, work.end};
+    if (n_top > 0) gather_top(work, raw, n_top);
+    work.leave(SampleRow::kRawWeights, work.sum(raw, [](const Candidate& c) { return c.weight; }));
+  }
+  if (!is_greedy || with_logprobs) grid_barrier(&work.grid.barrier);
+
+  float log_total = 0;
+  if (with_logprobs) {
+    log_total = raw_largest + log_fast(float(work.total(SampleRow::kRawWeights)) * 0x1p-40f);
+    if (block_id() == 0) write_top(work, n_top, log_total);
+  }
+  const int token = !is_greedy ? drawn(work, piece, filters, uniform_number) : block_id() == 0 ? id_of(best) : -1;
+  if (token >= 0 && thread_id() == 0) {
+    op.result->token = token;
+    op.result->problem = SampleProblem::kNone;
+    op.result->n_top = max(n_top, 0);
+    if (with_logprobs) op.result->logprob = op.logits[token] - log_total;
+    record(op, work.options, token);
+  }
+  return token >= 0;
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,84 @@
+"""Whole decode steps as one launch: the same tokens as from one launch for each op, and as on the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import largest_difference, open_engine
+from lucebox import _engine
+from lucebox.errors import LuceboxError
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+SHAPES = {
+    "qwen35": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
+    ),
+    "qwen3": Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=4, head_dim=64),
+    "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+}
+SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
+
+Write = Callable[[Shape], Path]
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    folder = tmp_path_factory.mktemp("models")
+    return lambda shape: write_model(folder / f"{abs(hash(shape))}.gguf", shape)
+
+
+def decode(engine: _engine.Engine, n: int, prompt: list[int], **options: Any) -> tuple[list[int], str]:
+    session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], **options)
+    ids = list(prompt)
+    sampler.set_prompt(np.array(ids, np.int32))
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids.append(session.sample(sampler))
+    return ids, session.decode_path
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict[str, Any]) -> None:
+    path = write(SHAPES[family])
+    engines = [open_engine(path), *(open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))]
+    (cpu, _), (graph, _), (mega, how) = (decode(engine, 6, [3, 1, 4], **options) for engine in engines)
+    assert cpu == graph == mega
+    assert how.startswith("megakernel_plain_kernel")
+
+
+@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
+def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
+    """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
+    path = write(replace(SHAPES["qwen35"], dtype=dtype))
+    logits = []
+    for way in ("graph", "megakernel"):
+        engine = open_engine(path, pack=pack, activations="int8", decode_path=way)
+        session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
+        ids = np.array([3, 1, 4], np.int32)
+        sampler.set_prompt(ids)
+        session.sync(ids)
+        session.sync(np.append(ids, np.int32(session.sample(sampler))))
+        logits.append(session.logits())
+    assert largest_difference(logits[1], logits[0]) < tolerance("logits", "f32_device")
+
+
+def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
+    """Barriers of a layer: 5 of a recurrent one, 7 of one with attention; embedding, head and sampler have one each."""
+    for family, n in (("qwen35", 5 + 7), ("qwen3", 7 + 7)):
+        _, how = decode(open_engine(write(SHAPES[family]), pack=pack, decode_path="megakernel"), 1, [3])
+        found = re.search(r"(\d+) phases", how)
+        assert found is not None and int(found[1]) == n + 3, how
+
+
+def test_a_barrier_that_cannot_be_passed(pack: _engine.gpu.Pack) -> None:
+    x = np.ones(256, np.float32)
+    with pytest.raises(LuceboxError, match="gave up waiting for phase 0"):
+        _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, missing=1)
