@@ -51,6 +51,7 @@ vendor = ["megakernel"]
 matvec_threads_per_sm = 512
 speculation_budget = 22
 prefill_chunk = 512
+megakernel_most_mib = 0
 
 [[exceptions]]
 kernel = "rope_kernel"
