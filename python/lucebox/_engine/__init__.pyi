@@ -36,7 +36,7 @@ class Engine:
     """
 
     @staticmethod
-    def open(path: str, context: int = 0, threads: int = 0, isa: str = 'auto', activations: str = 'int8', kv: str = 'f16', prefill_chunk: int = 0, pack: gpu.Pack | None = None, progress: object | None = None) -> Engine: ...
+    def open(path: str, context: int = 0, threads: int = 0, isa: str = 'auto', activations: str = 'int8', kv: str = 'f16', prefill_chunk: int = 0, decode_path: str = 'auto', pack: gpu.Pack | None = None, progress: object | None = None) -> Engine: ...
 
     @property
     def info(self) -> dict: ...
@@ -77,6 +77,14 @@ class Session:
 
     @property
     def rewind_floor(self) -> int: ...
+
+    @property
+    def decode_path(self) -> str: ...
+
+    def timeline(self) -> list:
+        """
+        (block, phase, task, began, waited, done) of the last decoded token; empty before the second call.
+        """
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:
         """

@@ -108,6 +108,11 @@ def time_load(pack: lucebox._engine.gpu.Pack, path: str, threads: int, slot_byte
     Brings a model's weights to the device and drops them: seconds, and bytes there.
     """
 
+def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0) -> object:
+    """
+    The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.
+    """
+
 def round_rows(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bits: int) -> object:
     """The bytes of the rounded rows."""
 
