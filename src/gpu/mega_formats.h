@@ -1,5 +1,4 @@
-// Which weight types a megakernel takes: lists of cases, each a switch over some types. Rows on their way at once are
-// those of the ordinary kernels (linear_vec_*.cpp).
+// Which weight types a megakernel takes: lists of cases, each a switch over some types.
 #pragma once
 
 #include "mega_product.h"
@@ -14,9 +13,9 @@ struct PlainCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
-      case DType::kF32: return product<PlainFormat<DType::kF32>, 8>(p, args...), true;
-      case DType::kF16: return product<PlainFormat<DType::kF16>, 8>(p, args...), true;
-      case DType::kBF16: return product<PlainFormat<DType::kBF16>, 8>(p, args...), true;
+      case DType::kF32: return product<PlainFormat<DType::kF32>>(p, args...), true;
+      case DType::kF16: return product<PlainFormat<DType::kF16>>(p, args...), true;
+      case DType::kBF16: return product<PlainFormat<DType::kBF16>>(p, args...), true;
       default: return false;
     }
   }
@@ -25,13 +24,13 @@ struct RunCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
-      case DType::kQ8_0: return product<Q8_0Format<8>, 8>(p, args...), true;
-      case DType::kQ4_0: return product<RunFormat<DType::kQ4_0, 8>, 8>(p, args...), true;
-      case DType::kQ4_1: return product<RunFormat<DType::kQ4_1, 8>, 8>(p, args...), true;
-      case DType::kQ5_0: return product<RunFormat<DType::kQ5_0, 8>, 8>(p, args...), true;
-      case DType::kQ5_1: return product<RunFormat<DType::kQ5_1, 8>, 8>(p, args...), true;
-      case DType::kIQ4_NL: return product<RunFormat<DType::kIQ4_NL, 8>, 8>(p, args...), true;
-      case DType::kMXFP4: return product<RunFormat<DType::kMXFP4, 8>, 8>(p, args...), true;
+      case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
+      case DType::kQ4_0: return product<RunFormat<DType::kQ4_0, 8>>(p, args...), true;
+      case DType::kQ4_1: return product<RunFormat<DType::kQ4_1, 8>>(p, args...), true;
+      case DType::kQ5_0: return product<RunFormat<DType::kQ5_0, 8>>(p, args...), true;
+      case DType::kQ5_1: return product<RunFormat<DType::kQ5_1, 8>>(p, args...), true;
+      case DType::kIQ4_NL: return product<RunFormat<DType::kIQ4_NL, 8>>(p, args...), true;
+      case DType::kMXFP4: return product<RunFormat<DType::kMXFP4, 8>>(p, args...), true;
       default: return false;
     }
   }
@@ -40,13 +39,13 @@ struct BlockCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
-      case DType::kQ8_0: return product<Q8_0Format<8>, 8>(p, args...), true;
-      case DType::kQ4_K: return product<RunFormat<DType::kQ4_K, 8>, 8>(p, args...), true;
-      case DType::kQ5_K: return product<RunFormat<DType::kQ5_K, 8>, 4>(p, args...), true;
-      case DType::kQ6_K: return product<Q6_KFormat<8>, 4>(p, args...), true;
-      case DType::kQ2_K: return product<Q2_KFormat<8>, 4>(p, args...), true;
-      case DType::kQ3_K: return product<Q3_KFormat<8>, 4>(p, args...), true;
-      case DType::kIQ4_XS: return product<RunFormat<DType::kIQ4_XS, 8>, 8>(p, args...), true;
+      case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
+      case DType::kQ4_K: return product<RunFormat<DType::kQ4_K, 8>>(p, args...), true;
+      case DType::kQ5_K: return product<RunFormat<DType::kQ5_K, 8>>(p, args...), true;
+      case DType::kQ6_K: return product<Q6_KFormat<8>>(p, args...), true;
+      case DType::kQ2_K: return product<Q2_KFormat<8>>(p, args...), true;
+      case DType::kQ3_K: return product<Q3_KFormat<8>>(p, args...), true;
+      case DType::kIQ4_XS: return product<RunFormat<DType::kIQ4_XS, 8>>(p, args...), true;
       default: return false;
     }
   }

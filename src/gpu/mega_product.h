@@ -3,8 +3,10 @@
 
 #include "activation.h"
 #include "launch/megakernel_shape.h"
-#include "linear_vec.h"
 #include "round_run.h"
+#include "sum_eight.h"
+#include "vec_formats.h"
+#include "weight_stream.h"
 
 namespace lb::gpu {
 
@@ -79,30 +81,151 @@ LB_DEVICE void round_x(const float* x, int n_in, const RoundedRows& rounded) {
   block_barrier();
 }
 
-// pool: product_pool_bytes(n_in).
-template <class Format, int kBatch, class Wait>
-LB_APART void product(const ProductTask& p, int part, float* sums, unsigned char* pool, Wait wait) {
+template <DType kType, int kValues, class Entry>
+LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that have an entry of a plane in common
+  const quant::PlaneFormat format = quant::plane_format(kType);
+  return format.block_values < kValues ? 1 : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
+}
+
+// How a block's threads share rows.
+struct Teams {
+  int row_threads, n_teams;
+  int team, column;  // of this thread; team n_teams: none, for those that are left over
+};
+
+// A thread's piece in each plane of a slot: where it lies in a team's first row of a unit, and where in its next.
+template <class Format>
+struct RingRows {
+  static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
+  int at[kPlanes], row_step[kPlanes];
+
+  LB_DEVICE RingRows(const StreamStep& step, int n_in, const Teams& teams) {
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, 0, n_in);
+    LB_UNROLL
+    for (int i = 0; i < kPlanes; ++i) {
+      const int row_bytes = int(layout.row_bytes[i]);
+      at[i] = plane_at(step, i) + skew(step, i) + teams.team * row_bytes;
+      row_step[i] = teams.n_teams * row_bytes;
+    }
+  }
+
+  // offset: of the slot in dynamic shared memory.
+  LB_DEVICE typename Format::Piece read(int offset, int row, int piece) const {
+    typename Format::Piece result;
+    read_entries<0>(result, offset, row, piece);
+    return result;
+  }
+
+ private:
+  template <int kPlane, class Entry>
+  LB_DEVICE void read_entry(Entry& entry, int offset, int row, int piece) const {
+    constexpr int kSharers = piece_sharers<Format::kType, Format::kValues, Entry>(kPlane);
+    entry = load<Entry>(dynamic_shared<unsigned char>() + offset + at[kPlane] + row * row_step[kPlane] + piece / kSharers * int(sizeof(Entry)));
+  }
+  template <int kPlane>
+  LB_DEVICE void read_entries(u32x4& piece, int offset, int row, int index) const {
+    read_entry<kPlane>(piece, offset, row, index);
+  }
+  template <int kPlane, class First, class... Rest>
+  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, int offset, int row, int index) const {
+    read_entry<kPlane>(piece.first, offset, row, index);
+    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, offset, row, index);
+  }
+};
+
+// pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
+// linear_vec.h, and sums are added in the same order; a team has four rows at a time of the ring's units.
+template <class Format, class Wait>
+LB_APART void product(const ProductTask& p, int part, WeightStream& stream, float* sums, unsigned char* pool,
+                      Wait wait) {
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  float* x = reinterpret_cast<float*>(pool);
+  float* staged = reinterpret_cast<float*>(pool);
   LinearVec vec = {};
-  vec.group.products[0] = p.op;
-  vec.group.products[0].x = x;
-  vec.group.n = 1;
-  vec.row_threads = p.row_threads;
+  vec.group.products[0].x = staged;
+  vec.group.products[0].n_in = p.op.n_in;
   if constexpr (kIsRounded) vec.x = rounded_rows(pool + (size_t(p.op.n_in) * 4 + 15) / 16 * 16, 1, p.op.n_in, false);
   // No division: it would take longer than the whole wait.
-  const int team = int(uint32_t(thread_id()) * p.team_step >> 20);
-  const Teams teams = {p.row_threads, p.n_teams, team, thread_id() - team * p.row_threads};
-  const int begin = part * p.rows_each + min(part, p.more), end = begin + p.rows_each + (part < p.more ? 1 : 0);
-  multiply_rows<Format, 1, kBatch, true>(
-      vec, p.op.w, p.op.n_out, begin, end, teams, 0, sums,
-      [&] {
-        const f32x4 first_w = first_weights(p);
-        wait();
-        stage_x(p, first_w, x, sums);
-        if constexpr (kIsRounded) round_x(x, p.op.n_in, vec.x);
-      },
-      [&] { return Output{p.op.add, p.op.y}; });
+  const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams;
+  const Teams teams = {p.row_threads, n_teams, team, thread_id() - team * p.row_threads};
+  const bool is_member = team < n_teams;
+  const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
+  const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = p.row_threads / 32;
+  const int last_in_unit = p.team_rows - 1;
+  const RingRows<Format> rows(stream.steps[stream.step], p.op.n_in, teams);
+  const int n_slots = stream.n_slots, slot_bytes = stream.slot_bytes, slots_at = stream.slots_at;
+  RingPlace next = stream.place;  // to read
+
+  const f32x4 first_w = first_weights(p);
+  wait();
+  stage_x(p, first_w, staged, sums);
+  if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
+  const int piece = min(teams.column, n_pieces - 1);
+  typename Format::X x;
+  if (is_member && teams.column < n_pieces) x.read(vec, 0, piece);
+  const auto dot = [&](int offset, int row) {
+    float sum = Format::dot(rows.read(offset, row, piece), x, piece);
+    for (int more = teams.column + p.row_threads; more < n_pieces; more += p.row_threads) {
+      typename Format::X of_more;
+      of_more.read(vec, 0, more);
+      sum += Format::dot(rows.read(offset, row, more), of_more, more);
+    }
+    return sum;
+  };
+
+  const int pass_rows = kVecPassRows / (8 * n_teams) * (8 * n_teams);  // sums: [pass_rows, row_warps]
+  for (int pass = 0; pass < n_rows; pass += pass_rows) {
+    const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
+    float y = 0;
+    if (own < pass_end && p.op.add != nullptr) y = p.op.add[begin + own];
+    for (int first = pass; first < pass_end; first += 8 * n_teams) {
+      float total[8] = {};
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int row = first + 4 * half * n_teams;
+        if (row >= n_rows) continue;  // all threads
+        RingPlace given = next;
+        int offset = 0, offsets[4], n_units = 0;
+        LB_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if ((i & last_in_unit) == 0 && row + i * n_teams < n_rows) {
+            barrier_wait(stream.full + next.slot, next.parity);
+            offset = slots_at + next.slot * slot_bytes;
+            next.advance(n_slots);
+            ++n_units;
+          }
+          offsets[i] = offset;
+        }
+        if (is_member && row + 4 * n_teams <= n_rows) {
+          LB_UNROLL
+          for (int i = 0; i < 4; ++i) total[4 * half + i] = dot(offsets[i], i & last_in_unit);
+        } else if (is_member) {
+          LB_UNROLL
+          for (int i = 0; i < 4; ++i)
+            if (row + i * n_teams + team < n_rows) total[4 * half + i] = dot(offsets[i], i & last_in_unit);
+        }
+        warp_barrier();
+        for (int i = 0; i < n_units; ++i) {
+          if (lane() == 0) barrier_arrive(stream.empty + given.slot);
+          given.advance(n_slots);
+        }
+        if (stream.is_bringer()) stream.replace(n_units, n_units);
+      }
+      const float sum = sum_eight(total);
+      const int place = first - pass + lane() / 4 * n_teams + team;
+      if (lane() % 4 == 0 && is_member) sums[place * row_warps + teams.column / 32] = sum;
+    }
+    block_barrier();
+    if (own < pass_end) {
+      float sum = 0;
+      for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
+      p.op.y[begin + own] = y + sum;
+    }
+    block_barrier();  // the sums are read before the next pass writes them
+  }
+  if (thread_id() == 0) {
+    stream.place = next;
+    stream.step = stream.step + 1 == stream.n_steps ? 0 : stream.step + 1;
+  }
 }
 
 }  // namespace lb::gpu

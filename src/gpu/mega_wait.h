@@ -2,7 +2,7 @@
 // made. One counter that only rises; who waits too long says so and goes on, so that the launch ends.
 #pragma once
 
-#include "launch/megakernel_shape.h"
+#include "weight_stream.h"
 
 namespace lb::gpu {
 
@@ -19,6 +19,7 @@ struct MegaState {
 
 struct PhaseWait {
   MegaState* state;
+  WeightStream* stream;
 
   LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
 
@@ -36,6 +37,7 @@ struct PhaseWait {
       }
       if (s.times != nullptr) s.times->waited = time_ns();
     }
+    if (stream->is_bringer()) stream->replace(0, 0);
     block_barrier();
   }
 };

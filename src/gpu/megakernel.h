@@ -49,7 +49,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
       wait();
       rope_angles(task.rope, part * n_threads() + thread_id(), n_parts * n_threads());
       break;
-    case TaskKind::kProduct: Products::run(task.product, part, sums, pool, wait); break;
+    case TaskKind::kProduct: Products::run(task.product, part, *wait.stream, sums, pool, wait); break;
     case TaskKind::kAttentionPrepare: prepare_attention(task.prepare, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionRuns:
       prefetch_runs(task.attention, part, n_parts);
@@ -75,21 +75,32 @@ LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half,
   copy_commit();
 }
 
+LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
+  const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
+  const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
+  for (int i = thread_id(); i < n; i += n_threads()) store(shared + p.streams_at + 4 * i, from[i]);
+}
+
 template <class Products>
 LB_DEVICE void megakernel(const Mega& p) {
   LB_SHARED(MegaState, states, 1);
   unsigned char* shared = dynamic_shared<unsigned char>();
+  LB_SHARED(WeightStream, streams, 1);
   MegaState* state = &states[0];
+  WeightStream* stream = &streams[0];
   TaskStep* steps = reinterpret_cast<TaskStep*>(shared);
   for (int i = thread_id(); i < p.n_steps; i += n_threads())
     store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
+  copy_streams(p, shared);
   if (thread_id() == 0) {
+    stream->init(p);
     state->arrived = p.arrived;
     state->report = p.report;
     state->patience_ns = p.patience_ns;
     state->has_stopped = 0;
   }
   block_barrier();
+  if (stream->is_bringer()) stream->fill();
   fetch_task(p, steps, 0, 0, shared);
 
   const int n = p.n_tokens * p.n_steps;
@@ -109,7 +120,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     const int next = i + 1 == p.n_steps ? 0 : i + 1;
     fetch_task(p, steps, next, (done + 1) % 2, shared);
     run_task<Products>(*reinterpret_cast<const Task*>(shared + kMegaTasksAt + done % 2 * 512), now, shared,
-                       PhaseWait{state});
+                       PhaseWait{state, stream});
     block_barrier();
     if (state->has_stopped != 0) return;
     if (thread_id() == 0 && state->times != nullptr) state->times->done = time_ns();

@@ -67,11 +67,18 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
   const gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next);
   const gpu::Mega mega = {.tasks = call.in(plan.tasks),
                           .steps = call.in(plan.steps),
+                          .streams = call.in(plan.streams),
+                          .stream_counts = call.in(plan.stream_counts),
                           .arrived = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t))),
                           .first = missing,
                           .n_steps = plan.n_steps,
                           .n_phases = plan.n_phases,
                           .n_tokens = 1,
+                          .n_streams = plan.n_streams,
+                          .n_slots = plan.n_slots,
+                          .slot_bytes = plan.slot_bytes,
+                          .streams_at = plan.streams_at,
+                          .slots_at = plan.slots_at,
                           .patience_ns = 100'000'000,
                           .report = &pinned->report,
                           .times = nullptr};

@@ -77,10 +77,17 @@ class MegaStep {
     params_.n_steps = plan.n_steps;
     params_.n_phases = plan.n_phases;
     params_.n_tokens = 1;
+    params_.n_streams = plan.n_streams;
+    params_.n_slots = plan.n_slots;
+    params_.slot_bytes = plan.slot_bytes;
+    params_.streams_at = plan.streams_at;
+    params_.slots_at = plan.slots_at;
     params_.patience_ns = kPatienceNs;
     params_.report = report;
     stream.upload(tasks_, plan.tasks.data(), plan.tasks.size() * sizeof(gpu::Task));
     stream.upload(steps_, plan.steps.data(), plan.steps.size() * sizeof(gpu::TaskStep));
+    stream.upload(streams_, plan.streams.data(), plan.streams.size() * sizeof(gpu::StreamStep));
+    stream.upload(stream_counts_, plan.stream_counts.data(), plan.stream_counts.size() * sizeof(int32_t));
   }
 
   void launch() {
@@ -114,6 +121,8 @@ class MegaStep {
   void carve(Carver& carver, const gpu::MegaPlan& plan) {
     params_.tasks = tasks_ = carver.take<gpu::Task>(plan.tasks.size());
     params_.steps = steps_ = carver.take<gpu::TaskStep>(plan.steps.size());
+    params_.streams = streams_ = carver.take<gpu::StreamStep>(plan.streams.size());
+    params_.stream_counts = stream_counts_ = carver.take<int32_t>(plan.stream_counts.size());
     params_.arrived = carver.take<uint32_t>(1);
   }
 
@@ -123,6 +132,8 @@ class MegaStep {
   gpu::Mega params_ = {};
   gpu::Task* tasks_ = nullptr;
   gpu::TaskStep* steps_ = nullptr;
+  gpu::StreamStep* streams_ = nullptr;
+  int32_t* stream_counts_ = nullptr;
   std::unique_ptr<Memory> memory_, times_;
 };
 

@@ -16,10 +16,12 @@
 #include "ops/rope.h"
 #include "ops/sample.h"
 #include "quant/half.h"
+#include "quant/planes.h"
 
 namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 512;
+inline constexpr int kMegaMostSlots = 16;
 inline constexpr int kRunSlots = 32;    // of the context, which a warp takes at a time: a lane has one
 inline constexpr int kMaxRunDim = 256;  // head_dim
 inline constexpr int kMaxRunSplits = 256;
@@ -62,6 +64,15 @@ struct ProductTask {
   int n_teams;          // of so many threads in a block
   uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
   int rows_each, more;  // part i has rows_each rows, and one more while i < more
+  int team_rows;        // that a team has in a unit of the ring: 1, 2 or 4
+};
+
+// A block's share of a product's weights: its rows in each plane, brought to shared memory in units of some rows.
+struct StreamStep {
+  const uint8_t* planes[quant::kMaxPlanes];
+  uint32_t unit_bytes[quant::kMaxPlanes];  // multiples of 16; 0: no such plane
+  uint32_t last_bytes[quant::kMaxPlanes];  // of the last unit
+  uint32_t n_units, reserved;
 };
 
 // One row over the context in runs of kRunSlots: split s has the runs [n s / n_active, n (s + 1) / n_active) of the n
@@ -118,16 +129,20 @@ struct StepTimes {
 struct Mega {
   const Task* tasks;      // [n_tasks]
   const TaskStep* steps;  // [blocks, n_steps]
+  const StreamStep* streams;  // [blocks, n_streams], a step for each product of a block, in their order
+  const int32_t* stream_counts;  // [blocks]: so many of them
   uint32_t* arrived;      // [1]: blocks times phases so far, modulo 2^32
   uint32_t first;         // *arrived when the launch begins
   int n_steps, n_phases, n_tokens;
+  int n_streams, n_slots, slot_bytes, streams_at, slots_at;  // where in shared memory
   long patience_ns;  // that a block waits for the others
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
 // Dynamic shared memory: the block's steps, two tasks, sums of a product, x as it is and rounded or what another task
-// needs.
+// needs, and from streams_at on the block's stream steps and the ring of weights.
+inline constexpr int kMegaStaticBytes = 1024;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaTasksAt = kMegaMostSteps * int(sizeof(TaskStep));
 inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;

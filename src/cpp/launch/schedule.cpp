@@ -38,6 +38,48 @@ int row_threads(const Linear& op) {
   return up_to(parts_of(n_pieces, passes), 32);
 }
 
+// Of the ring's slots, unless a row for each team needs more: two rows a team of the types with 16 to 18 bytes for 16
+// threads' pieces.
+constexpr int kSlotBytes = 18560;
+
+size_t unit_bytes(DType type, int n_in, int rows) {
+  const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
+  size_t bytes = 0;
+  for (int i = 0; i < layout.n_planes; ++i) bytes += layout.row_bytes[i] * rows + 16;
+  return bytes;
+}
+int unit_bytes(const StreamStep& step) {
+  size_t bytes = 0;
+  for (const uint32_t plane : step.unit_bytes) bytes += plane > 0 ? plane + 16 : 0;
+  return static_cast<int>(bytes);
+}
+
+// As many as fit into a slot, and so many that a unit of every plane is a multiple of 16 bytes; 0: there is no such.
+int team_rows(const ProductTask& p) {
+  const quant::PlaneLayout layout = quant::plane_layout(p.op.type, 1, p.op.n_in);
+  int best = 0;
+  for (const int rows : {1, 2, 4}) {
+    bool is_whole = true;
+    for (int i = 0; i < layout.n_planes; ++i) is_whole = is_whole && layout.row_bytes[i] * rows * p.n_teams % 16 == 0;
+    if (is_whole && (best == 0 || unit_bytes(p.op.type, p.op.n_in, rows * p.n_teams) <= kSlotBytes)) best = rows;
+  }
+  return best;
+}
+
+StreamStep stream_step(const ProductTask& p, int part) {
+  const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
+  const int begin = part * p.rows_each + std::min(part, p.more), rows = p.rows_each + (part < p.more ? 1 : 0);
+  const int unit_rows = p.team_rows * p.n_teams, n_units = (rows + unit_rows - 1) / unit_rows;
+  StreamStep step = {};
+  for (int i = 0; i < layout.n_planes; ++i) {
+    step.planes[i] = static_cast<const uint8_t*>(p.op.w) + layout.offset[i] + begin * layout.row_bytes[i];
+    step.unit_bytes[i] = uint32_t(unit_rows * layout.row_bytes[i]);
+    step.last_bytes[i] = uint32_t((rows - (n_units - 1) * unit_rows) * layout.row_bytes[i]);
+  }
+  step.n_units = uint32_t(n_units);
+  return step;
+}
+
 void require(bool is_possible, const char* what) { LB_CHECK(is_possible, kUnsupported, "[megakernel] ", what); }
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -176,6 +218,8 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     product.row_threads = row_threads(op);
     product.n_teams = kMegaThreads / product.row_threads;
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
+    product.team_rows = team_rows(product);
+    require(product.team_rows > 0, "takes weights of which a few rows are a multiple of 16 bytes");
     std::vector<Range> all = reads;
     if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
     add({.task = {.kind = TaskKind::kProduct, .product = product},
@@ -330,6 +374,32 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   return lists;
 }
 
+// What each block's products read of the weights, and the ring that it passes through: as many slots as there is room
+// for besides what tasks need.
+void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
+  std::vector<std::vector<StreamStep>> lists(n_blocks);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const TaskStep& step = plan.steps[i];
+    const Task& task = plan.tasks[step.task];
+    if (task.kind == TaskKind::kProduct) lists[i / plan.n_steps].push_back(stream_step(task.product, step.part));
+  }
+  size_t longest = 0;
+  for (const auto& list : lists) longest = std::max(longest, list.size());
+  plan.n_streams = static_cast<int>(longest);
+  for (auto& list : lists) {
+    plan.stream_counts.push_back(static_cast<int32_t>(list.size()));
+    list.resize(longest);
+    plan.streams.insert(plan.streams.end(), list.begin(), list.end());
+  }
+  plan.slot_bytes = kSlotBytes;
+  for (const StreamStep& step : plan.streams) plan.slot_bytes = std::max(plan.slot_bytes, up_to(unit_bytes(step), 128));
+  plan.streams_at = up_to(kMegaPoolAt + int(pool_bytes()), 128);
+  plan.slots_at = up_to(plan.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
+  const int room = target_.shared_block_bytes - kMegaStaticBytes - plan.slots_at;
+  plan.n_slots = std::min(room / plan.slot_bytes, kMegaMostSlots);
+  require(plan.n_slots > 4, "needs room for five units of the weights in shared memory");
+}
+
 MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
   const int n_blocks = target_.n_sms;
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
@@ -344,12 +414,6 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
                     .phase = last + 1});
   MegaPlan plan = {};
   plan.n_phases = last + 2;
-  plan.launch = checked({.kernel = kernel(),
-                         .grid = {uint32_t(n_blocks), 1, 1},
-                         .block = {kMegaThreads, 1, 1},
-                         .shared_bytes = kMegaPoolAt + pool_bytes(),
-                         .cooperative = true},
-                        target_, "[megakernel]");
   std::vector<std::vector<TaskStep>> lists = assign(n_blocks);
   // The sampler is every block's, whatever its share.
   for (int b = 0; b < n_blocks; ++b)
@@ -369,6 +433,13 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
     product.rows_each = product.op.n_out / step.n_parts;
     product.more = product.op.n_out % step.n_parts;
   }
+  plan_streams(plan, n_blocks);
+  plan.launch = checked({.kernel = kernel(),
+                         .grid = {uint32_t(n_blocks), 1, 1},
+                         .block = {kMegaThreads, 1, 1},
+                         .shared_bytes = size_t(plan.slots_at) + size_t(plan.n_slots) * plan.slot_bytes,
+                         .cooperative = true},
+                        target_, "[megakernel]");
   return plan;
 }
 

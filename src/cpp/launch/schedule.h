@@ -21,8 +21,11 @@ namespace lb::gpu {
 struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
-  std::vector<TaskStep> steps;  // [blocks, n_steps]
-  int n_steps, n_phases;
+  std::vector<TaskStep> steps;        // [blocks, n_steps]
+  std::vector<StreamStep> streams;    // [blocks, n_streams]
+  std::vector<int32_t> stream_counts;  // [blocks]
+  int n_steps, n_phases, n_streams;
+  int n_slots, slot_bytes, streams_at, slots_at;  // of the weights in shared memory
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
@@ -83,6 +86,7 @@ class Schedule final : public lb::Stream {
   void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
   const char* kernel() const;
   size_t pool_bytes() const;
+  void plan_streams(MegaPlan& plan, int n_blocks) const;
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
 
   const Target& target_;
