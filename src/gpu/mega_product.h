@@ -87,6 +87,8 @@ LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that 
   return format.block_values < kValues ? 1 : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
+inline constexpr int kPassRows = 256;  // of a block whose sums wait in shared memory at a time
+
 // How a block's threads share rows.
 struct Teams {
   int row_threads, n_teams;
@@ -134,7 +136,8 @@ struct RingRows {
 };
 
 // pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
-// linear_vec.h, and sums are added in the same order; a team has four rows at a time of the ring's units.
+// linear_vec.h, and sums are added in the same order; a team has four rows at a time of the ring's units. Of rows that
+// are not there the sum is anything, as nobody reads it.
 template <class Format, class Wait>
 LB_APART void product(const ProductTask& p, int part, WeightStream& stream, float* sums, unsigned char* pool,
                       Wait wait) {
@@ -150,65 +153,55 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, floa
   const bool is_member = team < n_teams;
   const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
   const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = p.row_threads / 32;
-  const int last_in_unit = p.team_rows - 1;
+  const int last_in_unit = p.team_rows - 1, unit_rows = p.team_rows * n_teams;
   const RingRows<Format> rows(stream.steps[stream.step], p.op.n_in, teams);
   const int n_slots = stream.n_slots, slot_bytes = stream.slot_bytes, slots_at = stream.slots_at;
-  RingPlace next = stream.place;  // to read
+  RingPlace next = stream.place, behind = next;  // to read, to replace
 
   const f32x4 first_w = first_weights(p);
   wait();
   stage_x(p, first_w, staged, sums);
   if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
-  const int piece = min(teams.column, n_pieces - 1);
+  const bool is_long = n_pieces > p.row_threads;
   typename Format::X x;
-  if (is_member && teams.column < n_pieces) x.read(vec, 0, piece);
-  const auto dot = [&](int offset, int row) {
-    float sum = Format::dot(rows.read(offset, row, piece), x, piece);
-    for (int more = teams.column + p.row_threads; more < n_pieces; more += p.row_threads) {
-      typename Format::X of_more;
-      of_more.read(vec, 0, more);
-      sum += Format::dot(rows.read(offset, row, more), of_more, more);
-    }
-    return sum;
-  };
+  if (teams.column < n_pieces && is_member) x.read(vec, 0, teams.column);
 
-  const int pass_rows = kVecPassRows / (8 * n_teams) * (8 * n_teams);  // sums: [pass_rows, row_warps]
+  const int batch_rows = 8 * n_teams, pass_rows = kPassRows / batch_rows * batch_rows;  // sums: [pass_rows, row_warps]
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
     float y = 0;
     if (own < pass_end && p.op.add != nullptr) y = p.op.add[begin + own];
-    for (int first = pass; first < pass_end; first += 8 * n_teams) {
+    for (int first = pass; first < pass_end; first += batch_rows) {
       float total[8] = {};
       LB_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int row = first + 4 * half * n_teams;
-        if (row >= n_rows) continue;  // all threads
-        RingPlace given = next;
-        int offset = 0, offsets[4], n_units = 0;
+        const int half_first = first + half * 4 * n_teams, half_end = min(half_first + 4 * n_teams, n_rows);
+        if (half_first >= n_rows) continue;  // all threads
+        const uint32_t before = next.ordinal;
+        const int first_slot = next.slot;
+        for (int row = half_first; row < half_end; row += unit_rows) {
+          barrier_wait(stream.full + next.slot, next.parity);
+          stream.advance(next);
+        }
+        int offsets[4], slot = first_slot;
         LB_UNROLL
         for (int i = 0; i < 4; ++i) {
-          if ((i & last_in_unit) == 0 && row + i * n_teams < n_rows) {
-            barrier_wait(stream.full + next.slot, next.parity);
-            offset = slots_at + next.slot * slot_bytes;
-            next.advance(n_slots);
-            ++n_units;
-          }
-          offsets[i] = offset;
+          if (i > 0 && (i & last_in_unit) == 0) slot = slot + 1 == n_slots ? 0 : slot + 1;
+          offsets[i] = slots_at + slot * slot_bytes;
         }
-        if (is_member && row + 4 * n_teams <= n_rows) {
+        for (int ahead = 0; ahead < n_pieces && is_member; ahead += p.row_threads) {
+          const int piece = teams.column + ahead, read = min(piece, n_pieces - 1);
+          if (is_long) x = {};
+          if (is_long && piece < n_pieces) x.read(vec, 0, piece);
+          typename Format::Piece pieces[4];
           LB_UNROLL
-          for (int i = 0; i < 4; ++i) total[4 * half + i] = dot(offsets[i], i & last_in_unit);
-        } else if (is_member) {
+          for (int i = 0; i < 4; ++i) pieces[i] = rows.read(offsets[i], i & last_in_unit, read);
           LB_UNROLL
-          for (int i = 0; i < 4; ++i)
-            if (row + i * n_teams + team < n_rows) total[4 * half + i] = dot(offsets[i], i & last_in_unit);
+          for (int i = 0; i < 4; ++i) total[4 * half + i] += Format::dot(pieces[i], x, read);
         }
         warp_barrier();
-        for (int i = 0; i < n_units; ++i) {
-          if (lane() == 0) barrier_arrive(stream.empty + given.slot);
-          given.advance(n_slots);
-        }
-        if (stream.is_bringer()) stream.replace(n_units, n_units);
+        stream.give_back(first_slot, next.ordinal - before);
+        stream.replace(behind, before);
       }
       const float sum = sum_eight(total);
       const int place = first - pass + lane() / 4 * n_teams + team;
@@ -224,6 +217,7 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, floa
   }
   if (thread_id() == 0) {
     stream.place = next;
+    stream.behind = behind;
     stream.step = stream.step + 1 == stream.n_steps ? 0 : stream.step + 1;
   }
 }

@@ -37,8 +37,11 @@ struct PhaseWait {
       }
       if (s.times != nullptr) s.times->waited = time_ns();
     }
-    if (stream->is_bringer()) stream->replace(0, 0);
+    const RingPlace place = stream->place;
+    RingPlace behind = stream->behind;
+    stream->replace(behind, place.ordinal);
     block_barrier();
+    if (thread_id() == 0) stream->behind = place;
   }
 };
 

@@ -92,6 +92,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   for (int i = thread_id(); i < p.n_steps; i += n_threads())
     store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   copy_streams(p, shared);
+  block_barrier();
   if (thread_id() == 0) {
     stream->init(p);
     state->arrived = p.arrived;
@@ -100,7 +101,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->has_stopped = 0;
   }
   block_barrier();
-  if (stream->is_bringer()) stream->fill();
+  stream->fill();
   fetch_task(p, steps, 0, 0, shared);
 
   const int n = p.n_tokens * p.n_steps;

@@ -72,7 +72,7 @@ struct StreamStep {
   const uint8_t* planes[quant::kMaxPlanes];
   uint32_t unit_bytes[quant::kMaxPlanes];  // multiples of 16; 0: no such plane
   uint32_t last_bytes[quant::kMaxPlanes];  // of the last unit
-  uint32_t n_units, reserved;
+  uint32_t n_units, first_unit;            // among those of a token
 };
 
 // One row over the context in runs of kRunSlots: split s has the runs [n s / n_active, n (s + 1) / n_active) of the n

@@ -381,7 +381,11 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
-    if (task.kind == TaskKind::kProduct) lists[i / plan.n_steps].push_back(stream_step(task.product, step.part));
+    if (task.kind != TaskKind::kProduct) continue;
+    auto& list = lists[i / plan.n_steps];
+    StreamStep stream = stream_step(task.product, step.part);
+    if (!list.empty()) stream.first_unit = list.back().first_unit + list.back().n_units;
+    list.push_back(stream);
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
