@@ -213,7 +213,7 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, floa
       for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
       p.op.y[begin + own] = y + sum;
     }
-    block_barrier();  // the sums are read before the next pass writes them
+    if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
   if (thread_id() == 0) {
     stream.place = next;

@@ -17,6 +17,9 @@ struct MegaState {
   StepTimes* times;  // of this step, or null
 };
 
+// The thread of a block that watches the others.
+LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
+
 struct PhaseWait {
   MegaState* state;
   WeightStream* stream;
@@ -24,7 +27,10 @@ struct PhaseWait {
   LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
 
   LB_DEVICE void operator()() const {
-    if (thread_id() == 0) {
+    const RingPlace place = stream->place;
+    RingPlace behind = stream->behind;
+    stream->replace(behind, place.ordinal);
+    if (is_watcher()) {
       MegaState& s = *state;
       if (!is_open(s)) {
         const uint64_t start = time_ns();
@@ -37,9 +43,6 @@ struct PhaseWait {
       }
       if (s.times != nullptr) s.times->waited = time_ns();
     }
-    const RingPlace place = stream->place;
-    RingPlace behind = stream->behind;
-    stream->replace(behind, place.ordinal);
     block_barrier();
     if (thread_id() == 0) stream->behind = place;
   }

@@ -102,32 +102,35 @@ LB_DEVICE void megakernel(const Mega& p) {
   }
   block_barrier();
   stream->fill();
-  fetch_task(p, steps, 0, 0, shared);
+  int half = 0;  // where the task in hand is
+  fetch_task(p, steps, 0, half, shared);
+  copy_wait<0>();
+  block_barrier();
 
-  const int n = p.n_tokens * p.n_steps;
-  int i = 0;  // of the block's steps
-  for (int done = 0; done < n; ++done) {
-    copy_wait<0>();
-    if (thread_id() == 0) {
-      const TaskStep now = load<TaskStep>(steps + i);
-      const uint32_t phases = uint32_t(done / p.n_steps) * uint32_t(p.n_phases) + now.phase;
-      state->goal = p.first + phases * uint32_t(n_blocks());
+  int i = 0, of_tokens = 0;  // of the block's steps; phases of the tokens before
+  for (int token = 0; token < p.n_tokens;) {
+    const int next = i + 1 == p.n_steps ? 0 : i + 1;
+    const TaskStep now = load<TaskStep>(steps + i);
+    if (is_watcher()) {
+      state->goal = p.first + (uint32_t(of_tokens) + now.phase) * uint32_t(n_blocks());
       state->phase = now.phase;
       state->times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
       if (state->times != nullptr) state->times->began = time_ns();
     }
-    block_barrier();
-    const TaskStep now = load<TaskStep>(steps + i);
-    const int next = i + 1 == p.n_steps ? 0 : i + 1;
-    fetch_task(p, steps, next, (done + 1) % 2, shared);
-    run_task<Products>(*reinterpret_cast<const Task*>(shared + kMegaTasksAt + done % 2 * 512), now, shared,
+    fetch_task(p, steps, next, half ^ 1, shared);
+    run_task<Products>(*reinterpret_cast<const Task*>(shared + kMegaTasksAt + half * 512), now, shared,
                        PhaseWait{state, stream});
+    copy_wait<0>();
     block_barrier();
     if (state->has_stopped != 0) return;
-    if (thread_id() == 0 && state->times != nullptr) state->times->done = time_ns();
-    if (thread_id() == 0 && (next == 0 || load<TaskStep>(steps + next).phase != load<TaskStep>(steps + i).phase))
-      add_release(p.arrived, 1);
+    if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
+    // Not by who watches: a release takes its time, and what precedes the next wait may be done meanwhile.
+    if (thread_id() == 0 && (next == 0 || load<TaskStep>(steps + next).phase != now.phase)) add_release(p.arrived, 1);
+    half ^= 1;
     i = next;
+    if (next != 0) continue;
+    ++token;
+    of_tokens += p.n_phases;
   }
 }
 
