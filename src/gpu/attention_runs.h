@@ -1,190 +1,262 @@
-// Attention of one row in fp32, by single warps: a decode step has few queries and, with many multiprocessors, few
-// slots for each of them. A warp has some queries of a KV head and runs of 32 slots: a lane the scores of one slot,
-// then some columns of o. No block barrier, and half of the registers of the kernels for matrix units
-// (attention_few.cpp), which a block of 512 threads does not have. Bound: latency; K and V once.
+// Attention of one row of queries, with what AttentionPrepare does: blocks have splits of the context. A block makes
+// the queries of its KV head itself, and the row's own K and V where its split ends with it. Tiles of 16 slots of K and
+// V come to shared memory, the first before the projections are there: a warp has the scores of a slot, then 64 columns
+// of o for some queries. Queries are rounded to the cache's type, as for the kernels on matrix units; sums are fp32.
+// Bound: latency for a short context; K and V once.
+//
+// Then the splits become one softmax: a block has some columns of a head, and all of their partials at once.
 #pragma once
 
+#include "attention_prepare.h"
 #include "attention_queries.h"
-#include "kv_slots.h"
 #include "launch/megakernel_shape.h"
+#include "warp_sums.h"
 
 namespace lb::gpu {
 
 LB_DEVICE int n_active_splits(const RunsTask& p, int n_slots) {
-  return min(p.n_splits, (n_slots + kRunSlots - 1) / kRunSlots);
+  return min(p.n_splits, (n_slots + kLeastRunSlots - 1) / kLeastRunSlots);
 }
 
-// The kColumns values from `at` on; rows of this launch are among them, so not by the read-only path.
-template <class T, int kColumns>
-LB_DEVICE void read_columns(const void* values, long at, float (&v)[kColumns]) {
-  using V = Vec<T, kColumns * sizeof(T) <= 16 ? kColumns : 16 / sizeof(T)>;
-  constexpr int kEach = sizeof(V) / sizeof(T);
-  LB_UNROLL
-  for (int i = 0; i < kColumns / kEach; ++i) {
-    const V part = load<V>(static_cast<const T*>(values) + at + i * kEach);
-    LB_UNROLL
-    for (int j = 0; j < kEach; ++j) v[i * kEach + j] = to_f32(part[j]);
+// What a block does at a time: up to kRunQueries queries of a KV head over a split of the slots.
+struct RunUnit {
+  int kv_head, first_query, n_queries, split, begin, end;
+
+  LB_DEVICE RunUnit(const RunsTask& p, int i, int n_slots) {
+    const Attention& op = p.op;
+    const int n_active = n_active_splits(p, n_slots), group = op.n_heads / op.cache.n_kv_heads;
+    const int n_tiles = (group + kRunQueries - 1) / kRunQueries;
+    split = i % n_active;
+    first_query = i / n_active % n_tiles * kRunQueries;
+    kv_head = i / n_active / n_tiles;
+    n_queries = min(group - first_query, kRunQueries);
+    begin = int(long(n_slots) * split / n_active);
+    end = int(long(n_slots) * (split + 1) / n_active);
+  }
+  LB_DEVICE static int count(const RunsTask& p, int n_slots) {
+    const int group = p.op.n_heads / p.op.cache.n_kv_heads;
+    return n_active_splits(p, n_slots) * ((group + kRunQueries - 1) / kRunQueries) * p.op.cache.n_kv_heads;
+  }
+};
+
+// Shared memory of a block.
+template <class T>
+struct RunMemory {
+  T *k, *v;        // [2, kRunTile, head_dim] each
+  float* queries;  // [kRunQueries + 2, head_dim]: made in fp32, then a row holds head_dim of T
+  float* scores;   // [kRunQueries, kRunTile]
+
+  LB_DEVICE RunMemory(void* pool, int dim)
+      : k(static_cast<T*>(pool)),
+        v(k + 2 * kRunTile * dim),
+        queries(reinterpret_cast<float*>(v + 2 * kRunTile * dim)),
+        scores(queries + (kRunQueries + 2) * dim) {}
+};
+
+// Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
+template <class T>
+LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end, int half, const RunMemory<T>& memory) {
+  const int dim = cache.head_dim, row_bytes = dim * int(sizeof(T));
+  for (int s = warp(); s < end - begin; s += n_warps()) {
+    const long row = slot_row(cache, begin + s, kv_head);
+    const int to = half * kRunTile + s;
+    for (int byte = 16 * lane(); byte < row_bytes; byte += 512) {
+      copy_async<16>(reinterpret_cast<char*>(memory.k + to * dim) + byte,
+                     static_cast<const char*>(cache.k) + row * row_bytes + byte);
+      copy_async<16>(reinterpret_cast<char*>(memory.v + to * dim) + byte,
+                     static_cast<const char*>(cache.v) + row * row_bytes + byte);
+    }
+  }
+  copy_commit();
+}
+
+// Head `role` of the unit, by a warp: its queries, then k and v of the row itself, which go to slot n_past of the cache
+// and to row `own` of the first tile, unless they lie beyond it.
+template <class T>
+LB_DEVICE void make_head(const AttentionPrepare& p, const PreparedHead<kMaxRunDim / 32>& head, int role, int own,
+                         float scale, const RunMemory<T>& memory) {
+  const int dim = p.cache.head_dim;
+  float* staged = memory.queries + role * dim;
+  if (head.is_q) {
+    T* to = reinterpret_cast<T*>(staged);
+    head.make(p, 0, staged, [&](int i, float y) { store(to + i, stored_as(y * scale, T{})); });
+    return;
+  }
+  T* cache = static_cast<T*>(head.is_v ? p.cache.v : p.cache.k) + slot_row(p.cache, *p.n_past, head.head) * dim;
+  T* tile = (head.is_v ? memory.v : memory.k) + own * dim;
+  head.make(p, 0, staged, [&](int i, float y) {
+    const T rounded = stored_as(y, T{});
+    store(cache + i, rounded);
+    if (own < kRunTile) store(tile + i, rounded);
+  });
+}
+
+// scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart.
+template <class T>
+LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
+  for (int s = warp(); s < n; s += n_warps()) {
+    float sums[kRunQueries] = {};
+    for (int i = 2 * lane(); i < dim; i += 64) {
+      const Vec<T, 2> key = load<Vec<T, 2>>(k + s * dim + i);
+      LB_UNROLL
+      for (int g = 0; g < kRunQueries; ++g) {
+        if (g >= n_queries) break;
+        const Vec<T, 2> query = load<Vec<T, 2>>(reinterpret_cast<const T*>(memory.queries + g * dim) + i);
+        sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
+      }
+    }
+    const float sum = sum_each(sums);
+    constexpr int kLanes = 32 / kRunQueries;
+    if (lane() % kLanes == 0) store(memory.scores + lane() / kLanes * kRunTile + s, sum);
   }
 }
 
-// The warp's queries in shared memory, [kQueries, dim], zero beyond the last: all of them are asked for at once.
-template <int kQueries>
-LB_DEVICE void stage_run(float* to, const float* q, int dim, int n_queries) {
-  LB_UNROLL_BY(8)
-  for (int i = 4 * lane(); i < kQueries * dim; i += 128) {
-    f32x4 x = {};
-    if (i < n_queries * dim) x = load<f32x4>(q + i);
-    store(to + i, x);
-  }
-  warp_barrier();
-}
+// The softmax so far of the queries that a warp has, and two columns of each one's o a lane.
+struct RunSums {
+  float m = kNothingSeen, l = 0, o[2] = {};
 
-// Queries [first_query, + n_queries) of kv_head over slots [begin, end). T: type of the cache.
-template <class T, int kColumns, int kQueries>
-LB_APART void attention_run(const RunsTask& p, const Queries& queries, int first_query, int split, int begin, int end,
-                            float* staged) {
+  template <class T>
+  LB_DEVICE void add_tile(const float* scores, const T* v, int dim, int n) {
+    const float score = lane() < n ? load<float>(scores + lane()) : kNothingSeen;
+    const float top = max(m, warp_max(score)), shrink = exp2_fast(m - top), weight = exp2_fast(score - top);
+    m = top;
+    l = l * shrink + weight;
+    o[0] *= shrink;
+    o[1] *= shrink;
+    LB_UNROLL_BY(4)
+    for (int s = 0; s < n; ++s) {
+      const float of_slot = shuffle(weight, s);
+      const Vec<T, 2> value = load<Vec<T, 2>>(v + s * dim);
+      o[0] = fma(of_slot, to_f32(value[0]), o[0]);
+      o[1] = fma(of_slot, to_f32(value[1]), o[1]);
+    }
+  }
+};
+
+template <class T, class Wait>
+LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, Wait wait) {
+  constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim, n_queries = min(queries.n - first_query, kQueries);
-  warp_barrier();  // the queries before are done with
-  stage_run<kQueries>(staged, op.q + queries.at(op, first_query) * dim, dim, n_queries);
-  const float scale = op.scale * kLog2E;
-  const bool has_columns = lane() * kColumns < dim;
-  float m[kQueries], l[kQueries], o[kQueries][kColumns];
-  LB_UNROLL
-  for (int g = 0; g < kQueries; ++g) {
-    m[g] = kNothingSeen;
-    l[g] = 0;
-    LB_UNROLL
-    for (int c = 0; c < kColumns; ++c) o[g][c] = 0;
-  }
-  for (int slot = begin; slot < end; slot += kRunSlots) {
-    const int n = min(end - slot, kRunSlots);
-    const long row = slot_row(cache, slot, queries.kv_head);  // a run lies within a page
-    const long own = (row + min(lane(), n - 1)) * dim;
-    float weights[kQueries] = {};
-    LB_UNROLL_BY(8)
-    for (int i = 0; i < dim; i += 8) {
-      float k[8];
-      read_columns<T, 8>(cache.k, own + i, k);
+  const int dim = cache.head_dim, n_chunks = (dim + 63) / 64, n_sets = n_warps() / n_chunks;
+  const int set = warp() / n_chunks, column = warp() % n_chunks * 64 + 2 * lane();
+  const RunMemory<T> memory(pool, dim);
+  const int n_past = *op.n_past, n_units = RunUnit::count(p, n_past + 1);
+
+  for (int i = part; i < n_units || i == part; i += n_parts) {
+    const RunUnit unit(p, min(i, n_units - 1), n_past + 1);
+    const bool has_own = unit.end > n_past;  // of the slots, the row's own
+    const int roles = unit.n_queries + (has_own ? 2 : 0), role = warp();
+    const int n_tiles = i < n_units ? (unit.end - unit.begin + kRunTile - 1) / kRunTile : 0;
+    if (n_tiles > 0)
+      bring_tile(cache, unit.kv_head, unit.begin, min(min(unit.end, n_past), unit.begin + kRunTile), 0, memory);
+    const int of_kind = role - unit.n_queries, n_kv = cache.n_kv_heads;
+    const PreparedHead<kMaxRunDim / 32> head(p.prepare,
+                                             of_kind < 0 ? unit.kv_head * (op.n_heads / n_kv) + unit.first_query + role
+                                                         : op.n_heads + min(of_kind, 1) * n_kv + unit.kv_head);
+    if (i == part) wait();
+    if (n_tiles > 0 && role < roles) make_head(p.prepare, head, role, n_past - unit.begin, op.scale * kLog2E, memory);
+
+    RunSums sums[kHeld];
+    for (int tile = 0; tile < n_tiles; ++tile) {
+      const int slot = unit.begin + tile * kRunTile, n = min(unit.end - slot, kRunTile), half = tile % 2;
+      copy_wait<0>();
+      block_barrier();  // the tile is there, and the one before has been read
+      if (tile + 1 < n_tiles)
+        bring_tile(cache, unit.kv_head, slot + kRunTile, min(unit.end, slot + 2 * kRunTile), 1 - half, memory);
+      score_tile(memory.k + half * kRunTile * dim, dim, n, unit.n_queries, memory);
+      block_barrier();
+      if (set >= n_sets || column >= dim) continue;
+      const T* v = memory.v + half * kRunTile * dim + column;
       LB_UNROLL
-      for (int g = 0; g < kQueries; ++g) {
-        LB_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const f32x4 x = load<f32x4>(staged + g * dim + i + 4 * half);
-          LB_UNROLL
-          for (int j = 0; j < 4; ++j) weights[g] = fma(x[j], k[4 * half + j], weights[g]);
+      for (int h = 0; h < kHeld; ++h)
+        if (set + h * n_sets < unit.n_queries)
+          sums[h].add_tile(memory.scores + (set + h * n_sets) * kRunTile, v, dim, n);
+    }
+    if (set < n_sets && n_tiles > 0) {
+      LB_UNROLL
+      for (int h = 0; h < kHeld; ++h) {
+        const int query = unit.first_query + set + h * n_sets;
+        if (set + h * n_sets >= unit.n_queries) continue;
+        const long at = long(unit.split) * op.n_heads + unit.kv_head * (op.n_heads / n_kv) + query;
+        const float l = warp_sum(sums[h].l);
+        if (column < dim) store(p.o + at * dim + column, f32x2{sums[h].o[0], sums[h].o[1]});
+        if (column == 0) {
+          p.m[at] = sums[h].m;
+          p.l[at] = l;
         }
       }
     }
-    LB_UNROLL
-    for (int g = 0; g < kQueries; ++g) {
-      const float score = lane() < n ? weights[g] * scale : kNothingSeen;
-      const float top = max(m[g], warp_max(score)), shrink = exp2_fast(m[g] - top);
-      weights[g] = exp2_fast(score - top);
-      l[g] = l[g] * shrink + weights[g];
-      m[g] = top;
-      LB_UNROLL
-      for (int c = 0; c < kColumns; ++c) o[g][c] *= shrink;
-    }
-    LB_UNROLL_BY(8)
-    for (int s = 0; s < n; ++s) {
-      float v[kColumns] = {};
-      if (has_columns) read_columns<T, kColumns>(cache.v, (row + s) * dim + lane() * kColumns, v);
-      LB_UNROLL
-      for (int g = 0; g < kQueries; ++g) {
-        const float weight = shuffle(weights[g], s);
-        LB_UNROLL
-        for (int c = 0; c < kColumns; ++c) o[g][c] = fma(weight, v[c], o[g][c]);
-      }
-    }
-  }
-  LB_UNROLL
-  for (int g = 0; g < kQueries; ++g) {
-    if (g >= n_queries) break;
-    const long at = long(split) * op.n_heads + queries.head(first_query + g);
-    const float total = warp_sum(l[g]);
-    if (lane() == 0) {
-      p.m[at] = m[g];
-      p.l[at] = total;
-    }
-    if (!has_columns) continue;
-    LB_UNROLL
-    for (int c = 0; c < kColumns; ++c) p.o[at * dim + lane() * kColumns + c] = o[g][c];
+    if (i + n_parts < n_units) block_barrier();  // the tiles and queries are used again
   }
 }
 
-template <class T>
-LB_DEVICE void attention_run_of(const RunsTask& p, const Queries& queries, int first_query, int split, int begin,
-                                int end, float* staged) {
-  const int dim = p.op.cache.head_dim;
-  if (dim <= 64) return attention_run<T, 2, run_queries(64)>(p, queries, first_query, split, begin, end, staged);
-  if (dim <= 128) return attention_run<T, 4, run_queries(128)>(p, queries, first_query, split, begin, end, staged);
-  attention_run<T, 8, run_queries(256)>(p, queries, first_query, split, begin, end, staged);
-}
-
-// Asks for K and V of the first run of this warp: all but the newest row were there before.
-LB_DEVICE void prefetch_runs(const RunsTask& p, int part, int n_parts) {
-  const KvLayer& cache = p.op.cache;
-  const int n_slots = *p.op.n_past + 1, n_active = n_active_splits(p, n_slots);
-  const int n_runs = (n_slots + kRunSlots - 1) / kRunSlots, i = part + warp() * n_parts;
-  if (i >= cache.n_kv_heads * n_active) return;
-  const int slot = int(long(n_runs) * (i % n_active) / n_active) * kRunSlots + lane();
-  if (slot >= n_slots - 1) return;
-  const int value_bytes = cache.k_type == DType::kF32 ? 4 : 2;
-  const long at = slot_row(cache, slot, i / n_active) * cache.head_dim * value_bytes;
-  for (int byte = 0; byte < cache.head_dim * value_bytes; byte += 128) {
-    prefetch(static_cast<const char*>(cache.k) + at + byte);
-    prefetch(static_cast<const char*>(cache.v) + at + byte);
+template <class Wait>
+LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* pool, Wait wait) {
+  switch (p.op.cache.k_type) {
+    case DType::kF16: return attention_runs_of<f16>(p, part, n_parts, pool, wait);
+    case DType::kBF16: return attention_runs_of<bf16>(p, part, n_parts, pool, wait);
+    default: return attention_runs_of<float>(p, part, n_parts, pool, wait);
   }
 }
 
-// The warps of all parts share out KV heads, tiles of queries and splits: first over the parts, then over their warps.
-LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, float* pool) {
-  float* staged = pool + warp() * kRunQueryFloats;
+// A block has four columns of a head for each of merge_quads threads; a thread four columns of every
+// (n_threads / merge_quads)-th split. gate was there a phase ago.
+template <class Wait>
+LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, Wait wait) {
+  constexpr int kSplitsOfLane = kMaxRunSplits / 32;
   const Attention& op = p.op;
-  const KvLayer& cache = op.cache;
-  const int n_slots = *op.n_past + 1, n_active = n_active_splits(p, n_slots);
-  const int n_runs = (n_slots + kRunSlots - 1) / kRunSlots;
-  const int tile_queries = run_queries(cache.head_dim);
-  const int n_tiles = (op.n_heads / cache.n_kv_heads + tile_queries - 1) / tile_queries;
-  for (int i = part + warp() * n_parts; i < cache.n_kv_heads * n_tiles * n_active; i += n_parts * n_warps()) {
-    const int split = i % n_active, tile = i / n_active % n_tiles;
-    const Queries queries(op, i / n_active / n_tiles);
-    const int begin = int(long(n_runs) * split / n_active) * kRunSlots;
-    const int end = min(int(long(n_runs) * (split + 1) / n_active) * kRunSlots, n_slots);
-    if (cache.k_type == DType::kF16)
-      attention_run_of<f16>(p, queries, tile * tile_queries, split, begin, end, staged);
-    else if (cache.k_type == DType::kBF16)
-      attention_run_of<bf16>(p, queries, tile * tile_queries, split, begin, end, staged);
-    else
-      attention_run_of<float>(p, queries, tile * tile_queries, split, begin, end, staged);
-  }
-}
+  const int dim = op.cache.head_dim, quads = p.merge_quads, chunks = (dim + 4 * quads - 1) / (4 * quads);
+  const int n_active = n_active_splits(p, *op.n_past + 1), n_units = op.n_heads * chunks;
+  const int quad = thread_id() % quads, first_split = thread_id() / quads, split_step = n_threads() / quads;
+  for (int i = part; i < n_units; i += n_parts) {
+    const int head = i / chunks, column = i % chunks * 4 * quads + 4 * quad;
+    const int written = i % chunks * 4 * quads + thread_id();  // the column that this thread writes
+    const bool is_writer = thread_id() < 4 * quads && written < dim;
+    const float gate = is_writer ? gate_of(op, 0, head, written) : 0.0f;
+    if (i == part) wait();
 
-// The splits of a head become one softmax: a warp has 32 columns of a head.
-LB_DEVICE void attention_merge(const RunsTask& p, int part, int n_parts) {
-  const Attention& op = p.op;
-  const int dim = op.cache.head_dim, n_chunks = (dim + 31) / 32;
-  const int n_active = n_active_splits(p, *op.n_past + 1);
-  for (int i = part + warp() * n_parts; i < op.n_heads * n_chunks; i += n_parts * n_warps()) {
-    const int head = i / n_chunks, column = i % n_chunks * 32 + lane();
-    float m = kNothingSeen;
-    for (int s = lane(); s < n_active; s += 32) m = max(m, p.m[s * op.n_heads + head]);
-    m = warp_max(m);
-    float l = 0, sum = 0;
-    for (int first = 0; first < n_active; first += 32) {
-      const int own = first + lane();
-      const float weight = own < n_active ? exp2_fast(p.m[own * op.n_heads + head] - m) : 0.0f;
-      if (own < n_active) l += weight * p.l[own * op.n_heads + head];
-      LB_UNROLL_BY(8)
-      for (int j = 0; j < min(32, n_active - first); ++j) {
-        const float of_split = shuffle(weight, j);
-        if (column < dim) sum = fma(of_split, p.o[(long(first + j) * op.n_heads + head) * dim + column], sum);
-      }
+    float m[kSplitsOfLane], l[kSplitsOfLane], largest = kNothingSeen, total = 0;
+    LB_UNROLL
+    for (int j = 0; j < kSplitsOfLane; ++j) {
+      const int s = lane() + 32 * j;
+      m[j] = s < n_active ? p.m[s * op.n_heads + head] : kNothingSeen;
+      l[j] = s < n_active ? p.l[s * op.n_heads + head] : 0.0f;
     }
-    l = warp_sum(l);
-    if (column < dim) op.o[long(head) * dim + column] = sum / l * gate_of(op, 0, head, column);
+    f32x4 sum = {};
+    const auto read = [&](int s) {
+      f32x4 o = {};
+      if (s < n_active && column < dim) o = load<f32x4>(p.o + (long(s) * op.n_heads + head) * dim + column);
+      return o;
+    };
+    f32x4 next = read(first_split);
+    float next_m = first_split < n_active ? p.m[first_split * op.n_heads + head] : kNothingSeen;
+    LB_UNROLL
+    for (int j = 0; j < kSplitsOfLane; ++j) largest = max(largest, m[j]);
+    largest = warp_max(largest);
+    LB_UNROLL
+    for (int j = 0; j < kSplitsOfLane; ++j) total += exp2_fast(m[j] - largest) * l[j];
+    total = warp_sum(total);
+    for (int s = first_split; s < n_active; s += split_step) {
+      const f32x4 o = next;
+      const float weight = exp2_fast(next_m - largest);
+      next = read(s + split_step);
+      next_m = s + split_step < n_active ? p.m[(s + split_step) * op.n_heads + head] : kNothingSeen;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) sum[j] = fma(weight, o[j], sum[j]);
+    }
+    for (int mask = quads; mask < 32; mask *= 2) {
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) sum[j] += shuffle_xor(sum[j], mask);
+    }
+    if (lane() < quads) store(pool + warp() * 4 * quads + 4 * quad, sum);
+    block_barrier();
+    if (is_writer) {
+      float o = 0;
+      for (int w = 0; w < n_warps(); ++w) o += load<float>(pool + w * 4 * quads + thread_id());
+      op.o[long(head) * dim + written] = o / total * gate;
+    }
+    if (i + n_parts < n_units) block_barrier();  // the sums are used again
   }
 }
 

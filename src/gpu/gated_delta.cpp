@@ -1,33 +1,97 @@
-// Gated DeltaNet, one row (equations in ops/delta_net.h), and a fold alone. A block has a slice of one value head's S.
+// Gated DeltaNet, one row (equations in ops/delta_net.h), and a fold alone.
 //
-// The state and the accepted rows were written by the previous append, so a step reads and folds them before
+// A block has a slice of 16 columns of one value head's S, in registers: a thread four columns of up to four rows. The
+// state and the accepted rows were written by the previous append, so a step reads and folds them before
 // wait_for_previous(): delta_inputs, which it follows, lets it start only when everything before delta_inputs is
-// done. Bound: bandwidth, 8 dk dv bytes a value head: S is read and written once.
+// done. S^T k and S^T q are summed over the rows by exchanging halves within a warp, then over the warps by the first
+// one. Bound: bandwidth, 8 dk dv bytes a value head: S is read and written once.
 #include "dialect.h"
 
-#include "gated_delta_step.h"
+#include "gated_delta.h"
 
 namespace lb::gpu {
 
+inline constexpr int kSums = 2 * kStepColumns;  // S^T k and S^T q of a slice
+inline constexpr int kLanesOfRow = kStepColumns / 4;
+
+// v[i] += the other half's v[i], each half of the lanes keeping one half of the values.
+template <int kHalf>
+LB_DEVICE void exchange_halves(float (&v)[8]) {
+  const bool is_upper = lane() & kLanesOfRow * kHalf;
+  LB_UNROLL
+  for (int i = 0; i < kHalf; ++i) {
+    const float lower = v[i], upper = v[i + kHalf];
+    v[i] = (is_upper ? upper : lower) + shuffle_xor(is_upper ? lower : upper, kLanesOfRow * kHalf);
+  }
+}
+
 LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(Path, path, 1);
-  LB_SHARED(float, sums, kStepThreads / 32 * kStepSums);
+  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
   const GatedDelta& op = p.op;
   const Place at = place_in_slice<kStepColumns>(op);
   f32x4 s[kSliceRows];
+  read_state(op, at, at.row_lane, s);
   Path* accepted = &path[0];
-  read_slice(op, at, accepted, thread_id(), n_threads(), true, s);
+  const Fold fold = read_path(op, at.v_head, n_accepted(op), accepted);
+  if (fold.n > 0) {
+    fold_path(op, at, fold, accepted, at.row_lane, s);
+    write_state(op, at, at.row_lane, s);
+  }
+  const int out = buffer_after(op, 1);
   wait_for_previous();
   dependents_may_launch();
 
+  // Everything that the row brings is asked for at once.
+  const float* k = op.k + long(at.k_head) * op.dk;
+  const float* q = op.q + long(at.k_head) * op.dk;
+  float keys[kSliceRows], queries[kSliceRows];
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
+    const int d = at.row_lane + i * at.n_row_lanes;
+    keys[i] = d < op.dk ? k[d] : 0.0f;
+    queries[i] = d < op.dk ? q[d] : 0.0f;
+  }
   const int column = at.first_column + thread_id();
   const bool has_column = thread_id() < kStepColumns && column < op.dv;
-  const StepRow row = {.k = op.k + long(at.k_head) * op.dk,
-                       .q = op.q + long(at.k_head) * op.dk,
-                       .v = has_column ? op.v[long(at.v_head) * op.dv + column] : 0.0f,
-                       .g = op.g[at.v_head],
-                       .beta = op.beta[at.v_head]};
-  step_slice(op, at, row, s, sums, thread_id(), n_threads(), true);
+  const float v = has_column ? op.v[long(at.v_head) * op.dv + column] : 0.0f;
+  const float g = op.g[at.v_head], beta = op.beta[at.v_head];
+  float k_dot_q = 0;
+  if (warp() == 0) {
+    for (int d = lane(); d < op.dk; d += 32) k_dot_q = fma(k[d], q[d], k_dot_q);
+    k_dot_q = warp_sum(k_dot_q);
+  }
+
+  float both[8] = {};  // S^T k of four columns, S^T q of the same
+  LB_UNROLL
+  for (int i = 0; i < kSliceRows; ++i) {
+    LB_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      both[c] = fma(keys[i], s[i][c], both[c]);
+      both[4 + c] = fma(queries[i], s[i][c], both[4 + c]);
+    }
+  }
+  exchange_halves<4>(both);
+  exchange_halves<2>(both);
+  exchange_halves<1>(both);
+  const int value = lane() / kLanesOfRow;  // the one that this lane has the sum of
+  sums[warp() * kSums + value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4] = both[0];
+  block_barrier();
+
+  if (warp() == 0) {
+    float state = 0;
+    for (int w = 0; w < n_warps(); ++w) state += sums[w * kSums + lane()];
+    const float q_state = shuffle_xor(state, kStepColumns);  // the first half of the lanes has S^T k
+    if (has_column) {
+      const float decay = exp_nonpositive(g), delta = beta * (v - decay * state);
+      op.delta[long(at.v_head) * op.dv + column] = delta;
+      op.o[long(at.v_head) * op.dv + column] = fma(k_dot_q, delta, decay * q_state);
+    }
+  }
+  if (at.first_column > 0) return;
+  if (thread_id() == 0) cs_in(op, out)[at.v_head] = g;
+  if (is_first_of_key_head(op, at.v_head))
+    for (int d = thread_id(); d < op.dk; d += n_threads()) keys_in(op, out)[long(at.k_head) * op.dk + d] = k[d];
 }
 
 LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {

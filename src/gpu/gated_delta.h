@@ -56,23 +56,18 @@ struct Place {
   bool is_inside;  // the last slice may be narrower
 };
 template <int kColumns>
-LB_DEVICE Place place_in_slice(const GatedDelta& p, int slice, int thread, int team_threads) {
+LB_DEVICE Place place_in_slice(const GatedDelta& p) {
   constexpr int kLanes = kColumns / 4;
   const int n_slices = (p.dv + kColumns - 1) / kColumns;
   Place at;
-  at.v_head = slice / n_slices;
+  at.v_head = block_id() / n_slices;
   at.k_head = key_head(p, at.v_head);
-  at.first_column = slice % n_slices * kColumns;
-  at.column = at.first_column + thread % kLanes * 4;
-  at.row_lane = thread / kLanes;
-  at.n_row_lanes = team_threads / kLanes;
+  at.first_column = block_id() % n_slices * kColumns;
+  at.column = at.first_column + thread_id() % kLanes * 4;
+  at.row_lane = thread_id() / kLanes;
+  at.n_row_lanes = n_threads() / kLanes;
   at.is_inside = at.column < p.dv;
   return at;
-}
-
-template <int kColumns>
-LB_DEVICE Place place_in_slice(const GatedDelta& p) {
-  return place_in_slice<kColumns>(p, block_id(), thread_id(), n_threads());
 }
 
 // Rows first_row + i * n_row_lanes of S; zeros beyond it.

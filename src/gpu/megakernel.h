@@ -7,7 +7,6 @@
 // phase. Notebook: docs/kernels/megakernel.md.
 #pragma once
 
-#include "attention_prepare.h"
 #include "attention_runs.h"
 #include "embed_row.h"
 #include "mega_delta.h"
@@ -18,11 +17,6 @@
 #include "sample_token.h"
 
 namespace lb::gpu {
-
-LB_APART void prepare_attention(const AttentionPrepare& p, int part, int n_parts, unsigned char* pool, PhaseWait wait) {
-  float* staged = reinterpret_cast<float*>(pool) + warp() * kMaxPreparedDim;
-  attention_prepare(p, part + long(warp()) * n_parts, staged, wait);
-}
 
 LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
   wait();
@@ -50,15 +44,9 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
       rope_angles(task.rope, part * n_threads() + thread_id(), n_parts * n_threads());
       break;
     case TaskKind::kProduct: Products::run(task.product, part, *wait.stream, sums, pool, wait); break;
-    case TaskKind::kAttentionPrepare: prepare_attention(task.prepare, part, n_parts, pool, wait); break;
-    case TaskKind::kAttentionRuns:
-      prefetch_runs(task.attention, part, n_parts);
-      wait();
-      attention_runs(task.attention, part, n_parts, reinterpret_cast<float*>(pool));
-      break;
+    case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
-      wait();
-      attention_merge(task.attention, part, n_parts);
+      attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
       break;
     case TaskKind::kDeltaStep: delta_step(task.delta, part, n_parts, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;

@@ -71,8 +71,8 @@ def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
 
 
 def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
-    """Barriers of a layer: 5 of a recurrent one, 7 of one with attention; embedding, head and sampler have one each."""
-    for family, n in (("qwen35", 5 + 7), ("qwen3", 7 + 7)):
+    """Barriers of a layer: 5 of a recurrent one, 6 of one with attention; embedding, head and sampler have one each."""
+    for family, n in (("qwen35", 5 + 6), ("qwen3", 6 + 6)):
         _, how = decode(open_engine(write(SHAPES[family]), pack=pack, decode_path="megakernel"), 1, [3])
         found = re.search(r"(\d+) phases", how)
         assert found is not None and int(found[1]) == n + 3, how

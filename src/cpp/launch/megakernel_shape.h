@@ -22,22 +22,18 @@ namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 512;
 inline constexpr int kMegaMostSlots = 16;
-inline constexpr int kRunSlots = 32;    // of the context, which a warp takes at a time: a lane has one
+
+// Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
+// queries of one KV head.
 inline constexpr int kMaxRunDim = 256;  // head_dim
-inline constexpr int kMaxRunSplits = 256;
-
-// Queries of a KV head that a warp takes at a time: what registers allow.
-LB_FN constexpr int run_queries(int head_dim) { return head_dim > 128 ? 4 : 8; }
-
-inline constexpr int kRunQueryFloats = 1024;  // a warp's queries in shared memory
-static_assert(run_queries(128) * 128 <= kRunQueryFloats && run_queries(kMaxRunDim) * kMaxRunDim <= kRunQueryFloats);
+inline constexpr int kMaxRunSplits = 128, kLeastRunSlots = 8;
+inline constexpr int kRunTile = kMegaThreads / 32, kRunQueries = 8;
 
 enum class TaskKind : uint32_t {
   kNothing,  // a block without work in a phase
   kEmbed,
   kRopeTable,
   kProduct,
-  kAttentionPrepare,
   kAttentionRuns,
   kAttentionMerge,
   kDeltaStep,
@@ -75,14 +71,17 @@ struct StreamStep {
   uint32_t n_units, first_unit;            // among those of a token
 };
 
-// One row over the context in runs of kRunSlots: split s has the runs [n s / n_active, n (s + 1) / n_active) of the n
-// there are, n_active = min(n, n_splits).
+// One row, from the projections to o, in two tasks: a softmax over each split, then of all. Of the n_past + 1 slots
+// split s has [slots s / n_active, slots (s + 1) / n_active), n_active = min(n_splits, slots / kLeastRunSlots) rounded
+// up.
 struct RunsTask {
+  AttentionPrepare prepare;  // q stays where it was
   Attention op;
   int n_splits;
-  float* m;  // [n_splits, n_heads], an exponent of 2
-  float* l;  // [n_splits, n_heads]
-  float* o;  // [n_splits, n_heads, head_dim]
+  int merge_quads;  // columns / 4 that a block merges at a time: a power of two up to 32
+  float* m;         // [n_splits, n_heads], an exponent of 2
+  float* l;         // [n_splits, n_heads]
+  float* o;         // [n_splits, n_heads, head_dim]
 };
 
 // A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row.
@@ -103,7 +102,6 @@ struct Task {
     Embed embed;
     RopeTable rope;
     ProductTask product;
-    AttentionPrepare prepare;
     RunsTask attention;
     DeltaTask delta;
     SampleTask sample;
@@ -148,15 +146,13 @@ inline constexpr int kMegaTasksAt = kMegaMostSteps * int(sizeof(TaskStep));
 inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;
 inline constexpr int kMegaPoolAt = kMegaSumsAt + 256 * (kMegaThreads / 32) * 4;
 LB_FN constexpr size_t product_pool_bytes(int n_in) { return size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
-// Of a slice of DeltaStep: path, sums, channels, squares.
-LB_FN constexpr int delta_slot_floats(int dk) {
-  return 2 * kMaxTree + 32 * (kMegaThreads / 32) + 2 * ((dk + 31) / 32 * 32) + 32 + 32;
+LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
+  return size_t(4) * kRunTile * dim * value_bytes + (size_t(kRunQueries + 2) * dim + kRunQueries * kRunTile) * 4;
 }
-LB_FN constexpr int delta_state_threads(int dk) {
-  return (dk + 3) / 4 * 4 > 32 ? ((dk + 3) / 4 * 4 + 31) / 32 * 32 : 32;
-}
-LB_FN constexpr size_t delta_pool_bytes(int dk) {
-  return size_t(kMegaThreads / delta_state_threads(dk) + 1) * delta_slot_floats(dk) * 4;
-}
+inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
+inline constexpr size_t kSamplePoolBytes = 1024;
+// DeltaStep: of each warp sums over its rows of S for two rows of 16 columns, k.k, q.q and k.q; a path for each team.
+inline constexpr int kStepSums = 36;
+inline constexpr size_t kDeltaPoolBytes = size_t(kMegaThreads / 32) * (kStepSums * 4 + kMaxTree * 8) + kMaxTree * 8;
 
 }  // namespace lb::gpu

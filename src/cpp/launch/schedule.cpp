@@ -2,6 +2,7 @@
 #include "launch/schedule.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <sstream>
 
@@ -105,7 +106,6 @@ const char* name_of(TaskKind kind) {
     case TaskKind::kEmbed: return "embed";
     case TaskKind::kRopeTable: return "rope_table";
     case TaskKind::kProduct: return "product";
-    case TaskKind::kAttentionPrepare: return "attention_prepare";
     case TaskKind::kAttentionRuns: return "attention_runs";
     case TaskKind::kAttentionMerge: return "attention_merge";
     case TaskKind::kDeltaStep: return "delta_step";
@@ -122,7 +122,7 @@ std::string describe(const Task& task) {
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)], op.add ? " + y" : "");
 }
 
-int run_splits(int capacity) { return std::min(parts_of(capacity, kRunSlots), kMaxRunSplits); }
+int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
 
 }  // namespace
 
@@ -142,7 +142,7 @@ bool Schedule::overlap(const std::vector<Range>& a, const std::vector<Range>& b)
 }
 
 void Schedule::add(Node node) {
-  LB_ASSERT(!norm_ && !inputs_);
+  LB_ASSERT(!norm_ && !inputs_ && !prepare_);
   for (const Node& before : nodes_)
     if (overlap(node.reads, before.writes) || overlap(node.writes, before.reads) || overlap(node.writes, before.writes))
       node.phase = std::max(node.phase, before.phase + 1);
@@ -232,38 +232,45 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
 }
 
 void Schedule::run(const AttentionPrepare& op) {
-  require(op.rows == 1 && op.cache.head_dim <= kMaxRunDim, "takes one row, heads of up to 256");
-  const size_t dim = op.cache.head_dim, q = op.n_heads * dim * 4, kv = op.cache.n_kv_heads * dim * 4;
-  const size_t table = size_t(op.n_pairs) * 4;
-  const int items = op.n_heads + 2 * op.cache.n_kv_heads;
-  add({.task = {.kind = TaskKind::kAttentionPrepare, .prepare = op},
-       .reads = {{op.u, (size_t(op.n_heads - 1) * op.u_head_stride + dim) * 4},
-                 {op.k, kv},
-                 {op.v, kv},
-                 {op.cos, table},
-                 {op.sin, table}},
-       .writes = {{op.q, q}, {op.cache.k, 1}, {op.cache.v, 1}},
-       .bytes = double(q + 2 * kv),
-       .least_parts = 1,
-       .most_parts = items});
+  LB_ASSERT(!prepare_);
+  prepare_ = op;
 }
 
 void Schedule::run(const Attention& op) {
-  require(op.rows == 1 && op.cache.head_dim <= kMaxRunDim, "takes one row, heads of up to 256");
-  require(op.cache.k_type == op.cache.v_type, "takes K and V of one type");
-  const size_t dim = op.cache.head_dim, row = op.n_heads * dim;
-  const int n_splits = run_splits(capacity_), group = op.n_heads / op.cache.n_kv_heads;
-  RunsTask runs = {.op = op, .n_splits = n_splits, .m = nullptr, .l = nullptr, .o = static_cast<float*>(at_)};
+  require(prepare_ && op.rows == 1 && op.q == prepare_->q, "takes one row of an attention");
+  const AttentionPrepare prepare = *prepare_;
+  prepare_.reset();
+  const KvLayer& cache = op.cache;
+  require(cache.head_dim <= kMaxRunDim && cache.head_dim % 8 == 0, "takes heads of up to 256, a multiple of 8");
+  require(cache.k_type == cache.v_type, "takes K and V of one type");
+  const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
+  const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kRunQueries);
+  // As many as there are blocks for each head's, so that a block has one; a power of two, so that merging has them all
+  // in lanes.
+  const int n_splits = std::min<int>(run_splits(capacity_),
+                                     std::bit_floor(unsigned(std::max(1, target_.n_sms / cache.n_kv_heads / tiles))));
+  const int quads = std::clamp<int>(kMegaThreads / std::bit_ceil(unsigned(n_splits)), 1, 32);
+  RunsTask runs = {.prepare = prepare,
+                   .op = op,
+                   .n_splits = n_splits,
+                   .merge_quads = quads,
+                   .m = nullptr,
+                   .l = nullptr,
+                   .o = static_cast<float*>(at_)};
   runs.m = runs.o + n_splits * row;
   runs.l = runs.m + size_t(n_splits) * op.n_heads;
-  const Range partials = {at_, runs_scratch_bytes(op.n_heads, op.cache.head_dim, capacity_)};
-  const int tiles = parts_of(group, run_queries(op.cache.head_dim));
+  const Range partials = {at_, runs_scratch_bytes(op.n_heads, cache.head_dim, capacity_)};
+  const size_t table = size_t(prepare.n_pairs) * 4;
   add({.task = {.kind = TaskKind::kAttentionRuns, .attention = runs},
-       .reads = {{op.q, row * 4}, {op.cache.k, 1}, {op.cache.v, 1}},
-       .writes = {partials},
+       .reads = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
+                 {prepare.k, kv},
+                 {prepare.v, kv},
+                 {prepare.cos, table},
+                 {prepare.sin, table}},
+       .writes = {partials, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = op.cache.n_kv_heads * tiles * n_splits});
+       .most_parts = cache.n_kv_heads * tiles * n_splits});
   std::vector<Range> reads = {partials};
   if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
   add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
@@ -271,7 +278,7 @@ void Schedule::run(const Attention& op) {
        .writes = {{op.o, row * 4}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = op.n_heads * parts_of(op.cache.head_dim, 32)});
+       .most_parts = op.n_heads * parts_of(cache.head_dim, 4 * quads)});
 }
 
 void Schedule::run(const DeltaInputs& op) {
@@ -286,6 +293,7 @@ void Schedule::run(const GatedDelta& op) {
   const DeltaTask delta = {.conv = conv, .prepare = inputs_->prepare, .step = op};
   inputs_.reset();
   require(conv.n_taps >= 2 && conv.n_taps <= 8 && op.dk <= 256, "takes 2 to 8 taps and keys of up to 256");
+  require(conv.channels % 4 == 0, "takes convolutions of a multiple of 4 channels");
   const size_t channels = size_t(conv.channels) * 4, heads = size_t(op.n_v_heads) * 4;
   const Range raw = {conv.x, channels}, history = {conv.history, channels * (conv.n_taps - 1)};
   const Range pending = {conv.pending, channels};
@@ -296,12 +304,12 @@ void Schedule::run(const GatedDelta& op) {
        .bytes = 1,
        .least_parts = 1,
        .most_parts = slices});
-  const int parts = parts_of(conv.channels, kMegaThreads);
+  const int parts = parts_of(conv.channels, 4 * kMegaThreads);
   add({.task = {.kind = TaskKind::kDeltaCommit, .delta = delta},
        .reads = {raw},
        .writes = {history, pending},
        .bytes = 1,
-       .least_parts = (parts + 1) / 2,
+       .least_parts = parts,
        .most_parts = parts});
 }
 
@@ -322,11 +330,15 @@ const char* Schedule::kernel() const {
 }
 
 size_t Schedule::pool_bytes() const {
-  // Queries of attention_runs; heads of attention_prepare and the sampler need less.
-  size_t bytes = size_t(kMegaThreads / 32) * kRunQueryFloats * sizeof(float);
+  size_t bytes = kSamplePoolBytes;
   for (const Node& node : nodes_) {
     if (node.task.kind == TaskKind::kProduct) bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in));
-    if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, delta_pool_bytes(node.task.delta.step.dk));
+    if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, kDeltaPoolBytes);
+    if (node.task.kind == TaskKind::kAttentionRuns) {
+      const KvLayer& cache = node.task.attention.op.cache;
+      bytes = std::max(bytes, runs_pool_bytes(cache.head_dim, cache.k_type == DType::kF32 ? 4 : 2));
+    }
+    if (node.task.kind == TaskKind::kAttentionMerge) bytes = std::max(bytes, kMergePoolBytes);
   }
   return bytes;
 }

@@ -2,9 +2,9 @@
 // compiles them to the tables that the megakernel walks through (megakernel_shape.h). Host code only; it holds the
 // ops' device pointers and reads none of them.
 //
-// A norm or activation becomes part of the products that read its result, and a recurrent layer's inputs part of its
-// step. What is left gets the earliest phase that its reads and writes allow, seen as ranges of addresses; within a
-// phase each task gets blocks by its bytes.
+// A norm or activation becomes part of the products that read its result, and what prepares the inputs of a recurrence
+// or an attention part of it. What is left gets the earliest phase that its reads and writes allow, seen as ranges of
+// addresses; within a phase each task gets blocks by its bytes.
 #pragma once
 
 #include <optional>
@@ -93,8 +93,9 @@ class Schedule final : public lb::Stream {
   int capacity_;
   void* at_;
   std::vector<Node> nodes_;
-  std::optional<RmsNorm> norm_;        // that the next product reads
-  std::optional<DeltaInputs> inputs_;  // of the next GatedDelta
+  std::optional<RmsNorm> norm_;              // that the next product reads
+  std::optional<DeltaInputs> inputs_;        // of the next GatedDelta
+  std::optional<AttentionPrepare> prepare_;  // of the next Attention
 };
 
 }  // namespace lb::gpu

@@ -1,0 +1,30 @@
+// Several sums over a warp at once: halves of the values are exchanged, so that n values cost n - 1 shuffles and then
+// one for each halving of the lanes that are left, instead of five each.
+#pragma once
+
+namespace lb::gpu {
+
+// Over the lanes whose number differs in bits from 32 / kN on; lane l has the sum of v[l / (32 / kN)] in v[0].
+template <int kN, int kHalf = kN / 2, int kDistance = 16>
+LB_DEVICE void sum_apart(float (&v)[kN]) {
+  if constexpr (kHalf > 0) {
+    const bool is_upper = lane() & kDistance;
+    LB_UNROLL
+    for (int i = 0; i < kHalf; ++i) {
+      const float lower = v[i], upper = v[i + kHalf];
+      v[i] = (is_upper ? upper : lower) + shuffle_xor(is_upper ? lower : upper, kDistance);
+    }
+    sum_apart<kN, kHalf / 2, kDistance / 2>(v);
+  }
+}
+
+// Over the whole warp.
+template <int kN>
+LB_DEVICE float sum_each(float (&v)[kN]) {
+  sum_apart<kN>(v);
+  LB_UNROLL
+  for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
+}
+
+}  // namespace lb::gpu
