@@ -42,15 +42,17 @@ struct RunUnit {
 // Shared memory of a block.
 template <class T>
 struct RunMemory {
-  T *k, *v;        // [2, kRunTile, head_dim] each
-  float* queries;  // [kRunQueries + 2, head_dim]: made in fp32, then a row holds head_dim of T
-  float* scores;   // [kRunQueries, kRunTile]
+  T *k, *v;       // [2, kRunTile, head_dim] each
+  T* queries;     // [kRunQueries, head_dim]
+  float* heads;   // [kRunQueries + 2, head_dim]: where warps make them
+  float* scores;  // [kRunQueries, kRunTile]
 
   LB_DEVICE RunMemory(void* pool, int dim)
       : k(static_cast<T*>(pool)),
         v(k + 2 * kRunTile * dim),
-        queries(reinterpret_cast<float*>(v + 2 * kRunTile * dim)),
-        scores(queries + (kRunQueries + 2) * dim) {}
+        queries(v + 2 * kRunTile * dim),
+        heads(reinterpret_cast<float*>(queries + kRunQueries * dim)),
+        scores(heads + (kRunQueries + 2) * dim) {}
 };
 
 // Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
@@ -70,26 +72,63 @@ LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end,
   copy_commit();
 }
 
-// Head `role` of the unit, by a warp: its queries, then k and v of the row itself, which go to slot n_past of the cache
-// and to row `own` of the first tile, unless they lie beyond it.
-template <class T>
-LB_DEVICE void make_head(const AttentionPrepare& p, const PreparedHead<kMaxRunDim / 32>& head, int role, int own,
-                         float scale, const RunMemory<T>& memory) {
-  const int dim = p.cache.head_dim;
-  float* staged = memory.queries + role * dim;
-  if (head.is_q) {
-    T* to = reinterpret_cast<T*>(staged);
-    head.make(p, 0, staged, [&](int i, float y) { store(to + i, stored_as(y * scale, T{})); });
-    return;
+// A head of q, k or v of the row, by a warp: normalised, rotated, put(i, value i) for each value. As prepare_attention,
+// but for up to kMaxRunDim values in registers of which the norm weights are there; heads are counted as there.
+struct RunHead {
+  static constexpr int kHeld = kMaxRunDim / 32;
+  const float *from, *norm;
+  bool is_v;
+  float w[kHeld] = {};
+
+  LB_DEVICE RunHead(const AttentionPrepare& p, int of_row) {
+    const int n_kv = p.cache.n_kv_heads, dim = p.cache.head_dim;
+    const bool is_q = of_row < p.n_heads;
+    is_v = of_row >= p.n_heads + n_kv;
+    norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+    from = is_q ? p.u + of_row * p.u_head_stride : (is_v ? p.v : p.k) + (of_row - p.n_heads) % n_kv * dim;
+    LB_UNROLL
+    for (int j = 0; j < kHeld; ++j)
+      if (norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
   }
-  T* cache = static_cast<T*>(head.is_v ? p.cache.v : p.cache.k) + slot_row(p.cache, *p.n_past, head.head) * dim;
-  T* tile = (head.is_v ? memory.v : memory.k) + own * dim;
-  head.make(p, 0, staged, [&](int i, float y) {
-    const T rounded = stored_as(y, T{});
-    store(cache + i, rounded);
-    if (own < kRunTile) store(tile + i, rounded);
-  });
-}
+
+  template <class Put>
+  LB_DEVICE void make(const AttentionPrepare& p, float* staged, Put&& put) const {
+    const int dim = p.cache.head_dim;
+    float x[kHeld] = {}, cos[kHeld] = {}, sin[kHeld] = {};  // all asked for at once
+    LB_UNROLL
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = lane() + 32 * j;
+      if (i < dim) x[j] = from[i];
+      if (is_v || i >= 2 * p.n_pairs) continue;
+      cos[j] = p.cos[Turn(p, i).pair];
+      sin[j] = p.sin[Turn(p, i).pair];
+    }
+    if (norm != nullptr) {
+      float sum = 0;
+      LB_UNROLL
+      for (int j = 0; j < kHeld; ++j) sum += x[j] * x[j];
+      const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
+      LB_UNROLL
+      for (int j = 0; j < kHeld; ++j) x[j] = x[j] * scale * w[j];
+    }
+    LB_UNROLL
+    for (int j = 0; j < kHeld; ++j)
+      if (lane() + 32 * j < dim) store(staged + lane() + 32 * j, x[j]);
+    warp_barrier();
+    LB_UNROLL
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = lane() + 32 * j;
+      if (i >= dim) continue;
+      float y = x[j];
+      if (!is_v && i < 2 * p.n_pairs) {
+        const Turn turn(p, i);
+        const float other = load<float>(staged + turn.partner);
+        y = turn.is_second ? y * cos[j] + other * sin[j] : y * cos[j] - other * sin[j];
+      }
+      put(i, y);
+    }
+  }
+};
 
 // scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart.
 template <class T>
@@ -101,7 +140,7 @@ LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMe
       LB_UNROLL
       for (int g = 0; g < kRunQueries; ++g) {
         if (g >= n_queries) break;
-        const Vec<T, 2> query = load<Vec<T, 2>>(reinterpret_cast<const T*>(memory.queries + g * dim) + i);
+        const Vec<T, 2> query = load<Vec<T, 2>>(memory.queries + g * dim + i);
         sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
       }
     }
@@ -139,6 +178,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, n_chunks = (dim + 63) / 64, n_sets = n_warps() / n_chunks;
+  const int n_kv = cache.n_kv_heads, group = op.n_heads / n_kv;
   const int set = warp() / n_chunks, column = warp() % n_chunks * 64 + 2 * lane();
   const RunMemory<T> memory(pool, dim);
   const int n_past = *op.n_past, n_units = RunUnit::count(p, n_past + 1);
@@ -146,16 +186,24 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
   for (int i = part; i < n_units || i == part; i += n_parts) {
     const RunUnit unit(p, min(i, n_units - 1), n_past + 1);
     const bool has_own = unit.end > n_past;  // of the slots, the row's own
-    const int roles = unit.n_queries + (has_own ? 2 : 0), role = warp();
+    const int roles = unit.n_queries + (has_own ? 2 : 0), of_kind = warp() - unit.n_queries;
     const int n_tiles = i < n_units ? (unit.end - unit.begin + kRunTile - 1) / kRunTile : 0;
     if (n_tiles > 0)
       bring_tile(cache, unit.kv_head, unit.begin, min(min(unit.end, n_past), unit.begin + kRunTile), 0, memory);
-    const int of_kind = role - unit.n_queries, n_kv = cache.n_kv_heads;
-    const PreparedHead<kMaxRunDim / 32> head(p.prepare,
-                                             of_kind < 0 ? unit.kv_head * (op.n_heads / n_kv) + unit.first_query + role
-                                                         : op.n_heads + min(of_kind, 1) * n_kv + unit.kv_head);
+    // The first warps make a head each: the queries, then K and V of the row itself, which go to slot n_past of the
+    // cache and, where they are in the first tile, there.
+    const RunHead head(p.prepare, of_kind < 0 ? unit.kv_head * group + unit.first_query + warp()
+                                              : op.n_heads + min(of_kind, 1) * n_kv + unit.kv_head);
+    const long slot_at = slot_row(cache, n_past, unit.kv_head) * dim;
     if (i == part) wait();
-    if (n_tiles > 0 && role < roles) make_head(p.prepare, head, role, n_past - unit.begin, op.scale * kLog2E, memory);
+    if (n_tiles > 0 && warp() < roles)
+      head.make(p.prepare, memory.heads + warp() * dim, [&](int at, float y) {
+        if (of_kind < 0) return store(memory.queries + warp() * dim + at, stored_as(y * (op.scale * kLog2E), T{}));
+        const T rounded = stored_as(y, T{});
+        store(static_cast<T*>(head.is_v ? cache.v : cache.k) + slot_at + at, rounded);
+        const int own = n_past - unit.begin;
+        if (own < kRunTile) store((head.is_v ? memory.v : memory.k) + own * dim + at, rounded);
+      });
 
     RunSums sums[kHeld];
     for (int tile = 0; tile < n_tiles; ++tile) {
@@ -178,7 +226,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       for (int h = 0; h < kHeld; ++h) {
         const int query = unit.first_query + set + h * n_sets;
         if (set + h * n_sets >= unit.n_queries) continue;
-        const long at = long(unit.split) * op.n_heads + unit.kv_head * (op.n_heads / n_kv) + query;
+        const long at = long(unit.split) * op.n_heads + unit.kv_head * group + query;
         const float l = warp_sum(sums[h].l);
         if (column < dim) store(p.o + at * dim + column, f32x2{sums[h].o[0], sums[h].o[1]});
         if (column == 0) {

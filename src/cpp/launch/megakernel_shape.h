@@ -147,7 +147,8 @@ inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;
 inline constexpr int kMegaPoolAt = kMegaSumsAt + 256 * (kMegaThreads / 32) * 4;
 LB_FN constexpr size_t product_pool_bytes(int n_in) { return size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
-  return size_t(4) * kRunTile * dim * value_bytes + (size_t(kRunQueries + 2) * dim + kRunQueries * kRunTile) * 4;
+  return size_t(4 * kRunTile + kRunQueries) * dim * value_bytes +
+         (size_t(kRunQueries + 2) * dim + kRunQueries * kRunTile) * 4;
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;
