@@ -26,13 +26,6 @@ struct ConvChannel {
                                 : op.pending[long(op.accepted.path[from - n_past]) * op.channels + c];
     }
   }
-  // The same after an append of one row that was accepted.
-  LB_DEVICE void read_after_one(const CausalConv& op, int c) {
-    inputs[1] = op.pending[c];
-    LB_UNROLL
-    for (int d = 2; d < kMaxTaps; ++d)
-      if (d < op.n_taps) inputs[d] = op.history[long(op.n_taps - d) * op.channels + c];
-  }
   // The older inputs' share of the sum.
   LB_DEVICE float older() const {
     float sum = 0;

@@ -125,15 +125,15 @@ struct StepTimes {
 };
 
 struct Mega {
-  const Task* tasks;      // [n_tasks]
-  const TaskStep* steps;  // [blocks, n_steps]
-  const StreamStep* streams;  // [blocks, n_streams], a step for each product of a block, in their order
+  const Task* tasks;             // [n_tasks]
+  const TaskStep* steps;         // [blocks, n_steps]
+  const StreamStep* streams;     // [blocks, n_streams], a step for each product of a block, in their order
   const int32_t* stream_counts;  // [blocks]: so many of them
-  uint32_t* arrived;      // [1]: blocks times phases so far, modulo 2^32
-  uint32_t first;         // *arrived when the launch begins
+  uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32
+  uint32_t first;                // *arrived when the launch begins
   int n_steps, n_phases, n_tokens;
   int n_streams, n_slots, slot_bytes, streams_at, slots_at;  // where in shared memory
-  long patience_ns;  // that a block waits for the others
+  long patience_ns;                                          // that a block waits for the others
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
@@ -152,8 +152,11 @@ LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;
-// DeltaStep: of each warp sums over its rows of S for two rows of 16 columns, k.k, q.q and k.q; a path for each team.
-inline constexpr int kStepSums = 36;
-inline constexpr size_t kDeltaPoolBytes = size_t(kMegaThreads / 32) * (kStepSums * 4 + kMaxTree * 8) + kMaxTree * 8;
+// DeltaStep: of each warp sums over its rows of S for two rows of 16 columns, k.k, q.q and k.q; of each thread older
+// inputs of three channels; a path for each team.
+inline constexpr int kStepSums = 36, kMegaTaps = 4;
+inline constexpr size_t kDeltaPoolBytes = size_t(kMegaThreads / 32) * kStepSums * 4 +
+                                          size_t(kMegaThreads) * 3 * (kMegaTaps - 1) * 4 +
+                                          size_t(kMegaThreads / 32 + 1) * kMaxTree * 8;
 
 }  // namespace lb::gpu

@@ -292,7 +292,7 @@ void Schedule::run(const GatedDelta& op) {
   const CausalConv& conv = inputs_->conv;
   const DeltaTask delta = {.conv = conv, .prepare = inputs_->prepare, .step = op};
   inputs_.reset();
-  require(conv.n_taps >= 2 && conv.n_taps <= 8 && op.dk <= 256, "takes 2 to 8 taps and keys of up to 256");
+  require(conv.n_taps >= 2 && conv.n_taps <= kMegaTaps && op.dk <= 256, "takes 2 to 4 taps and keys of up to 256");
   require(conv.channels % 4 == 0, "takes convolutions of a multiple of 4 channels");
   const size_t channels = size_t(conv.channels) * 4, heads = size_t(op.n_v_heads) * 4;
   const Range raw = {conv.x, channels}, history = {conv.history, channels * (conv.n_taps - 1)};
