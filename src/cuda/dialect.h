@@ -1,6 +1,11 @@
 // The kernel dialect on NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
 #pragma once
 
+// Of a block the last threads, which help the others: n_threads() does not count them and they come to no
+// block_barrier(). A file that has such kernels says how many before it includes this one.
+#ifndef LB_HELPERS
+#define LB_HELPERS 0
+#endif
 #define LB_DEVICE __device__ __forceinline__
 #define LB_APART __device__ __noinline__
 #define LB_FN static __device__ __forceinline__

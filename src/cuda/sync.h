@@ -5,7 +5,13 @@
 
 namespace lb::gpu {
 
+#if LB_HELPERS
+LB_DEVICE void block_barrier() { asm volatile("barrier.cta.sync 1, %0;" ::"r"(n_threads()) : "memory"); }
+#else
 LB_DEVICE void block_barrier() { __syncthreads(); }
+#endif
+// Of the helpers too.
+LB_DEVICE void whole_block_barrier() { __syncthreads(); }
 LB_DEVICE void warp_barrier() { __syncwarp(); }
 
 LB_DEVICE int atomic_add(int* p, int v) { return atomicAdd(p, v); }

@@ -6,7 +6,7 @@
 namespace lb::gpu {
 
 LB_DEVICE int thread_id() { return int(threadIdx.x); }
-LB_DEVICE int n_threads() { return int(blockDim.x); }
+LB_DEVICE int n_threads() { return int(blockDim.x) - LB_HELPERS; }
 LB_DEVICE int block_id() { return int(blockIdx.x); }
 LB_DEVICE int block_id_y() { return int(blockIdx.y); }
 LB_DEVICE int block_id_z() { return int(blockIdx.z); }

@@ -27,9 +27,6 @@ struct PhaseWait {
   LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
 
   LB_DEVICE void operator()() const {
-    const RingPlace place = stream->place;
-    RingPlace behind = stream->behind;
-    stream->replace(behind, place.ordinal);
     if (is_watcher()) {
       MegaState& s = *state;
       if (!is_open(s)) {
@@ -44,7 +41,6 @@ struct PhaseWait {
       if (s.times != nullptr) s.times->waited = time_ns();
     }
     block_barrier();
-    if (thread_id() == 0) stream->behind = place;
   }
 };
 

@@ -66,7 +66,7 @@ LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half,
 LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
   const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
   const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
-  for (int i = thread_id(); i < n; i += n_threads()) store(shared + p.streams_at + 4 * i, from[i]);
+  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers) store(shared + p.streams_at + 4 * i, from[i]);
 }
 
 template <class Products>
@@ -77,10 +77,9 @@ LB_DEVICE void megakernel(const Mega& p) {
   MegaState* state = &states[0];
   WeightStream* stream = &streams[0];
   TaskStep* steps = reinterpret_cast<TaskStep*>(shared);
-  for (int i = thread_id(); i < p.n_steps; i += n_threads())
+  for (int i = thread_id(); i < p.n_steps; i += n_threads() + kMegaHelpers)
     store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   copy_streams(p, shared);
-  block_barrier();
   if (thread_id() == 0) {
     stream->init(p);
     state->arrived = p.arrived;
@@ -88,8 +87,9 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->patience_ns = p.patience_ns;
     state->has_stopped = 0;
   }
-  block_barrier();
-  stream->fill();
+  whole_block_barrier();
+  if (thread_id() >= kMegaThreads) return stream->bring(p.n_tokens);
+
   int half = 0;  // where the task in hand is
   fetch_task(p, steps, 0, half, shared);
   copy_wait<0>();
@@ -110,7 +110,7 @@ LB_DEVICE void megakernel(const Mega& p) {
                        PhaseWait{state, stream});
     copy_wait<0>();
     block_barrier();
-    if (state->has_stopped != 0) return;
+    if (state->has_stopped != 0) return stream->stop();
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
     // Not by who watches: a release takes its time, and what precedes the next wait may be done meanwhile.
     if (thread_id() == 0 && (next == 0 || load<TaskStep>(steps + next).phase != now.phase)) add_release(p.arrived, 1);

@@ -1,4 +1,5 @@
 // The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0.
+#define LB_HELPERS 32
 #include "dialect.h"
 
 #include "mega_formats.h"
@@ -6,6 +7,6 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(megakernel_256_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase, BlockCase>>(p); }
+LB_KERNEL(megakernel_256_kernel, Mega, kMegaThreads + kMegaHelpers, 1) { megakernel<Formats<PlainCase, BlockCase>>(p); }
 
 }  // namespace lb::gpu

@@ -1,4 +1,5 @@
 // The megakernel of models of plain weights.
+#define LB_HELPERS 32
 #include "dialect.h"
 
 #include "mega_formats.h"
@@ -6,6 +7,6 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase>>(p); }
+LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads + kMegaHelpers, 1) { megakernel<Formats<PlainCase>>(p); }
 
 }  // namespace lb::gpu

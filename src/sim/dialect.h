@@ -2,14 +2,22 @@
 // kernels must not do. docs/kernels/dialect.md.
 #pragma once
 
+// The last threads of a block, which help the others; src/cuda/dialect.h.
+#ifndef LB_HELPERS
+#define LB_HELPERS 0
+#endif
 #define LB_DEVICE inline
 #define LB_APART inline
 #define LB_UNROLL
 #define LB_UNROLL_BY(n)
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \
-  extern "C" void name(const Params& p);                                                                       \
+  static void name##_body(const Params& p);                                                                    \
+  extern "C" void name(const Params& p) {                                                                      \
+    ::lb::gpu::sim::current->block->n_helpers = LB_HELPERS;                                                    \
+    name##_body(p);                                                                                            \
+  }                                                                                                            \
   static const ::lb::gpu::sim::Registration<Params> name##_registration{#name, kMaxThreads, kMinBlocks, name}; \
-  extern "C" void name([[maybe_unused]] const Params& p)
+  static void name##_body([[maybe_unused]] const Params& p)
 #define LB_SHARED(T, name, count)                                                                          \
   static const ::lb::gpu::sim::SharedSite name##_site{#name,      __FILE__, __LINE__, sizeof(T) * (count), \
                                                       alignof(T), sizeof(T)};                              \

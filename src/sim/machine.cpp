@@ -101,7 +101,7 @@ void Machine::start_block(Block& block, int index) {
   block.id[2] = uint32_t(index) / grid[0] / grid[1];
   block.threads = threads_.data() + (launch_->cooperative ? size_t(index) * size_t(n_threads_) : 0);
   block.n_live = n_threads_;
-  block.n_arrived = 0;
+  block.n_arrived = block.n_helpers = 0;
   block.transfers.clear();
   block.shared.begin(launch_->dynamic_shared_bytes);
   block.warps.resize(size_t(n_warps_));
@@ -140,7 +140,7 @@ void Machine::thread_ends() {
     fail("ends while lane %d of its warp waits at %s (%s:%d): all lanes must come", warp.first_lane, warp.place.word,
          file(warp.place), line(warp.place));
   }
-  if (block.n_arrived > 0) {
+  if (block.n_arrived > 0 && thread.id < n_threads_ - block.n_helpers) {
     fail("ends while thread %d waits at %s (%s:%d): all threads of the block must come", block.first_thread,
          block.place.word, file(block.place), line(block.place));
   }
@@ -263,12 +263,12 @@ void Machine::wait_at(State state, Place place) {
   current->fiber.suspend();
 }
 
-void Machine::arrive_at_block(Place place) {
+void Machine::arrive_at_block(Place place, int n_awaited) {
   Block& block = *current->block;
   progressed_ = true;
-  if (block.n_live < n_threads_) {
+  if (block.n_live < n_awaited) {
     fail("waits at %s (%s:%d), but %d threads of the block have ended: all must come", place.word, file(place),
-         line(place), n_threads_ - block.n_live);
+         line(place), n_awaited - block.n_live);
   }
   if (block.n_arrived == 0) {
     block.place = place;
@@ -278,10 +278,11 @@ void Machine::arrive_at_block(Place place) {
          place.word, file(place), line(place), block.first_thread, block.place.word, file(block.place),
          line(block.place));
   }
-  if (++block.n_arrived < n_threads_) return wait_at(State::kAtBlock, place);
+  if (++block.n_arrived < n_awaited) return wait_at(State::kAtBlock, place);
   block.n_arrived = 0;
   block.shared.passed_barrier();
-  for (int i = 0; i < n_threads_; ++i) block.threads[i].state = State::kReady;
+  for (int i = 0; i < n_threads_; ++i)
+    if (block.threads[i].state == State::kAtBlock) block.threads[i].state = State::kReady;
 }
 
 void Machine::arrive_at_grid(uint32_t* counter, Place place) {
@@ -289,7 +290,7 @@ void Machine::arrive_at_grid(uint32_t* counter, Place place) {
     fail("%s (%s:%d) in an ordinary launch: only a cooperative one has all blocks alive", place.word, file(place),
          line(place));
   }
-  arrive_at_block(place);
+  arrive_at_block(place, n_threads_ - current->block->n_helpers);
   if (current->id == 0) {
     const Block& block = *current->block;
     const bool is_first = block.id[0] == 0 && block.id[1] == 0 && block.id[2] == 0;
@@ -308,7 +309,7 @@ void Machine::arrive_at_grid(uint32_t* counter, Place place) {
            file(place), line(place), before);
     }
   }
-  arrive_at_block(place);
+  arrive_at_block(place, n_threads_ - current->block->n_helpers);
 }
 
 void Machine::spin(const uint32_t* on, uint32_t value, Place place) {

@@ -83,6 +83,7 @@ struct Block {
   Thread* threads;  // [n_threads]
   SharedMemory shared;
   int n_live, n_arrived;
+  int n_helpers;  // its last threads, which block_barrier() does not wait for
   Place place;  // of the threads that have arrived at a barrier
   int first_thread;
   std::vector<Transfers> transfers;
@@ -100,7 +101,7 @@ class Machine {
   // The rest is called by fibers.
   [[noreturn, gnu::format(printf, 2, 3)]] void fail(const char* format, ...);
   void wait_at(State state, Place place);
-  void arrive_at_block(Place place);
+  void arrive_at_block(Place place, int n_awaited);
   void arrive_at_grid(uint32_t* counter, Place place);
   void spin(const uint32_t* on, uint32_t value, Place place);
   uint64_t time_ns() { return time_ns_ += 200'000; }

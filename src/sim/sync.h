@@ -4,7 +4,10 @@
 namespace lb::gpu {
 
 inline void block_barrier(sim::Location where = sim::Location::current()) {
-  sim::machine().arrive_at_block({"block_barrier", where});
+  sim::machine().arrive_at_block({"block_barrier", where}, n_threads());
+}
+inline void whole_block_barrier(sim::Location where = sim::Location::current()) {
+  sim::machine().arrive_at_block({"whole_block_barrier", where}, n_threads() + sim::current->block->n_helpers);
 }
 inline void warp_barrier(sim::Location where = sim::Location::current()) { sim::exchange(0, {"warp_barrier", where}); }
 inline void grid_barrier(uint32_t* counter, sim::Location where = sim::Location::current()) {

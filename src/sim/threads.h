@@ -7,7 +7,10 @@
 namespace lb::gpu {
 
 inline int thread_id() { return sim::current->id; }
-inline int n_threads() { return int(sim::current->block->launch->block[0]); }
+inline int n_threads() {
+  const sim::Block& block = *sim::current->block;
+  return int(block.launch->block[0]) - block.n_helpers;
+}
 inline int block_id() { return int(sim::current->block->id[0]); }
 inline int block_id_y() { return int(sim::current->block->id[1]); }
 inline int block_id_z() { return int(sim::current->block->id[2]); }

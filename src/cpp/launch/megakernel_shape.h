@@ -21,7 +21,9 @@
 namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 512;
-inline constexpr int kMegaMostSlots = 16;
+inline constexpr int kMegaHelpers = 32;   // besides them, who bring weights
+inline constexpr int kMegaMostSlots = 8;  // of the weights' ring
+inline constexpr int kSlotUnits = 4;      // of a slot: rows that a team has at once
 
 // Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
@@ -60,15 +62,14 @@ struct ProductTask {
   int n_teams;          // of so many threads in a block
   uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
   int rows_each, more;  // part i has rows_each rows, and one more while i < more
-  int team_rows;        // that a team has in a unit of the ring: 1, 2 or 4
 };
 
-// A block's share of a product's weights: its rows in each plane, brought to shared memory in units of some rows.
+// A block's share of a product's weights: its rows in each plane, brought to shared memory in units.
 struct StreamStep {
   const uint8_t* planes[quant::kMaxPlanes];
-  uint32_t unit_bytes[quant::kMaxPlanes];  // multiples of 16; 0: no such plane
+  uint32_t unit_bytes[quant::kMaxPlanes];  // of a row for each team, multiples of 16; 0: no such plane
   uint32_t last_bytes[quant::kMaxPlanes];  // of the last unit
-  uint32_t n_units, first_unit;            // among those of a token
+  uint32_t n_units, unit_stride;           // in shared memory
 };
 
 // One row, from the projections to o, in two tasks: a softmax over each split, then of all. Of the n_past + 1 slots

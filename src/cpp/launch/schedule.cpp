@@ -39,45 +39,40 @@ int row_threads(const Linear& op) {
   return up_to(parts_of(n_pieces, passes), 32);
 }
 
-// Of the ring's slots, unless a row for each team needs more: two rows a team of the types with 16 to 18 bytes for 16
-// threads' pieces.
-constexpr int kSlotBytes = 18560;
+// Of a unit of the weights on their way to shared memory: more teams would have more.
+constexpr size_t kUnitBytes = 9280;
 
-size_t unit_bytes(DType type, int n_in, int rows) {
+size_t unit_stride(DType type, int n_in, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
   size_t bytes = 0;
   for (int i = 0; i < layout.n_planes; ++i) bytes += layout.row_bytes[i] * rows + 16;
   return bytes;
 }
-int unit_bytes(const StreamStep& step) {
-  size_t bytes = 0;
-  for (const uint32_t plane : step.unit_bytes) bytes += plane > 0 ? plane + 16 : 0;
-  return static_cast<int>(bytes);
-}
 
-// As many as fit into a slot, and so many that a unit of every plane is a multiple of 16 bytes; 0: there is no such.
-int team_rows(const ProductTask& p) {
-  const quant::PlaneLayout layout = quant::plane_layout(p.op.type, 1, p.op.n_in);
-  int best = 0;
-  for (const int rows : {1, 2, 4}) {
+// Of row_threads each: as many as there are threads for and a unit has room for, each plane of it a multiple of 16
+// bytes; 0: no number will do.
+int team_count(const Linear& op, int row_threads) {
+  const quant::PlaneLayout layout = quant::plane_layout(op.type, 1, op.n_in);
+  for (int n = kMegaThreads / row_threads; n > 0; --n) {
     bool is_whole = true;
-    for (int i = 0; i < layout.n_planes; ++i) is_whole = is_whole && layout.row_bytes[i] * rows * p.n_teams % 16 == 0;
-    if (is_whole && (best == 0 || unit_bytes(p.op.type, p.op.n_in, rows * p.n_teams) <= kSlotBytes)) best = rows;
+    for (int i = 0; i < layout.n_planes; ++i) is_whole = is_whole && layout.row_bytes[i] * n % 16 == 0;
+    if (is_whole && (n == 1 || unit_stride(op.type, op.n_in, n) <= kUnitBytes)) return n;
   }
-  return best;
+  return 0;
 }
 
 StreamStep stream_step(const ProductTask& p, int part) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int begin = part * p.rows_each + std::min(part, p.more), rows = p.rows_each + (part < p.more ? 1 : 0);
-  const int unit_rows = p.team_rows * p.n_teams, n_units = (rows + unit_rows - 1) / unit_rows;
+  const int n_units = (rows + p.n_teams - 1) / p.n_teams;
   StreamStep step = {};
   for (int i = 0; i < layout.n_planes; ++i) {
     step.planes[i] = static_cast<const uint8_t*>(p.op.w) + layout.offset[i] + begin * layout.row_bytes[i];
-    step.unit_bytes[i] = uint32_t(unit_rows * layout.row_bytes[i]);
-    step.last_bytes[i] = uint32_t((rows - (n_units - 1) * unit_rows) * layout.row_bytes[i]);
+    step.unit_bytes[i] = uint32_t(p.n_teams * layout.row_bytes[i]);
+    step.last_bytes[i] = uint32_t((rows - (n_units - 1) * p.n_teams) * layout.row_bytes[i]);
   }
   step.n_units = uint32_t(n_units);
+  step.unit_stride = uint32_t(unit_stride(p.op.type, p.op.n_in, p.n_teams));
   return step;
 }
 
@@ -208,6 +203,7 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
   for (const Linear& op : std::span(group.products, group.n)) {
     require(op.rows == 1 && op.n_in % 4 == 0, "takes one row of a multiple of 4 values");
+    require(!is_plain(op.type) || op.n_in % piece_values(op.type) == 0, "takes rows of whole pieces of 16 bytes");
     require(is_plain(op.type) || op.activations == Activations::kInt8, "rounds x of quantised weights to 8 bits only");
     for (const void* p : {static_cast<const void*>(op.x), static_cast<const void*>(from.a),
                           static_cast<const void*>(from.b), static_cast<const void*>(from.w)})
@@ -216,10 +212,9 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     ProductTask product = from;
     product.op = op;
     product.row_threads = row_threads(op);
-    product.n_teams = kMegaThreads / product.row_threads;
+    product.n_teams = team_count(op, product.row_threads);
+    require(product.n_teams > 0, "takes weights of which a few rows are a multiple of 16 bytes");
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
-    product.team_rows = team_rows(product);
-    require(product.team_rows > 0, "takes weights of which a few rows are a multiple of 16 bytes");
     std::vector<Range> all = reads;
     if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
     add({.task = {.kind = TaskKind::kProduct, .product = product},
@@ -394,10 +389,7 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     const TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
     if (task.kind != TaskKind::kProduct) continue;
-    auto& list = lists[i / plan.n_steps];
-    StreamStep stream = stream_step(task.product, step.part);
-    if (!list.empty()) stream.first_unit = list.back().first_unit + list.back().n_units;
-    list.push_back(stream);
+    lists[i / plan.n_steps].push_back(stream_step(task.product, step.part));
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
@@ -407,13 +399,13 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     list.resize(longest);
     plan.streams.insert(plan.streams.end(), list.begin(), list.end());
   }
-  plan.slot_bytes = kSlotBytes;
-  for (const StreamStep& step : plan.streams) plan.slot_bytes = std::max(plan.slot_bytes, up_to(unit_bytes(step), 128));
+  for (const StreamStep& step : plan.streams)
+    plan.slot_bytes = std::max(plan.slot_bytes, up_to(kSlotUnits * int(step.unit_stride), 128));
   plan.streams_at = up_to(kMegaPoolAt + int(pool_bytes()), 128);
   plan.slots_at = up_to(plan.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
   const int room = target_.shared_block_bytes - kMegaStaticBytes - plan.slots_at;
-  plan.n_slots = std::min(room / plan.slot_bytes, kMegaMostSlots);
-  require(plan.n_slots > 4, "needs room for five units of the weights in shared memory");
+  plan.n_slots = plan.slot_bytes == 0 ? 2 : std::min(room / plan.slot_bytes, kMegaMostSlots);
+  require(plan.n_slots > 1, "needs room for two slots of the weights in shared memory");
 }
 
 MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
@@ -452,7 +444,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
   plan_streams(plan, n_blocks);
   plan.launch = checked({.kernel = kernel(),
                          .grid = {uint32_t(n_blocks), 1, 1},
-                         .block = {kMegaThreads, 1, 1},
+                         .block = {kMegaThreads + kMegaHelpers, 1, 1},
                          .shared_bytes = size_t(plan.slots_at) + size_t(plan.n_slots) * plan.slot_bytes,
                          .cooperative = true},
                         target_, "[megakernel]");
