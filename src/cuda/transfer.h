@@ -24,5 +24,15 @@ LB_DEVICE void copy_bulk(void* shared, const void* global, int bytes, CountedBar
                "l"(global), "r"(bytes), "r"(shared_address(b))
                : "memory");
 }
+// The same of what is read once: it leaves L2 before anything else does.
+LB_DEVICE void copy_bulk_once(void* shared, const void* global, int bytes, CountedBarrier* b) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(b)), "l"(policy)
+      : "memory");
+}
 
 }  // namespace lb::gpu

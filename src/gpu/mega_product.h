@@ -90,7 +90,8 @@ LB_DEVICE void round_x(const float* x, int n_in, const RoundedRows& rounded) {
 template <DType kType, int kValues, class Entry>
 LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that have an entry of a plane in common
   const quant::PlaneFormat format = quant::plane_format(kType);
-  return format.block_values < kValues ? 1 : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
+  return format.block_values < kValues ? 1
+                                       : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
 inline constexpr int kPassRows = 256;  // of a block whose sums wait in shared memory at a time
@@ -165,8 +166,8 @@ LB_DEVICE float sum_four(const float (&v)[4]) {
 }
 
 // pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
-// linear_vec.h, and sums are added in the same order; a team has a slot's units at once, of each a row. Where a slot has
-// fewer, the other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and
+// linear_vec.h, and sums are added in the same order; a team has a slot's units at once, of each a row. Where a slot
+// has fewer, the other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and
 // instructions have to be read too.
 template <class Format, class Wait>
 LB_APART void product(const ProductTask& p, int part, WeightStream& stream, float* sums, unsigned char* pool,

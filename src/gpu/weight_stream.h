@@ -87,14 +87,15 @@ struct WeightStream {
             LB_UNROLL
             for (int j = 1; j < kUnitsUnderWay; ++j) under_way[j - 1] = under_way[j];
             under_way[kUnitsUnderWay - 1] = (at.slot * kSlotUnits + k) * 2 + at.parity;
-            const int bytes = unit_bytes == 0 ? 0 : (begin + (unit + 1 == n_units ? last_bytes : unit_bytes) + 15) / 16 * 16;
+            const int bytes =
+                unit_bytes == 0 ? 0 : (begin + (unit + 1 == n_units ? last_bytes : unit_bytes) + 15) / 16 * 16;
             int all = bytes + shuffle_xor(bytes, 1);
             all += shuffle_xor(all, 2);
             if (lane() == 0) barrier_expect(barrier, all);
             warp_barrier();
             if (bytes > 0)
-              copy_bulk(dynamic_shared<unsigned char>() + to + at.slot * slot_bytes + k * int(step.unit_stride),
-                        from + size_t(unit) * unit_bytes, bytes, barrier);
+              copy_bulk_once(dynamic_shared<unsigned char>() + to + at.slot * slot_bytes + k * int(step.unit_stride),
+                             from + size_t(unit) * unit_bytes, bytes, barrier);
           }
         }
       }

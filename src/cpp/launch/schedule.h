@@ -21,8 +21,8 @@ namespace lb::gpu {
 struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
-  std::vector<TaskStep> steps;        // [blocks, n_steps]
-  std::vector<StreamStep> streams;    // [blocks, n_streams]
+  std::vector<TaskStep> steps;         // [blocks, n_steps]
+  std::vector<StreamStep> streams;     // [blocks, n_streams]
   std::vector<int32_t> stream_counts;  // [blocks]
   int n_steps, n_phases, n_streams;
   int n_slots, slot_bytes, streams_at, slots_at;  // of the weights in shared memory
