@@ -1,10 +1,13 @@
-// Attention of one row of queries, with what AttentionPrepare does: blocks have splits of the context. A block makes
-// the queries of its KV head itself, and the row's own K and V where its split ends with it. Tiles of 16 slots of K and
-// V come to shared memory, the first before the projections are there: a warp has the scores of a slot, then 64 columns
-// of o for some queries. Queries are rounded to the cache's type, as for the kernels on matrix units; sums are fp32.
-// Bound: latency for a short context; K and V once.
+// Attention of one row of queries, with what AttentionPrepare does, in two tasks.
 //
-// Then the splits become one softmax: a block has some columns of a head, and all of their partials at once.
+// The first: a block has a split of the context for up to 8 queries of a KV head. It makes the queries itself, and the
+// row's own K and V where its split ends with it. Tiles of 16 slots of K and V come to shared memory, the first before
+// the projections are there: a warp has the scores of a slot, then 64 columns of o for some queries. Queries are
+// rounded to the cache's type, as for the kernels on matrix units; sums are fp32. The second: the splits become one
+// softmax; a block has some columns of a head, a thread four of them of one split.
+//
+// Bound: latency for a short context, K and V once for a long one. As in mega_delta.h there is little code: dimensions
+// are multiples of 64, divisions are the host's.
 #pragma once
 
 #include "attention_prepare.h"
@@ -14,30 +17,10 @@
 
 namespace lb::gpu {
 
-LB_DEVICE int n_active_splits(const RunsTask& p, int n_slots) {
-  return min(p.n_splits, (n_slots + kLeastRunSlots - 1) / kLeastRunSlots);
+// Slots of a split: as many of each, the last may have fewer or none.
+LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
+  return max(kLeastRunSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
 }
-
-// What a block does at a time: up to kRunQueries queries of a KV head over a split of the slots.
-struct RunUnit {
-  int kv_head, first_query, n_queries, split, begin, end;
-
-  LB_DEVICE RunUnit(const RunsTask& p, int i, int n_slots) {
-    const Attention& op = p.op;
-    const int n_active = n_active_splits(p, n_slots), group = op.n_heads / op.cache.n_kv_heads;
-    const int n_tiles = (group + kRunQueries - 1) / kRunQueries;
-    split = i % n_active;
-    first_query = i / n_active % n_tiles * kRunQueries;
-    kv_head = i / n_active / n_tiles;
-    n_queries = min(group - first_query, kRunQueries);
-    begin = int(long(n_slots) * split / n_active);
-    end = int(long(n_slots) * (split + 1) / n_active);
-  }
-  LB_DEVICE static int count(const RunsTask& p, int n_slots) {
-    const int group = p.op.n_heads / p.op.cache.n_kv_heads;
-    return n_active_splits(p, n_slots) * ((group + kRunQueries - 1) / kRunQueries) * p.op.cache.n_kv_heads;
-  }
-};
 
 // Shared memory of a block.
 template <class T>
@@ -58,99 +41,93 @@ struct RunMemory {
 // Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
 template <class T>
 LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end, int half, const RunMemory<T>& memory) {
-  const int dim = cache.head_dim, row_bytes = dim * int(sizeof(T));
-  for (int s = warp(); s < end - begin; s += n_warps()) {
-    const long row = slot_row(cache, begin + s, kv_head);
-    const int to = half * kRunTile + s;
-    for (int byte = 16 * lane(); byte < row_bytes; byte += 512) {
-      copy_async<16>(reinterpret_cast<char*>(memory.k + to * dim) + byte,
-                     static_cast<const char*>(cache.k) + row * row_bytes + byte);
-      copy_async<16>(reinterpret_cast<char*>(memory.v + to * dim) + byte,
-                     static_cast<const char*>(cache.v) + row * row_bytes + byte);
+  const int dim = cache.head_dim, s = warp();
+  static_assert(kRunTile * 32 == kMegaThreads, "a warp a slot");
+  if (s < end - begin) {
+    const long from = slot_row(cache, begin + s, kv_head) * dim;
+    const int to = (half * kRunTile + s) * dim;
+    LB_UNROLL_BY(1)
+    for (int i = lane() * int(16 / sizeof(T)); i < dim; i += 512 / sizeof(T)) {
+      copy_async<16>(memory.k + to + i, static_cast<const T*>(cache.k) + from + i);
+      copy_async<16>(memory.v + to + i, static_cast<const T*>(cache.v) + from + i);
     }
   }
   copy_commit();
 }
 
-// A head of q, k or v of the row, by a warp: normalised, rotated, put(i, value i) for each value. As prepare_attention,
-// but for up to kMaxRunDim values in registers of which the norm weights are there; heads are counted as there.
+// A head of q, k or v of the row, by a warp: normalised and rotated to fp32 in shared memory. What does not depend on
+// the projections (norm weights, the table) is asked for first.
 struct RunHead {
-  static constexpr int kHeld = kMaxRunDim / 32;
+  static constexpr int kHeld = kMaxRunDim / 32, kPairs = kMaxRunDim / 64;
   const float *from, *norm;
-  bool is_v;
-  float w[kHeld] = {};
+  int n_pairs;
+  float w[kHeld], cos[kPairs], sin[kPairs];
 
-  LB_DEVICE RunHead(const AttentionPrepare& p, int of_row) {
-    const int n_kv = p.cache.n_kv_heads, dim = p.cache.head_dim;
-    const bool is_q = of_row < p.n_heads;
-    is_v = of_row >= p.n_heads + n_kv;
-    norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-    from = is_q ? p.u + of_row * p.u_head_stride : (is_v ? p.v : p.k) + (of_row - p.n_heads) % n_kv * dim;
+  // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
+  LB_DEVICE RunHead(const AttentionPrepare& p, int of_kind, int head, int kv_head) {
+    const int dim = p.cache.head_dim;
+    from = of_kind < 0 ? p.u + head * p.u_head_stride : (of_kind > 0 ? p.v : p.k) + kv_head * dim;
+    norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
+    n_pairs = of_kind > 0 ? 0 : p.n_pairs;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j)
-      if (norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
+    for (int j = 0; j < kHeld; ++j) w[j] = norm != nullptr && 32 * j < dim ? norm[lane() + 32 * j] : 1.0f;
+    LB_UNROLL
+    for (int j = 0; j < kPairs; ++j) {
+      const int pair = min(lane() + 32 * j, p.n_pairs - 1);
+      cos[j] = p.cos[pair];
+      sin[j] = p.sin[pair];
+    }
   }
 
-  template <class Put>
-  LB_DEVICE void make(const AttentionPrepare& p, float* staged, Put&& put) const {
+  LB_DEVICE void make(const AttentionPrepare& p, float* head) const {
     const int dim = p.cache.head_dim;
-    float x[kHeld] = {}, cos[kHeld] = {}, sin[kHeld] = {};  // all asked for at once
+    float x[kHeld], sum = 0;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) {
-      const int i = lane() + 32 * j;
-      if (i < dim) x[j] = from[i];
-      if (is_v || i >= 2 * p.n_pairs) continue;
-      cos[j] = p.cos[Turn(p, i).pair];
-      sin[j] = p.sin[Turn(p, i).pair];
-    }
-    if (norm != nullptr) {
-      float sum = 0;
-      LB_UNROLL
-      for (int j = 0; j < kHeld; ++j) sum += x[j] * x[j];
-      const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
-      LB_UNROLL
-      for (int j = 0; j < kHeld; ++j) x[j] = x[j] * scale * w[j];
-    }
+    for (int j = 0; j < kHeld; ++j) x[j] = 32 * j < dim ? from[lane() + 32 * j] : 0.0f;
+    LB_UNROLL
+    for (int j = 0; j < kHeld; ++j) sum += x[j] * x[j];
+    const float scale = norm != nullptr ? rsqrt_fast(warp_sum(sum) / float(dim) + p.eps) : 1.0f;
     LB_UNROLL
     for (int j = 0; j < kHeld; ++j)
-      if (lane() + 32 * j < dim) store(staged + lane() + 32 * j, x[j]);
+      if (32 * j < dim) store(head + lane() + 32 * j, x[j] * scale * w[j]);
     warp_barrier();
+    const bool is_halves = p.pairs == RopePairs::kHalves;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) {
-      const int i = lane() + 32 * j;
-      if (i >= dim) continue;
-      float y = x[j];
-      if (!is_v && i < 2 * p.n_pairs) {
-        const Turn turn(p, i);
-        const float other = load<float>(staged + turn.partner);
-        y = turn.is_second ? y * cos[j] + other * sin[j] : y * cos[j] - other * sin[j];
-      }
-      put(i, y);
+    for (int j = 0; j < kPairs; ++j) {
+      const int pair = lane() + 32 * j, first = is_halves ? pair : 2 * pair,
+                second = is_halves ? pair + n_pairs : first + 1;
+      if (pair >= n_pairs) continue;
+      const float a = load<float>(head + first), b = load<float>(head + second);
+      store(head + first, a * cos[j] - b * sin[j]);
+      store(head + second, b * cos[j] + a * sin[j]);
     }
+    warp_barrier();
   }
 };
 
-// scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart.
+// scores[query][slot of the tile], a warp a slot: a lane has pairs of columns, 64 apart, of four queries at a time.
 template <class T>
 LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
-  for (int s = warp(); s < n; s += n_warps()) {
-    float sums[kRunQueries] = {};
-    for (int i = 2 * lane(); i < dim; i += 64) {
-      const Vec<T, 2> key = load<Vec<T, 2>>(k + s * dim + i);
+  if (warp() >= n) return;
+  LB_UNROLL_BY(1)
+  for (int first = 0; first < n_queries; first += 4) {
+    float sums[4] = {};
+    const T *key_at = k + warp() * dim + 2 * lane(), *query_at = memory.queries + first * dim + 2 * lane();
+    LB_UNROLL_BY(2)
+    for (int i = 0; i < dim; i += 64) {
+      const Vec<T, 2> key = load<Vec<T, 2>>(key_at + i);
       LB_UNROLL
-      for (int g = 0; g < kRunQueries; ++g) {
-        if (g >= n_queries) break;
-        const Vec<T, 2> query = load<Vec<T, 2>>(memory.queries + g * dim + i);
+      for (int g = 0; g < 4; ++g) {
+        const Vec<T, 2> query = load<Vec<T, 2>>(query_at + g * dim + i);
         sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
       }
     }
     const float sum = sum_each(sums);
-    constexpr int kLanes = 32 / kRunQueries;
-    if (lane() % kLanes == 0) store(memory.scores + lane() / kLanes * kRunTile + s, sum);
+    if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + warp(), sum);
   }
 }
 
-// The softmax so far of the queries that a warp has, and two columns of each one's o a lane.
+// The softmax so far of a query, and two columns of its o a lane.
 struct RunSums {
   float m = kNothingSeen, l = 0, o[2] = {};
 
@@ -177,65 +154,68 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
   constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim, n_chunks = (dim + 63) / 64, n_sets = n_warps() / n_chunks;
-  const int n_kv = cache.n_kv_heads, group = op.n_heads / n_kv;
-  const int set = warp() / n_chunks, column = warp() % n_chunks * 64 + 2 * lane();
+  const int dim = cache.head_dim, n_past = *op.n_past, each = split_slots(p, n_past + 1);
+  const int set = quotient(warp(), p.chunks_step), n_sets = quotient(kMegaThreads / 32, p.chunks_step);
+  const int column = (warp() - set * (dim / 64)) * 64 + 2 * lane();
   const RunMemory<T> memory(pool, dim);
-  const int n_past = *op.n_past, n_units = RunUnit::count(p, n_past + 1);
 
-  for (int i = part; i < n_units || i == part; i += n_parts) {
-    const RunUnit unit(p, min(i, n_units - 1), n_past + 1);
-    const bool has_own = unit.end > n_past;  // of the slots, the row's own
-    const int roles = unit.n_queries + (has_own ? 2 : 0), of_kind = warp() - unit.n_queries;
-    const int n_tiles = i < n_units ? (unit.end - unit.begin + kRunTile - 1) / kRunTile : 0;
-    if (n_tiles > 0)
-      bring_tile(cache, unit.kv_head, unit.begin, min(min(unit.end, n_past), unit.begin + kRunTile), 0, memory);
-    // The first warps make a head each: the queries, then K and V of the row itself, which go to slot n_past of the
-    // cache and, where they are in the first tile, there.
-    const RunHead head(p.prepare, of_kind < 0 ? unit.kv_head * group + unit.first_query + warp()
-                                              : op.n_heads + min(of_kind, 1) * n_kv + unit.kv_head);
-    const long slot_at = slot_row(cache, n_past, unit.kv_head) * dim;
+  LB_UNROLL_BY(1)
+  for (int i = part; i < p.n_units; i += n_parts) {
+    const int which = i >> p.splits_shift, begin = (i - (which << p.splits_shift)) * each;
+    const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kRunTile - 1, 0) / kRunTile;
+    const int kv_head = quotient(which, p.query_tiles_step),
+              first_query = (which - kv_head * p.query_tiles) * kRunQueries;
+    const int n_queries = min(p.group - first_query, kRunQueries), first_head = kv_head * p.group + first_query;
+    const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
+    bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
+    const int of_kind = warp() - n_queries;
+    const RunHead head(p.prepare, of_kind, first_head + warp(), kv_head);
     if (i == part) wait();
-    if (n_tiles > 0 && warp() < roles)
-      head.make(p.prepare, memory.heads + warp() * dim, [&](int at, float y) {
-        if (of_kind < 0) return store(memory.queries + warp() * dim + at, stored_as(y * (op.scale * kLog2E), T{}));
-        const T rounded = stored_as(y, T{});
-        store(static_cast<T*>(head.is_v ? cache.v : cache.k) + slot_at + at, rounded);
-        const int own = n_past - unit.begin;
-        if (own < kRunTile) store((head.is_v ? memory.v : memory.k) + own * dim + at, rounded);
-      });
+
+    if (n_tiles > 0 && of_kind < (has_own ? 2 : 0)) {
+      float* made = memory.heads + warp() * dim;
+      head.make(p.prepare, made);
+      // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
+      const bool is_query = of_kind < 0;
+      const float scale = is_query ? op.scale * kLog2E : 1.0f;
+      T* to = is_query ? memory.queries + warp() * dim : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * dim;
+      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + slot_row(cache, n_past, kv_head) * dim;
+      LB_UNROLL_BY(1)
+      for (int c = lane(); c < dim; c += 32) {
+        const T rounded = stored_as(load<float>(made + c) * scale, T{});
+        if (is_query || n_past - begin < kRunTile) store(to + c, rounded);
+        if (!is_query) store(slot + c, rounded);
+      }
+    }
 
     RunSums sums[kHeld];
+    LB_UNROLL_BY(1)
     for (int tile = 0; tile < n_tiles; ++tile) {
-      const int slot = unit.begin + tile * kRunTile, n = min(unit.end - slot, kRunTile), half = tile % 2;
+      const int slot = begin + tile * kRunTile, n = min(end - slot, kRunTile), half = tile % 2;
       copy_wait<0>();
       block_barrier();  // the tile is there, and the one before has been read
       if (tile + 1 < n_tiles)
-        bring_tile(cache, unit.kv_head, slot + kRunTile, min(unit.end, slot + 2 * kRunTile), 1 - half, memory);
-      score_tile(memory.k + half * kRunTile * dim, dim, n, unit.n_queries, memory);
+        bring_tile(cache, kv_head, slot + kRunTile, min(end, slot + 2 * kRunTile), 1 - half, memory);
+      score_tile(memory.k + half * kRunTile * dim, dim, n, n_queries, memory);
       block_barrier();
-      if (set >= n_sets || column >= dim) continue;
-      const T* v = memory.v + half * kRunTile * dim + column;
       LB_UNROLL
       for (int h = 0; h < kHeld; ++h)
-        if (set + h * n_sets < unit.n_queries)
-          sums[h].add_tile(memory.scores + (set + h * n_sets) * kRunTile, v, dim, n);
+        if (set + h * n_sets < n_queries && set < n_sets)
+          sums[h].add_tile(memory.scores + (set + h * n_sets) * kRunTile, memory.v + half * kRunTile * dim + column,
+                           dim, n);
     }
-    if (set < n_sets && n_tiles > 0) {
-      LB_UNROLL
-      for (int h = 0; h < kHeld; ++h) {
-        const int query = unit.first_query + set + h * n_sets;
-        if (set + h * n_sets >= unit.n_queries) continue;
-        const long at = long(unit.split) * op.n_heads + unit.kv_head * group + query;
-        const float l = warp_sum(sums[h].l);
-        if (column < dim) store(p.o + at * dim + column, f32x2{sums[h].o[0], sums[h].o[1]});
-        if (column == 0) {
-          p.m[at] = sums[h].m;
-          p.l[at] = l;
-        }
+    LB_UNROLL
+    for (int h = 0; h < kHeld; ++h) {
+      if (n_tiles == 0 || set >= n_sets || set + h * n_sets >= n_queries) continue;
+      const int at = (i & ((1 << p.splits_shift) - 1)) * op.n_heads + first_head + set + h * n_sets;
+      store(p.o + long(at) * dim + column, f32x2{sums[h].o[0], sums[h].o[1]});
+      const float l = warp_sum(sums[h].l);
+      if (column == 0) {
+        p.m[at] = sums[h].m;
+        p.l[at] = l;
       }
     }
-    if (i + n_parts < n_units) block_barrier();  // the tiles and queries are used again
+    if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
   }
 }
 
@@ -248,63 +228,59 @@ LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* po
   }
 }
 
-// A block has four columns of a head for each of merge_quads threads; a thread four columns of every
-// (n_threads / merge_quads)-th split. gate was there a phase ago.
+// The gate was there a phase ago.
 template <class Wait>
 LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, Wait wait) {
   constexpr int kSplitsOfLane = kMaxRunSplits / 32;
   const Attention& op = p.op;
-  const int dim = op.cache.head_dim, quads = p.merge_quads, chunks = (dim + 4 * quads - 1) / (4 * quads);
-  const int n_active = n_active_splits(p, *op.n_past + 1), n_units = op.n_heads * chunks;
-  const int quad = thread_id() % quads, first_split = thread_id() / quads, split_step = n_threads() / quads;
-  for (int i = part; i < n_units; i += n_parts) {
-    const int head = i / chunks, column = i % chunks * 4 * quads + 4 * quad;
-    const int written = i % chunks * 4 * quads + thread_id();  // the column that this thread writes
+  const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;
+  const int n_past = *op.n_past, each = split_slots(p, n_past + 1);
+  const auto is_there = [&](int split) { return split >> p.splits_shift == 0 && split * each <= n_past; };
+  const int split = thread_id() >> p.quads_shift;
+  LB_UNROLL_BY(1)
+  for (int i = part; i < p.n_merge_units; i += n_parts) {
+    const int head = quotient(i, p.head_units_step), first_column = (i - head * p.head_units) * 4 * quads;
+    const int column = first_column + 4 * (thread_id() & (quads - 1)), written = first_column + thread_id();
     const bool is_writer = thread_id() < 4 * quads && written < dim;
     const float gate = is_writer ? gate_of(op, 0, head, written) : 0.0f;
     if (i == part) wait();
 
-    float m[kSplitsOfLane], l[kSplitsOfLane], largest = kNothingSeen, total = 0;
+    float m[kSplitsOfLane], l[kSplitsOfLane], own_m = kNothingSeen, largest = kNothingSeen, total = 0;
+    f32x4 o = {};
+    if (is_there(split) && column < dim) {
+      o = load<f32x4>(p.o + long(split * op.n_heads + head) * dim + column);
+      own_m = p.m[split * op.n_heads + head];
+    }
     LB_UNROLL
     for (int j = 0; j < kSplitsOfLane; ++j) {
-      const int s = lane() + 32 * j;
-      m[j] = s < n_active ? p.m[s * op.n_heads + head] : kNothingSeen;
-      l[j] = s < n_active ? p.l[s * op.n_heads + head] : 0.0f;
+      const int at = (lane() + 32 * j) * op.n_heads + head;
+      const bool is_seen = is_there(lane() + 32 * j);
+      m[j] = is_seen ? p.m[at] : kNothingSeen;
+      l[j] = is_seen ? p.l[at] : 0.0f;
     }
-    f32x4 sum = {};
-    const auto read = [&](int s) {
-      f32x4 o = {};
-      if (s < n_active && column < dim) o = load<f32x4>(p.o + (long(s) * op.n_heads + head) * dim + column);
-      return o;
-    };
-    f32x4 next = read(first_split);
-    float next_m = first_split < n_active ? p.m[first_split * op.n_heads + head] : kNothingSeen;
     LB_UNROLL
     for (int j = 0; j < kSplitsOfLane; ++j) largest = max(largest, m[j]);
     largest = warp_max(largest);
     LB_UNROLL
-    for (int j = 0; j < kSplitsOfLane; ++j) total += exp2_fast(m[j] - largest) * l[j];
+    for (int j = 0; j < kSplitsOfLane; ++j) total = fma(exp2_fast(m[j] - largest), l[j], total);
     total = warp_sum(total);
-    for (int s = first_split; s < n_active; s += split_step) {
-      const f32x4 o = next;
-      const float weight = exp2_fast(next_m - largest);
-      next = read(s + split_step);
-      next_m = s + split_step < n_active ? p.m[(s + split_step) * op.n_heads + head] : kNothingSeen;
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) sum[j] = fma(weight, o[j], sum[j]);
-    }
+    const float weight = exp2_fast(own_m - largest);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) o[j] *= weight;
+    LB_UNROLL_BY(1)
     for (int mask = quads; mask < 32; mask *= 2) {
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) sum[j] += shuffle_xor(sum[j], mask);
+      for (int j = 0; j < 4; ++j) o[j] += shuffle_xor(o[j], mask);
     }
-    if (lane() < quads) store(pool + warp() * 4 * quads + 4 * quad, sum);
+    if (lane() < quads) store(pool + warp() * 4 * quads + 4 * lane(), o);
     block_barrier();
     if (is_writer) {
-      float o = 0;
-      for (int w = 0; w < n_warps(); ++w) o += load<float>(pool + w * 4 * quads + thread_id());
-      op.o[long(head) * dim + written] = o / total * gate;
+      float sum = 0;
+      LB_UNROLL_BY(4)
+      for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
+      op.o[head * dim + written] = sum / total * gate;
     }
-    if (i + n_parts < n_units) block_barrier();  // the sums are used again
+    if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
   }
 }
 

@@ -48,7 +48,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
       break;
-    case TaskKind::kDeltaStep: delta_step(task.delta, part, n_parts, reinterpret_cast<float*>(pool), wait); break;
+    case TaskKind::kDeltaStep: delta_step(task.delta, part, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
   }

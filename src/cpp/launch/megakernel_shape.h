@@ -72,24 +72,34 @@ struct StreamStep {
   uint32_t n_units, unit_stride;           // in shared memory
 };
 
-// One row, from the projections to o, in two tasks: a softmax over each split, then of all. Of the n_past + 1 slots
-// split s has [slots s / n_active, slots (s + 1) / n_active), n_active = min(n_splits, slots / kLeastRunSlots) rounded
-// up.
+// n / d for small n, as n * division_step(d) / 2^20.
+LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 1) / uint32_t(d); }
+LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * step >> 20); }
+
+// One row, from the projections to o, in two tasks: a softmax over each split of the context, then of all. A unit of
+// the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head.
 struct RunsTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
-  int n_splits;
-  int merge_quads;  // columns / 4 that a block merges at a time: a power of two up to 32
-  float* m;         // [n_splits, n_heads], an exponent of 2
-  float* l;         // [n_splits, n_heads]
-  float* o;         // [n_splits, n_heads, head_dim]
+  int group, query_tiles;  // queries of a KV head, and tiles of them
+  int splits_shift;        // there are 2^splits_shift splits
+  int n_units, n_merge_units, head_units;
+  int quads_shift;
+  uint32_t query_tiles_step, chunks_step, head_units_step;  // chunks: of 64 columns
+  float* m;                                                 // [n_splits, n_heads], an exponent of 2
+  float* l;                                                 // [n_splits, n_heads]
+  float* o;                                                 // [n_splits, n_heads, head_dim]
 };
 
 // A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row.
 struct DeltaTask {
-  CausalConv conv;
+  CausalConv conv;  // of kMegaTaps
   DeltaPrepare prepare;
   GatedDelta step;
+  int slices_each, more;      // part i has slices_each slices of S, and one more while i < more
+  int team_shift;             // a slice has 2^team_shift warps, 32 rows of S each
+  uint32_t head_slices_step;  // slices of a value head; then by what a value head gives its key head
+  uint32_t key_heads_step;
 };
 
 struct SampleTask {

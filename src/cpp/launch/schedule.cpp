@@ -236,19 +236,26 @@ void Schedule::run(const Attention& op) {
   const AttentionPrepare prepare = *prepare_;
   prepare_.reset();
   const KvLayer& cache = op.cache;
-  require(cache.head_dim <= kMaxRunDim && cache.head_dim % 8 == 0, "takes heads of up to 256, a multiple of 8");
+  require(cache.head_dim <= kMaxRunDim && cache.head_dim % 64 == 0, "takes heads of 64, 128, 192 or 256");
   require(cache.k_type == cache.v_type, "takes K and V of one type");
   const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kRunQueries);
-  // As many as there are blocks for each head's, so that a block has one; a power of two, so that merging has them all
-  // in lanes.
-  const int n_splits = std::min<int>(run_splits(capacity_),
-                                     std::bit_floor(unsigned(std::max(1, target_.n_sms / cache.n_kv_heads / tiles))));
-  const int quads = std::clamp<int>(kMegaThreads / std::bit_ceil(unsigned(n_splits)), 1, 32);
+  // As many splits as there are blocks for each head, so that a block has one unit; merging, a thread has one of them.
+  const int n_splits =
+      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, run_splits(capacity_))));
+  const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
   RunsTask runs = {.prepare = prepare,
                    .op = op,
-                   .n_splits = n_splits,
-                   .merge_quads = quads,
+                   .group = group,
+                   .query_tiles = tiles,
+                   .splits_shift = std::countr_zero(unsigned(n_splits)),
+                   .n_units = cache.n_kv_heads * tiles * n_splits,
+                   .n_merge_units = op.n_heads * head_units,
+                   .head_units = head_units,
+                   .quads_shift = std::countr_zero(unsigned(quads)),
+                   .query_tiles_step = division_step(tiles),
+                   .chunks_step = division_step(cache.head_dim / 64),
+                   .head_units_step = division_step(head_units),
                    .m = nullptr,
                    .l = nullptr,
                    .o = static_cast<float*>(at_)};
@@ -265,7 +272,7 @@ void Schedule::run(const Attention& op) {
        .writes = {partials, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = cache.n_kv_heads * tiles * n_splits});
+       .most_parts = runs.n_units});
   std::vector<Range> reads = {partials};
   if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
   add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
@@ -273,7 +280,7 @@ void Schedule::run(const Attention& op) {
        .writes = {{op.o, row * 4}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = op.n_heads * parts_of(cache.head_dim, 4 * quads)});
+       .most_parts = runs.n_merge_units});
 }
 
 void Schedule::run(const DeltaInputs& op) {
@@ -285,20 +292,30 @@ void Schedule::run(const GatedDelta& op) {
   require(inputs_ && op.rows == 1 && inputs_->conv.rows == 1 && op.q == inputs_->conv.y,
           "takes one row of a recurrence");
   const CausalConv& conv = inputs_->conv;
-  const DeltaTask delta = {.conv = conv, .prepare = inputs_->prepare, .step = op};
+  const int head_slices = op.dv / 16, team_warps = op.dk / 32;
+  const DeltaTask delta = {
+      .conv = conv,
+      .prepare = inputs_->prepare,
+      .step = op,
+      .slices_each = 0,
+      .more = 0,
+      .team_shift = std::countr_zero(unsigned(std::max(team_warps, 1))),
+      .head_slices_step = division_step(std::max(head_slices, 1)),
+      .key_heads_step = division_step(op.order == HeadOrder::kGrouped ? op.n_v_heads / op.n_k_heads : op.n_k_heads)};
   inputs_.reset();
-  require(conv.n_taps >= 2 && conv.n_taps <= kMegaTaps && op.dk <= 256, "takes 2 to 4 taps and keys of up to 256");
-  require(conv.channels % 4 == 0, "takes convolutions of a multiple of 4 channels");
+  require(conv.n_taps == kMegaTaps && conv.channels % 4 == 0 && conv.accepted.n != nullptr,
+          "takes convolutions of 4 taps");
+  require(std::has_single_bit(unsigned(team_warps)) && op.dk % 32 == 0 && op.dk <= 256 && op.dv % 16 == 0,
+          "takes keys of 32, 64, 128 or 256 and values of a multiple of 16");
   const size_t channels = size_t(conv.channels) * 4, heads = size_t(op.n_v_heads) * 4;
   const Range raw = {conv.x, channels}, history = {conv.history, channels * (conv.n_taps - 1)};
   const Range pending = {conv.pending, channels};
-  const int slices = op.n_v_heads * parts_of(op.dv, 16);
   add({.task = {.kind = TaskKind::kDeltaStep, .delta = delta},
        .reads = {raw, history, pending, {delta.prepare.g, heads}, {delta.prepare.beta, heads}},
        .writes = {{op.S, 1}, {op.delta, 1}, {op.o, size_t(op.n_v_heads) * op.dv * 4}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = slices});
+       .most_parts = op.n_v_heads * head_slices});
   const int parts = parts_of(conv.channels, 4 * kMegaThreads);
   add({.task = {.kind = TaskKind::kDeltaCommit, .delta = delta},
        .reads = {raw},
@@ -436,6 +453,12 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
   plan.tasks.push_back({.kind = TaskKind::kNothing, .embed = {}});
   for (const Node& node : nodes_) plan.tasks.push_back(node.task);
   for (const TaskStep& step : plan.steps) {
+    if (plan.tasks[step.task].kind == TaskKind::kDeltaStep) {
+      DeltaTask& delta = plan.tasks[step.task].delta;
+      const int slices = delta.step.n_v_heads * (delta.step.dv / 16);
+      delta.slices_each = slices / step.n_parts;
+      delta.more = slices % step.n_parts;
+    }
     if (plan.tasks[step.task].kind != TaskKind::kProduct) continue;
     ProductTask& product = plan.tasks[step.task].product;
     product.rows_each = product.op.n_out / step.n_parts;
