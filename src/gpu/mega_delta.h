@@ -111,29 +111,35 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
     f32x4 s[kSliceRows], delta;
     float keys[2][kSliceRows], last[2], a_neg, dt_bias;
     StepChannel q_channel, k_channel, v_channel;
-    if (is_active) {
-      LB_UNROLL
-      for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
-      delta = load<f32x4>(op.delta + at.v_head * op.dv + at.column);
-      LB_UNROLL
-      for (int b = 0; b < 2; ++b) {
-        const float* of_buffer = op.k_pending[b] + at.k_head * op.dk + at.row_lane;
-        LB_UNROLL
-        for (int i = 0; i < kSliceRows; ++i) keys[b][i] = of_buffer[i * kStepRowLanes];
-        last[b] = op.cs_pending[b][at.v_head];
-      }
-      q_channel.read(conv, place.q);
-      k_channel.read(conv, place.k);
-      v_channel.read(conv, place.v);
-      a_neg = p.prepare.a_neg[at.v_head];
-      dt_bias = p.prepare.dt_bias[at.v_head];
-    }
-    const int buffer = buffer_after(op, 0);
-    const bool follows_one = *op.accepted.n == 1 && op.accepted.path[0] == 0;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
-    if (!follows_one)
+    int buffer;
+    bool follows_one, is_folded = false;
+    LB_UNROLL_BY(1)
+    for (;;) {  // all of it is asked for before any of it is looked at
+      if (is_active) {
+        LB_UNROLL
+        for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
+        delta = load<f32x4>(op.delta + at.v_head * op.dv + at.column);
+        LB_UNROLL
+        for (int b = 0; b < 2; ++b) {
+          const float* of_buffer = op.k_pending[b] + at.k_head * op.dk + at.row_lane;
+          LB_UNROLL
+          for (int i = 0; i < kSliceRows; ++i) keys[b][i] = of_buffer[i * kStepRowLanes];
+          last[b] = op.cs_pending[b][at.v_head];
+        }
+        q_channel.read(conv, place.q);
+        k_channel.read(conv, place.k);
+        v_channel.read(conv, place.v);
+        a_neg = p.prepare.a_neg[at.v_head];
+        dt_bias = p.prepare.dt_bias[at.v_head];
+      }
+      buffer = buffer_after(op, 0);
+      follows_one = *op.accepted.n == 1 && op.accepted.path[0] == 0;
+      if (follows_one || is_folded) break;
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
+      is_folded = true;
+    }
     if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(buffer ? last[1] : last[0]);
       LB_UNROLL
@@ -144,8 +150,6 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
         store(state + i * state_step, s[i]);
       }
     } else if (is_active) {
-      LB_UNROLL
-      for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
       LB_UNROLL
       for (int d = 0; d < kOlder; ++d) {
         q_channel.older[d] = load<float>(older + d);

@@ -26,6 +26,11 @@ struct PhaseWait {
 
   LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
 
+  // For a task that needs nothing of other blocks that the one before it has not waited for.
+  LB_DEVICE void has_passed() const {
+    if (is_watcher() && state->times != nullptr) state->times->waited = time_ns();
+  }
+
   LB_DEVICE void operator()() const {
     if (is_watcher()) {
       MegaState& s = *state;

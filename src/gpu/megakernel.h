@@ -18,10 +18,39 @@
 
 namespace lb::gpu {
 
-LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
+// The sampler's first step, of the logits that the block has just made itself.
+LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) {
+  Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
+  work.begin = part * p.rows_each + min(part, p.more);
+  work.end = min(work.begin + p.rows_each + (part < p.more ? 1 : 0), p.sample.op.vocab);
+  adjust(work);
+}
+
+// Greedy, and nobody asks for probabilities: a warp sees to it. The token is on its way before it is written down.
+LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   wait();
-  const bool is_chooser = sample(p.sample, reinterpret_cast<uint64_t*>(pool));
+  if (block_id() != 0 || warp() != 0) return;
+  const Sample& op = p.sample.op;
+  uint64_t best = 0;
+  for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
+  best = warp_largest(best);
+  const bool is_chosen = is_choosable(op, best, lane() == 0);
+  if (is_chosen && lane() == 0) {
+    op.result->token = id_of(best);
+    op.result->problem = SampleProblem::kNone;
+    op.result->n_top = 0;
+  }
+  warp_barrier();
+  next_token(p.next);
+  if (is_chosen && lane() == 0) record(op, *op.options, id_of(best));
+}
+
+LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
   const SampleOptions& options = *p.sample.op.options;
+  if (options.temperature == 0 && options.n_top < 0) return choose_likeliest(p, wait);
+  wait();
+  Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
+  const bool is_chooser = choose(work);
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
   if (!is_chooser) return;
   block_barrier();
@@ -50,6 +79,10 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
       break;
     case TaskKind::kDeltaStep: delta_step(task.delta, part, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
+    case TaskKind::kAdjust:
+      wait.has_passed();
+      adjust_logits(task.sample, part, pool);
+      break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
   }
 }

@@ -165,36 +165,45 @@ LB_DEVICE void record(const Sample& op, const SampleOptions& o, int token) {
   if (o.penalty_window >= 0 && n >= o.penalty_window) op.counts[op.history[n - o.penalty_window]].in_window -= 1;
 }
 
-// Every block of the grid; scratch: kScratch in shared memory. Whether the token was chosen by this block, whose first
-// thread has written it.
-LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
-  const Sample& op = p.op;
-  Work work{op,
-            *p.grid,
-            p.x,
-            *op.options,
-            int(long(op.vocab) * block_id() / n_blocks()),
-            int(long(op.vocab) * (block_id() + 1) / n_blocks()),
-            0,
-            scratch};
+LB_DEVICE int n_top_of(const Work& work) { return min(min(work.options.n_top, work.op.vocab), kMaxTopLogprobs); }
+
+LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
+  return {p.op,
+          *p.grid,
+          p.x,
+          *p.op.options,
+          int(long(p.op.vocab) * block_id() / n_blocks()),
+          int(long(p.op.vocab) * (block_id() + 1) / n_blocks()),
+          0,
+          scratch};
+}
+
+// The first step, of the block's piece. All blocks are done with it before any goes on.
+LB_DEVICE void adjust(const Work& work) {
+  adjust(work, work.options.temperature == 0, work.options.n_top >= 0);
+  clear_turn(work.grid, 0);
+  if (block_id() == 0 && thread_id() == 0) work.grid.n_gathered = 0;
+}
+
+// Whether there is a first in order; by one thread, the reason otherwise.
+LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
+  if (best != kNotFiniteKey && value_of(best) != -__builtin_inff()) return true;
+  if (is_writer) {
+    op.result->token = 0;
+    op.result->problem = best == kNotFiniteKey ? SampleProblem::kNotFinite : SampleProblem::kAllForbidden;
+  }
+  return false;
+}
+
+// The other steps. Whether the token was chosen by this block, whose first thread has written it.
+LB_DEVICE bool choose(Work& work) {
+  const Sample& op = work.op;
   const bool is_greedy = work.options.temperature == 0;
-  const int n_top = min(min(work.options.n_top, op.vocab), kMaxTopLogprobs);
+  const int n_top = n_top_of(work);
   const bool with_logprobs = n_top >= 0;
   const uint64_t uniform_number = uniform(work.options.seed, op.state->draws);
-  const bool is_writer = block_id() == 0 && thread_id() == 0;
-
-  adjust(work, is_greedy, with_logprobs);
-  clear_turn(work.grid, 0);
-  if (is_writer) work.grid.n_gathered = 0;
-  grid_barrier(&work.grid.barrier);
   const uint64_t best = work.largest(SampleRow::kBest);
-  if (best == kNotFiniteKey || value_of(best) == -__builtin_inff()) {
-    if (is_writer) {
-      op.result->token = 0;
-      op.result->problem = best == kNotFiniteKey ? SampleProblem::kNotFinite : SampleProblem::kAllForbidden;
-    }
-    return block_id() == 0;
-  }
+  if (!is_choosable(op, best, block_id() == 0 && thread_id() == 0)) return block_id() == 0;
 
   const Piece piece{work.x, value_of(best), work.begin, work.end};
   Filters filters;
@@ -226,6 +235,14 @@ LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
     record(op, work.options, token);
   }
   return token >= 0;
+}
+
+// Every block of the grid; scratch: kScratch in shared memory.
+LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
+  Work work = work_of(p, scratch);
+  adjust(work);
+  grid_barrier(&work.grid.barrier);
+  return choose(work);
 }
 
 }  // namespace lb::gpu

@@ -40,6 +40,7 @@ enum class TaskKind : uint32_t {
   kAttentionMerge,
   kDeltaStep,
   kDeltaCommit,
+  kAdjust,  // of the logits that the same block has made in the same phase
   kSample,
 };
 
@@ -102,9 +103,11 @@ struct DeltaTask {
   uint32_t key_heads_step;
 };
 
+// kAdjust: the sampler's first step; part i has rows_each candidates, and one more while i < more. kSample: the others.
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
+  int rows_each, more;
 };
 
 struct Task {

@@ -105,6 +105,7 @@ const char* name_of(TaskKind kind) {
     case TaskKind::kAttentionMerge: return "attention_merge";
     case TaskKind::kDeltaStep: return "delta_step";
     case TaskKind::kDeltaCommit: return "delta_commit";
+    case TaskKind::kAdjust: return "adjust";
     case TaskKind::kSample: return "sample";
   }
   return "?";
@@ -425,24 +426,38 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   require(plan.n_slots > 1, "needs room for two slots of the weights in shared memory");
 }
 
-MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next) {
+MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next) {
+  const Sample& sample = on_grid.op;
   const int n_blocks = target_.n_sms;
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
   int last = 0;
   for (const Node& node : nodes_) last = std::max(last, node.phase);
-  nodes_.push_back({.task = {.kind = TaskKind::kSample, .sample = {sample, next}},
-                    .reads = {},
-                    .writes = {},
-                    .bytes = 1,
-                    .least_parts = n_blocks,
-                    .most_parts = n_blocks,
-                    .phase = last + 1});
   MegaPlan plan = {};
   plan.n_phases = last + 2;
   std::vector<std::vector<TaskStep>> lists = assign(n_blocks);
-  // The sampler is every block's, whatever its share.
-  for (int b = 0; b < n_blocks; ++b)
-    lists[b].back() = {uint16_t(nodes_.size()), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)};
+  // The sampler is every block's: first of the logits that it has made, then of all.
+  const auto makes_logits = [&](const TaskStep& step) {
+    if (step.task == 0) return false;
+    const Task& task = nodes_[step.task - 1].task;
+    return task.kind == TaskKind::kProduct && task.product.op.y == sample.logits;
+  };
+  const auto head = std::ranges::find_if(lists[0], makes_logits);
+  LB_ASSERT(head != lists[0].end() && head->phase == last);
+  const uint16_t n_parts = head->n_parts, adjust = uint16_t(nodes_.size() + 1);
+  for (const TaskKind kind : {TaskKind::kAdjust, TaskKind::kSample})
+    nodes_.push_back({.task = {.kind = kind, .sample = {on_grid, next, sample.vocab / n_parts, sample.vocab % n_parts}},
+                      .reads = {},
+                      .writes = {},
+                      .bytes = 1,
+                      .least_parts = n_blocks,
+                      .most_parts = n_blocks,
+                      .phase = last});
+  for (int b = 0; b < n_blocks; ++b) {
+    const auto own = std::ranges::find_if(lists[b], makes_logits);
+    const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing
+    lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
+    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
+  }
   size_t n_steps = 0;
   for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
   require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
