@@ -93,6 +93,33 @@ LB_APART void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path
   write_state(op, place.at, place.at.row_lane, s);
 }
 
+// What a row needs that was there before its projections, of a thread.
+struct BeforeRow {
+  f32x4 s[kSliceRows], delta;
+  float keys[2][kSliceRows], last[2], a_neg, dt_bias;
+  StepChannel q, k, v;
+
+  LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step) {
+    const GatedDelta& op = p.step;
+    const Place& at = place.at;
+    LB_UNROLL
+    for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
+    delta = load<f32x4>(op.delta + at.v_head * op.dv + at.column);
+    LB_UNROLL
+    for (int b = 0; b < 2; ++b) {
+      const float* of_buffer = op.k_pending[b] + at.k_head * op.dk + at.row_lane;
+      LB_UNROLL
+      for (int i = 0; i < kSliceRows; ++i) keys[b][i] = of_buffer[i * kStepRowLanes];
+      last[b] = op.cs_pending[b][at.v_head];
+    }
+    q.read(p.conv, place.q);
+    k.read(p.conv, place.k);
+    v.read(p.conv, place.v);
+    a_neg = p.prepare.a_neg[at.v_head];
+    dt_bias = p.prepare.dt_bias[at.v_head];
+  }
+};
+
 template <class Wait>
 LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
   const GatedDelta& op = p.step;
@@ -108,31 +135,14 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
     const Place& at = place.at;
     float* state = op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
     const int state_step = kStepRowLanes * op.dv;
-    f32x4 s[kSliceRows], delta;
-    float keys[2][kSliceRows], last[2], a_neg, dt_bias;
-    StepChannel q_channel, k_channel, v_channel;
+    BeforeRow before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
     int buffer;
     bool follows_one, is_folded = false;
     LB_UNROLL_BY(1)
     for (;;) {  // all of it is asked for before any of it is looked at
-      if (is_active) {
-        LB_UNROLL
-        for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
-        delta = load<f32x4>(op.delta + at.v_head * op.dv + at.column);
-        LB_UNROLL
-        for (int b = 0; b < 2; ++b) {
-          const float* of_buffer = op.k_pending[b] + at.k_head * op.dk + at.row_lane;
-          LB_UNROLL
-          for (int i = 0; i < kSliceRows; ++i) keys[b][i] = of_buffer[i * kStepRowLanes];
-          last[b] = op.cs_pending[b][at.v_head];
-        }
-        q_channel.read(conv, place.q);
-        k_channel.read(conv, place.k);
-        v_channel.read(conv, place.v);
-        a_neg = p.prepare.a_neg[at.v_head];
-        dt_bias = p.prepare.dt_bias[at.v_head];
-      }
+      before = {};
+      if (is_active) before.read(p, place, state, state_step);
       buffer = buffer_after(op, 0);
       follows_one = *op.accepted.n == 1 && op.accepted.path[0] == 0;
       if (follows_one || is_folded) break;
@@ -141,20 +151,20 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
       is_folded = true;
     }
     if (is_active && follows_one) {  // what fold_path does for one row
-      const float decay = exp_nonpositive(buffer ? last[1] : last[0]);
+      const float decay = exp_nonpositive(buffer ? before.last[1] : before.last[0]);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
-        const float key = buffer ? keys[1][i] : keys[0][i];
+        const float key = buffer ? before.keys[1][i] : before.keys[0][i];
         LB_UNROLL
-        for (int c = 0; c < 4; ++c) s[i][c] = fma(key, delta[c], s[i][c] * decay);
-        store(state + i * state_step, s[i]);
+        for (int c = 0; c < 4; ++c) before.s[i][c] = fma(key, before.delta[c], before.s[i][c] * decay);
+        store(state + i * state_step, before.s[i]);
       }
     } else if (is_active) {
       LB_UNROLL
       for (int d = 0; d < kOlder; ++d) {
-        q_channel.older[d] = load<float>(older + d);
-        k_channel.older[d] = load<float>(older + kOlder + d);
-        v_channel.older[d] = load<float>(older + 2 * kOlder + d);
+        before.q.older[d] = load<float>(older + d);
+        before.k.older[d] = load<float>(older + kOlder + d);
+        before.v.older[d] = load<float>(older + 2 * kOlder + d);
       }
     }
     if (first == begin) wait();
@@ -165,8 +175,8 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
       const float q_in = conv.x[place.q], k_in = conv.x[place.k], v_in = conv.x[place.v];
       g = p.prepare.g[at.v_head];
       beta = p.prepare.beta[at.v_head];
-      const float q = q_channel.convolved(q_in);
-      k = k_channel.convolved(k_in);
+      const float q = before.q.convolved(q_in);
+      k = before.k.convolved(k_in);
       float products[8] = {};  // S^T k of four columns, S^T q of the same
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -174,8 +184,8 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
         const float key = shuffle(k, from), query = shuffle(q, from);
         LB_UNROLL
         for (int c = 0; c < 4; ++c) {
-          products[c] = fma(key, s[i][c], products[c]);
-          products[4 + c] = fma(query, s[i][c], products[4 + c]);
+          products[c] = fma(key, before.s[i][c], products[c]);
+          products[4 + c] = fma(query, before.s[i][c], products[4 + c]);
         }
       }
       sum_apart(products);
@@ -185,9 +195,9 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
       const int value = lane() / kStepLanes;  // the one that this lane has the sum of
       store(own + value / 4 * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[0]);
       if (lane() % 8 == 0) store(own + 2 * kStepColumns + lane() / 8, length);
-      g = log_decay(g, a_neg, dt_bias);
+      g = log_decay(g, before.a_neg, before.dt_bias);
       beta = sigmoid(beta);
-      v = v_channel.convolved(v_in);
+      v = before.v.convolved(v_in);
     }
     block_barrier();
     if (is_active && (place.row < 32 || at.first_column == 0)) {
