@@ -12,7 +12,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kUnitsUnderWay = 3;  // of about 9 KB: a third more than bandwidth times latency
+inline constexpr int kUnitsUnderWay = 6;  // of about 4 KB: a third more than bandwidth times latency
 
 // Where plane `plane` of a unit begins. What is copied begins and ends at multiples of 16.
 LB_DEVICE int plane_at(const StreamStep& step, int plane) {

@@ -20,10 +20,10 @@
 
 namespace lb::gpu {
 
-inline constexpr int kMegaThreads = 512;
-inline constexpr int kMegaHelpers = 32;   // besides them, who bring weights
-inline constexpr int kMegaMostSlots = 8;  // of the weights' ring
-inline constexpr int kSlotUnits = 4;      // of a slot: rows that a team has at once
+inline constexpr int kMegaThreads = 256;
+inline constexpr int kMegaHelpers = 32;    // besides them, who bring weights
+inline constexpr int kMegaMostSlots = 12;  // of the weights' ring
+inline constexpr int kSlotUnits = 4;       // of a slot: rows that a team has at once
 
 // Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
