@@ -265,6 +265,10 @@ void Machine::wait_at(State state, Place place) {
 
 void Machine::arrive_at_block(Place place, int n_awaited) {
   Block& block = *current->block;
+  if (current->id >= n_awaited) {
+    fail("comes to %s (%s:%d), but helps the others: block_barrier is for the first %d threads", place.word,
+         file(place), line(place), n_awaited);
+  }
   progressed_ = true;
   if (block.n_live < n_awaited) {
     fail("waits at %s (%s:%d), but %d threads of the block have ended: all must come", place.word, file(place),

@@ -102,6 +102,20 @@ def test_shared_memory(sim: SimPack, seed: int) -> None:
     assert (entry.max_threads, entry.min_blocks, entry.static_shared_bytes) == (256, 1, 1024)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stages", (1, 2, 7))
+def test_helpers(sim: SimPack, stages: int, seed: int) -> None:
+    """The last warp brings what the others sum, and comes to none of their barriers."""
+    given = np.zeros(stages * 64 + 4, np.float32)
+    given = given[-given.ctypes.data % 16 // 4 :][: stages * 64].reshape(stages, 64)
+    given[:] = np.random.default_rng(stages).integers(-50, 50, (stages, 64))
+    out, want = np.full(65, np.nan, np.float32), np.zeros(64, np.float32)
+    assert sim.run("helped_kernel", row(96, 1, 512, seed), given, out, n=stages) == ""
+    for stage in given:
+        want = (want + stage)[::-1]
+    assert (out[:64] == want).all() and out[64] == 64
+
+
 @pytest.mark.parametrize("stages", (1, 2, 3, 10))
 def test_asynchronous_copies(sim: SimPack, stages: int) -> None:
     given = np.random.default_rng(stages).integers(-50, 50, (stages, 128)).astype(np.float32)
