@@ -87,11 +87,11 @@ LB_DEVICE void write_state(const GatedDelta& p, const Place& at, int first_row, 
   }
 }
 
-// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of four rows are under way at
+// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of kBatch rows are under way at
 // once.
+template <int kBatch = 4>
 LB_DEVICE void fold_path(const GatedDelta& p, const Place& at, const Fold& fold, const Path* path, int first_row,
                          f32x4 (&s)[kSliceRows]) {
-  constexpr int kBatch = 4;
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
     LB_UNROLL

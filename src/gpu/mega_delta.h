@@ -89,7 +89,7 @@ LB_APART void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path
   if (n == 0 || !is_active) return;
   f32x4 s[kSliceRows];
   read_state(op, place.at, place.at.row_lane, s);
-  fold_path(op, place.at, fold, path, place.at.row_lane, s);
+  fold_path<1>(op, place.at, fold, path, place.at.row_lane, s);
   write_state(op, place.at, place.at.row_lane, s);
 }
 

@@ -54,6 +54,25 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
     assert how.startswith("megakernel_plain_kernel")
 
 
+@pytest.mark.parametrize("n_prompt", [15, 33, 79])
+def test_context(pack: _engine.gpu.Pack, write: Write, n_prompt: int) -> None:
+    """Splits of the context of one tile and of several, across a page, the row's own slot within any of them."""
+    path, prompt = write(SHAPES["qwen35"]), [7 * i % 61 for i in range(n_prompt)]
+    ids, logits = [], []
+    for engine in (open_engine(path), open_engine(path, pack=pack, decode_path="megakernel")):
+        session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
+        tokens = list(prompt)
+        sampler.set_prompt(np.array(tokens, np.int32))
+        for _ in range(4):
+            session.sync(np.array(tokens, np.int32))
+            tokens.append(session.sample(sampler))
+        session.sync(np.array(tokens, np.int32))
+        ids.append(tokens)
+        logits.append(session.logits())
+    assert ids[0] == ids[1]
+    assert largest_difference(logits[1], logits[0]) < tolerance("logits", "f32_device")
+
+
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
 def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
     """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
