@@ -84,7 +84,7 @@ struct Block {
   SharedMemory shared;
   int n_live, n_arrived;
   int n_helpers;  // its last threads, which block_barrier() does not wait for
-  Place place;  // of the threads that have arrived at a barrier
+  Place place;    // of the threads that have arrived at a barrier
   int first_thread;
   std::vector<Transfers> transfers;
 };

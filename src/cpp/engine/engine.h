@@ -24,7 +24,7 @@ struct EngineOptions {
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
   DType kv = DType::kF16;
-  int prefill_chunk = 0;  // rows of a prompt computed at once; 0: as many as suit the place
+  int prefill_chunk = 0;                // rows of a prompt computed at once; 0: as many as suit the place
   DecodePath path = DecodePath::kAuto;  // auto: what is faster on the target; the CPU has neither
 };
 
