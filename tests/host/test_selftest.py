@@ -28,6 +28,7 @@ OPS = (
     "rms_norm_rounded",
     "gated_rms_norm_rounded",
     "swiglu_rounded",
+    "megakernel",
     "rope",
     "rope_table",
     "causal_conv",
