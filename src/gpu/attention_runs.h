@@ -1,6 +1,6 @@
 // Attention of one row of queries, with what AttentionPrepare does, in two tasks.
 //
-// The first: a block has a split of the context for up to 8 queries of a KV head. It makes the queries itself, and the
+// The first: a block has a split of the context for up to 6 queries of a KV head. It makes the queries itself, and the
 // row's own K and V where its split ends with it. Tiles of 16 slots of K and V come to shared memory, the first before
 // the projections are there: a warp has the scores of a slot, then 64 columns of o for some queries. Queries are
 // rounded to the cache's type, as for the kernels on matrix units; sums are fp32. The second: the splits become one
@@ -26,24 +26,24 @@ LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
 template <class T>
 struct RunMemory {
   T *k, *v;       // [2, kRunTile, head_dim] each
-  T* queries;     // [kRunQueries, head_dim]
+  T* queries;     // [kRunRows, head_dim]
   float* heads;   // [kRunQueries + 2, head_dim]: where warps make them
-  float* scores;  // [kRunQueries, kRunTile]
+  float* scores;  // [kRunRows, kRunTile]
 
   LB_DEVICE RunMemory(void* pool, int dim)
       : k(static_cast<T*>(pool)),
         v(k + 2 * kRunTile * dim),
         queries(v + 2 * kRunTile * dim),
-        heads(reinterpret_cast<float*>(queries + kRunQueries * dim)),
+        heads(reinterpret_cast<float*>(queries + kRunRows * dim)),
         scores(heads + (kRunQueries + 2) * dim) {}
 };
 
 // Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
 template <class T>
 LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end, int half, const RunMemory<T>& memory) {
-  const int dim = cache.head_dim, s = warp();
-  static_assert(kRunTile * 32 == kMegaThreads, "a warp a slot");
-  if (s < end - begin) {
+  const int dim = cache.head_dim;
+  LB_UNROLL_BY(1)
+  for (int s = warp(); s < end - begin; s += n_warps()) {
     const long from = slot_row(cache, begin + s, kv_head) * dim;
     const int to = (half * kRunTile + s) * dim;
     LB_UNROLL_BY(1)
@@ -105,25 +105,28 @@ struct RunHead {
   }
 };
 
-// scores[query][slot of the tile], a warp a slot: a lane has pairs of columns, 64 apart, of four queries at a time.
+// scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart, of four queries at a
+// time.
 template <class T>
 LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
-  if (warp() >= n) return;
   LB_UNROLL_BY(1)
-  for (int first = 0; first < n_queries; first += 4) {
-    float sums[4] = {};
-    const T *key_at = k + warp() * dim + 2 * lane(), *query_at = memory.queries + first * dim + 2 * lane();
-    LB_UNROLL_BY(2)
-    for (int i = 0; i < dim; i += 64) {
-      const Vec<T, 2> key = load<Vec<T, 2>>(key_at + i);
-      LB_UNROLL
-      for (int g = 0; g < 4; ++g) {
-        const Vec<T, 2> query = load<Vec<T, 2>>(query_at + g * dim + i);
-        sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
+  for (int s = warp(); s < n; s += n_warps()) {
+    LB_UNROLL_BY(1)
+    for (int first = 0; first < n_queries; first += 4) {
+      float sums[4] = {};
+      const T *key_at = k + s * dim + 2 * lane(), *query_at = memory.queries + first * dim + 2 * lane();
+      LB_UNROLL_BY(2)
+      for (int i = 0; i < dim; i += 64) {
+        const Vec<T, 2> key = load<Vec<T, 2>>(key_at + i);
+        LB_UNROLL
+        for (int g = 0; g < 4; ++g) {
+          const Vec<T, 2> query = load<Vec<T, 2>>(query_at + g * dim + i);
+          sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
+        }
       }
+      const float sum = sum_each(sums);
+      if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + s, sum);
     }
-    const float sum = sum_each(sums);
-    if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + warp(), sum);
   }
 }
 
@@ -164,8 +167,8 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     const int which = i >> p.splits_shift, begin = (i - (which << p.splits_shift)) * each;
     const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kRunTile - 1, 0) / kRunTile;
     const int kv_head = quotient(which, p.query_tiles_step),
-              first_query = (which - kv_head * p.query_tiles) * kRunQueries;
-    const int n_queries = min(p.group - first_query, kRunQueries), first_head = kv_head * p.group + first_query;
+              first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
+    const int n_queries = min(p.group - first_query, p.tile_queries), first_head = kv_head * p.group + first_query;
     const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
     bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
     const int of_kind = warp() - n_queries;

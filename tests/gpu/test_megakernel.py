@@ -23,6 +23,20 @@ SHAPES = {
     "qwen3": Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=4, head_dim=64),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
 }
+# Eight queries a KV head, in two tiles; three value heads a key head; heads as large as any.
+WIDE = Shape(
+    "qwen35",
+    n_layers=2,
+    recurrent=(True, False),
+    hidden=256,
+    ffn=256,
+    n_heads=8,
+    n_kv_heads=1,
+    head_dim=256,
+    n_k_heads=2,
+    n_v_heads=6,
+    d_state=128,
+)
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
 
 Write = Callable[[Shape], Path]
@@ -54,10 +68,12 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
     assert how.startswith("megakernel_plain_kernel")
 
 
-@pytest.mark.parametrize("n_prompt", [15, 33, 79])
-def test_context(pack: _engine.gpu.Pack, write: Write, n_prompt: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "n_prompt"), [(SHAPES["qwen35"], 15), (SHAPES["qwen35"], 33), (SHAPES["qwen35"], 79), (WIDE, 37)]
+)
+def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int) -> None:
     """Splits of the context of one tile and of several, across a page, the row's own slot within any of them."""
-    path, prompt = write(SHAPES["qwen35"]), [7 * i % 61 for i in range(n_prompt)]
+    path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
     ids, logits = [], []
     for engine in (open_engine(path), open_engine(path, pack=pack, decode_path="megakernel")):
         session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])

@@ -211,7 +211,7 @@ def test_cases_are_finite_odd_sized_and_have_a_limit() -> None:
     for case in made:
         y = np.asarray(case.expected())
         assert case.op == "convert" or np.isfinite(y).all(), case.label
-    for op in set(OPS) - {"convert", "read_memory"}:  # bytes of 4099 values; whole 16 bytes
+    for op in set(OPS) - {"convert", "read_memory", "megakernel"}:  # bytes of 4099 values; whole 16 bytes; an odd n_out
         sizes = [
             n for case in made if case.op == op for a in case.arguments if isinstance(a, np.ndarray) for n in a.shape
         ]

@@ -29,7 +29,8 @@ inline constexpr int kSlotUnits = 4;       // of a slot: rows that a team has at
 // queries of one KV head.
 inline constexpr int kMaxRunDim = 256;  // head_dim
 inline constexpr int kMaxRunSplits = 128, kLeastRunSlots = 8;
-inline constexpr int kRunTile = kMegaThreads / 32, kRunQueries = 8;
+inline constexpr int kRunTile = 16, kRunQueries = 6, kRunRows = 8;  // queries are scored in fours
+static_assert(kRunQueries + 2 <= kMegaThreads / 32, "a warp makes a query, K or V");
 
 enum class TaskKind : uint32_t {
   kNothing,  // a block without work in a phase
@@ -82,8 +83,8 @@ LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * st
 struct RunsTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
-  int group, query_tiles;  // queries of a KV head, and tiles of them
-  int splits_shift;        // there are 2^splits_shift splits
+  int group, query_tiles, tile_queries;  // queries of a KV head, tiles of them, and what all but the last have
+  int splits_shift;                      // there are 2^splits_shift splits
   int n_units, n_merge_units, head_units;
   int quads_shift;
   uint32_t query_tiles_step, chunks_step, head_units_step;  // chunks: of 64 columns
@@ -161,8 +162,8 @@ inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;
 inline constexpr int kMegaPoolAt = kMegaSumsAt + 256 * (kMegaThreads / 32) * 4;
 LB_FN constexpr size_t product_pool_bytes(int n_in) { return size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
-  return size_t(4 * kRunTile + kRunQueries) * dim * value_bytes +
-         (size_t(kRunQueries + 2) * dim + kRunQueries * kRunTile) * 4;
+  return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +
+         (size_t(kRunQueries + 2) * dim + kRunRows * kRunTile) * 4;
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;

@@ -249,6 +249,7 @@ void Schedule::run(const Attention& op) {
                    .op = op,
                    .group = group,
                    .query_tiles = tiles,
+                   .tile_queries = parts_of(group, tiles),
                    .splits_shift = std::countr_zero(unsigned(n_splits)),
                    .n_units = cache.n_kv_heads * tiles * n_splits,
                    .n_merge_units = op.n_heads * head_units,
