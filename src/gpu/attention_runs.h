@@ -170,9 +170,10 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
               first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
     const int n_queries = min(p.group - first_query, p.tile_queries), first_head = kv_head * p.group + first_query;
     const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
-    bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
     const int of_kind = warp() - n_queries;
     const RunHead head(p.prepare, of_kind, first_head + warp(), kv_head);
+    const long own_at = slot_row(cache, n_past, kv_head) * dim;
+    bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
     if (i == part) wait();
 
     if (n_tiles > 0 && of_kind < (has_own ? 2 : 0)) {
@@ -182,7 +183,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       const bool is_query = of_kind < 0;
       const float scale = is_query ? op.scale * kLog2E : 1.0f;
       T* to = is_query ? memory.queries + warp() * dim : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * dim;
-      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + slot_row(cache, n_past, kv_head) * dim;
+      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + own_at;
       LB_UNROLL_BY(1)
       for (int c = lane(); c < dim; c += 32) {
         const T rounded = stored_as(load<float>(made + c) * scale, T{});
