@@ -5,73 +5,132 @@
 #include "launch/megakernel_shape.h"
 #include "round_run.h"
 #include "vec_formats.h"
+#include "warp_sums.h"
 #include "weight_stream.h"
 
 namespace lb::gpu {
 
-// The norm weights that a thread needs first: they come from memory, what they meet from L2.
-LB_DEVICE f32x4 first_weights(const ProductTask& p) {
-  f32x4 w = {};
-  if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
-  if (p.from == XFrom::kGatedRms && 4 * lane() < p.op.n_in / p.heads) w = load_cached<f32x4>(p.w + 4 * lane());
-  return w;
+inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
+
+// What a thread needs of what was there two phases ago, asked for before the wait: norm weights, which come from memory,
+// and gates.
+struct BeforeX {
+  f32x4 w = {}, gates[kHeadsAtOnce] = {};
+
+  LB_DEVICE explicit BeforeX(const ProductTask& p) {
+    if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
+    if (p.from == XFrom::kGatedRms && 4 * lane() < p.head_dim) {
+      w = load_cached<f32x4>(p.w + 4 * lane());
+      LB_UNROLL
+      for (int k = 0; k < kHeadsAtOnce; ++k) {
+        const int head = warp() + k * n_warps();
+        if (head < p.heads) gates[k] = load<f32x4>(p.b + head * p.head_dim + 4 * lane());
+      }
+    }
+  }
+};
+
+LB_DEVICE float add_squares(float sum, const f32x4& v) {
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) sum += v[j] * v[j];
+  return sum;
+}
+LB_DEVICE f32x4 gated(const f32x4& v, float scale, const f32x4& w, const f32x4& gate) {
+  f32x4 y;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) y[j] = v[j] * scale * w[j] * silu(gate[j]);
+  return y;
+}
+
+LB_DEVICE void stage_norm(const ProductTask& p, const BeforeX& before, float* x, float* scratch) {
+  const int n = p.op.n_in, mine = 4 * thread_id(), step = 4 * n_threads();
+  f32x4 first = {};
+  if (mine < n) first = load<f32x4>(p.a + mine);
+  float sum = add_squares(0, first);
+  LB_UNROLL_BY(1)
+  for (int i = mine + step; i < n; i += step) sum = add_squares(sum, load<f32x4>(p.a + i));
+  sum = warp_sum(sum);
+  if (lane() == 0) scratch[warp()] = sum;
+  block_barrier();
+  const float scale = rsqrt_fast(warp_sum(lane() < n_warps() ? scratch[lane()] : 0.0f) / float(n) + p.eps);
+  LB_UNROLL_BY(1)
+  for (int i = mine; i < n; i += step) {
+    f32x4 v = i == mine ? first : load<f32x4>(p.a + i);
+    const f32x4 w = i == mine ? before.w : load_cached<f32x4>(p.w + i);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) v[j] = v[j] * scale * w[j];
+    store(x + i, v);
+  }
+}
+
+LB_DEVICE void stage_gated(const ProductTask& p, const BeforeX& before, float* x) {
+  const int dim = p.head_dim, mine = 4 * lane();
+  LB_UNROLL_BY(1)
+  for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
+    f32x4 v[kHeadsAtOnce] = {};
+    float sums[kHeadsAtOnce];
+    LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k) {
+      const int head = first + k * n_warps();
+      if (head < p.heads && mine < dim) v[k] = load<f32x4>(p.a + head * dim + mine);
+    }
+    LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k) {
+      const int head = first + k * n_warps();
+      sums[k] = add_squares(0, v[k]);
+      LB_UNROLL_BY(1)
+      for (int i = mine + 128; i < dim && head < p.heads; i += 128)
+        sums[k] = add_squares(sums[k], load<f32x4>(p.a + head * dim + i));
+      sums[k] = warp_sum(sums[k]);
+    }
+    LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k) {
+      const int head = first + k * n_warps();
+      const float* gates = p.b + head * dim;
+      const float scale = rsqrt_fast(sums[k] / float(dim) + p.eps);
+      if (head >= p.heads || mine >= dim) continue;
+      store(x + head * dim + mine,
+            gated(v[k], scale, before.w, first == warp() ? before.gates[k] : load<f32x4>(gates + mine)));
+      LB_UNROLL_BY(1)
+      for (int i = mine + 128; i < dim; i += 128)
+        store(x + head * dim + i, gated(load<f32x4>(p.a + head * dim + i), scale, load_cached<f32x4>(p.w + i),
+                                        load<f32x4>(gates + i)));
+    }
+  }
+}
+
+// As it is, or silu(a) * b: reads of four rounds at once.
+LB_DEVICE void stage_values(const ProductTask& p, float* x) {
+  constexpr int kAtOnce = 4;
+  const int n = p.op.n_in, step = 4 * n_threads();
+  const bool is_gated = p.from == XFrom::kSwiGlu;
+  const float* from = is_gated ? p.a : p.op.x;
+  LB_UNROLL_BY(1)
+  for (int first = 4 * thread_id(); first < n; first += kAtOnce * step) {
+    f32x4 v[kAtOnce], up[kAtOnce];
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int at = min(first + k * step, n - 4);
+      v[k] = load<f32x4>(from + at);
+      if (is_gated) up[k] = load<f32x4>(p.b + at);
+    }
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * step >= n) continue;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j)
+        if (is_gated) v[k][j] = silu(v[k][j]) * up[k][j];
+      store(x + first + k * step, v[k]);
+    }
+  }
 }
 
 // x as fp32, in shared memory. Ends with a barrier.
-LB_DEVICE void stage_x(const ProductTask& p, const f32x4& first_w, float* x, float* scratch) {
-  const int n = p.op.n_in;
-  if (p.from == XFrom::kRms) {
-    const int mine = 4 * thread_id();
-    float sum = 0;
-    LB_UNROLL_BY(1)
-    for (int i = mine; i < n; i += 4 * n_threads()) {
-      const f32x4 v = load<f32x4>(p.a + i);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) sum += v[j] * v[j];
-    }
-    const float scale = rsqrt_fast(block_sum(sum, scratch) / float(n) + p.eps);
-    LB_UNROLL_BY(1)
-    for (int i = mine; i < n; i += 4 * n_threads()) {
-      f32x4 v = load<f32x4>(p.a + i);
-      const f32x4 w = i == mine ? first_w : load_cached<f32x4>(p.w + i);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) v[j] = v[j] * scale * w[j];
-      store(x + i, v);
-    }
-  } else if (p.from == XFrom::kGatedRms) {
-    const int dim = n / p.heads;
-    LB_UNROLL_BY(1)
-    for (int head = warp(); head < p.heads; head += n_warps()) {
-      const float* o = p.a + head * dim;
-      float sum = 0;
-      LB_UNROLL_BY(1)
-      for (int i = 4 * lane(); i < dim; i += 128) {
-        const f32x4 v = load<f32x4>(o + i);
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) sum += v[j] * v[j];
-      }
-      const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
-      LB_UNROLL_BY(1)
-      for (int i = 4 * lane(); i < dim; i += 128) {
-        f32x4 v = load<f32x4>(o + i);
-        const f32x4 w = i == 4 * lane() ? first_w : load_cached<f32x4>(p.w + i), z = load<f32x4>(p.b + head * dim + i);
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) v[j] = v[j] * scale * w[j] * silu(z[j]);
-        store(x + head * dim + i, v);
-      }
-    }
-  } else {
-    const float* from = p.from == XFrom::kPlain ? p.op.x : p.a;
-    LB_UNROLL_BY(1)
-    for (int i = 4 * thread_id(); i < n; i += 4 * n_threads()) {
-      f32x4 v = load<f32x4>(from + i);
-      if (p.from == XFrom::kSwiGlu) {
-        const f32x4 up = load<f32x4>(p.b + i);
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) v[j] = silu(v[j]) * up[j];
-      }
-      store(x + i, v);
-    }
+LB_APART void stage_x(const ProductTask& p, BeforeX before, float* x, float* scratch) {
+  switch (p.from) {
+    case XFrom::kRms: stage_norm(p, before, x, scratch); break;
+    case XFrom::kGatedRms: stage_gated(p, before, x); break;
+    default: stage_values(p, x);
   }
   block_barrier();
 }
@@ -94,48 +153,51 @@ LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that 
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
-inline constexpr int kPassRows = 256;  // of a block whose sums wait in shared memory at a time
-
-// How a block's threads share rows.
-struct Teams {
-  int row_threads, n_teams;
-  int team, column;  // of this thread; team n_teams: none, for those that are left over
-};
-
-// A thread's piece in each plane of a unit, from the start of dynamic shared memory and the unit's place in it.
+// Where a thread's rows of a batch are in each plane, from the batch's begin in the ring of weights on.
 template <class Format>
 struct RingRows {
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
-  int at[kPlanes];
+  static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
+  int ring_at, ring_bytes;
+  int at[kRows][kPlanes];
 
-  LB_DEVICE RingRows(const StreamStep& step, int n_in, const Teams& teams) {
-    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, 0, n_in);
+  LB_DEVICE RingRows(const WeightStream& stream, const StreamStep& step, const ProductTask& p, int team)
+      : ring_at(stream.ring_at), ring_bytes(stream.ring_bytes) {
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, 0, p.op.n_in);
+    const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), in_chunk = (1 << p.chunk_shift) - 1;
     LB_UNROLL
-    for (int i = 0; i < kPlanes; ++i) {
-      at[i] = plane_at(step, i) + skew(step, i) + teams.team * int(layout.row_bytes[i]);
+    for (int i = 0; i < kRows; ++i) {
+      const int row = min(i, p.batch_rows - 1);
+      LB_UNROLL
+      for (int k = 0; k < kPlanes; ++k)
+        at[i][k] = (row >> p.chunk_shift) * chunk_bytes + 16 * int(step.at[k]) + int(step.skew[k]) +
+                   ((row & in_chunk) * p.n_teams + team) * int(layout.row_bytes[k]);
     }
   }
 
-  LB_DEVICE typename Format::Piece read(int unit_at, int piece) const {
+  LB_DEVICE typename Format::Piece read(int batch_at, int row, int piece) const {
     typename Format::Piece result;
-    read_entries<0>(result, unit_at, piece);
+    read_entries<0>(result, batch_at, at[row], piece);
     return result;
   }
 
  private:
   template <int kPlane, class Entry>
-  LB_DEVICE void read_entry(Entry& entry, int unit_at, int piece) const {
+  LB_DEVICE void read_entry(Entry& entry, int batch_at, const int (&in_batch)[kPlanes], int piece) const {
     constexpr int kSharers = piece_sharers<Format::kType, Format::kValues, Entry>(kPlane);
-    entry = load<Entry>(dynamic_shared<unsigned char>() + unit_at + at[kPlane] + piece / kSharers * int(sizeof(Entry)));
+    int from = batch_at + in_batch[kPlane] + piece / kSharers * int(sizeof(Entry));
+    if (from >= ring_bytes) from -= ring_bytes;
+    entry = load<Entry>(dynamic_shared<unsigned char>() + ring_at + from);
   }
   template <int kPlane>
-  LB_DEVICE void read_entries(u32x4& piece, int unit_at, int index) const {
-    read_entry<kPlane>(piece, unit_at, index);
+  LB_DEVICE void read_entries(u32x4& piece, int batch_at, const int (&in_batch)[kPlanes], int index) const {
+    read_entry<kPlane>(piece, batch_at, in_batch, index);
   }
   template <int kPlane, class First, class... Rest>
-  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, int unit_at, int index) const {
-    read_entry<kPlane>(piece.first, unit_at, index);
-    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, unit_at, index);
+  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, int batch_at, const int (&in_batch)[kPlanes],
+                              int index) const {
+    read_entry<kPlane>(piece.first, batch_at, in_batch, index);
+    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, batch_at, in_batch, index);
   }
 };
 
@@ -154,91 +216,88 @@ LB_DEVICE void read_x(typename Format::X& x, const LinearVec& vec, int piece) {
   }
 }
 
-// Sums four values over the warp, each in the order of linear_vec.h; lane l gets that of v[l / 8].
-LB_DEVICE float sum_four(const float (&v)[4]) {
-  const bool is_upper = lane() & 16, is_odd = lane() & 8;
-  const float a = (is_upper ? v[2] : v[0]) + shuffle_xor(is_upper ? v[0] : v[2], 16);
-  const float b = (is_upper ? v[3] : v[1]) + shuffle_xor(is_upper ? v[1] : v[3], 16);
-  float sum = (is_odd ? b : a) + shuffle_xor(is_odd ? a : b, 8);
-  sum += shuffle_xor(sum, 4);
-  sum += shuffle_xor(sum, 2);
-  return sum + shuffle_xor(sum, 1);
-}
-
 // pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
-// linear_vec.h, and sums are added in the same order; a team has a slot's units at once, of each a row. Where a slot
-// has fewer, the other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and
-// instructions have to be read too.
+// linear_vec.h, and sums are added in the same order; a team has a batch's rows at once. Where a batch has fewer, the
+// other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and instructions have to be
+// read too.
 template <class Format, class Wait>
-LB_APART void product(const ProductTask& p, int part, WeightStream& stream, float* sums, unsigned char* pool,
-                      Wait wait) {
+LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, Wait wait) {
+  using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  float* staged = reinterpret_cast<float*>(pool);
+  float* sums = reinterpret_cast<float*>(pool);  // [rows of a pass, row_warps]
+  float* staged = reinterpret_cast<float*>(pool + kProductSumsBytes);
   LinearVec vec = {};
   vec.group.products[0].x = staged;
   vec.group.products[0].n_in = p.op.n_in;
-  if constexpr (kIsRounded) vec.x = rounded_rows(pool + (size_t(p.op.n_in) * 4 + 15) / 16 * 16, 1, p.op.n_in, false);
+  if constexpr (kIsRounded)
+    vec.x = rounded_rows(pool + kProductSumsBytes + (size_t(p.op.n_in) * 4 + 15) / 16 * 16, 1, p.op.n_in, false);
   // No division: it would take longer than the whole wait.
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
-  const Teams teams = {row_threads, n_teams, team, thread_id() - team * row_threads};
-  const bool is_member = team < n_teams;
+  const int column = thread_id() - team * row_threads;
+  const bool is_member = team < n_teams;  // the others are left over
   const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
   const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = row_threads / 32;
   const bool is_long = n_pieces > row_threads;
   const StreamStep& step = stream.steps[stream.step];
-  const RingRows<Format> rows(step, p.op.n_in, teams);
-  const int unit_stride = int(step.unit_stride), n_slots = stream.n_slots;
-  RingPlace place = stream.place;
+  const Rows rows(stream, step, p, team);
+  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_rows >> p.chunk_shift;
+  int chunks_left = int(step.n_chunks), at = stream.at;
+  uint32_t chunk = stream.chunk;
 
-  const f32x4 first_w = first_weights(p);
+  const BeforeX before(p);
   wait();
-  stage_x(p, first_w, staged, sums);
+  stage_x(p, before, staged, sums);
   if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
   typename Format::X x = {};
-  if (is_member && teams.column < n_pieces) read_x<Format>(x, vec, teams.column);
+  if (is_member && column < n_pieces) read_x<Format>(x, vec, column);
 
-  const int slot_rows = kSlotUnits * n_teams, pass_rows = kPassRows / slot_rows * slot_rows;
+  const int pass_rows = max(kPassRows / batch_rows, 1) * batch_rows;
   LB_UNROLL_BY(1)
-  for (int pass = 0; pass < n_rows; pass += pass_rows) {  // sums: [pass_rows, row_warps]
+  for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
     float y = 0;
     if (own < pass_end && p.op.add != nullptr) y = p.op.add[begin + own];
     LB_UNROLL_BY(1)
-    for (int first = pass; first < pass_end; first += slot_rows) {
-      CountedBarrier* full = stream.full + place.slot * kSlotUnits;
+    for (int first = pass; first < pass_end; first += batch_rows) {
+      const int n_chunks = min(batch_chunks, chunks_left);
       LB_UNROLL_BY(1)
-      for (int row = first; row < min(first + slot_rows, n_rows); row += n_teams) barrier_wait(full++, place.parity);
-      const int slot_at = stream.slots_at + place.slot * stream.slot_bytes;
-      float total[kSlotUnits] = {};
+      for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
+      float total[Rows::kRows] = {};
       LB_UNROLL_BY(1)
       for (int ahead = 0; ahead < n_pieces && is_member; ahead += row_threads) {
-        const int piece = teams.column + ahead, there = min(piece, n_pieces - 1);
+        const int piece = column + ahead, there = min(piece, n_pieces - 1);
         if (is_long) x = {};
         if (is_long && piece < n_pieces) read_x<Format>(x, vec, piece);
-        typename Format::Piece pieces[kSlotUnits];
+        typename Format::Piece pieces[Rows::kRows];
         LB_UNROLL
-        for (int i = 0; i < kSlotUnits; ++i) pieces[i] = rows.read(slot_at + i * unit_stride, there);
+        for (int i = 0; i < Rows::kRows; ++i) pieces[i] = rows.read(at, i, there);
         LB_UNROLL
-        for (int i = 0; i < kSlotUnits; ++i) total[i] += Format::dot(pieces[i], x, there);
+        for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, there);
       }
       warp_barrier();
-      if (lane() == 0) barrier_arrive(stream.empty + place.slot);
-      place.advance(n_slots);
-      const float sum = sum_four(total);
-      if (lane() % 8 == 0 && is_member)
-        sums[(first - pass + lane() / 8 * n_teams + team) * row_warps + teams.column / 32] = sum;
+      if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
+      chunk += uint32_t(n_chunks);
+      chunks_left -= n_chunks;
+      at += 16 * (n_chunks * int(step.at[quant::kMaxPlanes]));
+      if (chunks_left == 0) at += 16 * (int(step.last_size) - int(step.at[quant::kMaxPlanes]));
+      if (at >= rows.ring_bytes) at -= rows.ring_bytes;
+      const float sum = sum_each(total);
+      const int row = lane() / (32 / Rows::kRows);
+      if (lane() % (32 / Rows::kRows) == 0 && row < p.batch_rows && is_member)
+        sums[(first - pass + row * n_teams + team) * row_warps + column / 32] = sum;
     }
     block_barrier();
     if (own < pass_end) {
       float sum = 0;
-      LB_UNROLL_BY(1)
+      LB_UNROLL_BY(4)
       for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
       p.op.y[begin + own] = y + sum;
     }
     if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
   if (thread_id() == 0) {
-    stream.place = place;
+    stream.at = at;
+    stream.chunk = chunk;
     stream.step = stream.step + 1 == stream.n_steps ? 0 : stream.step + 1;
   }
 }

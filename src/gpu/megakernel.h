@@ -60,7 +60,6 @@ LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait w
 template <class Products>
 LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* shared, PhaseWait wait) {
   unsigned char* pool = shared + kMegaPoolAt;
-  float* sums = reinterpret_cast<float*>(shared + kMegaSumsAt);
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
     case TaskKind::kNothing: wait(); break;
@@ -72,7 +71,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
       wait();
       rope_angles(task.rope, part * n_threads() + thread_id(), n_parts * n_threads());
       break;
-    case TaskKind::kProduct: Products::run(task.product, part, *wait.stream, sums, pool, wait); break;
+    case TaskKind::kProduct: Products::run(task.product, part, *wait.stream, pool, wait); break;
     case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
@@ -92,14 +91,14 @@ LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half,
   const int offset = 4 * thread_id();
   const uint16_t task = load<TaskStep>(steps + i).task;
   if (offset < int(sizeof(Task)))
-    copy_async<4>(shared + kMegaTasksAt + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
+    copy_async<4>(shared + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
   copy_commit();
 }
 
 LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
   const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
   const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
-  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers) store(shared + p.streams_at + 4 * i, from[i]);
+  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers) store(shared + p.memory.streams_at + 4 * i, from[i]);
 }
 
 template <class Products>
@@ -109,7 +108,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   LB_SHARED(WeightStream, streams, 1);
   MegaState* state = &states[0];
   WeightStream* stream = &streams[0];
-  TaskStep* steps = reinterpret_cast<TaskStep*>(shared);
+  TaskStep* steps = reinterpret_cast<TaskStep*>(shared + p.memory.steps_at);
   for (int i = thread_id(); i < p.n_steps; i += n_threads() + kMegaHelpers)
     store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   copy_streams(p, shared);
@@ -139,7 +138,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       if (state->times != nullptr) state->times->began = time_ns();
     }
     fetch_task(p, steps, next, half ^ 1, shared);
-    run_task<Products>(*reinterpret_cast<const Task*>(shared + kMegaTasksAt + half * 512), now, shared,
+    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared,
                        PhaseWait{state, stream});
     copy_wait<0>();
     block_barrier();

@@ -1,10 +1,10 @@
 // The weights of a block's products, brought into shared memory by a warp of its own in the order they are met. Weights
-// depend on nothing, so the copies run ahead of the phases, as far as the ring of slots has room: device memory is read
-// while the block waits for others or works on something else.
+// depend on nothing, so the copies run ahead of the phases, as far as the ring has room: device memory is read while the
+// block waits for others or works on something else.
 //
-// A unit is a row of a product's weights for each team of threads, plane behind plane; a slot has kSlotUnits of them.
-// Few units are on their way at once: more would not come sooner, and what the block reads itself would wait behind
-// them.
+// A chunk is some rows of a product's weights for each team of threads, plane behind plane; chunks follow each other
+// in a ring of bytes, in which one may go on at the start. Few are on their way at once: more would not come sooner,
+// and what the block reads itself would wait behind them.
 #pragma once
 
 #include "launch/megakernel_shape.h"
@@ -12,91 +12,78 @@
 
 namespace lb::gpu {
 
-inline constexpr int kUnitsUnderWay = 6;  // of about 4 KB: a third more than bandwidth times latency
-
-// Where plane `plane` of a unit begins. What is copied begins and ends at multiples of 16.
-LB_DEVICE int plane_at(const StreamStep& step, int plane) {
-  int at = 0;
-  LB_UNROLL
-  for (int i = 0; i < quant::kMaxPlanes - 1; ++i)
-    if (i < plane) at += int(step.unit_bytes[i]) + 16;
-  return at;
-}
-LB_DEVICE int skew(const StreamStep& step, int plane) {
-  return int(reinterpret_cast<uintptr_t>(step.planes[plane]) % 16);
-}
-
-struct RingPlace {
-  int slot, parity;
-  LB_DEVICE void advance(int n_slots) {
-    if (++slot < n_slots) return;
-    slot = 0;
-    parity ^= 1;
-  }
-};
+inline constexpr int kChunksUnderWay = 3;  // of up to 16 KB: 24 KB are bandwidth times latency
 
 // In shared memory.
 struct WeightStream {
-  CountedBarrier full[kMegaMostSlots * kSlotUnits], empty[kMegaMostSlots];
-  const StreamStep* steps;  // [n_steps], in shared memory
-  int n_steps, n_slots, slot_bytes;
-  int slots_at;      // in dynamic shared memory
-  int step;          // of the next product
-  RingPlace place;   // of its first rows
-  uint32_t is_over;  // the block gives up
+  CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
+  const StreamStep* steps;                               // [n_steps], in shared memory
+  int n_steps;
+  int ring_at, ring_bytes;  // in dynamic shared memory
+  int step;                 // of the next product
+  uint32_t chunk;           // its first one's number
+  int at;                   // in the ring
+  uint32_t is_over;         // the block gives up
 
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init(const Mega& p) {
     unsigned char* shared = dynamic_shared<unsigned char>();
-    steps = reinterpret_cast<const StreamStep*>(shared + p.streams_at);
+    steps = reinterpret_cast<const StreamStep*>(shared + p.memory.streams_at);
     n_steps = p.stream_counts[block_id()];
-    n_slots = p.n_slots;
-    slot_bytes = p.slot_bytes;
-    slots_at = p.slots_at;
-    for (int i = 0; i < n_slots * kSlotUnits; ++i) barrier_init(full + i, 1);
-    for (int i = 0; i < n_slots; ++i) barrier_init(empty + i, kMegaThreads / 32);
+    ring_at = p.memory.ring_at;
+    ring_bytes = p.memory.ring_bytes;
+    for (int i = 0; i < kMegaChunks; ++i) {
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, kMegaThreads / 32);
+    }
     show_to_products();
     step = 0;
-    place = {0, 0};
+    chunk = 0;
+    at = 0;
     is_over = 0;
   }
 
+  LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
+  LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
+  LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
+
   // By the helping warp, from the first weights of the launch to the last.
   LB_DEVICE void bring(int n_tokens) {
-    RingPlace at = {0, 0};
-    int under_way[kUnitsUnderWay];  // barriers and parities, the oldest first; -1: none
-    LB_UNROLL
-    for (int i = 0; i < kUnitsUnderWay; ++i) under_way[i] = -1;
+    const int units = ring_bytes / 16;
+    int to = 0, n_free = units;  // in units of 16 bytes
+    uint32_t n_begun = 0, n_freed = 0;
+    int freed_step = 0, freed_chunk = 0;
     for (int token = 0; token < n_tokens; ++token) {
       for (int i = 0; i < n_steps; ++i) {
-        const StreamStep& step = steps[i];
-        const int plane = min(lane(), quant::kMaxPlanes - 1), begin = skew(step, plane), n_units = int(step.n_units);
-        const int unit_bytes = lane() < quant::kMaxPlanes ? int(step.unit_bytes[plane]) : 0;
-        const int last_bytes = int(step.last_bytes[plane]), to = slots_at + plane_at(step, plane);
-        const uint8_t* from = step.planes[plane] - begin;
-        for (int unit = 0; unit < n_units; at.advance(n_slots)) {
-          wait(empty + at.slot, at.parity ^ 1);
-          if (is_over != 0) return;
-          for (int k = 0; k < kSlotUnits; ++k, ++unit) {
-            CountedBarrier* barrier = full + at.slot * kSlotUnits + k;
-            if (unit >= n_units) {  // no rows: the parity goes on
-              if (lane() == 0) barrier_arrive(barrier);
-              continue;
-            }
-            if (under_way[0] >= 0) wait(full + under_way[0] / 2, under_way[0] % 2);
-            LB_UNROLL
-            for (int j = 1; j < kUnitsUnderWay; ++j) under_way[j - 1] = under_way[j];
-            under_way[kUnitsUnderWay - 1] = (at.slot * kSlotUnits + k) * 2 + at.parity;
-            const int bytes =
-                unit_bytes == 0 ? 0 : (begin + (unit + 1 == n_units ? last_bytes : unit_bytes) + 15) / 16 * 16;
-            int all = bytes + shuffle_xor(bytes, 1);
-            all += shuffle_xor(all, 2);
-            if (lane() == 0) barrier_expect(barrier, all);
-            warp_barrier();
-            if (bytes > 0)
-              copy_bulk_once(dynamic_shared<unsigned char>() + to + at.slot * slot_bytes + k * int(step.unit_stride),
-                             from + size_t(unit) * unit_bytes, bytes, barrier);
+        const StreamStep& now = steps[i];
+        const int plane = min(lane(), quant::kMaxPlanes - 1), in_chunk = int(now.at[plane]);
+        const int whole = lane() < quant::kMaxPlanes ? int(now.at[plane + 1]) - in_chunk : 0;
+        const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, n_chunks = int(now.n_chunks);
+        const uint8_t* from = now.planes[plane];
+        const int step_bytes = 16 * (whole - (now.skew[plane] != 0));
+        for (int k = 0; k < n_chunks; ++k) {
+          const bool is_last = k + 1 == n_chunks;
+          const int size = is_last ? int(now.last_size) : int(now.at[quant::kMaxPlanes]);
+          while (n_free < size || n_begun - n_freed == kMegaChunks) {
+            wait(empty_of(n_freed), parity(n_freed));
+            if (is_over != 0) return;
+            const StreamStep& old = steps[freed_step];
+            const bool was_last = freed_chunk + 1 == int(old.n_chunks);
+            n_free += was_last ? int(old.last_size) : int(old.at[quant::kMaxPlanes]);
+            freed_chunk = was_last ? 0 : freed_chunk + 1;
+            if (was_last && ++freed_step == n_steps) freed_step = 0;
+            ++n_freed;
           }
+          if (n_begun >= kChunksUnderWay) wait(full_of(n_begun - kChunksUnderWay), parity(n_begun - kChunksUnderWay));
+          CountedBarrier* barrier = full_of(n_begun);
+          if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? int(now.last_copied) : size));
+          warp_barrier();
+          copy(to + in_chunk, from, is_last ? last : whole, units, barrier);
+          from += step_bytes;
+          to += size;
+          if (to >= units) to -= units;
+          n_free -= size;
+          ++n_begun;
         }
       }
     }
@@ -105,7 +92,7 @@ struct WeightStream {
   // By all other warps: the helping one shall end too, wherever it waits.
   LB_DEVICE void stop() {
     is_over = 1;
-    for (int i = 0; i < n_slots; ++i)
+    for (int i = 0; i < kMegaChunks; ++i)
       if (lane() == 0) barrier_arrive(empty + i);
   }
 
@@ -113,6 +100,15 @@ struct WeightStream {
   LB_DEVICE static void wait(CountedBarrier* barrier, int parity) {
     if (lane() == 0) barrier_wait(barrier, parity);
     warp_barrier();
+  }
+
+  // n units to unit `begin` of the ring.
+  LB_DEVICE void copy(int begin, const uint8_t* from, int n, int units, CountedBarrier* barrier) {
+    unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
+    if (begin >= units) begin -= units;
+    const int first = min(n, units - begin);
+    if (first > 0) copy_bulk_once(ring + 16 * begin, from, 16 * first, barrier);
+    if (n > first) copy_bulk_once(ring, from + 16 * first, 16 * (n - first), barrier);
   }
 };
 

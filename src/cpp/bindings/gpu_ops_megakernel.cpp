@@ -75,10 +75,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                           .n_phases = plan.n_phases,
                           .n_tokens = 1,
                           .n_streams = plan.n_streams,
-                          .n_slots = plan.n_slots,
-                          .slot_bytes = plan.slot_bytes,
-                          .streams_at = plan.streams_at,
-                          .slots_at = plan.slots_at,
+                          .memory = plan.memory,
                           .patience_ns = 100'000'000,
                           .report = &pinned->report,
                           .times = nullptr};

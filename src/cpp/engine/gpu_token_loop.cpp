@@ -78,10 +78,7 @@ class MegaStep {
     params_.n_phases = plan.n_phases;
     params_.n_tokens = 1;
     params_.n_streams = plan.n_streams;
-    params_.n_slots = plan.n_slots;
-    params_.slot_bytes = plan.slot_bytes;
-    params_.streams_at = plan.streams_at;
-    params_.slots_at = plan.slots_at;
+    params_.memory = plan.memory;
     params_.patience_ns = kPatienceNs;
     params_.report = report;
     stream.upload(tasks_, plan.tasks.data(), plan.tasks.size() * sizeof(gpu::Task));

@@ -22,8 +22,10 @@ namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 256;
 inline constexpr int kMegaHelpers = 32;    // besides them, who bring weights
-inline constexpr int kMegaMostSlots = 12;  // of the weights' ring
-inline constexpr int kSlotUnits = 4;       // of a slot: rows that a team has at once
+inline constexpr int kMegaChunks = 32;     // of the weights' ring, at most
+
+// Rows of a product that a team has in registers at once.
+LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
 
 // Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
@@ -58,21 +60,27 @@ struct ProductTask {
   const float *a, *b;
   const float* w;  // of the norm
   XFrom from;
-  int heads;
+  int heads, head_dim;  // of kGatedRms
   float eps;
   int row_threads;      // that share a weight row: a multiple of 32
   int n_teams;          // of so many threads in a block
   uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
+  int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
+  int batch_rows;       // that a team has at once: whole chunks
   int rows_each, more;  // part i has rows_each rows, and one more while i < more
 };
 
-// A block's share of a product's weights: its rows in each plane, brought to shared memory in units.
+// A block's share of a product's weights, brought to shared memory in chunks of some rows for each team: what a chunk
+// has of each plane, one behind the other. Sizes and places in units of 16 bytes.
 struct StreamStep {
-  const uint8_t* planes[quant::kMaxPlanes];
-  uint32_t unit_bytes[quant::kMaxPlanes];  // of a row for each team, multiples of 16; 0: no such plane
-  uint32_t last_bytes[quant::kMaxPlanes];  // of the last unit
-  uint32_t n_units, unit_stride;           // in shared memory
+  const uint8_t* planes[quant::kMaxPlanes];  // the first row, rounded down to 16 bytes
+  uint16_t at[quant::kMaxPlanes + 1];        // of each plane in a chunk; the last: the chunk's size
+  uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
+  uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
+  uint16_t n_chunks;
+  uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row
 };
+static_assert(sizeof(StreamStep) == 64);
 
 // n / d for small n, as n * division_step(d) / 2^20.
 LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 1) / uint32_t(d); }
@@ -139,6 +147,11 @@ struct StepTimes {
   uint64_t began, waited, done;
 };
 
+// Where things are in dynamic shared memory.
+struct MegaMemory {
+  int steps_at, streams_at, ring_at, ring_bytes;
+};
+
 struct Mega {
   const Task* tasks;             // [n_tasks]
   const TaskStep* steps;         // [blocks, n_steps]
@@ -147,20 +160,21 @@ struct Mega {
   uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32
   uint32_t first;                // *arrived when the launch begins
   int n_steps, n_phases, n_tokens;
-  int n_streams, n_slots, slot_bytes, streams_at, slots_at;  // where in shared memory
-  long patience_ns;                                          // that a block waits for the others
+  int n_streams;
+  MegaMemory memory;
+  long patience_ns;  // that a block waits for the others
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
-// Dynamic shared memory: the block's steps, two tasks, sums of a product, x as it is and rounded or what another task
-// needs, and from streams_at on the block's stream steps and the ring of weights.
+// Dynamic shared memory: two tasks, what a task needs (of a product its sums, then x as it is and rounded), the block's
+// steps, its stream steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 1024;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
-inline constexpr int kMegaTasksAt = kMegaMostSteps * int(sizeof(TaskStep));
-inline constexpr int kMegaSumsAt = kMegaTasksAt + 1024;
-inline constexpr int kMegaPoolAt = kMegaSumsAt + 256 * (kMegaThreads / 32) * 4;
-LB_FN constexpr size_t product_pool_bytes(int n_in) { return size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
+inline constexpr int kMegaPoolAt = 1024;
+inline constexpr int kPassRows = 256;  // of a product, whose sums wait in shared memory at a time
+inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4;
+LB_FN constexpr size_t product_pool_bytes(int n_in) { return kProductSumsBytes + size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
   return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +
          (size_t(kRunQueries + 2) * dim + kRunRows * kRunTile) * 4;

@@ -39,40 +39,59 @@ int row_threads(const Linear& op) {
   return up_to(parts_of(n_pieces, passes), 32);
 }
 
-// Of a unit of the weights on their way to shared memory: more teams would have more.
-constexpr size_t kUnitBytes = 9280;
+// Of the weights on their way to shared memory: a chunk's, unless a row of each team has more, and a batch's.
+constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384, kBatchBytes = 65536;
 
-size_t unit_stride(DType type, int n_in, int rows) {
+size_t chunk_bytes(DType type, int n_in, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
   size_t bytes = 0;
   for (int i = 0; i < layout.n_planes; ++i) bytes += layout.row_bytes[i] * rows + 16;
   return bytes;
 }
 
-// Of row_threads each: as many as there are threads for and a unit has room for, each plane of it a multiple of 16
+// Of row_threads each: as many as there are threads for and kTeamsBytes allow, each plane of their rows a multiple of 16
 // bytes; 0: no number will do.
 int team_count(const Linear& op, int row_threads) {
-  const quant::PlaneLayout layout = quant::plane_layout(op.type, 1, op.n_in);
+  const quant::PlaneLayout layout = quant::plane_layout(op.type, op.n_out, op.n_in);
   for (int n = kMegaThreads / row_threads; n > 0; --n) {
     bool is_whole = true;
     for (int i = 0; i < layout.n_planes; ++i) is_whole = is_whole && layout.row_bytes[i] * n % 16 == 0;
-    if (is_whole && (n == 1 || unit_stride(op.type, op.n_in, n) <= kUnitBytes)) return n;
+    if (is_whole && (n == 1 || chunk_bytes(op.type, op.n_in, n) <= kTeamsBytes)) return n;
   }
   return 0;
+}
+
+void plan_batches(ProductTask& p) {
+  const int most = most_batch_rows(is_plain(p.op.type));
+  const auto bytes = [&](int rows) { return chunk_bytes(p.op.type, p.op.n_in, rows * p.n_teams); };
+  while (2 << p.chunk_shift <= most && bytes(2 << p.chunk_shift) <= kChunkBytes) ++p.chunk_shift;
+  const int rows = 1 << p.chunk_shift;
+  p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
 }
 
 StreamStep stream_step(const ProductTask& p, int part) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int begin = part * p.rows_each + std::min(part, p.more), rows = p.rows_each + (part < p.more ? 1 : 0);
-  const int n_units = (rows + p.n_teams - 1) / p.n_teams;
+  const int chunk_rows = p.n_teams << p.chunk_shift, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const auto units = [](size_t bytes) {
+    LB_ASSERT(bytes <= size_t(16) * UINT16_MAX);
+    return static_cast<uint16_t>((bytes + 15) / 16);
+  };
   StreamStep step = {};
-  for (int i = 0; i < layout.n_planes; ++i) {
-    step.planes[i] = static_cast<const uint8_t*>(p.op.w) + layout.offset[i] + begin * layout.row_bytes[i];
-    step.unit_bytes[i] = uint32_t(p.n_teams * layout.row_bytes[i]);
-    step.last_bytes[i] = uint32_t((rows - (n_units - 1) * p.n_teams) * layout.row_bytes[i]);
+  step.n_chunks = static_cast<uint16_t>(n_chunks);
+  LB_ASSERT(n_chunks <= UINT16_MAX);
+  for (int i = 0; i < quant::kMaxPlanes; ++i) {
+    step.at[i + 1] = step.at[i];
+    if (i >= layout.n_planes) continue;
+    const uint8_t* from = static_cast<const uint8_t*>(p.op.w) + layout.offset[i] + begin * layout.row_bytes[i];
+    const size_t skew = reinterpret_cast<uintptr_t>(from) % 16;
+    step.planes[i] = from - skew;
+    step.skew[i] = static_cast<uint8_t>(skew);
+    step.at[i + 1] = static_cast<uint16_t>(step.at[i] + units(skew + chunk_rows * layout.row_bytes[i]));
+    step.last[i] = units(skew + (rows - (n_chunks - 1) * chunk_rows) * layout.row_bytes[i]);
+    step.last_size = static_cast<uint16_t>(step.at[i] + step.last[i]);
+    step.last_copied = static_cast<uint16_t>(step.last_copied + step.last[i]);
   }
-  step.n_units = uint32_t(n_units);
-  step.unit_stride = uint32_t(unit_stride(p.op.type, p.op.n_in, p.n_teams));
   return step;
 }
 
@@ -178,26 +197,26 @@ void Schedule::run(const LinearGroup& group) {
     return feed(norm, group);
   }
   const Linear& first = group.products[0];
-  products(group, {.a = nullptr, .b = nullptr, .w = nullptr, .from = XFrom::kPlain, .heads = 1, .eps = 0},
+  products(group, {.a = nullptr, .b = nullptr, .w = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
-  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .from = XFrom::kRms, .heads = 1, .eps = op.eps},
+  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .from = XFrom::kRms, .eps = op.eps},
            {{op.x, size_t(op.dim) * 4}});
 }
 
 void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 4 == 0, "takes gated norms of one row of heads of a multiple of 4");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
-  products(readers, {.a = op.o, .b = op.z, .w = op.w, .from = XFrom::kGatedRms, .heads = op.heads, .eps = op.eps},
+  products(readers, {.a = op.o, .b = op.z, .w = op.w, .from = XFrom::kGatedRms, .heads = op.heads, .head_dim = op.dim, .eps = op.eps},
            {{op.o, bytes}, {op.z, bytes}});
 }
 
 void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
   const size_t bytes = size_t(op.dim) * 4;
-  products(readers, {.a = op.gate, .b = op.up, .w = nullptr, .from = XFrom::kSwiGlu, .heads = 1, .eps = 0},
+  products(readers, {.a = op.gate, .b = op.up, .w = nullptr, .from = XFrom::kSwiGlu},
            {{op.gate, bytes}, {op.up, bytes}});
 }
 
@@ -216,6 +235,7 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     product.n_teams = team_count(op, product.row_threads);
     require(product.n_teams > 0, "takes weights of which a few rows are a multiple of 16 bytes");
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
+    plan_batches(product);
     std::vector<Range> all = reads;
     if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
     add({.task = {.kind = TaskKind::kProduct, .product = product},
@@ -400,8 +420,8 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   return lists;
 }
 
-// What each block's products read of the weights, and the ring that it passes through: as many slots as there is room
-// for besides what tasks need.
+// What each block's products read of the weights, and the ring that it passes through, which has what tasks leave of
+// shared memory.
 void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   std::vector<std::vector<StreamStep>> lists(n_blocks);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -418,13 +438,19 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     list.resize(longest);
     plan.streams.insert(plan.streams.end(), list.begin(), list.end());
   }
-  for (const StreamStep& step : plan.streams)
-    plan.slot_bytes = std::max(plan.slot_bytes, up_to(kSlotUnits * int(step.unit_stride), 128));
-  plan.streams_at = up_to(kMegaPoolAt + int(pool_bytes()), 128);
-  plan.slots_at = up_to(plan.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
-  const int room = target_.shared_block_bytes - kMegaStaticBytes - plan.slots_at;
-  plan.n_slots = plan.slot_bytes == 0 ? 2 : std::min(room / plan.slot_bytes, kMegaMostSlots);
-  require(plan.n_slots > 1, "needs room for two slots of the weights in shared memory");
+  size_t largest = 0;  // batch
+  for (const Node& node : nodes_) {
+    if (node.task.kind != TaskKind::kProduct) continue;
+    const ProductTask& p = node.task.product;
+    largest = std::max(largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams << p.chunk_shift) *
+                                    size_t(p.batch_rows >> p.chunk_shift));
+  }
+  MegaMemory& memory = plan.memory;
+  memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
+  memory.streams_at = memory.steps_at + up_to(plan.n_steps * int(sizeof(TaskStep)), 16);
+  memory.ring_at = up_to(memory.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
+  memory.ring_bytes = (target_.shared_block_bytes - kMegaStaticBytes - memory.ring_at) / 16 * 16;
+  require(memory.ring_bytes >= int(2 * largest), "needs room for two batches of weight rows in shared memory");
 }
 
 MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next) {
@@ -484,7 +510,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next) {
   plan.launch = checked({.kernel = kernel(),
                          .grid = {uint32_t(n_blocks), 1, 1},
                          .block = {kMegaThreads + kMegaHelpers, 1, 1},
-                         .shared_bytes = size_t(plan.slots_at) + size_t(plan.n_slots) * plan.slot_bytes,
+                         .shared_bytes = size_t(plan.memory.ring_at) + plan.memory.ring_bytes,
                          .cooperative = true},
                         target_, "[megakernel]");
   return plan;

@@ -25,7 +25,7 @@ struct MegaPlan {
   std::vector<StreamStep> streams;     // [blocks, n_streams]
   std::vector<int32_t> stream_counts;  // [blocks]
   int n_steps, n_phases, n_streams;
-  int n_slots, slot_bytes, streams_at, slots_at;  // of the weights in shared memory
+  MegaMemory memory;
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
