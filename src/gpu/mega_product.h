@@ -241,6 +241,8 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   const StreamStep& step = stream.steps[stream.step];
   const Rows rows(stream, step, p, team);
   const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_rows >> p.chunk_shift;
+  const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), last_bytes = 16 * int(step.last_size);
+  const int n_batch_rows = p.batch_rows;
   int chunks_left = int(step.n_chunks), at = stream.at;
   uint32_t chunk = stream.chunk;
 
@@ -278,12 +280,11 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
       if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
       chunk += uint32_t(n_chunks);
       chunks_left -= n_chunks;
-      at += 16 * (n_chunks * int(step.at[quant::kMaxPlanes]));
-      if (chunks_left == 0) at += 16 * (int(step.last_size) - int(step.at[quant::kMaxPlanes]));
+      at += n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
       if (at >= rows.ring_bytes) at -= rows.ring_bytes;
       const float sum = sum_each(total);
       const int row = lane() / (32 / Rows::kRows);
-      if (lane() % (32 / Rows::kRows) == 0 && row < p.batch_rows && is_member)
+      if (lane() % (32 / Rows::kRows) == 0 && row < n_batch_rows && is_member)
         sums[(first - pass + row * n_teams + team) * row_warps + column / 32] = sum;
     }
     block_barrier();

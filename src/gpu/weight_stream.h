@@ -47,42 +47,53 @@ struct WeightStream {
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
-  // By the helping warp, from the first weights of the launch to the last.
+  // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds the
+  // rate of the copies: what belongs to a product is in registers, and all lanes wait.
   LB_DEVICE void bring(int n_tokens) {
-    const int units = ring_bytes / 16;
+    const int units = ring_bytes / 16, count = n_steps, plane = min(lane(), quant::kMaxPlanes - 1);
+    const StreamStep* all = steps;
+    unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
     int to = 0, n_free = units;  // in units of 16 bytes
     uint32_t n_begun = 0, n_freed = 0;
-    int freed_step = 0, freed_chunk = 0;
+    int old = 0, old_left = 0, old_size = 0, old_last = 0;  // the product whose chunks are being freed
     for (int token = 0; token < n_tokens; ++token) {
-      for (int i = 0; i < n_steps; ++i) {
-        const StreamStep& now = steps[i];
-        const int plane = min(lane(), quant::kMaxPlanes - 1), in_chunk = int(now.at[plane]);
+      for (int i = 0; i < count; ++i) {
+        const StreamStep& now = all[i];
+        const int size = int(now.at[quant::kMaxPlanes]), last_size = int(now.last_size), in_chunk = int(now.at[plane]);
         const int whole = lane() < quant::kMaxPlanes ? int(now.at[plane + 1]) - in_chunk : 0;
-        const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, n_chunks = int(now.n_chunks);
-        const uint8_t* from = now.planes[plane];
+        const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, last_copied = int(now.last_copied);
         const int step_bytes = 16 * (whole - (now.skew[plane] != 0));
-        for (int k = 0; k < n_chunks; ++k) {
-          const bool is_last = k + 1 == n_chunks;
-          const int size = is_last ? int(now.last_size) : int(now.at[quant::kMaxPlanes]);
-          while (n_free < size || n_begun - n_freed == kMegaChunks) {
-            wait(empty_of(n_freed), parity(n_freed));
+        const uint8_t* from = now.planes[plane];
+        LB_UNROLL_BY(1)
+        for (int left = int(now.n_chunks); left > 0; --left) {
+          const bool is_last = left == 1;
+          const int taken = is_last ? last_size : size;
+          while (n_free < taken || n_begun - n_freed == kMegaChunks) {
+            if (old_left == 0) {
+              old_left = int(all[old].n_chunks);
+              old_size = int(all[old].at[quant::kMaxPlanes]);
+              old_last = int(all[old].last_size);
+              if (++old == count) old = 0;
+            }
+            barrier_wait(empty_of(n_freed), parity(n_freed));
             if (is_over != 0) return;
-            const StreamStep& old = steps[freed_step];
-            const bool was_last = freed_chunk + 1 == int(old.n_chunks);
-            n_free += was_last ? int(old.last_size) : int(old.at[quant::kMaxPlanes]);
-            freed_chunk = was_last ? 0 : freed_chunk + 1;
-            if (was_last && ++freed_step == n_steps) freed_step = 0;
+            n_free += --old_left == 0 ? old_last : old_size;
             ++n_freed;
           }
-          if (n_begun >= kChunksUnderWay) wait(full_of(n_begun - kChunksUnderWay), parity(n_begun - kChunksUnderWay));
+          if (n_begun >= kChunksUnderWay)
+            barrier_wait(full_of(n_begun - kChunksUnderWay), parity(n_begun - kChunksUnderWay));
           CountedBarrier* barrier = full_of(n_begun);
-          if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? int(now.last_copied) : size));
+          if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? last_copied : size));
           warp_barrier();
-          copy(to + in_chunk, from, is_last ? last : whole, units, barrier);
+          int begin = to + in_chunk;
+          if (begin >= units) begin -= units;
+          const int n = is_last ? last : whole, first = min(n, units - begin);
+          if (first > 0) copy_bulk_once(ring + 16 * begin, from, 16 * first, barrier);
+          if (n > first) copy_bulk_once(ring, from + 16 * first, 16 * (n - first), barrier);
           from += step_bytes;
-          to += size;
+          to += taken;
           if (to >= units) to -= units;
-          n_free -= size;
+          n_free -= taken;
           ++n_begun;
         }
       }
@@ -94,21 +105,6 @@ struct WeightStream {
     is_over = 1;
     for (int i = 0; i < kMegaChunks; ++i)
       if (lane() == 0) barrier_arrive(empty + i);
-  }
-
- private:
-  LB_DEVICE static void wait(CountedBarrier* barrier, int parity) {
-    if (lane() == 0) barrier_wait(barrier, parity);
-    warp_barrier();
-  }
-
-  // n units to unit `begin` of the ring.
-  LB_DEVICE void copy(int begin, const uint8_t* from, int n, int units, CountedBarrier* barrier) {
-    unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
-    if (begin >= units) begin -= units;
-    const int first = min(n, units - begin);
-    if (first > 0) copy_bulk_once(ring + 16 * begin, from, 16 * first, barrier);
-    if (n > first) copy_bulk_once(ring, from + 16 * first, 16 * (n - first), barrier);
   }
 };
 

@@ -18,6 +18,8 @@ constexpr int kRowThreadsMost = kMegaThreads;
 int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 int parts_of(long values, int each) { return static_cast<int>(std::max<long>(1, (values + each - 1) / each)); }
 
+void require(bool is_possible, const char* what) { LB_CHECK(is_possible, kUnsupported, "[megakernel] ", what); }
+
 // Values of a thread's piece of a weight row: 16 bytes of codes.
 int piece_values(DType type) {
   switch (type) {
@@ -40,7 +42,7 @@ int row_threads(const Linear& op) {
 }
 
 // Of the weights on their way to shared memory: a chunk's, unless a row of each team has more, and a batch's.
-constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384, kBatchBytes = 65536;
+constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
 
 size_t chunk_bytes(DType type, int n_in, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
@@ -49,21 +51,25 @@ size_t chunk_bytes(DType type, int n_in, int rows) {
   return bytes;
 }
 
-// Of row_threads each: as many as there are threads for and kTeamsBytes allow, each plane of their rows a multiple of 16
-// bytes; 0: no number will do.
+// Of row_threads each: as many as there are threads for and kTeamsBytes allow.
 int team_count(const Linear& op, int row_threads) {
-  const quant::PlaneLayout layout = quant::plane_layout(op.type, op.n_out, op.n_in);
-  for (int n = kMegaThreads / row_threads; n > 0; --n) {
-    bool is_whole = true;
-    for (int i = 0; i < layout.n_planes; ++i) is_whole = is_whole && layout.row_bytes[i] * n % 16 == 0;
-    if (is_whole && (n == 1 || chunk_bytes(op.type, op.n_in, n) <= kTeamsBytes)) return n;
-  }
-  return 0;
+  int n = kMegaThreads / row_threads;
+  while (n > 1 && chunk_bytes(op.type, op.n_in, n) > kTeamsBytes) --n;
+  return n;
 }
 
+// A chunk is as large as kChunkBytes allow, and each plane of it a multiple of 16 bytes.
 void plan_batches(ProductTask& p) {
+  const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int most = most_batch_rows(is_plain(p.op.type));
   const auto bytes = [&](int rows) { return chunk_bytes(p.op.type, p.op.n_in, rows * p.n_teams); };
+  const auto is_whole = [&](int rows) {
+    for (int i = 0; i < layout.n_planes; ++i)
+      if (layout.row_bytes[i] * rows * p.n_teams % 16 != 0) return false;
+    return true;
+  };
+  while (!is_whole(1 << p.chunk_shift) && 2 << p.chunk_shift <= most) ++p.chunk_shift;
+  require(is_whole(1 << p.chunk_shift), "takes weights of which a few rows are a multiple of 16 bytes");
   while (2 << p.chunk_shift <= most && bytes(2 << p.chunk_shift) <= kChunkBytes) ++p.chunk_shift;
   const int rows = 1 << p.chunk_shift;
   p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
@@ -95,7 +101,6 @@ StreamStep stream_step(const ProductTask& p, int part) {
   return step;
 }
 
-void require(bool is_possible, const char* what) { LB_CHECK(is_possible, kUnsupported, "[megakernel] ", what); }
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // The kernels and the weights that each takes, plain ones apart, which all take.
@@ -233,7 +238,6 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     product.op = op;
     product.row_threads = row_threads(op);
     product.n_teams = team_count(op, product.row_threads);
-    require(product.n_teams > 0, "takes weights of which a few rows are a multiple of 16 bytes");
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
     plan_batches(product);
     std::vector<Range> all = reads;
