@@ -12,8 +12,8 @@ namespace lb::gpu {
 
 inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
 
-// What a thread needs of what was there two phases ago, asked for before the wait: norm weights, which come from memory,
-// and gates.
+// What a thread needs of what was there two phases ago, asked for before the wait: norm weights, which come from
+// memory, and gates.
 struct BeforeX {
   f32x4 w = {}, gates[kHeadsAtOnce] = {};
 
@@ -93,8 +93,8 @@ LB_DEVICE void stage_gated(const ProductTask& p, const BeforeX& before, float* x
             gated(v[k], scale, before.w, first == warp() ? before.gates[k] : load<f32x4>(gates + mine)));
       LB_UNROLL_BY(1)
       for (int i = mine + 128; i < dim; i += 128)
-        store(x + head * dim + i, gated(load<f32x4>(p.a + head * dim + i), scale, load_cached<f32x4>(p.w + i),
-                                        load<f32x4>(gates + i)));
+        store(x + head * dim + i,
+              gated(load<f32x4>(p.a + head * dim + i), scale, load_cached<f32x4>(p.w + i), load<f32x4>(gates + i)));
     }
   }
 }
@@ -175,6 +175,15 @@ struct RingRows {
     }
   }
 
+  // Of the last batch, with rows_left from the thread's first on. What is not there is read as the first row is: behind
+  // the last the ring may be written meanwhile.
+  LB_DEVICE void keep(int rows_left, int n_teams) {
+    LB_UNROLL
+    for (int i = 1; i < kRows; ++i) LB_UNROLL
+    for (int k = 0; k < kPlanes; ++k)
+      if (i * n_teams >= rows_left) at[i][k] = at[0][k];
+  }
+
   LB_DEVICE typename Format::Piece read(int batch_at, int row, int piece) const {
     typename Format::Piece result;
     read_entries<0>(result, batch_at, at[row], piece);
@@ -218,8 +227,8 @@ LB_DEVICE void read_x(typename Format::X& x, const LinearVec& vec, int piece) {
 
 // pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
 // linear_vec.h, and sums are added in the same order; a team has a batch's rows at once. Where a batch has fewer, the
-// other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and instructions have to be
-// read too.
+// other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and instructions have to
+// be read too.
 template <class Format, class Wait>
 LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, Wait wait) {
   using Rows = RingRows<Format>;
@@ -239,7 +248,7 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = row_threads / 32;
   const bool is_long = n_pieces > row_threads;
   const StreamStep& step = stream.steps[stream.step];
-  const Rows rows(stream, step, p, team);
+  Rows rows(stream, step, p, team);
   const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_rows >> p.chunk_shift;
   const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), last_bytes = 16 * int(step.last_size);
   const int n_batch_rows = p.batch_rows;
@@ -264,9 +273,11 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
       const int n_chunks = min(batch_chunks, chunks_left);
       LB_UNROLL_BY(1)
       for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
+      const int rows_left = n_rows - first - team;
+      if (n_rows - first < batch_rows) rows.keep(rows_left, n_teams);
       float total[Rows::kRows] = {};
       LB_UNROLL_BY(1)
-      for (int ahead = 0; ahead < n_pieces && is_member; ahead += row_threads) {
+      for (int ahead = 0; ahead < n_pieces && is_member && rows_left > 0; ahead += row_threads) {
         const int piece = column + ahead, there = min(piece, n_pieces - 1);
         if (is_long) x = {};
         if (is_long && piece < n_pieces) read_x<Format>(x, vec, piece);
