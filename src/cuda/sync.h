@@ -40,6 +40,12 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+// What the host has written, soon after; orders nothing.
+LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
 // Seen by the host too.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");

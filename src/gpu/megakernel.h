@@ -26,10 +26,26 @@ LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) 
   adjust(work);
 }
 
+// For lane 0 to know: a read across the bus.
+LB_DEVICE bool may_go_on(const SampleTask& p) {
+  return lane() == 0 && p.leave.goes_on != nullptr &&
+         int32_t(load_relaxed_system(p.leave.allowed) - *p.next.n_written) > 1;
+}
+
+// By a warp.
+LB_DEVICE void end_token(const SampleTask& p, bool goes_on) {
+  if (p.leave.goes_on != nullptr && lane() == 0) {
+    *p.leave.goes_on = goes_on ? 1 : 0;
+    if (!goes_on) *p.leave.ended = *p.next.n_written + 1;
+  }
+  next_token(p.next);
+}
+
 // Greedy, and nobody asks for probabilities: a warp sees to it. The token is on its way before it is written down.
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
+  const bool is_chooser = block_id() == 0 && warp() == 0, goes_on = is_chooser && may_go_on(p);  // the wait hides it
   wait();
-  if (block_id() != 0 || warp() != 0) return;
+  if (!is_chooser) return;
   const Sample& op = p.sample.op;
   uint64_t best = 0;
   for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
@@ -41,7 +57,7 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
     op.result->n_top = 0;
   }
   warp_barrier();
-  next_token(p.next);
+  end_token(p, goes_on);
   if (is_chosen && lane() == 0) record(op, *op.options, id_of(best));
 }
 
@@ -54,7 +70,7 @@ LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait w
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
   if (!is_chooser) return;
   block_barrier();
-  if (warp() == 0) next_token(p.next);
+  if (warp() == 0) end_token(p, may_go_on(p));
 }
 
 template <class Products>
@@ -98,7 +114,19 @@ LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half,
 LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
   const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
   const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
-  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers) store(shared + p.memory.streams_at + 4 * i, from[i]);
+  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers)
+    store(shared + p.memory.streams_at + 4 * i, from[i]);
+}
+
+// By all warps but the helping one, when a token's last phase is over or the block has stopped waiting for that.
+LB_DEVICE bool goes_on(const Mega& p, MegaState* state, WeightStream* stream, int n_phases) {
+  if (is_watcher()) {
+    state->goal = p.first + uint32_t(n_phases) * uint32_t(n_blocks());
+    state->phase = uint32_t(p.n_phases);
+    state->times = nullptr;
+  }
+  PhaseWait{state, stream}();
+  return state->has_stopped == 0 && *p.goes_on != 0;
 }
 
 template <class Products>
@@ -138,8 +166,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       if (state->times != nullptr) state->times->began = time_ns();
     }
     fetch_task(p, steps, next, half ^ 1, shared);
-    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared,
-                       PhaseWait{state, stream});
+    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared, PhaseWait{state, stream});
     copy_wait<0>();
     block_barrier();
     if (state->has_stopped != 0) return stream->stop();
@@ -151,6 +178,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     if (next != 0) continue;
     ++token;
     of_tokens += p.n_phases;
+    if (token < p.n_tokens && !goes_on(p, state, stream, of_tokens)) return stream->stop();
   }
 }
 

@@ -1,6 +1,6 @@
 // The weights of a block's products, brought into shared memory by a warp of its own in the order they are met. Weights
-// depend on nothing, so the copies run ahead of the phases, as far as the ring has room: device memory is read while the
-// block waits for others or works on something else.
+// depend on nothing, so the copies run ahead of the phases, as far as the ring has room: device memory is read while
+// the block waits for others or works on something else.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane; chunks follow each other
 // in a ring of bytes, in which one may go on at the start. Few are on their way at once: more would not come sooner,
@@ -47,8 +47,8 @@ struct WeightStream {
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
-  // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds the
-  // rate of the copies: what belongs to a product is in registers, and all lanes wait.
+  // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds
+  // the rate of the copies: what belongs to a product is in registers, and all lanes wait.
   LB_DEVICE void bring(int n_tokens) {
     const int units = ring_bytes / 16, count = n_steps, plane = min(lane(), quant::kMaxPlanes - 1);
     const StreamStep* all = steps;
@@ -76,7 +76,7 @@ struct WeightStream {
               if (++old == count) old = 0;
             }
             barrier_wait(empty_of(n_freed), parity(n_freed));
-            if (is_over != 0) return;
+            if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
             n_free += --old_left == 0 ? old_last : old_size;
             ++n_freed;
           }
@@ -100,11 +100,19 @@ struct WeightStream {
     }
   }
 
-  // By all other warps: the helping one shall end too, wherever it waits.
+  // By all other warps, between products: the helping one shall end too. The next chunk is given back for it, which it
+  // waits for at last; any other would be given back twice.
   LB_DEVICE void stop() {
+    if (lane() != 0) return;
     is_over = 1;
-    for (int i = 0; i < kMegaChunks; ++i)
-      if (lane() == 0) barrier_arrive(empty + i);
+    barrier_arrive(empty_of(chunk));
+  }
+
+ private:
+  // What is on its way when a block ends would hit the shared memory of the next one.
+  LB_DEVICE void see_off(uint32_t n_begun) {
+    const int n = int(n_begun);
+    for (int i = max(n - kChunksUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 

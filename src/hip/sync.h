@@ -48,6 +48,10 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   __hip_atomic_fetch_add(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
+// What the host has written, soon after; orders nothing.
+LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
+  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
 // Seen by the host too.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);

@@ -64,6 +64,10 @@ inline void add_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "add_release");
   __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
+inline uint32_t load_relaxed_system(const uint32_t* p) {
+  sim::check_global(p, sizeof *p, "load_relaxed_system");
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
 inline void store_release_system(uint32_t* p, uint32_t v) { store_release(p, v); }
 
 // A fifth of a millisecond passes with each look: whoever waits sees time go by, however fast the host is.

@@ -113,6 +113,30 @@ def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
         assert found is not None and int(found[1]) == n + 3, how
 
 
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_steps_asked_for_ahead(pack: _engine.gpu.Pack, write: Write, ahead: int, options: dict[str, Any]) -> None:
+    """Launches of several tokens, each of which folds the one before: the tokens of a launch for each."""
+    path = write(SHAPES["qwen35"])
+    graph, mega = (open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))
+    vocab, ids = graph.info["vocab"], []
+    for engine, n in ((graph, 1), (mega, ahead)):
+        sampler = _engine.Sampler(vocab, **options)
+        ids.append(_engine.gpu_ops.decode_ahead(engine, np.linspace(-2, 2, vocab, dtype=np.float32), sampler, 9, n))
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(("most", "allowed"), [(1, 1), (5, 1), (5, 3), (4, 4)])
+def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowed: int) -> None:
+    """A launch ends with the last token that the host allows, says so, and leaves the logits of that."""
+    rng = np.random.default_rng(seed)
+    x, norm, w = (rng.standard_normal(n).astype(np.float32) for n in (256, 256, 517 * 256))
+    arguments = (pack, x, norm, 1e-6, w.astype(np.float16).view(np.uint8), "F16", 517)
+    once = _engine.gpu_ops.megakernel(*arguments)
+    several = _engine.gpu_ops.megakernel(*arguments, most=most, allowed=allowed)
+    assert np.array_equal(several, once)
+
+
 def test_a_barrier_that_cannot_be_passed(pack: _engine.gpu.Pack) -> None:
     x = np.ones(256, np.float32)
     with pytest.raises(LuceboxError, match="gave up waiting for phase 0"):

@@ -1,9 +1,14 @@
 // The smallest schedule there is: a norm and a product of it as logits, the sampler and the end of a step, through the
-// megakernel that takes the weights.
+// megakernel that takes the weights, for as many tokens as it is allowed.
+#include <nanobind/stl/vector.h>
+
+#include <array>
 #include <cstring>
 
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
+#include "engine/engine.h"
+#include "engine/token_loop.h"
 #include "launch/schedule.h"
 
 using namespace nanobind::literals;
@@ -11,9 +16,10 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-// `missing`: arrivals that the first phase waits for and that never come.
+// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that the first phase waits for and that never
+// come.
 nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float eps, const Bytes& w,
-                      const std::string& dtype, int n_out, uint32_t missing) {
+                      const std::string& dtype, int n_out, uint32_t missing, int most, uint32_t allowed) {
   const DType type = dtype_named(dtype);
   const int n_in = size(x, 0);
   check_shape("norm", norm, {x.shape(0)});
@@ -35,26 +41,27 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                  1});
 
   struct Pinned {
-    Sampled slot;
-    uint32_t written;
+    std::array<Sampled, 2> slots;
+    uint32_t written, allowed, ended;
     gpu::MegaReport report;
   };
   const gpu::Buffer memory(pack.device(), sizeof(Pinned), gpu::Buffer::Kind::kPinned);
   std::memset(memory.data(), 0, memory.size());
   auto* pinned = reinterpret_cast<Pinned*>(memory.data());
+  pinned->allowed = allowed;
   const SampleOptions options{.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .n_top = -1};
   const auto zeros = [&](size_t count) { return static_cast<int32_t*>(call.zeros(count * sizeof(int32_t))); };
   const Sample sample{.logits = logits,
                       .options = call.in(&options, 1),
                       .bias = nullptr,
                       .counts = static_cast<TokenCounts*>(call.zeros(n_out * sizeof(TokenCounts))),
-                      .history = zeros(1),
+                      .history = zeros(most),
                       .state = static_cast<SampleState*>(call.zeros(sizeof(SampleState))),
                       .result = call.out<Sampled>(1),
                       .vocab = n_out,
-                      .capacity = 1};
+                      .capacity = most};
   const NextToken next{.sampled = sample.result,
-                       .ring = {.slots = &pinned->slot, .written = &pinned->written, .capacity = 1},
+                       .ring = {.slots = pinned->slots.data(), .written = &pinned->written, .capacity = 2},
                        .n_written = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t))),
                        .token = zeros(1),
                        .n_past = nullptr,
@@ -64,16 +71,19 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                        .positions = nullptr,
                        .n_positions = 0};
   void* scratch = call.zeros(gpu::sample_scratch_bytes(n_out));
-  const gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next);
+  const gpu::Leave leave{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
+  const gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, leave);
+  uint32_t* arrived = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)));
   const gpu::Mega mega = {.tasks = call.in(plan.tasks),
                           .steps = call.in(plan.steps),
                           .streams = call.in(plan.streams),
                           .stream_counts = call.in(plan.stream_counts),
-                          .arrived = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t))),
+                          .arrived = arrived,
                           .first = missing,
                           .n_steps = plan.n_steps,
                           .n_phases = plan.n_phases,
-                          .n_tokens = 1,
+                          .n_tokens = most,
+                          .goes_on = leave.goes_on,
                           .n_streams = plan.n_streams,
                           .memory = plan.memory,
                           .patience_ns = 100'000'000,
@@ -83,14 +93,44 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
   pack.stream().synchronize();
   LB_CHECK(pinned->report.stuck == 0, kInternal, "[megakernel] a block gave up waiting for phase ",
            pinned->report.stuck - 1);
-  LB_CHECK(pinned->written == 1, kInternal, "[megakernel] the step did not end");
+  const auto n_arrived = nb::cast<uint32_t>(call.read(arrived, 1)[0]);
+  LB_CHECK(pinned->written == allowed && pinned->ended == allowed &&
+               n_arrived == allowed * uint32_t(plan.n_phases * plan.n_blocks()),
+           kInternal, "[megakernel] ", allowed, " tokens were allowed; written ", pinned->written, ", ended after ",
+           pinned->ended, ", arrivals of blocks ", n_arrived);
   return call.read(logits, n_out);
+}
+
+// Tokens of a timeline that begins with a choice from these logits, with up to `ahead` steps asked for before their
+// tokens are looked at: a launch then has several.
+std::vector<int32_t> decode_ahead(const Engine& engine, In<float, 1> logits, const Sampler& sampler, int n_tokens,
+                                  int ahead) {
+  LB_CHECK(ahead >= 1 && ahead <= 3, kInvalid, "1 to 3 steps can be asked for ahead, not ", ahead);
+  const std::lock_guard lock(engine.executor().mutex);
+  const std::span<const LayerShape> layers = engine.model().layer_shapes();
+  SequenceState state({layers.begin(), layers.end()}, engine.state_options(), *engine.executor().stream);
+  const std::unique_ptr<TokenLoop> loop = engine.place().make_loop(engine, state);
+  loop->sample(sampler, {logits.data(), logits.size()});
+  std::vector<int32_t> ids;
+  for (int started = 1; int(ids.size()) < n_tokens;) {
+    for (; started < n_tokens && started <= int(ids.size()) + ahead; ++started) {
+      started == 1 ? state.begin_append(1, {}) : state.begin_next();
+      loop->step();
+      state.end_append();
+      state.commit_chain(1);
+    }
+    ids.push_back(loop->take());
+  }
+  return ids;
 }
 
 }  // namespace
 
 void bind_gpu_megakernel(nb::module_& m) {
+  m.def("decode_ahead", &decode_ahead, "engine"_a, "logits"_a, "sampler"_a, "n_tokens"_a, "ahead"_a,
+        "Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.");
   m.def("megakernel", &megakernel, "pack"_a, "x"_a, "norm"_a, "eps"_a, "w"_a, "dtype"_a, "n_out"_a, "missing"_a = 0,
+        "most"_a = 1, "allowed"_a = 1,
         "The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.");
 }
 

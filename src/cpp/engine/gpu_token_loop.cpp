@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -20,6 +21,10 @@ namespace {
 
 constexpr int kRing = 4;  // more than are ever on their way
 
+// Of a launch of several steps, which others wait for: weights that it reads, and tokens, of which each launch costs a
+// few microseconds more.
+constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
+
 struct Buffers {
   float* logits;
   int32_t* token;
@@ -32,6 +37,7 @@ struct Buffers {
   SampleState* state;
   Sampled* result;
   uint32_t* n_written;
+  uint32_t* goes_on;
   std::byte* scratch;
   float* partials;  // of the megakernel's attention
 
@@ -54,6 +60,7 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
+        goes_on(carver.take<uint32_t>(1)),
         scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))),
         partials(carver.take<float>(gpu::Schedule::runs_scratch_bytes(info.n_heads, info.head_dim, context) / 4)) {}
 };
@@ -61,14 +68,17 @@ struct Buffers {
 struct Ring {
   std::array<Sampled, kRing> slots;
   uint32_t written;
+  uint32_t allowed, ended;  // gpu::Leave
   gpu::MegaReport report;
 };
 
-// A step as one launch: the schedule's tables on the device.
-class MegaStep {
+// Steps as launches of several: the schedule's tables on the device, and where the launches stand. Tokens are counted
+// as the ring counts them.
+class MegaSteps {
  public:
-  MegaStep(const gpu::MegaPlan& plan, gpu::MegaReport* report, GpuStream& stream)
-      : stream_(stream), launch_(plan.launch), text_(gpu::to_string(plan)) {
+  // goes_on: of the plan's Leave.
+  MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream)
+      : stream_(stream), ring_(ring), launch_(plan.launch), text_(gpu::to_string(plan)) {
     Carver counter;
     carve(counter, plan);
     memory_ = stream.reserve(counter.used());
@@ -76,20 +86,35 @@ class MegaStep {
     carve(carver, plan);
     params_.n_steps = plan.n_steps;
     params_.n_phases = plan.n_phases;
-    params_.n_tokens = 1;
+    params_.n_tokens = most_tokens;
+    params_.goes_on = goes_on;
     params_.n_streams = plan.n_streams;
     params_.memory = plan.memory;
     params_.patience_ns = kPatienceNs;
-    params_.report = report;
+    params_.report = &ring->report;
     stream.upload(tasks_, plan.tasks.data(), plan.tasks.size() * sizeof(gpu::Task));
     stream.upload(steps_, plan.steps.data(), plan.steps.size() * sizeof(gpu::TaskStep));
     stream.upload(streams_, plan.streams.data(), plan.streams.size() * sizeof(gpu::StreamStep));
     stream.upload(stream_counts_, plan.stream_counts.data(), plan.stream_counts.size() * sizeof(int32_t));
   }
 
-  void launch() {
-    stream_.pack().run(launch_, params_, stream_.queue());
-    params_.first += uint32_t(params_.n_phases) * launch_.grid[0];
+  // One more token after n that were asked for: by the launch that is running, if that sees it in time.
+  void step(uint32_t n) {
+    wanted_ = n + 1;
+    is_running_ ? allow() : launch(n);
+  }
+  // Token n has been written; the launch may have ended with it.
+  void has_written(uint32_t n) {
+    if (!is_running_ || ring_->ended != n) return;
+    params_.first += (n - begin_) * uint32_t(params_.n_phases) * launch_.grid[0];
+    is_running_ = false;
+    if (wanted_ != n) launch(n);
+  }
+  // A launch gave up, with its counter anywhere.
+  void restart() {
+    stream_.zero(arrived_, sizeof *arrived_);
+    params_.first = 0;
+    is_running_ = false;
   }
   const std::string& text() const { return text_; }
 
@@ -115,22 +140,36 @@ class MegaStep {
   static constexpr long kPatienceNs = 2'000'000'000;
 
  private:
+  void launch(uint32_t n) {
+    begin_ = n;
+    is_running_ = true;
+    allow();
+    stream_.pack().run(launch_, params_, stream_.queue());
+  }
+  void allow() {
+    const uint32_t n = begin_ + std::min(wanted_ - begin_, uint32_t(params_.n_tokens));
+    std::atomic_ref(ring_->allowed).store(n, std::memory_order_release);
+  }
   void carve(Carver& carver, const gpu::MegaPlan& plan) {
     params_.tasks = tasks_ = carver.take<gpu::Task>(plan.tasks.size());
     params_.steps = steps_ = carver.take<gpu::TaskStep>(plan.steps.size());
     params_.streams = streams_ = carver.take<gpu::StreamStep>(plan.streams.size());
     params_.stream_counts = stream_counts_ = carver.take<int32_t>(plan.stream_counts.size());
-    params_.arrived = carver.take<uint32_t>(1);
+    params_.arrived = arrived_ = carver.take<uint32_t>(1);
   }
 
   GpuStream& stream_;
+  Ring* ring_;
   gpu::Launch launch_;
   std::string text_;
   gpu::Mega params_ = {};
+  uint32_t wanted_ = 0, begin_ = 0;  // tokens: asked for, and before the last launch
+  bool is_running_ = false;          // it has not been seen to end
   gpu::Task* tasks_ = nullptr;
   gpu::TaskStep* steps_ = nullptr;
   gpu::StreamStep* streams_ = nullptr;
   int32_t* stream_counts_ = nullptr;
+  uint32_t* arrived_ = nullptr;
   std::unique_ptr<Memory> memory_, times_;
 };
 
@@ -173,7 +212,7 @@ class GpuTokenLoop final : public TokenLoop {
   void step() override {
     if (!graph_ && !mega_) make_step();
     if (mega_)
-      mega_->launch();
+      mega_->step(started_);
     else
       graph_->launch(stream_.queue());
     ++started_;
@@ -194,6 +233,7 @@ class GpuTokenLoop final : public TokenLoop {
     LB_ASSERT(taken_ != started_);
     wait();
     last_ = ring_->slots[taken_++ % kRing];
+    if (mega_) mega_->has_written(taken_);
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
     LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, kAllForbiddenText);
@@ -215,7 +255,8 @@ class GpuTokenLoop final : public TokenLoop {
 
   void drop() override {
     stream_.queue().synchronize();
-    taken_ = started_;
+    taken_ = started_ = ring_->written;
+    if (mega_) mega_->has_written(taken_);
   }
 
  private:
@@ -298,7 +339,9 @@ class GpuTokenLoop final : public TokenLoop {
     gpu::Schedule schedule(target, state_.capacity(), buffers_.partials);
     run_forward(schedule);
     const gpu::SampleLaunches sample = gpu::choose(sample_op(), buffers_.scratch, target);
-    mega_.emplace(schedule.compile(sample.params, next_token_op()), &ring_->report, stream_);
+    const gpu::Leave leave{&ring_->allowed, &ring_->ended, buffers_.goes_on};
+    const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
+    mega_.emplace(schedule.compile(sample.params, next_token_op(), leave), buffers_.goes_on, int(most), ring_, stream_);
   }
 
   void run_choice() {
@@ -346,9 +389,12 @@ class GpuTokenLoop final : public TokenLoop {
     for (int spin = 0; written.load(std::memory_order_acquire) == taken_; ++spin)
       if (spin == kSpins) {
         stream_.queue().synchronize();  // throws what went wrong
-        LB_CHECK(ring_->report.stuck == 0, kInternal, "[megakernel] a block waited ",
-                 MegaStep::kPatienceNs / 1000000000, " s for the others to end the phase before ",
-                 ring_->report.stuck - 1, " and gave up; the schedule or the kernel is wrong");
+        if (const uint32_t stuck = std::exchange(ring_->report.stuck, 0); stuck != 0) {
+          mega_->restart();
+          fail(ErrorCode::kInternal, "[megakernel] a block waited ", MegaSteps::kPatienceNs / 1000000000,
+               " s for the others to end the phase before ", stuck - 1,
+               " and gave up; the schedule or the kernel is wrong");
+        }
         LB_ASSERT(written.load(std::memory_order_acquire) != taken_);
       }
   }
@@ -363,7 +409,7 @@ class GpuTokenLoop final : public TokenLoop {
   Ring* ring_;
   std::optional<gpu::Graph> graph_, forward_;
   SampleOptions options_{};  // what the device has
-  std::optional<MegaStep> mega_;
+  std::optional<MegaSteps> mega_;
   std::string why_;  // no megakernel
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};

@@ -170,27 +170,40 @@ std::span<const float> Session::logits() {
 
 int32_t Session::sample(Sampler& sampler) {
   LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
-  if (loop_ != nullptr) {
-    if (chooser_ != sampler.version()) {
-      const std::span<const float> from = logits();
-      const std::lock_guard lock(engine_->executor().mutex);
-      loop_->drop();
-      loop_->sample(sampler, from);
-      chooser_ = sampler.version();
-    } else if (waits_for_mask_) {
-      const std::lock_guard lock(engine_->executor().mutex);
-      loop_->choose(sampler.mask());
-    }
-    waits_for_mask_ = false;
-    const int32_t token = loop_->take();
-    sampler.record(token);
-    step_ahead(token, !sampler.mask().empty());
-    return token;
-  }
+  if (loop_ != nullptr) return sample_in_loop(sampler);
   const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
   LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
            " tokens are not finite; the weights are damaged or overflow");
   return sampler.sample(logits_);
+}
+
+// The step with the token is asked for before the token is known, so that the device need not wait for the host. Not
+// with the first one, whose logits are kept until a token could be chosen from them, and not where the host has to
+// find a mask.
+int32_t Session::sample_in_loop(Sampler& sampler) {
+  const bool is_first = chooser_ != sampler.version(), has_mask = !sampler.mask().empty();
+  if (is_first) {
+    const std::span<const float> from = logits();
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->drop();
+    loop_->sample(sampler, from);
+    chooser_ = sampler.version();
+  } else if (waits_for_mask_) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->choose(sampler.mask());
+  }
+  waits_for_mask_ = false;
+  const bool is_early = !is_first && !has_mask;
+  if (is_early) step_ahead(NumbersFrom::kDevice, has_mask);
+  try {
+    ahead_ = loop_->take();
+  } catch (...) {
+    if (is_early) drop_failed_step();
+    throw;
+  }
+  sampler.record(ahead_);
+  if (!is_early) step_ahead(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+  return ahead_;
 }
 
 Logprobs Session::logprobs(int32_t token, int n_top) {
@@ -202,12 +215,11 @@ Logprobs Session::logprobs(int32_t token, int n_top) {
 }
 
 // The step is an append of one row that waits to be kept or not.
-void Session::step_ahead(int32_t token, bool waits_for_mask) {
+void Session::step_ahead(NumbersFrom from, bool waits_for_mask) {
   has_logits_ = false;
-  ahead_ = token;
   if (state_.n_tokens() == state_.capacity()) return;  // outside of the context: nothing can follow
   const std::lock_guard lock(engine_->executor().mutex);
-  state_.begin_append(1, {});
+  from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
   waits_for_mask ? loop_->step_only() : loop_->step();
   state_.end_append();
   stepped_ = true;
@@ -236,11 +248,18 @@ void Session::drop_step() {
   }
   chooser_ = 0;
   waits_for_mask_ = false;
-  if (ahead_ < 0) return;
+  if (stepped_ || ahead_ >= 0) has_logits_ = false;
   if (stepped_) state_.commit_chain(0);
   ahead_ = -1;
   stepped_ = false;
-  has_logits_ = false;
+}
+
+// A token could not be chosen, and the step with it has begun: nobody knows how far it came.
+void Session::drop_failed_step() {
+  if (!stepped_) return;
+  drop_step();
+  state_.abort_append();
+  cut_tokens(state_.n_tokens());
 }
 
 std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {

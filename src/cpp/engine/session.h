@@ -106,9 +106,12 @@ class Session {
   // Computes ids[state length ..) in chunks that end at multiples of the chunk size; after_chunk sees the rows in ws.y.
   void extend(std::span<const int32_t> ids, const Interrupted& interrupted,
               const std::function<void(int first, int rows)>& after_chunk);
-  void step_ahead(int32_t token, bool waits_for_mask);
+  enum class NumbersFrom { kHost, kDevice };  // of an append
+  int32_t sample_in_loop(Sampler& sampler);
+  void step_ahead(NumbersFrom from, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // the step on its way is the one that ids go on with
   void drop_step();
+  void drop_failed_step();
   void head(int row, int rows);  // of the last forward pass, at most kLogitRows: the executor's logits [rows, vocab]
   void head(int row, int rows, float* logits);  // the same, brought to the host
   void shorten_to(int n);

@@ -21,8 +21,8 @@
 namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 256;
-inline constexpr int kMegaHelpers = 32;    // besides them, who bring weights
-inline constexpr int kMegaChunks = 32;     // of the weights' ring, at most
+inline constexpr int kMegaHelpers = 32;  // besides them, who bring weights
+inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
 
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
@@ -112,10 +112,19 @@ struct DeltaTask {
   uint32_t key_heads_step;
 };
 
+// Whether a launch goes on with the next token, which the host says while it computes this one: it allows a token when
+// it has taken the one before the last, so that what is on its way can still be dropped.
+struct Leave {
+  const uint32_t* allowed;  // [1] of the host: *NextToken::ring.written may rise to this, modulo 2^32
+  uint32_t* ended;          // [1] of the host: *written at the launch's end, there before *written says so
+  uint32_t* goes_on;        // [1] of the device, for the blocks: 0 or 1
+};
+
 // kAdjust: the sampler's first step; part i has rows_each candidates, and one more while i < more. kSample: the others.
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
+  Leave leave;
   int rows_each, more;
 };
 
@@ -159,7 +168,9 @@ struct Mega {
   const int32_t* stream_counts;  // [blocks]: so many of them
   uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32
   uint32_t first;                // *arrived when the launch begins
-  int n_steps, n_phases, n_tokens;
+  int n_steps, n_phases;
+  int n_tokens;             // at most; fewer where the host does not allow more
+  const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
   int n_streams;
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others
@@ -174,7 +185,9 @@ inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaPoolAt = 1024;
 inline constexpr int kPassRows = 256;  // of a product, whose sums wait in shared memory at a time
 inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4;
-LB_FN constexpr size_t product_pool_bytes(int n_in) { return kProductSumsBytes + size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256; }
+LB_FN constexpr size_t product_pool_bytes(int n_in) {
+  return kProductSumsBytes + size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256;
+}
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
   return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +
          (size_t(kRunQueries + 2) * dim + kRunRows * kRunTile) * 4;

@@ -457,7 +457,7 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   require(memory.ring_bytes >= int(2 * largest), "needs room for two batches of weight rows in shared memory");
 }
 
-MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next) {
+MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, const Leave& leave) {
   const Sample& sample = on_grid.op;
   const int n_blocks = target_.n_sms;
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
@@ -476,13 +476,14 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next) {
   LB_ASSERT(head != lists[0].end() && head->phase == last);
   const uint16_t n_parts = head->n_parts, adjust = uint16_t(nodes_.size() + 1);
   for (const TaskKind kind : {TaskKind::kAdjust, TaskKind::kSample})
-    nodes_.push_back({.task = {.kind = kind, .sample = {on_grid, next, sample.vocab / n_parts, sample.vocab % n_parts}},
-                      .reads = {},
-                      .writes = {},
-                      .bytes = 1,
-                      .least_parts = n_blocks,
-                      .most_parts = n_blocks,
-                      .phase = last});
+    nodes_.push_back(
+        {.task = {.kind = kind, .sample = {on_grid, next, leave, sample.vocab / n_parts, sample.vocab % n_parts}},
+         .reads = {},
+         .writes = {},
+         .bytes = 1,
+         .least_parts = n_blocks,
+         .most_parts = n_blocks,
+         .phase = last});
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing

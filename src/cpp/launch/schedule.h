@@ -38,8 +38,9 @@ class Schedule final : public lb::Stream {
   Schedule(const Target& target, int capacity, void* partials) : target_(target), capacity_(capacity), at_(partials) {}
   static size_t runs_scratch_bytes(int n_heads, int head_dim, int capacity);
 
-  // The step's end. Throws kUnsupported where the target has no kernel for what was recorded.
-  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next);
+  // The step's end; without `leave` a launch is one step. Throws kUnsupported where the target has no kernel for what
+  // was recorded.
+  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const Leave& leave);
 
   std::unique_ptr<Memory> reserve(size_t) override { refuse("reserving memory"); }
   void upload(void*, const void*, size_t) override { refuse("a copy"); }

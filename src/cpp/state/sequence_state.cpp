@@ -78,6 +78,13 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
 int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
 
 void SequenceState::begin_append(int rows, const Tree& tree) {
+  begin(rows, tree);
+  publish();
+}
+
+void SequenceState::begin_next() { begin(1, {}); }
+
+void SequenceState::begin(int rows, const Tree& tree) {
   LB_ASSERT(!appending_ && rows > 0);
   is_tree_ = tree.parent != nullptr;
   LB_ASSERT(!is_tree_ || rows <= kMaxTree);
@@ -89,7 +96,6 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
   n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
   n_calls_ = (rows - 1) / stream_.most_chain_rows() + 1;
   numbers_.n_past = n_tokens_;
-  publish();
 }
 
 KvLayer SequenceState::kv(int layer) const {

@@ -71,6 +71,8 @@ class SequenceState {
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
+  // One row after an append of one, which the device has moved the numbers past (NextToken).
+  void begin_next();
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
   AppendNumbers* numbers() const { return layout_.numbers; }
@@ -112,6 +114,7 @@ class SequenceState {
     int32_t* page_table;  // identity: one sequence owns its pages in order
     std::vector<LayerMemory> layers;
   };
+  void begin(int rows, const Tree& tree);
   void publish() { stream_.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
 
