@@ -215,6 +215,15 @@ std::vector<std::tuple<std::string, int, double>> profile_append(Session& sessio
   return rows;
 }
 
+using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
+
+std::pair<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
+  Timeline timeline = without_gil([&] { return session.timeline(); });
+  std::vector<StepRow> rows;
+  for (const StepTime& t : timeline.steps) rows.emplace_back(t.block, t.phase, t.task, t.began, t.waited, t.done);
+  return {std::move(rows), std::move(timeline.tasks)};
+}
+
 Bytes pages_of(Session& session, int first, int count) {
   LB_CHECK(count >= 1, kInvalid, "at least one page can be read, not ", count);
   return filled(count * session.page_bytes(), [&](auto to) { session.read_pages(first, count, to); });
@@ -306,15 +315,10 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("context", &Session::context)
       .def_prop_ro("rewind_floor", &Session::rewind_floor)
       .def_prop_ro("decode_path", &Session::decode_path)
-      .def(
-          "timeline",
-          [](Session& s) {
-            nb::list rows;
-            for (const StepTime& t : s.timeline())
-              rows.append(nb::make_tuple(t.block, t.phase, t.task, t.began, t.waited, t.done));
-            return rows;
-          },
-          "(block, phase, task, began, waited, done) of the last decoded token; empty before the second call.")
+      .def("timeline", &timeline,
+           "Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, "
+           "and "
+           "what each task is. The first call turns the stamps on and is empty.")
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many of them it already held.")
       .def(

@@ -103,6 +103,8 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
            options.n_threads);
   if (place == nullptr) place = cpu_place();
+  LB_CHECK(options.path == DecodePath::kAuto || !place->maps_weights(), kUnsupported,
+           "graph and megakernel are ways to decode on a GPU; the model is opened on ", place->name());
   if (options.prefill_chunk == 0) options.prefill_chunk = place->prefill_chunk();
   ModelFile file = open_model_file(path);
   std::unique_ptr<Model> model = make_model(file);

@@ -79,6 +79,7 @@ class MegaSteps {
   // goes_on: of the plan's Leave.
   MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream)
       : stream_(stream), ring_(ring), launch_(plan.launch), text_(gpu::to_string(plan)) {
+    for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::describe(task));
     Carver counter;
     carve(counter, plan);
     memory_ = stream.reserve(counter.used());
@@ -118,10 +119,11 @@ class MegaSteps {
   }
   const std::string& text() const { return text_; }
 
-  // Of the last step, [blocks, n_steps] of (phase, began, waited, done); taken from the first call on.
-  std::vector<StepTime> timeline() {
+  // Of the last step, [blocks, n_steps]; taken by launches after the first call, which ends the one that is running.
+  Timeline timeline() {
     const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
     if (params_.times == nullptr) {
+      stream_.wait();
       times_ = stream_.reserve(n * sizeof(gpu::StepTimes));
       params_.times = reinterpret_cast<gpu::StepTimes*>(times_->data());
       return {};
@@ -130,9 +132,9 @@ class MegaSteps {
     std::vector<gpu::TaskStep> steps(n);
     stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
     stream_.download(steps.data(), steps_, n * sizeof(gpu::TaskStep));
-    std::vector<StepTime> result;
+    Timeline result{.steps = {}, .tasks = names_};
     for (size_t i = 0; i < n; ++i)
-      result.push_back(
+      result.steps.push_back(
           {int(i / params_.n_steps), steps[i].phase, steps[i].task, times[i].began, times[i].waited, times[i].done});
     return result;
   }
@@ -162,6 +164,7 @@ class MegaSteps {
   Ring* ring_;
   gpu::Launch launch_;
   std::string text_;
+  std::vector<std::string> names_;  // of tasks
   gpu::Mega params_ = {};
   uint32_t wanted_ = 0, begin_ = 0;  // tokens: asked for, and before the last launch
   bool is_running_ = false;          // it has not been seen to end
@@ -248,7 +251,7 @@ class GpuTokenLoop final : public TokenLoop {
     return result;
   }
 
-  std::vector<StepTime> timeline() override { return mega_ ? mega_->timeline() : std::vector<StepTime>{}; }
+  Timeline timeline() override { return mega_ ? mega_->timeline() : Timeline{}; }
   std::string describe() const override { return mega_ ? mega_->text() : graph_ ? cat("graph", why_) : ""; }
 
   void download_logits(std::span<float> to) override { stream_.download(to.data(), buffers_.logits, to.size_bytes()); }

@@ -214,6 +214,12 @@ Logprobs Session::logprobs(int32_t token, int n_top) {
   return loop_->logprobs(n_top);
 }
 
+Timeline Session::timeline() {
+  if (loop_ == nullptr) return {};
+  const std::lock_guard lock(engine_->executor().mutex);
+  return loop_->timeline();
+}
+
 // The step is an append of one row that waits to be kept or not.
 void Session::step_ahead(NumbersFrom from, bool waits_for_mask) {
   has_logits_ = false;

@@ -89,7 +89,8 @@ class Session {
   void rewind(int n_tokens);
   // How tokens are decoded: "graph", or the schedule of the megakernel; empty before the first one and on the CPU.
   std::string decode_path() const { return loop_ == nullptr ? "" : loop_->describe(); }
-  std::vector<StepTime> timeline() { return loop_ == nullptr ? std::vector<StepTime>{} : loop_->timeline(); }
+  // Of the last decoded token, where a megakernel made it; the stamps are taken from the first call on.
+  Timeline timeline();
   int rewind_floor() const { return state_.rewind_floor(); }
 
  private:

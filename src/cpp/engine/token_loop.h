@@ -17,6 +17,11 @@ struct StepTime {
   uint64_t began, waited, done;
 };
 
+struct Timeline {
+  std::vector<StepTime> steps;     // of all blocks
+  std::vector<std::string> tasks;  // what they are
+};
+
 class TokenLoop {
  public:
   virtual ~TokenLoop() = default;
@@ -37,8 +42,8 @@ class TokenLoop {
   virtual void download_logits(std::span<float> to) = 0;
   // How steps are run, once there has been one.
   virtual std::string describe() const = 0;
-  // Of the last step where it is a megakernel's; the first call turns the stamps on.
-  virtual std::vector<StepTime> timeline() = 0;
+  // Of the last step where it is a megakernel's, empty otherwise; the first call turns the stamps on.
+  virtual Timeline timeline() = 0;
   // Forgets choices not taken.
   virtual void drop() = 0;
 };

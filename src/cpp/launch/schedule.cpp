@@ -135,16 +135,16 @@ const char* name_of(TaskKind kind) {
   return "?";
 }
 
+int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
+
+}  // namespace
+
 std::string describe(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
   const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of swiglu"};
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)], op.add ? " + y" : "");
 }
-
-int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
-
-}  // namespace
 
 size_t Schedule::runs_scratch_bytes(int n_heads, int head_dim, int capacity) {
   return size_t(run_splits(capacity)) * n_heads * (head_dim + 2) * sizeof(float);

@@ -29,6 +29,7 @@ struct MegaPlan {
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
+std::string describe(const Task& task);
 // What lies between the phases' barriers, a line each, and the launch.
 std::string to_string(const MegaPlan& plan);
 
