@@ -52,6 +52,7 @@ ENGINE_FIELDS = [
 ]
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 KernelTimes = list[tuple[str, int, float]]
+StepRow = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class LLM:
         kv: str = "f16",
         seed: int = 0,
         prefill_chunk: int | None = None,
+        decode_path: str = "auto",
         isa: str = "auto",
         offline: bool = False,
         progress: Progress | None = None,
@@ -127,6 +129,7 @@ class LLM:
             activations=activations,
             kv=kv,
             prefill_chunk=prefill_chunk or 0,
+            decode_path=decode_path,
             pack=self._pack,
             progress=progress and partial(progress, "loading weights"),
         )
@@ -145,6 +148,7 @@ class LLM:
             kv=kv,
             seed=seed,
             prefill_chunk=self._engine.info["prefill_chunk"],
+            decode_path=decode_path,
             isa=self._engine.info["isa"],
         )
 
@@ -503,6 +507,26 @@ class LLM:
                     ids[n] = self._session.sample(sampler)
                     seconds.append(time.perf_counter() - start)
         return seconds
+
+    @property
+    def decode_path(self) -> str:
+        """How a GPU has decoded: "graph", with what spoke against the megakernel, or that and its phases, a line each.
+        Empty on the CPU and before the first token."""
+        return self._session.decode_path
+
+    def decode_timelines(self, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:
+        """Of each of n_tokens decoded after `depth` tokens by the megakernel: (block, phase, task, began, waited, done)
+        of its steps, in ns, and what each task is. Empty where something else decodes."""
+        timelines: list[tuple[list[StepRow], list[str]]] = []
+        ids = self._bench_ids(depth + n_tokens + 2)
+        sampler = _engine.Sampler(self.info.vocab)
+        with self._turn():
+            self._session.reset()
+            for n in range(max(depth, 1), max(depth, 1) + n_tokens + 1):
+                self._session.sync(ids[:n])
+                ids[n] = self._session.sample(sampler)  # the step with this token has begun
+                timelines.append(self._session.timeline())
+        return [timeline for timeline in timelines if timeline[0]]
 
     def bench_fill(self, depth: int) -> None:
         """Makes the session hold `depth` tokens, for `bench_append`."""

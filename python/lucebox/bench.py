@@ -107,6 +107,8 @@ class Report:
     """Read bandwidth of the device: the larger of a measurement before and one after the tests."""
     energy_source: str | None
     """What joules were read from; None where there is nothing to read."""
+    decode_path: str
+    """How a GPU decoded: its graph or its megakernel, and why; empty on the CPU and without a decode test."""
     measurements: tuple[Measurement, ...]
 
     def share(self, measurement: Measurement) -> float | None:
@@ -174,6 +176,8 @@ def measure(
     if batch and 1 not in batch:
         batch = (1, *batch)
 
+    if decode:
+        llm.bench_decode(1, 0)  # a way to decode that is not there is refused before anything is measured
     meter = find_meter(llm.device_info)
     bandwidth = llm.read_bandwidth()
     measurements = tuple(_tests(llm, meter, prefill, decode, batch, depth, runs, on_run))
@@ -188,6 +192,7 @@ def measure(
         activations=llm.options.activations,
         bandwidth_gb_s=bandwidth,
         energy_source=None if meter is None else meter.source,
+        decode_path=llm.decode_path.partition("\n")[0],
         measurements=measurements,
     )
 

@@ -29,6 +29,8 @@ class EngineOptions:
     prefill_chunk: int | None = None
     """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory. None: as many as suit
     the target, 512 on the CPU."""
+    decode_path: str = "auto"
+    """How a GPU decodes: "graph" (a launch for each op), "megakernel" (one for all), or "auto": what is faster."""
     isa: str = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
 

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 from lucebox.bench import Measurement, Profile, Report
 from lucebox.errors import UnsupportedError
 from lucebox.power_sweep import PowerPoint
+from lucebox.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["save_bench_plot", "save_power_plot"]
+__all__ = ["save_bench_plot", "save_power_plot", "save_timeline_plot"]
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
+WAITING_COLOR = "#d5dae0"
 
 
 def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:
@@ -67,6 +69,43 @@ def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     economy.set_xlabel("power limit, W")
     speed.legend(fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None:
+    """Write a row for each block of a decoded token: grey where it waits, coloured by the kind of phase where it works.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+    """
+    figure = _figure(figsize=(16, 9))
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    colors = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    kinds, names = timeline.kinds, timeline.names
+    color_of = {kind.name: colors[i % len(colors)] for i, kind in enumerate(kinds)}
+    axes = figure.subplots()
+    bars, fills = [], []
+    start = timeline.steps[:, 3].min()
+    for block, phase, task, *times in timeline.steps.tolist():
+        began, waited, done = ((time - start) / 1e3 for time in times)
+        for begin, end, fill in ((began, waited, WAITING_COLOR), (waited, done, color_of[names[phase]])):
+            if task and end > begin:
+                bars.append([(begin, block), (end, block), (end, block + 0.9), (begin, block + 0.9)])
+                fills.append(fill)
+    axes.add_collection(PolyCollection(bars, facecolors=fills, linewidths=0))
+    axes.set_xlim(0, timeline.us)
+    axes.set_ylim(timeline.n_blocks, 0)
+    axes.set_xlabel("us")
+    axes.set_ylabel("block")
+    axes.set_title(f"{title}: {timeline.label}, {timeline.us:,.1f} us", fontsize=10)
+    patches = [
+        Patch(color=color_of[kind.name], label=f"{kind.phases} x {kind.us:.1f} us: {kind.name}") for kind in kinds
+    ]
+    figure.legend(handles=[Patch(color=WAITING_COLOR, label="waiting"), *patches[:15]], loc="outside lower center",
+                  ncols=2, fontsize=7, frameon=False)  # fmt: skip
     _save(figure, path)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -146,3 +148,44 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
     assert 0 < result.max_difference < tolerance("logits", "f32_device")
     assert abs(result.mean_kl) < tolerance("logits", "f32_device")
     assert result.greedy_agreement >= 0.9  # where the two likeliest are not almost alike
+
+
+def test_a_timeline_of_the_megakernel(
+    on_pack: str, synthetic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, picture = tmp_path / "out.html", tmp_path / "out.svg"
+    flags = ["-p", "0", "-n", "2", "-r", "1", "-d", "3", "--target", on_pack, "--path", "megakernel"]
+    assert main(["bench", str(synthetic), *flags, "--timeline", str(page), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["decode_path"].startswith("megakernel_32_kernel")
+    kinds = report["timeline"]["kinds"]
+    assert sum(kind["phases"] for kind in kinds) == int(re.findall(r"(\d+) phases", report["decode_path"])[0])
+    assert sum(kind["phases"] * kind["us"] for kind in kinds) == pytest.approx(report["timeline"]["us"])
+    assert all(0 <= kind["working"] <= 1 for kind in kinds)
+
+    text = page.read_text()
+    assert "@" not in re.sub(r"(?s)<script>.*</script>", "", text).replace("@3", "") and "http" not in text
+    data = json.loads(re.findall(r"const data = (\{.*\});", text)[0])
+    begun = {(block, phase) for block, phase, *_ in data["steps"]}
+    assert {phase for _, phase in begun} == set(range(len(data["phases"])))
+    assert all(0 <= began <= waited <= done <= 1e3 * data["us"] + 1 for *_, began, waited, done in data["steps"])
+
+    assert main(["bench", str(synthetic), *flags, "--timeline", str(picture)]) == 0
+    assert "<svg" in picture.read_text() and "rms_norm" in capsys.readouterr().out
+
+
+def test_ways_to_decode_that_are_not_there(
+    on_pack: str, synthetic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["-p", "0", "-n", "2", "-r", "1"]
+    page = ["--timeline", str(tmp_path / "out.html")]
+    for more, problem in (
+        (["--target", on_pack, *page], "decoded by the graph"),
+        (["--target", "cpu", *page], "the target is the CPU"),
+        (["--target", "cpu", "--path", "megakernel"], "graph and megakernel are ways to decode on a GPU"),
+    ):
+        assert main(["bench", str(synthetic), *flags, *more]) == 1
+        assert problem in capsys.readouterr().err
+    exact = ["--target", on_pack, "--path", "megakernel", "--activations", "f32"]
+    assert main(["bench", str(synthetic), *flags, *exact]) == 1
+    assert "[megakernel] rounds x of quantised weights to 8 bits only" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from lucebox.cli import console, options
 from lucebox.cli.session import open_model
 from lucebox.numerics import N_IDS, Comparison, compare
 from lucebox.power_sweep import load_points, measure_points, save_points
+from lucebox.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, save_timeline_page, table
 
 DESCRIPTION = """Measure how fast a model runs here.
 
@@ -53,6 +54,20 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         help="also time every kernel by itself, in the first prefill and the first decode test (GPUs only)",
     )
     parser.add_argument(
+        "--path",
+        dest="decode_path",
+        choices=["graph", "megakernel"],
+        default=argparse.SUPPRESS,
+        help="decode by a launch for each op or by one for all, instead of what is faster on the target (GPUs only)",
+    )
+    parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE",
+        help="also draw when each block of the megakernel waited and worked in a decoded token: a page (.html) or a "
+        "picture (.png, .svg)",
+    )
+    parser.add_argument(
         "--compare",
         choices=["cpu"],
         help=f"also compare the logits of {N_IDS} random tokens with those of the CPU in f32, on the same file",
@@ -83,20 +98,27 @@ def execute(args: argparse.Namespace) -> int:
         return sweep_power(args)
     if not (args.prefill or args.decode or args.batch or args.compare):
         args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
+    if args.timeline and getattr(args, "decode_path", "") == "graph":
+        args.parser.error("--timeline is of the megakernel, not of --path graph")
     if args.profile and not (args.prefill or args.decode):
         args.parser.error("nothing to profile: --prefill and --decode are both 0")
     if not hasattr(args, "context"):  # enough for the tests; a model's own maximum would only reserve memory
         args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
         if args.compare:
             args.context = max(args.context, N_IDS)
+        if args.timeline:
+            args.context = max(args.context, args.depth + CONTEXT)
     profiles: tuple[Profile, ...] = ()
-    comparison = None
+    comparison = timeline = None
     with open_model(args) as llm, console.status() as show:
         if args.profile:  # first: a target without kernels refuses
             show("profile")
             profiles = profile(
                 llm, prefill=next(iter(args.prefill), 0), decode=next(iter(args.decode), 0), depth=args.depth
             )
+        if args.timeline:  # likewise, one without the megakernel
+            show("timeline")
+            timeline = measure_timeline(llm, args.depth)
         report = measure(
             llm,
             prefill=args.prefill,
@@ -113,12 +135,16 @@ def execute(args: argparse.Namespace) -> int:
         from lucebox.plots import save_bench_plot
 
         save_bench_plot(report, args.plot, profiles)
+    if timeline is not None:
+        save_timeline(timeline, f"{report.model} on {report.device}", args.timeline)
     if args.json:
-        console.print_json(as_json(report, profiles, comparison))
+        console.print_json(as_json(report, profiles, comparison, timeline))
     else:
         print_report(report)
         for one in profiles:
             print_profile(one)
+        if timeline is not None:
+            print_timeline(timeline)
         if comparison is not None:
             print_comparison(comparison)
     return 0
@@ -181,7 +207,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(size for size in sizes if size)
 
 
-def as_json(report: Report, profiles: Sequence[Profile] = (), comparison: Comparison | None = None) -> dict[str, Any]:
+def as_json(
+    report: Report,
+    profiles: Sequence[Profile] = (),
+    comparison: Comparison | None = None,
+    timeline: Timeline | None = None,
+) -> dict[str, Any]:
     measurements = [
         {
             **dataclasses.asdict(m),
@@ -199,6 +230,7 @@ def as_json(report: Report, profiles: Sequence[Profile] = (), comparison: Compar
         "measurements": measurements,
         "profiles": [dataclasses.asdict(one) for one in profiles],
         "comparison": comparison,
+        "timeline": None if timeline is None else as_numbers(timeline),
     }
 
 
@@ -208,6 +240,8 @@ def print_report(report: Report) -> None:
         f"{report.target}, {report.kernels}, {report.activations} activations\n"
         f"it reads {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
     )
+    if report.decode_path:
+        console.write(f"decoding: {report.decode_path}\n")
     tests = [m for m in report.measurements if m.test != "append"]
     appends = [m for m in report.measurements if m.test == "append"]
     if tests:
@@ -247,6 +281,24 @@ def print_profile(one: Profile) -> None:
         for t in one.times
     ]  # fmt: skip
     _print_numbers("kernel", ["launches", "ms", "us each", "share"], rows)
+
+
+def save_timeline(timeline: Timeline, title: str, path: Path) -> None:
+    if path.suffix == ".html":
+        save_timeline_page(timeline, title, path)
+        return
+    from lucebox.plots import save_timeline_plot
+
+    save_timeline_plot(timeline, title, path)
+
+
+def print_timeline(timeline: Timeline) -> None:
+    console.write(
+        f"\n{timeline.label} in the megakernel, {timeline.n_blocks} blocks: {timeline.us:,.1f} us; a phase in us: "
+        "barrier, until the last block waits no more, longest work\n"
+    )
+    headings = ["number", "us in all", "us each", "barrier", "spread", "work", "working"]
+    _print_numbers("phases", headings, table(timeline.kinds))
 
 
 def print_comparison(comparison: Comparison) -> None:

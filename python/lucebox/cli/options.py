@@ -35,7 +35,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c"}
 METAVARS = {int: "N", float: "X", str: "TEXT"}
-NOT_ENGINE_FLAGS = frozenset({"seed"})  # a command makes one kind of request, whose own --seed says it all
+# A command makes one kind of request, whose own --seed says it all; the way to decode is for measuring (bench --path).
+NOT_ENGINE_FLAGS = frozenset({"seed", "decode_path"})
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -217,7 +217,7 @@ std::vector<std::tuple<std::string, int, double>> profile_append(Session& sessio
 
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
 
-std::pair<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
+std::tuple<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
   Timeline timeline = without_gil([&] { return session.timeline(); });
   std::vector<StepRow> rows;
   for (const StepTime& t : timeline.steps) rows.emplace_back(t.block, t.phase, t.task, t.began, t.waited, t.done);

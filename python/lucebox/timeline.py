@@ -1,0 +1,160 @@
+"""The timeline of a decoded token in the megakernel: when each block of the device waited for the others and when it
+worked, phase by phase; what that adds up to by kind of phase; and the page that shows it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+
+__all__ = ["CONTEXT", "PhaseKind", "Timeline", "as_numbers", "measure_timeline", "save_timeline_page", "table"]
+
+N_TOKENS = 9  # looked at; the one of median duration is shown
+CONTEXT = N_TOKENS + 2  # that they take after what precedes them
+BLOCK, PHASE, TASK, BEGAN, WAITED, DONE = range(6)
+Us = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseKind:
+    """The phases of a token that do the same, a mean phase in microseconds."""
+
+    name: str
+    phases: int
+    us: float
+    """From the end of the phase before to the end of this one."""
+    barrier_us: float
+    """From the end of the phase before to where the first block sees it."""
+    spread_us: float
+    """From there to where the last block does."""
+    work_us: float
+    """What the block that is longest at it takes."""
+    working: float
+    """Share of all blocks' time in which they work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One decoded token."""
+
+    label: str
+    tasks: tuple[str, ...]
+    steps: NDArray[np.int64]
+    """[n, 6]: block, phase, task, and when the block began, had what it waited for and was done, in ns."""
+
+    @property
+    def us(self) -> float:
+        return float(self.steps[:, DONE].max() - self.steps[:, BEGAN].min()) / 1e3
+
+    @property
+    def n_blocks(self) -> int:
+        return int(self.steps[:, BLOCK].max()) + 1
+
+    @property
+    def names(self) -> list[str]:
+        """What the tasks of each phase are."""
+        of_phase: list[dict[int, None]] = [{} for _ in range(int(self.steps[:, PHASE].max()) + 1)]
+        for phase, task in np.unique(self.steps[:, [PHASE, TASK]], axis=0):
+            if task != 0:  # 0: a block without work
+                of_phase[phase][int(task)] = None
+        return [", ".join(dict.fromkeys(self.tasks[task] for task in tasks)) for tasks in of_phase]
+
+    @property
+    def kinds(self) -> list[PhaseKind]:
+        """What took longest first."""
+        phases = self._phases()
+        names = self.names
+        kinds = []
+        for name in dict.fromkeys(names):
+            of_kind = phases[[phase for phase, other in enumerate(names) if other == name]]
+            kinds.append(PhaseKind(name, len(of_kind), *(float(value) for value in of_kind.mean(axis=0))))
+        return sorted(kinds, key=lambda kind: -kind.phases * kind.us)
+
+    def _phases(self) -> Us:
+        """[phases, 5], the fields of PhaseKind from us on."""
+        rows = []
+        before = self.steps[:, BEGAN].min()
+        for phase in range(int(self.steps[:, PHASE].max()) + 1):
+            steps = self.steps[self.steps[:, PHASE] == phase]
+            end, first, last = steps[:, DONE].max(), steps[:, WAITED].min(), steps[:, WAITED].max()
+            work = np.bincount(steps[:, BLOCK], weights=(steps[:, DONE] - steps[:, WAITED]).astype(float))
+            share = work.sum() / max((end - before) * self.n_blocks, 1)
+            rows.append([(end - before) / 1e3, (first - before) / 1e3, (last - first) / 1e3, work.max() / 1e3, share])
+            before = end
+        return np.array(rows)
+
+
+def measure_timeline(llm: LLM, depth: int) -> Timeline:
+    """The token of median duration of some that follow `depth` tokens, each a launch of its own.
+
+    Raises:
+        UnsupportedError: tokens are not decoded by the megakernel; says why.
+    """
+    if llm.pack is None:
+        raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the target is the CPU")
+    timelines = llm.decode_timelines(N_TOKENS, depth)
+    if not timelines:
+        raise UnsupportedError(f"a timeline is one of the megakernel; this model is decoded by the {llm.decode_path}")
+    label = "a token" + (f" @{depth}" if depth else "")
+    made = [Timeline(label, tuple(tasks), np.array(steps, np.int64)) for steps, tasks in timelines]
+    return sorted(made, key=lambda timeline: timeline.us)[len(made) // 2]
+
+
+def as_numbers(timeline: Timeline) -> dict[str, object]:
+    return {"label": timeline.label, "us": timeline.us, "kinds": [asdict(kind) for kind in timeline.kinds]}
+
+
+def save_timeline_page(timeline: Timeline, title: str, path: Path) -> None:
+    """Write a page that needs nothing else: a row for each block, with a table of the kinds of phases."""
+    names, kinds = timeline.names, timeline.kinds
+    of_kind = {kind.name: i for i, kind in enumerate(kinds)}
+    steps = timeline.steps[timeline.steps[:, TASK] != 0]
+    start = timeline.steps[:, BEGAN].min()
+    data = {
+        "us": timeline.us,
+        "blocks": timeline.n_blocks,
+        "tasks": timeline.tasks,
+        "kinds": [kind.name for kind in kinds],
+        "phases": [of_kind[name] for name in names],
+        "steps": np.concatenate([steps[:, :BEGAN], steps[:, BEGAN:] - start], axis=1).tolist(),
+    }
+    text = (files("lucebox") / "timeline.html").read_text()
+    for mark, value in {
+        "@TITLE@": html.escape(f"{title}: {timeline.label}, {timeline.us:,.1f} us"),
+        "@ROWS@": "\n".join(_table_row(i, kind) for i, kind in enumerate(kinds)),
+        "@DATA@": json.dumps(data, separators=(",", ":")).replace("</", "<\\/"),
+    }.items():
+        text = text.replace(mark, value)
+    path.write_text(text)
+
+
+def table(kinds: Sequence[PhaseKind]) -> list[list[str]]:
+    """Cells of a row for each kind: what it is, how often, us in all, then of one."""
+    return [
+        [
+            kind.name,
+            str(kind.phases),
+            f"{kind.phases * kind.us:.1f}",
+            *(f"{us:.2f}" for us in (kind.us, kind.barrier_us, kind.spread_us, kind.work_us)),
+            f"{kind.working:.0%}",
+        ]
+        for kind in kinds
+    ]
+
+
+def _table_row(index: int, kind: PhaseKind) -> str:
+    name, *values = table([kind])[0]
+    cells = "".join(f"<td>{value}</td>" for value in values)
+    return f'<tr><th><i data-kind="{index}"></i>{html.escape(name)}</th>{cells}</tr>'
