@@ -88,7 +88,9 @@ class Timeline:
         before = self.steps[:, BEGAN].min()
         for phase in range(int(self.steps[:, PHASE].max()) + 1):
             steps = self.steps[self.steps[:, PHASE] == phase]
-            end, first, last = steps[:, DONE].max(), steps[:, WAITED].min(), steps[:, WAITED].max()
+            seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # by each block, in its first step
+            np.minimum.at(seen, steps[:, BLOCK], steps[:, WAITED])
+            end, first, last = steps[:, DONE].max(), seen.min(), seen.max()
             work = np.bincount(steps[:, BLOCK], weights=(steps[:, DONE] - steps[:, WAITED]).astype(float))
             share = work.sum() / max((end - before) * self.n_blocks, 1)
             rows.append([(end - before) / 1e3, (first - before) / 1e3, (last - first) / 1e3, work.max() / 1e3, share])

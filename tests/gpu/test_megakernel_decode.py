@@ -1,0 +1,154 @@
+"""The megakernel over many tokens: beside the graph path, after prompts of any length, and where the host changes its
+mind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import largest_difference, open_engine
+from lucebox import _engine
+from numpy.typing import NDArray
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+SHAPE = Shape("qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64)
+DEEP = replace(SHAPE, n_layers=4, recurrent=(True, True, True, False), vocab=509)
+CLOSE = tolerance("logits", "f32_device")
+N_TOKENS = {"sim": 80}  # elsewhere as many as issue 5 names
+ALL_TOKENS = 10_000
+
+Logits = NDArray[np.float32]
+Open = Callable[..., _engine.Engine]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small.gguf", SHAPE)
+
+
+class Decoder:
+    """A session that follows ids of its own or another's choice."""
+
+    def __init__(self, engine: _engine.Engine, prompt: list[int]) -> None:
+        self.session, self.sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
+        self.ids = list(prompt)
+        self.sync()
+
+    def sync(self) -> int:
+        return self.session.sync(np.array(self.ids, np.int32))
+
+    def choose(self) -> int:
+        return self.session.sample(self.sampler)
+
+    def decode(self, n: int) -> list[int]:
+        for _ in range(n):
+            self.ids.append(self.choose())
+            self.sync()
+        return self.ids[-n:]
+
+
+def margin(logits: Logits) -> float:
+    likeliest = np.sort(logits)[-2:]
+    return float(likeliest[1] - likeliest[0])
+
+
+@pytest.fixture(scope="module")
+def engine(pack: _engine.gpu.Pack, model: Path) -> _engine.Engine:
+    return open_engine(model, pack=pack, decode_path="megakernel")
+
+
+@pytest.fixture(scope="module")
+def decoded(engine: _engine.Engine) -> list[int]:
+    """A token, and what follows it without a prompt."""
+    return [3, *Decoder(engine, [3]).decode(133)]
+
+
+def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> None:
+    """Where the two likeliest are almost alike the paths may part; both go on with the graph's token."""
+    n = N_TOKENS.get(pack.name, ALL_TOKENS)
+    graph, mega = (
+        Decoder(open_engine(model, pack=pack, decode_path=way, context=n + 8), [3, 1, 4])
+        for way in ("graph", "megakernel")
+    )
+    for _ in range(n):
+        gap = margin(graph.session.logits())
+        token, other = graph.choose(), mega.choose()
+        assert token == other or gap < CLOSE
+        for decoder in (graph, mega):
+            decoder.ids.append(token)
+            decoder.sync()
+    assert largest_difference(mega.session.logits(), graph.session.logits()) < CLOSE
+    assert mega.session.decode_path.startswith("megakernel_plain_kernel")
+
+
+@pytest.mark.parametrize("n_prompt", [2, 15, 16, 17, 63, 64, 65, 127, 128, 129])
+def test_a_prompt_as_what_was_decoded(engine: _engine.Engine, decoded: list[int], n_prompt: int) -> None:
+    """The same tokens at once as a prompt, of lengths around tiles of attention, pages and runs of recurrent rows."""
+    assert Decoder(engine, decoded[:n_prompt]).decode(4) == decoded[n_prompt:][:4]
+
+
+def test_two_runs_are_equal_in_every_bit(engine: _engine.Engine) -> None:
+    runs = [Decoder(engine, [5, 9, 2]) for _ in range(2)]
+    assert runs[0].decode(20) == runs[1].decode(20)
+    assert np.array_equal(runs[0].session.logits(), runs[1].session.logits())
+
+
+@pytest.mark.parametrize("n_kept", [6, 5, 2])
+def test_what_runs_ahead_is_dropped(engine: _engine.Engine, n_kept: int) -> None:
+    """The step after a token has begun when the host goes on with another one, or from an earlier point."""
+    decoder = Decoder(engine, [3, 1, 4])
+    decoder.decode(3)
+    unwanted = decoder.choose()
+    decoder.ids = [*decoder.ids[:n_kept], (unwanted + 1) % SHAPE.vocab]
+    decoder.sync()
+    fresh = Decoder(engine, decoder.ids)
+    assert largest_difference(decoder.session.logits(), fresh.session.logits()) < CLOSE
+    assert decoder.decode(5) == fresh.decode(5)
+    assert largest_difference(decoder.session.logits(), fresh.session.logits()) < CLOSE
+
+
+def test_sessions_take_turns(engine: _engine.Engine) -> None:
+    """Each has a step on its way while the other computes."""
+    alone = [Decoder(engine, [n, 1]).decode(6) for n in (3, 8)]
+    both = [Decoder(engine, [n, 1]) for n in (3, 8)]
+    for _ in range(6):
+        for decoder in both:
+            decoder.decode(1)
+    assert [decoder.ids[2:] for decoder in both] == alone
+
+
+def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
+    """The last token stands outside of it; no step follows, and there is none to drop."""
+    small = open_engine(model, pack=pack, decode_path="megakernel", context=9)
+    decoder = Decoder(small, [3, 1, 4])
+    expected = [*decoder.decode(6), decoder.choose()]
+    again = Decoder(small, [3, 1])
+    again.ids.append(4)
+    assert again.sync() == 2
+    assert [*again.decode(6), again.choose()] == expected
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
+def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
+    """Where x is rounded to 8 bits, sums that differ in their last bit now and then move a code by one. That must cost
+    less than the rounding itself; where it has not happened, the logits are those of the graph."""
+    path, ids = write_model(tmp_path / "deep.gguf", replace(DEEP, dtype=dtype)), [7 * i % 61 for i in range(24)]
+    ways = {"graph": "int8", "megakernel": "int8", "auto": "f32"}
+    decoders = [
+        Decoder(open_engine(path, pack=pack, decode_path=way, activations=how), ids) for way, how in ways.items()
+    ]
+    logits = []
+    for _ in range(8):
+        token, *_ = (decoder.choose() for decoder in decoders)
+        for decoder in decoders:
+            decoder.ids.append(token)
+            decoder.sync()
+        logits.append([decoder.session.logits() for decoder in decoders])
+    graph, mega, exact = np.swapaxes(np.array(logits), 0, 1)
+    of_order, of_rounding = (np.abs(other - graph).max(axis=1) for other in (mega, exact))
+    assert of_order.min() < CLOSE
+    assert np.all(of_order < tolerance("logits", "rounded_share") * of_rounding)
