@@ -3,8 +3,7 @@
 // the block waits for others or works on something else.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane; chunks follow each other
-// in a ring of bytes, in which one may go on at the start. Few are on their way at once: more would not come sooner,
-// and what the block reads itself would wait behind them.
+// in a ring of bytes, in which one may go on at the start.
 #pragma once
 
 #include "launch/megakernel_shape.h"
@@ -12,7 +11,10 @@
 
 namespace lb::gpu {
 
-inline constexpr int kChunksUnderWay = 3;  // of up to 16 KB: 24 KB are bandwidth times latency
+// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a phase
+// asks several times. A product of many chunks waits for its weights alone.
+inline constexpr uint32_t kMostUnderWay = 3, kFewUnderWay = 1;
+inline constexpr int kLongStep = 32;
 
 // In shared memory.
 struct WeightStream {
@@ -64,6 +66,7 @@ struct WeightStream {
         const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, last_copied = int(now.last_copied);
         const int step_bytes = 16 * (whole - (now.skew[plane] != 0));
         const uint8_t* from = now.planes[plane];
+        const uint32_t most = int(now.n_chunks) > kLongStep ? kMostUnderWay : kFewUnderWay;
         LB_UNROLL_BY(1)
         for (int left = int(now.n_chunks); left > 0; --left) {
           const bool is_last = left == 1;
@@ -80,8 +83,7 @@ struct WeightStream {
             n_free += --old_left == 0 ? old_last : old_size;
             ++n_freed;
           }
-          if (n_begun >= kChunksUnderWay)
-            barrier_wait(full_of(n_begun - kChunksUnderWay), parity(n_begun - kChunksUnderWay));
+          if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
           CountedBarrier* barrier = full_of(n_begun);
           if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? last_copied : size));
           warp_barrier();
