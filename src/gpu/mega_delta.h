@@ -15,6 +15,7 @@
 #include "delta_gates.h"
 #include "gated_delta.h"
 #include "launch/megakernel_shape.h"
+#include "mega_wait.h"
 #include "warp_sums.h"
 
 namespace lb::gpu {
@@ -120,10 +121,8 @@ struct BeforeRow {
   }
 };
 
-template <class Wait>
-LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
+LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
   const GatedDelta& op = p.step;
-  const CausalConv& conv = p.conv;
   const int begin = part * p.slices_each + min(part, p.more), end = begin + p.slices_each + (part < p.more ? 1 : 0);
   const int team = warp() >> p.team_shift, n_teams = n_warps() >> p.team_shift;
 
@@ -172,11 +171,15 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
     float k = 0, v = 0, g = 0, beta = 0;
     if (is_active) {
-      const float q_in = conv.x[place.q], k_in = conv.x[place.k], v_in = conv.x[place.v];
-      g = p.prepare.g[at.v_head];
-      beta = p.prepare.beta[at.v_head];
-      const float q = before.q.convolved(q_in);
-      k = before.k.convolved(k_in);
+      float in[5];
+      const Word* x = wait.words + p.x_words.at;
+      const uint32_t number = wait.number_of(p.x_words);
+      read_words<5>(wait,
+                    {x + place.q, x + place.k, x + place.v, wait.words + p.g_words.at + at.v_head,
+                     wait.words + p.beta_words.at + at.v_head},
+                    {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words)}, in);
+      const float q = before.q.convolved(in[0]);
+      k = before.k.convolved(in[1]);
       float products[8] = {};  // S^T k of four columns, S^T q of the same
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -195,11 +198,12 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
       const int value = lane() / kStepLanes;  // the one that this lane has the sum of
       store(own + value / 4 * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[0]);
       if (lane() % 8 == 0) store(own + 2 * kStepColumns + lane() / 8, length);
-      g = log_decay(g, before.a_neg, before.dt_bias);
-      beta = sigmoid(beta);
-      v = before.v.convolved(v_in);
+      g = log_decay(in[3], before.a_neg, before.dt_bias);
+      beta = sigmoid(in[4]);
+      v = before.v.convolved(in[2]);
     }
     block_barrier();
+    if (first == begin && !wait.is_barrier) wait.has_passed();
     if (is_active && (place.row < 32 || at.first_column == 0)) {
       float of_state = 0;
       f32x4 lengths = {};
@@ -217,7 +221,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
         const int to = slice * kStepColumns + place.row;
         const float decay = exp_nonpositive(g), change = beta * (v - decay * (of_state * k_scale));
         op.delta[to] = change;
-        op.o[to] = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
+        wait.write(p.o_words.at + to, q_scale * fma(lengths[2] * k_scale, change, decay * q_state));
       }
       if (at.first_column == 0) {
         if (place.row == 0) cs_in(op, 1 - buffer)[at.v_head] = g;
@@ -229,22 +233,28 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, Wait wait) {
   }
 }
 
-// Four channels a thread.
-template <class Wait>
-LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, Wait wait) {
+// Four channels a thread. Nobody reads what is overwritten when each slice has left a word of o.
+LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   const CausalConv& op = p.conv;
   const int step = 4 * n_parts * n_threads();
   wait();
+  LB_UNROLL_BY(1)
+  for (int i = thread_id(); i < p.n_slices; i += n_threads()) {
+    float any[1];
+    read_words<1>(wait, {wait.words + p.o_words.at + i * kStepColumns}, {wait.number_of(p.o_words)}, any);
+  }
+  block_barrier();
+  if (!wait.is_barrier) wait.has_passed();
   const int n_accepted = *op.accepted.n;
   LB_UNROLL_BY(1)
   for (int c = 4 * (part * n_threads() + thread_id()); c < op.channels; c += step) {
-    const f32x4 x = load<f32x4>(op.x + c);
-    f32x4 older[kOlder];
+    f32x4 x[1], older[kOlder];
+    read_fours<1>(wait, p.x_words, nullptr, {c}, x);
     LB_UNROLL
     for (int d = 0; d < kOlder; ++d) older[d] = load<f32x4>(older_input(op, d, n_accepted) + c);
     LB_UNROLL
     for (int d = 0; d < kOlder; ++d) store(op.history + (kOlder - 1 - d) * op.channels + c, older[d]);
-    store(op.pending + c, x);
+    store(op.pending + c, x[0]);
   }
 }
 

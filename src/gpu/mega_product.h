@@ -3,6 +3,7 @@
 
 #include "activation.h"
 #include "launch/megakernel_shape.h"
+#include "mega_wait.h"
 #include "round_run.h"
 #include "vec_formats.h"
 #include "warp_sums.h"
@@ -12,125 +13,116 @@ namespace lb::gpu {
 
 inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
 
-// What a thread needs of what was there two phases ago, asked for before the wait: norm weights, which come from
-// memory, and gates.
-struct BeforeX {
-  f32x4 w = {}, gates[kHeadsAtOnce] = {};
-
-  LB_DEVICE explicit BeforeX(const ProductTask& p) {
-    if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
-    if (p.from == XFrom::kGatedRms && 4 * lane() < p.head_dim) {
-      w = load_cached<f32x4>(p.w + 4 * lane());
-      LB_UNROLL
-      for (int k = 0; k < kHeadsAtOnce; ++k) {
-        const int head = warp() + k * n_warps();
-        if (head < p.heads) gates[k] = load<f32x4>(p.b + head * p.head_dim + 4 * lane());
-      }
-    }
-  }
-};
+// Norm weights, asked for before the wait, as they come from memory.
+LB_DEVICE f32x4 first_weights(const ProductTask& p) {
+  f32x4 w = {};
+  if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
+  if (p.from == XFrom::kGatedRms && 4 * lane() < p.head_dim) w = load_cached<f32x4>(p.w + 4 * lane());
+  return w;
+}
 
 LB_DEVICE float add_squares(float sum, const f32x4& v) {
   LB_UNROLL
   for (int j = 0; j < 4; ++j) sum += v[j] * v[j];
   return sum;
 }
-LB_DEVICE f32x4 gated(const f32x4& v, float scale, const f32x4& w, const f32x4& gate) {
-  f32x4 y;
-  LB_UNROLL
-  for (int j = 0; j < 4; ++j) y[j] = v[j] * scale * w[j] * silu(gate[j]);
-  return y;
-}
 
-LB_DEVICE void stage_norm(const ProductTask& p, const BeforeX& before, float* x, float* scratch) {
+LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, float* x, float* scratch,
+                          const PhaseWait& wait) {
   const int n = p.op.n_in, mine = 4 * thread_id(), step = 4 * n_threads();
-  f32x4 first = {};
-  if (mine < n) first = load<f32x4>(p.a + mine);
-  float sum = add_squares(0, first);
+  f32x4 first[1] = {}, more[1];
+  read_fours<1>(wait, p.a_words, p.a, {mine < n ? mine : -1}, first);
+  float sum = add_squares(0, first[0]);
   LB_UNROLL_BY(1)
-  for (int i = mine + step; i < n; i += step) sum = add_squares(sum, load<f32x4>(p.a + i));
+  for (int i = mine + step; i < n; i += step) {
+    read_fours<1>(wait, p.a_words, p.a, {i}, more);
+    store(x + i, more[0]);
+    sum = add_squares(sum, more[0]);
+  }
   sum = warp_sum(sum);
   if (lane() == 0) scratch[warp()] = sum;
   block_barrier();
   const float scale = rsqrt_fast(warp_sum(lane() < n_warps() ? scratch[lane()] : 0.0f) / float(n) + p.eps);
   LB_UNROLL_BY(1)
   for (int i = mine; i < n; i += step) {
-    f32x4 v = i == mine ? first : load<f32x4>(p.a + i);
-    const f32x4 w = i == mine ? before.w : load_cached<f32x4>(p.w + i);
+    f32x4 v = first[0];
+    if (i != mine) v = load<f32x4>(x + i);
+    const f32x4 w = i == mine ? first_w : load_cached<f32x4>(p.w + i);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) v[j] = v[j] * scale * w[j];
     store(x + i, v);
   }
 }
 
-LB_DEVICE void stage_gated(const ProductTask& p, const BeforeX& before, float* x) {
-  const int dim = p.head_dim, mine = 4 * lane();
+LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& first_w, float* x, const PhaseWait& wait) {
+  const int dim = p.head_dim;
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
-    f32x4 v[kHeadsAtOnce] = {};
-    float sums[kHeadsAtOnce];
+    int heads[kHeadsAtOnce], at[kHeadsAtOnce];
+    float sums[kHeadsAtOnce] = {};
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const int head = first + k * n_warps();
-      if (head < p.heads && mine < dim) v[k] = load<f32x4>(p.a + head * dim + mine);
+      heads[k] = first + k * n_warps();
+      at[k] = heads[k] < p.heads && 4 * lane() < dim ? heads[k] * dim + 4 * lane() : -1;
     }
+    f32x4 gates[kHeadsAtOnce], v[kHeadsAtOnce];
+    read_fours(wait, p.b_words, p.b, at, gates);  // made with what o is made of
+    read_fours(wait, p.a_words, p.a, at, v);
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const int head = first + k * n_warps();
       sums[k] = add_squares(0, v[k]);
       LB_UNROLL_BY(1)
-      for (int i = mine + 128; i < dim && head < p.heads; i += 128)
-        sums[k] = add_squares(sums[k], load<f32x4>(p.a + head * dim + i));
+      for (int i = 4 * lane() + 128; i < dim && heads[k] < p.heads; i += 128) {
+        f32x4 more[1];
+        read_fours<1>(wait, p.a_words, p.a, {heads[k] * dim + i}, more);
+        store(x + heads[k] * dim + i, more[0]);
+        sums[k] = add_squares(sums[k], more[0]);
+      }
       sums[k] = warp_sum(sums[k]);
     }
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const int head = first + k * n_warps();
-      const float* gates = p.b + head * dim;
       const float scale = rsqrt_fast(sums[k] / float(dim) + p.eps);
-      if (head >= p.heads || mine >= dim) continue;
-      store(x + head * dim + mine,
-            gated(v[k], scale, before.w, first == warp() ? before.gates[k] : load<f32x4>(gates + mine)));
+      const auto put = [&](int to, const f32x4& value, const f32x4& w, const f32x4& gate) {
+        f32x4 y;
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) y[j] = value[j] * scale * w[j] * silu(gate[j]);
+        store(x + to, y);
+      };
+      if (at[k] < 0) continue;
+      put(at[k], v[k], first_w, gates[k]);
       LB_UNROLL_BY(1)
-      for (int i = mine + 128; i < dim; i += 128)
-        store(x + head * dim + i,
-              gated(load<f32x4>(p.a + head * dim + i), scale, load_cached<f32x4>(p.w + i), load<f32x4>(gates + i)));
+      for (int i = 4 * lane() + 128; i < dim; i += 128) {
+        f32x4 more[1];
+        read_fours<1>(wait, p.b_words, p.b, {heads[k] * dim + i}, more);
+        put(heads[k] * dim + i, load<f32x4>(x + heads[k] * dim + i), load_cached<f32x4>(p.w + i), more[0]);
+      }
     }
   }
 }
 
-// As it is, or silu(a) * b: reads of four rounds at once.
-LB_DEVICE void stage_values(const ProductTask& p, float* x) {
+LB_DEVICE void stage_values(const ProductTask& p, float* x, const PhaseWait& wait) {
   constexpr int kAtOnce = 4;
   const int n = p.op.n_in, step = 4 * n_threads();
-  const bool is_gated = p.from == XFrom::kSwiGlu;
-  const float* from = is_gated ? p.a : p.op.x;
   LB_UNROLL_BY(1)
   for (int first = 4 * thread_id(); first < n; first += kAtOnce * step) {
-    f32x4 v[kAtOnce], up[kAtOnce];
+    int at[kAtOnce];
     LB_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int at = min(first + k * step, n - 4);
-      v[k] = load<f32x4>(from + at);
-      if (is_gated) up[k] = load<f32x4>(p.b + at);
-    }
+    for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
+    f32x4 v[kAtOnce];
+    read_fours(wait, p.a_words, p.a, at, v);
     LB_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (first + k * step >= n) continue;
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j)
-        if (is_gated) v[k][j] = silu(v[k][j]) * up[k][j];
-      store(x + first + k * step, v[k]);
-    }
+    for (int k = 0; k < kAtOnce; ++k)
+      if (at[k] >= 0) store(x + at[k], v[k]);
   }
 }
 
 // x as fp32, in shared memory. Ends with a barrier.
-LB_APART void stage_x(const ProductTask& p, BeforeX before, float* x, float* scratch) {
+LB_APART void stage_x(const ProductTask& p, f32x4 first_w, float* x, float* scratch, PhaseWait wait) {
   switch (p.from) {
-    case XFrom::kRms: stage_norm(p, before, x, scratch); break;
-    case XFrom::kGatedRms: stage_gated(p, before, x); break;
-    default: stage_values(p, x);
+    case XFrom::kRms: stage_norm(p, first_w, x, scratch, wait); break;
+    case XFrom::kGatedRms: stage_gated(p, first_w, x, wait); break;
+    default: stage_values(p, x, wait);
   }
   block_barrier();
 }
@@ -229,8 +221,8 @@ LB_DEVICE void read_x(typename Format::X& x, const LinearVec& vec, int piece) {
 // linear_vec.h, and sums are added in the same order; a team has a batch's rows at once. Where a batch has fewer, the
 // other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and instructions have to
 // be read too.
-template <class Format, class Wait>
-LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, Wait wait) {
+template <class Format>
+LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, PhaseWait wait) {
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   float* sums = reinterpret_cast<float*>(pool);  // [rows of a pass, row_warps]
@@ -255,10 +247,13 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   int chunks_left = int(step.n_chunks), at = stream.at;
   uint32_t chunk = stream.chunk;
 
-  const BeforeX before(p);
-  wait();
-  stage_x(p, before, staged, sums);
-  if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
+  if (p.from != XFrom::kBefore) {
+    const f32x4 first_w = first_weights(p);
+    wait();
+    stage_x(p, first_w, staged, sums, wait);
+    if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
+  }
+  if (!wait.is_barrier) wait.has_passed();
   typename Format::X x = {};
   if (is_member && column < n_pieces) read_x<Format>(x, vec, column);
 
@@ -266,8 +261,14 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
-    float y = 0;
-    if (own < pass_end && p.op.add != nullptr) y = p.op.add[begin + own];
+    float y[1] = {}, gate = 0;
+    if (own < pass_end && p.op.add != nullptr) {
+      if (p.add_words.at >= 0)
+        read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
+      else
+        y[0] = p.op.add[begin + own];
+    }
+    if (own < pass_end && p.gate != nullptr) gate = silu(p.gate[begin + own]);
     LB_UNROLL_BY(1)
     for (int first = pass; first < pass_end; first += batch_rows) {
       const int n_chunks = min(batch_chunks, chunks_left);
@@ -303,7 +304,10 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
-      p.op.y[begin + own] = y + sum;
+      y[0] += sum;
+      if (p.gate != nullptr) y[0] *= gate;
+      if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
+      if (p.writes_y != 0) p.op.y[begin + own] = y[0];
     }
     if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
   }

@@ -1,5 +1,7 @@
-// The barrier between phases, in two halves: a block arrives when its work is done, and waits when it needs what others
-// made. One counter that only rises; who waits too long says so and goes on, so that the launch ends.
+// How a block waits for what others made. Mostly for the values themselves: words that carry their phase's number, which
+// are fire and forget for who makes them and read in any case by who needs them. Where values are plain, at a barrier
+// in two halves: a block arrives when its work is done, and waits when it needs what others made. One counter that only
+// rises. Who waits too long says so and goes on, so that the launch ends.
 #pragma once
 
 #include "weight_stream.h"
@@ -23,23 +25,28 @@ LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
 struct PhaseWait {
   MegaState* state;
   WeightStream* stream;
+  Word* words;
+  uint32_t number;   // of the words of this token's phase 0
+  uint32_t made_by;  // of those that this phase makes
+  bool is_barrier;
 
   LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
 
-  // For a task that needs nothing of other blocks that the one before it has not waited for.
+  // What the task needs is there.
   LB_DEVICE void has_passed() const {
     if (is_watcher() && state->times != nullptr) state->times->waited = time_ns();
   }
 
+  // For what is plain. At any other phase it only begins.
   LB_DEVICE void operator()() const {
+    if (!is_barrier) return;
     if (is_watcher()) {
       MegaState& s = *state;
       if (!is_open(s)) {
         const uint64_t start = time_ns();
         while (!is_open(s)) {
           if (time_ns() - start < uint64_t(s.patience_ns)) continue;
-          store_release_system(&s.report->stuck, s.phase + 1);
-          s.has_stopped = 1;
+          give_up();
           break;
         }
       }
@@ -47,6 +54,89 @@ struct PhaseWait {
     }
     block_barrier();
   }
+
+  LB_DEVICE void give_up() const {
+    store_release_system(&state->report->stuck, state->phase + 1);
+    atomic_max(&state->has_stopped, 1u);
+  }
+  LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
+    return number + uint32_t(from.phase) * uint32_t(n_blocks());
+  }
+  LB_DEVICE void write(int at, float value) const {
+    store_relaxed(words + at, Word(made_by) << 32 | quant::bits_of(value));
+  }
 };
+
+LB_DEVICE bool has_number(Word word, uint32_t number) { return uint32_t(word >> 32) == number; }
+LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
+
+// Of a thread that spins on words.
+struct Patience {
+  uint32_t tries = 0;
+  uint64_t start = 0;
+  LB_DEVICE bool ends(const PhaseWait& wait) {
+    if (++tries % 256 != 0) return false;
+    if (start == 0) start = time_ns();
+    if (time_ns() - start < uint64_t(wait.state->patience_ns)) return false;
+    wait.give_up();
+    return true;
+  }
+};
+
+// kN words, each of its own number.
+template <int kN>
+LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
+                          float (&values)[kN]) {
+  Patience patience;
+  for (;;) {
+    Word words[kN];
+    bool are_there = true;
+    LB_UNROLL
+    for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
+    LB_UNROLL
+    for (int k = 0; k < kN; ++k) {
+      are_there = are_there && has_number(words[k], numbers[k]);
+      values[k] = value_of_word(words[k]);
+    }
+    if (are_there || patience.ends(wait)) return;
+  }
+}
+
+// Four values from each of kN places, of words or plain; below 0: zeros. While words are missing only the first four
+// are asked for again, as all blocks ask.
+template <int kN>
+LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
+                          f32x4 (&values)[kN]) {
+  if (of.at < 0) {
+    LB_UNROLL
+    for (int k = 0; k < kN; ++k) values[k] = at[k] >= 0 ? load<f32x4>(plain + at[k]) : f32x4{};
+    return;
+  }
+  const uint32_t number = wait.number_of(of);
+  const Word* from = wait.words + of.at;
+  Patience patience;
+  for (int n = kN;;) {
+    Word words[kN][4];
+    LB_UNROLL
+    for (int k = 0; k < kN; ++k) {
+      if (k >= n || at[k] < 0) continue;
+      load_relaxed(from + at[k], words[k][0], words[k][1]);
+      load_relaxed(from + at[k] + 2, words[k][2], words[k][3]);
+    }
+    bool are_there = true;
+    LB_UNROLL
+    for (int k = 0; k < kN; ++k) {
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const Word word = k < n && at[k] >= 0 ? words[k][j] : Word(number) << 32;
+        are_there = are_there && has_number(word, number);
+        values[k][j] = value_of_word(word);
+      }
+    }
+    if (are_there && n == kN) return;
+    if (!are_there && patience.ends(wait)) return;
+    n = are_there ? kN : 1;
+  }
+}
 
 }  // namespace lb::gpu

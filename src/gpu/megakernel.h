@@ -125,7 +125,7 @@ LB_DEVICE bool goes_on(const Mega& p, MegaState* state, WeightStream* stream, in
     state->phase = uint32_t(p.n_phases);
     state->times = nullptr;
   }
-  PhaseWait{state, stream}();
+  PhaseWait{.state = state, .stream = stream, .words = nullptr, .number = 0, .made_by = 0, .is_barrier = true}();
   return state->has_stopped == 0 && *p.goes_on != 0;
 }
 
@@ -155,24 +155,37 @@ LB_DEVICE void megakernel(const Mega& p) {
   copy_wait<0>();
   block_barrier();
 
-  int i = 0, of_tokens = 0;  // of the block's steps; phases of the tokens before
+  int i = 0, of_tokens = 0, n_arrived = 0;  // of the block's steps; phases of the tokens before, and with an arrival
   for (int token = 0; token < p.n_tokens;) {
     const int next = i + 1 == p.n_steps ? 0 : i + 1;
     const TaskStep now = load<TaskStep>(steps + i);
     if (is_watcher()) {
-      state->goal = p.first + (uint32_t(of_tokens) + now.phase) * uint32_t(n_blocks());
-      state->phase = now.phase;
+      state->goal = p.first + uint32_t(of_tokens + phase_of(now)) * uint32_t(n_blocks());
+      state->phase = uint32_t(phase_of(now));
       state->times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
       if (state->times != nullptr) state->times->began = time_ns();
     }
     fetch_task(p, steps, next, half ^ 1, shared);
-    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared, PhaseWait{state, stream});
+    // One more than the blocks' arrivals before the phase, so that none is 0.
+    const uint32_t number = p.first + uint32_t(of_tokens) * uint32_t(n_blocks()) + 1;
+    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared,
+                       PhaseWait{.state = state,
+                                 .stream = stream,
+                                 .words = p.words,
+                                 .number = number,
+                                 .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
+                                 .is_barrier = waits(now)});
     copy_wait<0>();
     block_barrier();
     if (state->has_stopped != 0) return stream->stop();
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
     // Not by who watches: a release takes its time, and what precedes the next wait may be done meanwhile.
-    if (thread_id() == 0 && (next == 0 || load<TaskStep>(steps + next).phase != now.phase)) add_release(p.arrived, 1);
+    const TaskStep then = load<TaskStep>(steps + next);
+    if (waits(then) && (next == 0 || phase_of(then) != phase_of(now))) {
+      const int n_phases = of_tokens + phase_of(now) + 1;
+      if (thread_id() == 0) add_release(p.arrived, uint32_t(n_phases - n_arrived));
+      n_arrived = n_phases;
+    }
     half ^= 1;
     i = next;
     if (next != 0) continue;

@@ -114,7 +114,7 @@ struct WeightStream {
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {
     const int n = int(n_begun);
-    for (int i = max(n - kChunksUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
+    for (int i = max(n - int(kMostUnderWay), 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 

@@ -79,6 +79,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                           .streams = call.in(plan.streams),
                           .stream_counts = call.in(plan.stream_counts),
                           .arrived = arrived,
+                          .words = static_cast<gpu::Word*>(call.zeros(plan.n_words * sizeof(gpu::Word))),
                           .first = missing,
                           .n_steps = plan.n_steps,
                           .n_phases = plan.n_phases,

@@ -90,6 +90,8 @@ class MegaSteps {
     params_.n_tokens = most_tokens;
     params_.goes_on = goes_on;
     params_.n_streams = plan.n_streams;
+    n_words_ = size_t(plan.n_words);
+    stream.zero(params_.words, n_words_ * sizeof(gpu::Word));
     params_.memory = plan.memory;
     params_.patience_ns = kPatienceNs;
     params_.report = &ring->report;
@@ -114,6 +116,7 @@ class MegaSteps {
   // A launch gave up, with its counter anywhere.
   void restart() {
     stream_.zero(arrived_, sizeof *arrived_);
+    stream_.zero(params_.words, n_words_ * sizeof(gpu::Word));
     params_.first = 0;
     is_running_ = false;
   }
@@ -135,7 +138,7 @@ class MegaSteps {
     Timeline result{.steps = {}, .tasks = names_};
     for (size_t i = 0; i < n; ++i)
       result.steps.push_back(
-          {int(i / params_.n_steps), steps[i].phase, steps[i].task, times[i].began, times[i].waited, times[i].done});
+          {int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began, times[i].waited, times[i].done});
     return result;
   }
 
@@ -158,6 +161,7 @@ class MegaSteps {
     params_.streams = streams_ = carver.take<gpu::StreamStep>(plan.streams.size());
     params_.stream_counts = stream_counts_ = carver.take<int32_t>(plan.stream_counts.size());
     params_.arrived = arrived_ = carver.take<uint32_t>(1);
+    params_.words = carver.take<gpu::Word>(size_t(plan.n_words));
   }
 
   GpuStream& stream_;
@@ -173,6 +177,7 @@ class MegaSteps {
   gpu::StreamStep* streams_ = nullptr;
   int32_t* stream_counts_ = nullptr;
   uint32_t* arrived_ = nullptr;
+  size_t n_words_ = 0;
   std::unique_ptr<Memory> memory_, times_;
 };
 

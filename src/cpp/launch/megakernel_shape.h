@@ -49,16 +49,29 @@ enum class TaskKind : uint32_t {
 
 // What x of a product is made of, by every block that has rows of it.
 enum class XFrom : int32_t {
-  kPlain,     // op.x
+  kPlain,     // a
   kRms,       // RmsNorm of a
   kGatedRms,  // GatedRmsNorm of a by heads of n_in / heads, gated by b
-  kSwiGlu,    // silu(a) * b
+  kBefore,    // what the block's task before made it of
+};
+
+// A value on its way from one phase to another, with a number that tells the phase and the token: whoever reads it
+// spins until the number is right, so that nothing else has to be waited for. Numbers only rise.
+//   bits 0 to 31: the value, fp32     32 to 63: the number
+using Word = uint64_t;
+struct WordsFrom {
+  int32_t at = -1;  // of the first in Mega::words; -1: none, the values were there at the barrier before
+  int32_t phase = 0;
 };
 
 struct ProductTask {
   Linear op;
   const float *a, *b;
   const float* w;  // of the norm
+  WordsFrom a_words, b_words, add_words;
+  int32_t y_words;    // at, or -1
+  uint32_t writes_y;  // 0: to words alone
+  const float* gate;  // [n_out], which the block's task before made, or null: y is silu(gate) times the product
   XFrom from;
   int heads, head_dim;  // of kGatedRms
   float eps;
@@ -101,11 +114,14 @@ struct RunsTask {
   float* o;                                                 // [n_splits, n_heads, head_dim]
 };
 
-// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row.
+// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row, which
+// it may write when all of o is there.
 struct DeltaTask {
   CausalConv conv;  // of kMegaTaps
   DeltaPrepare prepare;
   GatedDelta step;
+  WordsFrom x_words, g_words, beta_words, o_words;
+  int n_slices;
   int slices_each, more;      // part i has slices_each slices of S, and one more while i < more
   int team_shift;             // a slice has 2^team_shift warps, 32 rows of S each
   uint32_t head_slices_step;  // slices of a value head; then by what a value head gives its key head
@@ -141,10 +157,13 @@ struct Task {
 };
 static_assert(sizeof(Task) <= 512 && sizeof(Task) % 8 == 0);
 
-// Part `part` of `n_parts` of a task, in a phase.
+// Part `part` of `n_parts` of a task, in a phase: kWaits: one before which all blocks have to arrive.
 struct alignas(8) TaskStep {
-  uint16_t task, part, n_parts, phase;
+  static constexpr uint16_t kWaits = 0x8000;
+  uint16_t task, part, n_parts, phase_bits;
 };
+LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~TaskStep::kWaits; }
+LB_FN bool waits(const TaskStep& step) { return (step.phase_bits & TaskStep::kWaits) != 0; }
 
 // In pinned memory of the host.
 struct MegaReport {
@@ -166,7 +185,8 @@ struct Mega {
   const TaskStep* steps;         // [blocks, n_steps]
   const StreamStep* streams;     // [blocks, n_streams], a step for each product of a block, in their order
   const int32_t* stream_counts;  // [blocks]: so many of them
-  uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32
+  uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32, as of the last that blocks arrived at
+  Word* words;
   uint32_t first;                // *arrived when the launch begins
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <span>
 #include <sstream>
 
@@ -141,7 +142,7 @@ int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots
 
 std::string describe(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
-  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of swiglu"};
+  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of the same"};
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)], op.add ? " + y" : "");
 }
@@ -202,27 +203,39 @@ void Schedule::run(const LinearGroup& group) {
     return feed(norm, group);
   }
   const Linear& first = group.products[0];
-  products(group, {.a = nullptr, .b = nullptr, .w = nullptr, .from = XFrom::kPlain},
+  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .gate = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
-  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .from = XFrom::kRms, .eps = op.eps},
+  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .gate = nullptr, .from = XFrom::kRms, .eps = op.eps},
            {{op.x, size_t(op.dim) * 4}});
 }
 
 void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 4 == 0, "takes gated norms of one row of heads of a multiple of 4");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
-  products(readers, {.a = op.o, .b = op.z, .w = op.w, .from = XFrom::kGatedRms, .heads = op.heads, .head_dim = op.dim, .eps = op.eps},
+  products(readers, {.a = op.o, .b = op.z, .w = op.w, .gate = nullptr, .from = XFrom::kGatedRms, .heads = op.heads, .head_dim = op.dim, .eps = op.eps},
            {{op.o, bytes}, {op.z, bytes}});
 }
 
+// Whoever makes a row of gate makes that of up too, and what is left of both.
 void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
-  const size_t bytes = size_t(op.dim) * 4;
-  products(readers, {.a = op.gate, .b = op.up, .w = nullptr, .from = XFrom::kSwiGlu},
-           {{op.gate, bytes}, {op.up, bytes}});
+  const int n = static_cast<int>(nodes_.size()), gate = writer_of(op.gate, n), up = writer_of(op.up, n);
+  const auto is_product = [&](int i) {
+    if (i < 0 || nodes_[i].task.kind != TaskKind::kProduct) return false;
+    return nodes_[i].task.product.op.n_out == op.dim && nodes_[i].task.product.op.add == nullptr;
+  };
+  require(is_product(gate) && is_product(up) && gate < up && nodes_[gate].phase == nodes_[up].phase,
+          "takes a gated activation of two products of one x");
+  ProductTask& second = nodes_[up].task.product;
+  second.gate = op.gate;
+  if (second.a == nodes_[gate].task.product.a && second.w == nodes_[gate].task.product.w) second.from = XFrom::kBefore;
+  require(second.from == XFrom::kBefore, "takes a gated activation of two products of one x");
+  nodes_[up].follows = gate;
+  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .gate = nullptr, .from = XFrom::kPlain},
+           {{op.up, size_t(op.dim) * 4}});
 }
 
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
@@ -323,6 +336,7 @@ void Schedule::run(const GatedDelta& op) {
       .conv = conv,
       .prepare = inputs_->prepare,
       .step = op,
+      .n_slices = op.n_v_heads * head_slices,
       .slices_each = 0,
       .more = 0,
       .team_shift = std::countr_zero(unsigned(std::max(team_warps, 1))),
@@ -381,6 +395,119 @@ size_t Schedule::pool_bytes() const {
   return bytes;
 }
 
+// The last node before `before` that writes there; -1: none.
+int Schedule::writer_of(const void* at, int before) const {
+  for (int i = before - 1; i >= 0; --i)
+    if (overlap({{at, 1}}, nodes_[i].writes)) return i;
+  return -1;
+}
+
+// What products and recurrences make for one another travels in words, and is no longer among what nodes read and
+// write. The number of words: two sets for each vector, by turns, so that one is overwritten two products later at the
+// earliest, each of which needs all that was made by who read it.
+int Schedule::plan_words() {
+  int n_words = 0;
+  const int n = static_cast<int>(nodes_.size());
+  std::map<std::pair<const void*, int>, std::pair<int, int>> sets;  // of where a vector was, and turn: place, length
+  std::map<const void*, int> turns;
+  std::vector<int> at(n, -1), is_plain_too(n, 0), is_read(n, 0);
+  const auto is_wordy = [&](int i) {
+    return i >= 0 && (nodes_[i].task.kind == TaskKind::kProduct || nodes_[i].task.kind == TaskKind::kDeltaStep);
+  };
+  // In the order of writing, so that turns alternate.
+  for (int i = 0; i < n; ++i) {
+    const Node& node = nodes_[i];
+    if (!is_wordy(i)) continue;
+    const bool is_product = node.task.kind == TaskKind::kProduct;
+    const void* to = is_product ? static_cast<const void*>(node.task.product.op.y) : node.task.delta.step.o;
+    const int length = is_product ? node.task.product.op.n_out
+                                  : node.task.delta.step.n_v_heads * node.task.delta.step.dv;
+    auto& [place, size] = sets[{to, turns[to]++ % 2}];
+    if (size < length) {
+      place = n_words;
+      size = length;
+      n_words += up_to(length, 16);
+    }
+    at[i] = place;
+  }
+  const auto from_words = [&](int reader, const void* plain) {
+    const int writer = writer_of(plain, reader);
+    if (plain == nullptr || !is_wordy(writer)) return WordsFrom{};
+    is_read[writer] = 1;
+    const Node& made = nodes_[writer];
+    const void* begin = made.task.kind == TaskKind::kProduct ? static_cast<const void*>(made.task.product.op.y)
+                                                             : made.task.delta.step.o;
+    const long offset = static_cast<const float*>(plain) - static_cast<const float*>(begin);
+    return WordsFrom{int32_t(at[writer] + offset), made.phase};
+  };
+  const auto drop = [](std::vector<Range>& ranges, const void* begin) {
+    std::erase_if(ranges, [&](const Range& r) { return r.begin == begin; });
+  };
+  std::vector<Node> planned = nodes_;
+  for (int i = 0; i < n; ++i) {
+    Node& node = planned[i];
+    const auto take = [&](WordsFrom& from, const void* plain) {
+      from = from_words(i, plain);
+      if (from.at >= 0) drop(node.reads, plain);
+    };
+    if (node.task.kind == TaskKind::kProduct) {
+      ProductTask& p = node.task.product;
+      take(p.a_words, p.a);
+      take(p.b_words, p.b);
+      take(p.add_words, p.op.add);
+    } else if (node.task.kind == TaskKind::kDeltaStep || node.task.kind == TaskKind::kDeltaCommit) {
+      DeltaTask& d = node.task.delta;
+      take(d.x_words, d.conv.x);
+      take(d.g_words, d.prepare.g);
+      take(d.beta_words, d.prepare.beta);
+      require(d.x_words.at >= 0 && d.g_words.at >= 0 && d.beta_words.at >= 0, "takes a recurrence of products");
+      if (node.task.kind == TaskKind::kDeltaStep) {
+        d.o_words = {at[i], node.phase};
+      } else {
+        d.o_words = from_words(i, d.step.o);
+        node.writes.clear();  // it waits for who reads them
+      }
+    }
+    for (const Range& read : node.reads) {
+      const int writer = writer_of(read.begin, i);
+      if (is_wordy(writer)) is_plain_too[writer] = 1;
+    }
+  }
+  for (int i = 0; i < n; ++i) {
+    Node& node = planned[i];
+    if (node.task.kind == TaskKind::kDeltaStep) drop(node.writes, node.task.delta.step.o);
+    if (node.task.kind != TaskKind::kProduct) continue;
+    ProductTask& p = node.task.product;
+    const bool is_gate = i + 1 < n && planned[i + 1].follows == i, is_last = i + 1 == n;
+    p.y_words = is_gate || !is_read[i] ? -1 : at[i];
+    p.writes_y = is_gate || is_last || is_plain_too[i];
+    if (is_gate || !p.writes_y) drop(node.writes, p.op.y);
+  }
+  nodes_ = std::move(planned);
+  return n_words;
+}
+
+// The phases before which all blocks have to arrive: as few as keep apart what reads and writes plain values. Another
+// token's, too: the first.
+std::vector<bool> Schedule::barriers() const {
+  int last = 0;
+  for (const Node& node : nodes_) last = std::max(last, node.phase);
+  std::vector<bool> waits(last + 1, false);
+  waits[0] = true;
+  for (int phase = 1; phase <= last; ++phase) {
+    const auto is_apart = [&](const Node& before) {
+      return std::find(waits.begin() + before.phase + 1, waits.begin() + phase + 1, true) != waits.begin() + phase + 1;
+    };
+    for (const Node& node : nodes_)
+      for (const Node& before : nodes_)
+        if (node.phase == phase && before.phase < phase && !is_apart(before) &&
+            (overlap(node.reads, before.writes) || overlap(node.writes, before.reads) ||
+             overlap(node.writes, before.writes)))
+          waits[phase] = true;
+  }
+  return waits;
+}
+
 // Each phase's tasks get blocks by their bytes, at least least_parts where there are so many; where there are more
 // tasks than blocks, whole tasks go round.
 std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
@@ -390,12 +517,14 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   for (int phase = 0; phase < n_phases; ++phase) {
     std::vector<int> ids;
     for (size_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].phase == phase) ids.push_back(static_cast<int>(i));
-    const auto step = [&](int id, int part, int n_parts) {
-      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)};
+      if (nodes_[i].phase == phase && nodes_[i].follows < 0) ids.push_back(static_cast<int>(i));
+    const auto push = [&](int block, int id, int part, int n_parts) {
+      for (const int i : {id, id + 1})
+        if (i == id || (i < int(nodes_.size()) && nodes_[i].follows == id))
+          lists[block].push_back({uint16_t(i + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)});
     };
     if (int(ids.size()) > n_blocks) {
-      for (size_t i = 0; i < ids.size(); ++i) lists[i % n_blocks].push_back(step(ids[i], 0, 1));
+      for (size_t i = 0; i < ids.size(); ++i) push(int(i) % n_blocks, ids[i], 0, 1);
       continue;
     }
     std::vector<int> parts(ids.size(), 1);
@@ -418,7 +547,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     }
     int block = 0;
     for (size_t i = 0; i < ids.size(); ++i)
-      for (int part = 0; part < parts[i]; ++part) lists[block++].push_back(step(ids[i], part, parts[i]));
+      for (int part = 0; part < parts[i]; ++part) push(block++, ids[i], part, parts[i]);
     while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase)});
   }
   return lists;
@@ -465,6 +594,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (const Node& node : nodes_) last = std::max(last, node.phase);
   MegaPlan plan = {};
   plan.n_phases = last + 2;
+  plan.n_words = plan_words();
   std::vector<std::vector<TaskStep>> lists = assign(n_blocks);
   // The sampler is every block's: first of the logits that it has made, then of all.
   const auto makes_logits = [&](const TaskStep& step) {
@@ -473,7 +603,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
     return task.kind == TaskKind::kProduct && task.product.op.y == sample.logits;
   };
   const auto head = std::ranges::find_if(lists[0], makes_logits);
-  LB_ASSERT(head != lists[0].end() && head->phase == last);
+  LB_ASSERT(head != lists[0].end() && phase_of(*head) == last);
   const uint16_t n_parts = head->n_parts, adjust = uint16_t(nodes_.size() + 1);
   for (const TaskKind kind : {TaskKind::kAdjust, TaskKind::kSample})
     nodes_.push_back(
@@ -495,6 +625,11 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
   // Lists are of one length: what is missing is nothing to do, in the last phase but one.
   for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
+  std::vector<bool> is_barrier = barriers();
+  is_barrier.push_back(true);  // of the sampler
+  for (auto& list : lists)
+    for (TaskStep& step : list)
+      if (is_barrier[step.phase_bits]) step.phase_bits |= TaskStep::kWaits;
   for (const auto& list : lists) plan.steps.insert(plan.steps.end(), list.begin(), list.end());
   plan.n_steps = static_cast<int>(n_steps);
   plan.tasks.push_back({.kind = TaskKind::kNothing, .embed = {}});
@@ -527,7 +662,7 @@ std::string to_string(const MegaPlan& plan) {
   for (int phase = 0; phase < plan.n_phases; ++phase) {
     std::vector<std::pair<int, int>> tasks;  // task, parts
     for (const TaskStep& step : plan.steps)
-      if (step.phase == phase && step.task != 0 &&
+      if (phase_of(step) == phase && step.task != 0 &&
           std::ranges::find(tasks, std::pair(int(step.task), int(step.n_parts))) == tasks.end())
         tasks.emplace_back(step.task, step.n_parts);
     std::ranges::sort(tasks);

@@ -2,8 +2,8 @@
 // compiles them to the tables that the megakernel walks through (megakernel_shape.h). Host code only; it holds the
 // ops' device pointers and reads none of them.
 //
-// A norm or activation becomes part of the products that read its result, and what prepares the inputs of a recurrence
-// or an attention part of it. What is left gets the earliest phase that its reads and writes allow, seen as ranges of
+// A norm becomes part of the products that read its result, an activation of those whose results it takes, and what
+// prepares the inputs of a recurrence or an attention part of it. What is left gets the earliest phase that its reads and writes allow, seen as ranges of
 // addresses; within a phase each task gets blocks by its bytes.
 #pragma once
 
@@ -25,6 +25,7 @@ struct MegaPlan {
   std::vector<StreamStep> streams;     // [blocks, n_streams]
   std::vector<int32_t> stream_counts;  // [blocks]
   int n_steps, n_phases, n_streams;
+  int n_words;
   MegaMemory memory;
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
@@ -80,6 +81,7 @@ class Schedule final : public lb::Stream {
     double bytes;  // that it moves, for its share of the blocks
     int least_parts, most_parts;
     int phase = 0;
+    int follows = -1;  // the node whose blocks have a part of this one too, behind it
   };
 
   [[noreturn]] static void refuse(const char* what);
@@ -88,6 +90,9 @@ class Schedule final : public lb::Stream {
   void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
   const char* kernel() const;
   size_t pool_bytes() const;
+  int writer_of(const void* at, int before) const;
+  int plan_words();
+  std::vector<bool> barriers() const;
   void plan_streams(MegaPlan& plan, int n_blocks) const;
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
 
