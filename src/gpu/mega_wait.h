@@ -88,6 +88,7 @@ template <int kN>
 LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           float (&values)[kN]) {
   Patience patience;
+  LB_UNROLL_BY(1)
   for (;;) {
     Word words[kN];
     bool are_there = true;
@@ -115,27 +116,30 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   const uint32_t number = wait.number_of(of);
   const Word* from = wait.words + of.at;
   Patience patience;
-  for (int n = kN;;) {
+  bool first_only = false;
+  LB_UNROLL_BY(1)
+  for (;;) {
     Word words[kN][4];
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
-      if (k >= n || at[k] < 0) continue;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) words[k][j] = Word(number) << 32;
+      if (at[k] < 0 || (k > 0 && first_only)) continue;
       load_relaxed(from + at[k], words[k][0], words[k][1]);
       load_relaxed(from + at[k] + 2, words[k][2], words[k][3]);
     }
-    bool are_there = true;
+    uint32_t differs = 0;
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
       LB_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const Word word = k < n && at[k] >= 0 ? words[k][j] : Word(number) << 32;
-        are_there = are_there && has_number(word, number);
-        values[k][j] = value_of_word(word);
+        differs |= uint32_t(words[k][j] >> 32) ^ number;
+        values[k][j] = value_of_word(words[k][j]);
       }
     }
-    if (are_there && n == kN) return;
-    if (!are_there && patience.ends(wait)) return;
-    n = are_there ? kN : 1;
+    if (differs == 0 && !first_only) return;
+    if (differs != 0 && patience.ends(wait)) return;
+    first_only = kN > 1 && differs != 0;
   }
 }
 
