@@ -1,4 +1,5 @@
-"""Generated files that are checked in: the type stubs of lucebox._engine, docs/reference, and all that targets/ says.
+"""Generated files that are checked in: the type stubs of lucebox._engine, docs/reference, what is predicted of the
+megakernel, and all that targets/ says.
 
     check_generated.py            fails where a file differs from what would be generated now
     check_generated.py --write    writes them
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import generate_predictions
 import generate_reference
 import generate_targets
 from project import ROOT
@@ -39,7 +41,7 @@ def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     files = {f"{STUBS}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
-    return files | generate_targets.files()
+    return files | generate_targets.files() | generate_predictions.files()
 
 
 def present() -> set[str]:
