@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import generate_predictions
 import pytest
+
 import targets
 from targets import ROOT
 

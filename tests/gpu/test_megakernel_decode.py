@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
+import gpu_packs
 import numpy as np
 import pytest
 from engines import largest_difference, open_engine
 from lucebox import _engine
+from lucebox.errors import LuceboxError
 from numpy.typing import NDArray
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
@@ -152,3 +155,31 @@ def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path:
     of_order, of_rounding = (np.abs(other - graph).max(axis=1) for other in (mega, exact))
     assert of_order.min() < CLOSE
     assert np.all(of_order < tolerance("logits", "rounded_share") * of_rounding)
+
+
+@pytest.mark.parametrize("way", ["graph", "megakernel"])
+def test_a_token_that_cannot_be_chosen(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
+    """The logits stop being finite when the step behind them has begun: the session starts anew."""
+    path, poison = write_model(tmp_path / "damaged.gguf", SHAPE), 60
+    embedding = next(t for t in gguf.GGUFReader(path, "r+").tensors if t.name == "token_embd.weight")
+    embedding.data[poison] = np.nan
+    engine = open_engine(path, pack=pack, decode_path=way)
+    decoder = Decoder(engine, [3, 1, 4])
+    decoder.sampler = _engine.Sampler(SHAPE.vocab, logit_bias=[(poison, 100.0)])
+    assert decoder.decode(1) == [poison]
+    with pytest.raises(LuceboxError, match="not finite"):
+        decoder.choose()
+    with pytest.raises(LuceboxError, match="nothing to sample from"):
+        decoder.choose()
+    decoder.ids, decoder.sampler = [3, 1, 4], _engine.Sampler(SHAPE.vocab)
+    assert decoder.sync() == 0
+    assert decoder.decode(5) == Decoder(engine, [3, 1, 4]).decode(5)
+
+
+def test_a_pack_without_the_kernel(pack_folder: Path, model: Path) -> None:
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not kernel["name"].startswith("megakernel")]
+    pack = gpu_packs.load(pack_folder, manifest)
+    engine = open_engine(model, pack=pack, decode_path="megakernel")
+    with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):
+        Decoder(engine, [3, 1]).decode(2)
