@@ -27,8 +27,8 @@ context reads every weight once, and has a barrier of the whole grid behind each
 recurrent layer, {attention} in one with attention, {other} more. `ceiling` is the reads alone, at {share:.0%} of the
 datasheet's bandwidth, the share that was measured on an H100 SXM. `predicted` is reads and barriers one after the
 other, {barrier} us each as on an H100 SXM: what overlaps comes on top, work that waits for a barrier and is not reading
-comes off. K and V, recurrent states and the chain of small reads behind a barrier are left out; that chain has cost more
-than the barrier so far.
+comes off. K and V, recurrent states and the chain of small reads behind a barrier are left out; that chain has cost
+more than the barrier so far.
 
 The kernel takes its weights by bulk copies, which sm_90 and later have; for the other targets the numbers say what one
 would be worth. A dash: the weights do not fit, or a figure has no source.
