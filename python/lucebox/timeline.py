@@ -35,14 +35,14 @@ class PhaseKind:
     phases: int
     us: float
     """From the end of the phase before to the end of this one."""
-    barrier_us: float
-    """From the end of the phase before to where the first block sees it."""
-    spread_us: float
-    """From there to where the last block does."""
+    first_us: float
+    """From the end of the phase before to where the first block has what it needs; below 0: it need not wait."""
+    last_us: float
+    """The same of the last block."""
     work_us: float
     """What the block that is longest at it takes."""
     working: float
-    """Share of all blocks' time in which they work."""
+    """Share of all blocks' time since their own end of the phase before in which they work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,17 @@ class Timeline:
         """[phases, 5], the fields of PhaseKind from us on."""
         rows = []
         before = self.steps[:, BEGAN].min()
+        ends = np.full(self.n_blocks, before)
         for phase in range(int(self.steps[:, PHASE].max()) + 1):
             steps = self.steps[self.steps[:, PHASE] == phase]
             seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # by each block, in its first step
             np.minimum.at(seen, steps[:, BLOCK], steps[:, WAITED])
             end, first, last = steps[:, DONE].max(), seen.min(), seen.max()
             work = np.bincount(steps[:, BLOCK], weights=(steps[:, DONE] - steps[:, WAITED]).astype(float))
-            share = work.sum() / max((end - before) * self.n_blocks, 1)
-            rows.append([(end - before) / 1e3, (first - before) / 1e3, (last - first) / 1e3, work.max() / 1e3, share])
+            start = ends.copy()
+            np.maximum.at(ends, steps[:, BLOCK], steps[:, DONE])
+            share = work.sum() / max((ends - start).sum(), 1)
+            rows.append([(end - before) / 1e3, (first - before) / 1e3, (last - before) / 1e3, work.max() / 1e3, share])
             before = end
         return np.array(rows)
 
@@ -149,7 +152,7 @@ def table(kinds: Sequence[PhaseKind]) -> list[list[str]]:
             kind.name,
             str(kind.phases),
             f"{kind.phases * kind.us:.1f}",
-            *(f"{us:.2f}" for us in (kind.us, kind.barrier_us, kind.spread_us, kind.work_us)),
+            *(f"{us:.2f}" for us in (kind.us, kind.first_us, kind.last_us, kind.work_us)),
             f"{kind.working:.0%}",
         ]
         for kind in kinds

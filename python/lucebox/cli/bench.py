@@ -295,9 +295,9 @@ def save_timeline(timeline: Timeline, title: str, path: Path) -> None:
 def print_timeline(timeline: Timeline) -> None:
     console.write(
         f"\n{timeline.label} in the megakernel, {timeline.n_blocks} blocks: {timeline.us:,.1f} us; a phase in us: "
-        "barrier, until the last block waits no more, longest work\n"
+        "until the first and the last block have what they need, longest work\n"
     )
-    headings = ["number", "us in all", "us each", "barrier", "spread", "work", "working"]
+    headings = ["number", "us in all", "us each", "first", "last", "work", "working"]
     _print_numbers("phases", headings, table(timeline.kinds))
 
 
