@@ -27,8 +27,8 @@ context reads every weight once, and every phase hands its values from all block
 recurrent layer, {attention} in one with attention, {other} more. `ceiling` is the reads alone, at {share:.0%} of the
 datasheet's bandwidth, the share that was measured on an H100 SXM. `predicted` is reads and phases one after the other,
 {barrier} us each, which a barrier of the whole grid takes on an H100 SXM: what overlaps comes on top, work that waits
-for values and is not reading comes off. K and V, recurrent states and the chain of small reads behind a wait are left out;
-that chain has cost more than the barrier so far.
+for values and is not reading comes off. K and V, recurrent states and the chain of small reads behind a wait are left
+out; that chain has cost more than the barrier so far.
 
 The kernel takes its weights by bulk copies, which sm_90 and later have; for the other targets the numbers say what one
 would be worth. A dash: the weights do not fit, or a figure has no source.

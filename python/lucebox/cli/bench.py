@@ -54,13 +54,6 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         help="also time every kernel by itself, in the first prefill and the first decode test (GPUs only)",
     )
     parser.add_argument(
-        "--path",
-        dest="decode_path",
-        choices=["graph", "megakernel"],
-        default=argparse.SUPPRESS,
-        help="decode by a launch for each op or by one for all, instead of what is faster on the target (GPUs only)",
-    )
-    parser.add_argument(
         "--timeline",
         type=Path,
         metavar="FILE",

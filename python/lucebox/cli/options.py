@@ -33,10 +33,9 @@ __all__ = [
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c"}
+SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
 METAVARS = {int: "N", float: "X", str: "TEXT"}
-# A command makes one kind of request, whose own --seed says it all; the way to decode is for measuring (bench --path).
-NOT_ENGINE_FLAGS = frozenset({"seed", "decode_path"})
+NOT_ENGINE_FLAGS = frozenset({"seed"})  # a command makes one kind of request, whose own --seed says it all
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
