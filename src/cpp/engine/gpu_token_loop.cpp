@@ -137,8 +137,8 @@ class MegaSteps {
     stream_.download(steps.data(), steps_, n * sizeof(gpu::TaskStep));
     Timeline result{.steps = {}, .tasks = names_};
     for (size_t i = 0; i < n; ++i)
-      result.steps.push_back(
-          {int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began, times[i].waited, times[i].done});
+      result.steps.push_back({int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began,
+                              times[i].waited, times[i].done});
     return result;
   }
 
