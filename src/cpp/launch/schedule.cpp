@@ -216,7 +216,15 @@ void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
 void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 4 == 0, "takes gated norms of one row of heads of a multiple of 4");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
-  products(readers, {.a = op.o, .b = op.z, .w = op.w, .gate = nullptr, .from = XFrom::kGatedRms, .heads = op.heads, .head_dim = op.dim, .eps = op.eps},
+  products(readers,
+           {.a = op.o,
+            .b = op.z,
+            .w = op.w,
+            .gate = nullptr,
+            .from = XFrom::kGatedRms,
+            .heads = op.heads,
+            .head_dim = op.dim,
+            .eps = op.eps},
            {{op.o, bytes}, {op.z, bytes}});
 }
 
@@ -365,8 +373,8 @@ void Schedule::run(const GatedDelta& op) {
        .most_parts = parts});
 }
 
+// The first that takes all weights: a target may leave out one that is slower there than the graph.
 const char* Schedule::kernel() const {
-  const char* missing = "";
   for (const MegaKernel& kernel : mega_kernels()) {
     const auto takes = [&](const Node& node) {
       if (node.task.kind != TaskKind::kProduct) return true;
@@ -374,10 +382,10 @@ const char* Schedule::kernel() const {
       return is_plain(type) || std::ranges::find(kernel.types, type) != kernel.types.end();
     };
     if (!std::ranges::all_of(nodes_, takes)) continue;
-    if (target_.has(kernel.name)) return kernel.name;
-    missing = kernel.name;
+    LB_CHECK(target_.has(kernel.name), kUnsupported, "[megakernel] the pack of ", target_.name, " has no ",
+             kernel.name);
+    return kernel.name;
   }
-  LB_CHECK(*missing == 0, kUnsupported, "[megakernel] the pack of ", target_.name, " has no ", missing);
   fail(ErrorCode::kUnsupported, "[megakernel] no kernel takes these weight types together");
 }
 
@@ -420,8 +428,8 @@ int Schedule::plan_words() {
     if (!is_wordy(i)) continue;
     const bool is_product = node.task.kind == TaskKind::kProduct;
     const void* to = is_product ? static_cast<const void*>(node.task.product.op.y) : node.task.delta.step.o;
-    const int length = is_product ? node.task.product.op.n_out
-                                  : node.task.delta.step.n_v_heads * node.task.delta.step.dv;
+    const int length =
+        is_product ? node.task.product.op.n_out : node.task.delta.step.n_v_heads * node.task.delta.step.dv;
     auto& [place, size] = sets[{to, turns[to]++ % 2}];
     if (size < length) {
       place = n_words;
@@ -575,8 +583,8 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   for (const Node& node : nodes_) {
     if (node.task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = node.task.product;
-    largest = std::max(largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams << p.chunk_shift) *
-                                    size_t(p.batch_rows >> p.chunk_shift));
+    largest = std::max(
+        largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams << p.chunk_shift) * size_t(p.batch_rows >> p.chunk_shift));
   }
   MegaMemory& memory = plan.memory;
   memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
