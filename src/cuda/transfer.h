@@ -35,7 +35,8 @@ LB_DEVICE void copy_bulk_once(void* shared, const void* global, int bytes, Count
       : "memory");
 }
 
-// Eight bytes that others may be writing, read or written at once and in no order with anything else; two aligned to 16.
+// Eight bytes that others may be writing, read or written at once and in no order with anything else; two aligned
+// to 16.
 LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");

@@ -27,8 +27,7 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
   return sum;
 }
 
-LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, float* x, float* scratch,
-                          const PhaseWait& wait) {
+LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, float* x, float* scratch, const PhaseWait& wait) {
   const int n = p.op.n_in, mine = 4 * thread_id(), step = 4 * n_threads();
   f32x4 first[1] = {}, more[1];
   read_fours<1>(wait, p.a_words, p.a, {mine < n ? mine : -1}, first);

@@ -1,7 +1,7 @@
-// How a block waits for what others made. Mostly for the values themselves: words that carry their phase's number, which
-// are fire and forget for who makes them and read in any case by who needs them. Where values are plain, at a barrier
-// in two halves: a block arrives when its work is done, and waits when it needs what others made. One counter that only
-// rises. Who waits too long says so and goes on, so that the launch ends.
+// How a block waits for what others made. Mostly for the values themselves: words that carry their phase's number,
+// which are fire and forget for who makes them and read in any case by who needs them. Where values are plain, at a
+// barrier in two halves: a block arrives when its work is done, and waits when it needs what others made. One counter
+// that only rises. Who waits too long says so and goes on, so that the launch ends.
 #pragma once
 
 #include "weight_stream.h"

@@ -11,8 +11,8 @@
 
 namespace lb::gpu {
 
-// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a phase
-// asks several times. A product of many chunks waits for its weights alone.
+// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a
+// phase asks several times. A product of many chunks waits for its weights alone.
 inline constexpr uint32_t kMostUnderWay = 3, kFewUnderWay = 1;
 inline constexpr int kLongStep = 32;
 

@@ -114,8 +114,8 @@ struct RunsTask {
   float* o;                                                 // [n_splits, n_heads, head_dim]
 };
 
-// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row, which
-// it may write when all of o is there.
+// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row,
+// which it may write when all of o is there.
 struct DeltaTask {
   CausalConv conv;  // of kMegaTaps
   DeltaPrepare prepare;
@@ -187,7 +187,7 @@ struct Mega {
   const int32_t* stream_counts;  // [blocks]: so many of them
   uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32, as of the last that blocks arrived at
   Word* words;
-  uint32_t first;                // *arrived when the launch begins
+  uint32_t first;  // *arrived when the launch begins
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1

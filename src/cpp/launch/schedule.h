@@ -3,8 +3,8 @@
 // ops' device pointers and reads none of them.
 //
 // A norm becomes part of the products that read its result, an activation of those whose results it takes, and what
-// prepares the inputs of a recurrence or an attention part of it. What is left gets the earliest phase that its reads and writes allow, seen as ranges of
-// addresses; within a phase each task gets blocks by its bytes.
+// prepares the inputs of a recurrence or an attention part of it. What is left gets the earliest phase that its reads
+// and writes allow, seen as ranges of addresses; within a phase each task gets blocks by its bytes.
 #pragma once
 
 #include <optional>
