@@ -16,7 +16,7 @@ struct MegaState {
   uint32_t goal;  // of *arrived, at which the phase may begin
   uint32_t phase;
   uint32_t has_stopped;
-  StepTimes* times;  // of this step, or null
+  StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
 };
 
 // The thread of a block that watches the others.

@@ -81,9 +81,9 @@ class Session:
     @property
     def decode_path(self) -> str: ...
 
-    def timeline(self) -> list:
+    def timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
         """
-        (block, phase, task, began, waited, done) of the last decoded token; empty before the second call.
+        Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, and what each task is. The first call turns the stamps on and is empty.
         """
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:

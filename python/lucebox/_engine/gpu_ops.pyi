@@ -6,6 +6,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+import lucebox._engine
 import lucebox._engine.gpu
 
 
@@ -108,7 +109,12 @@ def time_load(pack: lucebox._engine.gpu.Pack, path: str, threads: int, slot_byte
     Brings a model's weights to the device and drops them: seconds, and bytes there.
     """
 
-def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0) -> object:
+def decode_ahead(engine: lucebox._engine.Engine, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], sampler: lucebox._engine.Sampler, n_tokens: int, ahead: int) -> list[int]:
+    """
+    Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.
+    """
+
+def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0, most: int = 1, allowed: int = 1) -> object:
     """
     The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.
     """
