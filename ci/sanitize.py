@@ -35,6 +35,8 @@ PYTHON_ONLY = (
     "stop",
     "tokenizer",
 )
+# Many tokens of what test_megakernel.py runs a few of: without sanitizers, which would take minutes.
+MANY_TOKENS = "tests/gpu/test_megakernel_decode.py"
 RESIDENT_SET = "tests/host/test_memory.py::test_resident_set"  # the sanitizer's shadow memory is resident too
 
 
@@ -74,7 +76,9 @@ def tests() -> None:
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
     pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
     run(*pytest, *skipped, f"--deselect={RESIDENT_SET}", "tests/host", env=env)
-    run(*pytest, "--ignore=tests/gpu/test_serve.py", "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
+    other = [f"--ignore={file}" for file in ("tests/gpu/test_serve.py", MANY_TOKENS)]
+    run(*pytest, *other, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
+    run(*pytest, MANY_TOKENS, env=tools_environment())
 
 
 if __name__ == "__main__":
