@@ -111,7 +111,7 @@ RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65))
 ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
-BATCH_ROWS = (2, 13, 22, 32, 47, 130, 64)
+BATCH_ROWS = (2, 22, 13, 32, 47, 130, 64)
 FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
 RINGS = ("Q4_K", "Q6_K")  # types of mat-vec kernels that are preferred for long rows alone
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
