@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lucebox import _engine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +34,12 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """What a pack says of itself."""
     value: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return value
+
+
+def skip_without(kernel: str, folder: Path) -> None:
+    """Ends a test of what the target leaves out."""
+    if kernel not in {entry["name"] for entry in manifest_of(folder)["kernels"]}:
+        pytest.skip(f"the pack of {folder.name} leaves {kernel} out")
 
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:

@@ -125,6 +125,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
   const GatedDelta& op = p.step;
   const int begin = part * p.slices_each + min(part, p.more), end = begin + p.slices_each + (part < p.more ? 1 : 0);
   const int team = warp() >> p.team_shift, n_teams = n_warps() >> p.team_shift;
+  if (begin == end) wait.has_passed();
 
   LB_UNROLL_BY(1)
   for (int first = begin; first < end; first += n_teams) {
