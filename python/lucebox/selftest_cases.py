@@ -113,6 +113,7 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 22, 13, 32, 47, 130, 64)
 FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
+EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")  # before many rows
 RINGS = ("Q4_K", "Q6_K")  # types of mat-vec kernels that are preferred for long rows alone
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
@@ -201,6 +202,10 @@ def _batches(rng: np.random.Generator) -> Iterator[Case]:
         for without in PREFERRED:
             for case in _batch(rng, dtype, (130, 768), 65):
                 yield replace(case, without=without)
+    for dtype in EXPANDED:
+        w, x = _weights(rng, dtype, 130 * 512), _normal(rng, 70, 512)
+        arguments, expected = (w, dtype, 130, 512, x), partial(ops.linear, w, dtype, 130, 512, x, activations="f32")
+        yield Case("matmul", "half", expected, arguments, unit=partial(_terms, w, dtype, x))
     for dtype in FEW:
         for rows in BATCH_ROWS:
             for case in _batch(rng, dtype, (130, 768), rows):

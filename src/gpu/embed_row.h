@@ -68,15 +68,19 @@ LB_DEVICE float value_at(const TableRow& w, int i) {
   }
 }
 
-// Values first, first + step, ... of one row of y.
 template <DType kType>
-LB_DEVICE void embed(const Embed& p, int row, int first, int step) {
-  const quant::PlaneLayout layout = quant::plane_layout(kType, p.vocab, p.dim);
-  const size_t id = size_t(p.ids[row]);
+LB_DEVICE TableRow row_of(const void* table, const quant::PlaneLayout& layout, size_t row) {
   TableRow w = {};
   LB_UNROLL
   for (int i = 0; i < quant::plane_format(kType).n_planes; ++i)
-    w.plane[i] = static_cast<const uint8_t*>(p.table) + layout.offset[i] + id * layout.row_bytes[i];
+    w.plane[i] = static_cast<const uint8_t*>(table) + layout.offset[i] + row * layout.row_bytes[i];
+  return w;
+}
+
+// Values first, first + step, ... of one row of y.
+template <DType kType>
+LB_DEVICE void embed(const Embed& p, int row, int first, int step) {
+  const TableRow w = row_of<kType>(p.table, quant::plane_layout(kType, p.vocab, p.dim), size_t(p.ids[row]));
   float* y = p.y + long(row) * p.dim;
   for (int i = first; i < p.dim; i += step) y[i] = value_at<kType>(w, i);
 }

@@ -122,6 +122,20 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
                 assert is_few == (rows <= 22)
 
 
+def test_types_without_kernels_of_many_rows_are_expanded() -> None:
+    for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
+        for rows in (12, 64, 65, 512):
+            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K", "IQ4_XS"], [4096, 1024], 4096, rows)
+            kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
+            assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
+            assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
+            assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
+        with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
+            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [4096], 4096, 11)
+        with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
+            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
+
+
 def test_long_rows_come_through_a_ring() -> None:
     """Where a multiprocessor's share is worth it; some shared memory is left to what runs beside it."""
 

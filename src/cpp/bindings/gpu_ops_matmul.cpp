@@ -46,7 +46,7 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
                          .activations = activations_named(activations)};
   }
   RoundedRows rounded = {};
-  if (const int bits = gpu::batch_rounded_bits(group)) {
+  if (const int bits = gpu::batch_rounded_bits(group, pack.target())) {
     const bool is_16_bit = bits == 16;
     rounded = rounded_rows(call.out<std::byte>(rounded_bytes(int(rows), n_in, is_16_bit)), int(rows), n_in, is_16_bit);
     pack.run(RoundRows{.x = on_device, .y = rounded, .rows = int(rows), .n_in = n_in});
@@ -102,7 +102,7 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   }
   const gpu::Buffer rounded(pack.device(), rounded_bytes(rows, n_in, true));
   RoundedRows rounded_x = {};
-  if (const int bits = gpu::batch_rounded_bits(groups[0])) {
+  if (const int bits = gpu::batch_rounded_bits(groups[0], pack.target())) {
     rounded_x = rounded_rows(rounded.data(), rows, n_in, bits == 16);
     pack.run(RoundRows{.x = groups[0].products[0].x, .y = rounded_x, .rows = rows, .n_in = n_in});
   }

@@ -153,7 +153,7 @@ nb::dict choose_batch(const std::string& manifest_json, int n_sms, const std::ve
                 [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
   result["launches"] = launches;
-  result["rounded_bits"] = gpu::batch_rounded_bits(group);
+  result["rounded_bits"] = gpu::batch_rounded_bits(group, target);
   result["scratch_bytes"] = gpu::linear_batch_scratch_bytes(group, target);
   return result;
 }

@@ -26,7 +26,7 @@ size_t group_scratch(LinearGroup group, int most_rows, const gpu::Target& target
     for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
     const Linear& first = group.products[0];
     if (rows > 1 && gpu::has_batch(group, target))
-      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::batch_rounded_bits(group)) +
+      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::batch_rounded_bits(group, target)) +
                                   gpu::linear_batch_scratch_bytes(group, target));
     else
       bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::rounded_bits(group)));

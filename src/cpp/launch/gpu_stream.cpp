@@ -105,7 +105,7 @@ bool GpuStream::is_batch(const LinearGroup& group) const {
 }
 
 int GpuStream::rounded_bits(const LinearGroup& group) const {
-  return is_batch(group) ? gpu::batch_rounded_bits(group) : gpu::rounded_bits(group);
+  return is_batch(group) ? gpu::batch_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
 }
 
 RoundedRows GpuStream::rounded_place(const LinearGroup& group, int bits) const {
@@ -141,7 +141,7 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
-    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group));
+    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, pack_->target()));
     const gpu::BatchLaunches batch =
         gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = batch.n_few > 0;

@@ -81,6 +81,8 @@ constexpr BatchKernel kKernels[] = {
     {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q6_k_kernel"},
 };
 
+constexpr const char* kExpandKernel = "expand_weights_kernel";
+
 bool is_quantised(DType type) { return quant::plane_format(type).block_values > 1; }
 
 int ceil_div(long n, int unit) { return int((n + unit - 1) / unit); }
@@ -147,6 +149,23 @@ std::optional<WarpgroupCut> warpgroup_cut(const LinearGroup& group, const Target
   return cut_for_warpgroups(group, target);
 }
 
+// Expanding reads a weight and writes and reads 16 bits, for the time of about ten mat-vecs. A matrix too large for the
+// scratch memory that this takes, as a head of a large vocabulary is, stays with the mat-vec.
+constexpr int kLeastExpandedRows = 12;
+constexpr long kMostExpandedBytes = 256l << 20;
+
+// The 16-bit numbers that expanded weights are.
+DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
+
+// Whether nothing reads the product's weights as they are, but expanded ones can be multiplied.
+bool is_expanded(const Linear& op, const Target& target) {
+  const int bits = bits_of(op);
+  if (!is_quantised(op.type) || bits == 16 || op.rows < kLeastExpandedRows) return false;
+  if (2l * op.n_out * op.n_in > kMostExpandedBytes || kernel_of(op.type, bits, op.rows, target)) return false;
+  if (bits == 8 && cut_for_few({.products = {op}, .n = 1}, target)) return false;
+  return target.has(kExpandKernel) && kernel_of(wide_type(target), 0, op.rows, target);
+}
+
 // The form of x that weights of a type meet as 16-bit numbers.
 struct NarrowForm {
   DType type;
@@ -155,8 +174,8 @@ struct NarrowForm {
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
-  const DType wide = target.capabilities.bf16 ? DType::kBF16 : DType::kF16;
-  return {weights == DType::kF16 ? DType::kF16 : wide, is_quantised(weights), warpgroup_cut(group, target).has_value()};
+  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights),
+          warpgroup_cut(group, target).has_value()};
 }
 
 size_t aligned(size_t bytes) {
@@ -191,6 +210,23 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
               .meets_codes = form.meets_codes,
               .in_tiles = form.in_tiles,
           }};
+}
+
+ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& target) {
+  constexpr int kThreads = 256, kThreadValues = 4, kMostRows = 65535;
+  const DType to = wide_type(target);
+  return {.launch = checked({.kernel = kExpandKernel,
+                             .grid = {uint32_t(ceil_div(op.n_in, kThreads * kThreadValues)),
+                                      uint32_t(std::min(op.n_out, kMostRows)), 1},
+                             .block = {kThreads, 1, 1},
+                             .overlap_previous = true},
+                            target, cat("[expand_weights] ", op.n_out, " x ", op.n_in, " ", name(op.type))),
+          .params = {.w = op.w,
+                     .y = scratch.take(quant::plane_layout(to, op.n_out, op.n_in).bytes),
+                     .from = op.type,
+                     .to = to,
+                     .n_out = op.n_out,
+                     .n_in = op.n_in}};
 }
 
 // All units are shared out evenly over the blocks that the multiprocessors take at once, so that none is idle; but many
@@ -337,6 +373,7 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
   const Linear& first = group.products[0];
   LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
   LinearGroup types[kMaxProducts] = {};
+  std::optional<Linear> expanded[kMaxProducts];  // as it was; by itself, so that one matrix at a time is in the scratch
   int n_types = 0;
   BatchLaunches result = {};
   for (const Linear& op : std::span(group.products, group.n)) {
@@ -345,9 +382,14 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
              kInvalid, what, ": the products of a group share x, rows, n_in and activations");
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
     int i = 0;
-    while (i < n_types && types[i].products[0].type != op.type) ++i;
+    if (is_expanded(op, target)) {
+      i = n_types;
+      expanded[i] = op;
+    }
+    while (i < n_types && (expanded[i] || types[i].products[0].type != op.type)) ++i;
     n_types = std::max(n_types, i + 1);
     types[i].products[types[i].n++] = op;
+    if (expanded[i]) types[i].products[0].type = wide_type(target);
   }
   NarrowForm forms[std::size(result.narrow)];
   const void* narrow[kMaxProducts] = {};
@@ -380,8 +422,14 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
       result.few[result.n_few++] =
           few_launch(types[i], *few[i], result.few_rows.params, arrived, what, scratch, target);
     } else {
+      std::optional<ExpandLaunch> expand;
+      if (expanded[i]) {
+        expand = expand_launch(*expanded[i], scratch, target);
+        types[i].products[0].w = expand->params.y;
+      }
       BatchLaunch& product = result.products[result.n_products++];
       product = batch_launch(types[i], x, what, scratch, target);
+      product.expand = expand;
       product.params.x16 = narrow[i];
     }
     most = std::max(most, scratch.used);
@@ -392,9 +440,10 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
 
 }  // namespace
 
-int batch_rounded_bits(const LinearGroup& group) {
+int batch_rounded_bits(const LinearGroup& group, const Target& target) {
   int bits = 0;
-  for (const Linear& op : std::span(group.products, group.n)) bits = std::max(bits, bits_of(op));
+  for (const Linear& op : std::span(group.products, group.n))
+    if (!is_expanded(op, target)) bits = std::max(bits, bits_of(op));
   return bits;
 }
 
@@ -409,10 +458,9 @@ size_t batch_scratch_at(const Linear& first, int bits) {
 }
 
 bool has_batch(const LinearGroup& group, const Target& target) {
-  const int bits = batch_rounded_bits(group), rows = group.products[0].rows;
   return std::ranges::all_of(std::span(group.products, group.n), [&](const Linear& op) {
-    if (kernel_of(op.type, is_quantised(op.type) ? bits : 0, rows, target)) return true;
-    return bits == 8 && cut_for_few({.products = {op}, .n = 1}, target).has_value();
+    if (kernel_of(op.type, bits_of(op), op.rows, target) || is_expanded(op, target)) return true;
+    return bits_of(op) == 8 && cut_for_few({.products = {op}, .n = 1}, target).has_value();
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "launch/launch.h"
 #include "launch/linear_batch_shape.h"
@@ -15,8 +16,14 @@ struct NarrowLaunch {
   Launch launch;
   NarrowRows params;
 };
-// The tiles of one weight type, then the sums of those that several blocks have shares of.
+struct ExpandLaunch {
+  Launch launch;
+  ExpandWeights params;
+};
+// The tiles of one weight type, then the sums of those that several blocks have shares of. Before them, the weights
+// expanded, where no kernel for many rows reads their type.
 struct BatchLaunch {
+  std::optional<ExpandLaunch> expand;
   Launch tiles, sum;
   bool has_sum;
   LinearBatch params;  // of both
@@ -44,6 +51,7 @@ void in_order(const BatchLaunches& batch, Run&& run) {
   for (int i = 0; i < batch.n_narrow; ++i) run(batch.narrow[i].launch, batch.narrow[i].params);
   for (int i = 0; i < batch.n_products; ++i) {
     const BatchLaunch& product = batch.products[i];
+    if (product.expand) run(product.expand->launch, product.expand->params);
     run(product.tiles, product.params);
     if (product.has_sum) run(product.sum, product.params);
   }
@@ -52,8 +60,9 @@ void in_order(const BatchLaunches& batch, Run&& run) {
 }
 
 // To how many bits the group wants its x rounded (round_rows), 8 or 16; 0 when none of its products reads that. Up to
-// 64 rows it is what the mat-vec reads; more rows, but with 16-bit x, are multiplied as 16-bit numbers.
-int batch_rounded_bits(const LinearGroup& group);
+// 64 rows it is what the mat-vec reads; more rows, but with 16-bit x, are multiplied as 16-bit numbers, as are expanded
+// weights.
+int batch_rounded_bits(const LinearGroup& group, const Target& target);
 
 // Where the scratch of a group begins, behind its rounded x.
 size_t batch_scratch_at(const Linear& first, int bits);

@@ -46,6 +46,14 @@ struct NarrowRows {
   bool meets_codes;  // in the order in which the other operand is expanded from codes
   bool in_tiles;
 };
+// Weights as 16-bit numbers, of types that no kernel for many rows reads. Both lie in planes (quant/planes.h).
+struct ExpandWeights {
+  const void* w;  // [n_out, n_in] of from, quantised
+  void* y;        // [n_out, n_in] of to: F16 or BF16
+  DType from, to;
+  int n_out, n_in;
+};
+
 LB_FN constexpr int x16_values(int n_in) { return (n_in + kHalfValues - 1) / kHalfValues * kHalfValues; }
 
 LB_FN constexpr int tiled_values(int n_in) { return (n_in + 127) / 128 * 128; }
