@@ -141,7 +141,8 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
-    std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, pack_->target()));
+    std::byte* scratch =
+        scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
     const gpu::BatchLaunches batch =
         gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = batch.n_few > 0;
