@@ -106,10 +106,10 @@ def address_sanitizer_runs() -> bool:
 
 
 @functools.cache
-def build(sanitize: bool) -> Path:
-    """kernels.so of every test kernel and the machine."""
+def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
+    """kernels.so of every kernel of a folder and the machine."""
     library = Path(tempfile.mkdtemp(prefix="lucebox-sim-")) / "kernels.so"
-    sources = [*sorted((ROOT / "tests/sim_kernels").glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
+    sources = [*sorted((ROOT / folder).glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
     includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp")]
     flags = (*FLAGS, *(SANITIZE if sanitize else ("-O2",)))
     subprocess.run(["c++", *flags, *includes, *map(str, sources), "-o", str(library)], check=True)

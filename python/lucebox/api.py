@@ -510,8 +510,8 @@ class LLM:
 
     @property
     def decode_path(self) -> str:
-        """How a GPU has decoded: "graph", with what spoke against the megakernel, or that and its phases, a line each.
-        Empty on the CPU and before the first token."""
+        """How a GPU decodes: "graph", with what spoke against the megakernel, or that and its phases, a line each.
+        Empty on the CPU, and for a graph that was wanted, before the first token."""
         return self._session.decode_path
 
     def decode_timelines(self, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:

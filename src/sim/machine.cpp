@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -45,9 +46,10 @@ int line(const Place& place) { return int(place.where.line()); }
 
 thread_local Thread* current;
 
+// Not thread-local itself: a process has little room for such memory, and may load several packs.
 Machine& machine() {
-  thread_local Machine machine;
-  return machine;
+  thread_local const auto machine = std::make_unique<Machine>();
+  return *machine;
 }
 
 const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*), const void* params) {

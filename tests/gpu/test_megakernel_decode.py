@@ -179,12 +179,3 @@ def test_a_token_that_cannot_be_chosen(pack: _engine.gpu.Pack, tmp_path: Path, w
     decoder.ids, decoder.sampler = [3, 1, 4], _engine.Sampler(SHAPE.vocab)
     assert decoder.sync() == 0
     assert decoder.decode(5) == Decoder(engine, [3, 1, 4]).decode(5)
-
-
-def test_a_pack_without_the_kernel(pack_folder: Path, model: Path) -> None:
-    manifest = gpu_packs.manifest_of(pack_folder)
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not kernel["name"].startswith("megakernel")]
-    pack = gpu_packs.load(pack_folder, manifest)
-    engine = open_engine(model, pack=pack, decode_path="megakernel")
-    with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):
-        Decoder(engine, [3, 1]).decode(2)

@@ -26,7 +26,7 @@ __all__ = ["Server", "fitting_slots", "ignored_header", "server_of"]
 T = TypeVar("T")
 DEFAULT_SLOTS = 4
 SESSION_ENTRIES = frozenset(
-    {"KV cache", "recurrent state", "sampler"}
+    {"KV cache", "recurrent state", "sampler", "decode step"}
 )  # of the memory plan: what each session has of its own
 
 

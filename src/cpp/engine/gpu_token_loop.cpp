@@ -1,5 +1,6 @@
 // One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends,
-// and what the sampler keeps. Results come through a ring in pinned memory.
+// and what the sampler keeps. Results come through a ring in pinned memory. A step is one launch where the target has a
+// megakernel that is faster or was asked for, else a graph.
 #include "engine/gpu_token_loop.h"
 
 #include <algorithm>
@@ -13,13 +14,11 @@
 #include "base/error.h"
 #include "device/graph.h"
 #include "engine/engine.h"
+#include "engine/mega_steps.h"
 #include "launch/gpu_stream.h"
-#include "launch/schedule.h"
 
 namespace lb {
 namespace {
-
-constexpr int kRing = 4;  // more than are ever on their way
 
 // Of a launch of several steps, which others wait for: weights that it reads, and tokens, of which each launch costs a
 // few microseconds more.
@@ -65,122 +64,6 @@ struct Buffers {
         partials(carver.take<float>(gpu::Schedule::runs_scratch_bytes(info.n_heads, info.head_dim, context) / 4)) {}
 };
 
-struct Ring {
-  std::array<Sampled, kRing> slots;
-  uint32_t written;
-  uint32_t allowed, ended;  // gpu::Leave
-  gpu::MegaReport report;
-};
-
-// Steps as launches of several: the schedule's tables on the device, and where the launches stand. Tokens are counted
-// as the ring counts them.
-class MegaSteps {
- public:
-  // goes_on: of the plan's Leave.
-  MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream)
-      : stream_(stream), ring_(ring), launch_(plan.launch), text_(gpu::to_string(plan)) {
-    for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::describe(task));
-    Carver counter;
-    carve(counter, plan);
-    memory_ = stream.reserve(counter.used());
-    Carver carver(*memory_);
-    carve(carver, plan);
-    params_.n_steps = plan.n_steps;
-    params_.n_phases = plan.n_phases;
-    params_.n_tokens = most_tokens;
-    params_.goes_on = goes_on;
-    params_.n_streams = plan.n_streams;
-    n_words_ = size_t(plan.n_words);
-    stream.zero(params_.words, n_words_ * sizeof(gpu::Word));
-    params_.memory = plan.memory;
-    params_.patience_ns = kPatienceNs;
-    params_.report = &ring->report;
-    stream.upload(tasks_, plan.tasks.data(), plan.tasks.size() * sizeof(gpu::Task));
-    stream.upload(steps_, plan.steps.data(), plan.steps.size() * sizeof(gpu::TaskStep));
-    stream.upload(streams_, plan.streams.data(), plan.streams.size() * sizeof(gpu::StreamStep));
-    stream.upload(stream_counts_, plan.stream_counts.data(), plan.stream_counts.size() * sizeof(int32_t));
-  }
-
-  // One more token after n that were asked for: by the launch that is running, if that sees it in time.
-  void step(uint32_t n) {
-    wanted_ = n + 1;
-    is_running_ ? allow() : launch(n);
-  }
-  // Token n has been written; the launch may have ended with it.
-  void has_written(uint32_t n) {
-    if (!is_running_ || ring_->ended != n) return;
-    params_.first += (n - begin_) * uint32_t(params_.n_phases) * launch_.grid[0];
-    is_running_ = false;
-    if (wanted_ != n) launch(n);
-  }
-  // A launch gave up, with its counter anywhere.
-  void restart() {
-    stream_.zero(arrived_, sizeof *arrived_);
-    stream_.zero(params_.words, n_words_ * sizeof(gpu::Word));
-    params_.first = 0;
-    is_running_ = false;
-  }
-  const std::string& text() const { return text_; }
-
-  // Of the last step, [blocks, n_steps]; taken by launches after the first call, which ends the one that is running.
-  Timeline timeline() {
-    const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
-    if (params_.times == nullptr) {
-      stream_.wait();
-      times_ = stream_.reserve(n * sizeof(gpu::StepTimes));
-      params_.times = reinterpret_cast<gpu::StepTimes*>(times_->data());
-      return {};
-    }
-    std::vector<gpu::StepTimes> times(n);
-    std::vector<gpu::TaskStep> steps(n);
-    stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
-    stream_.download(steps.data(), steps_, n * sizeof(gpu::TaskStep));
-    Timeline result{.steps = {}, .tasks = names_};
-    for (size_t i = 0; i < n; ++i)
-      result.steps.push_back({int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began,
-                              times[i].waited, times[i].done});
-    return result;
-  }
-
-  static constexpr long kPatienceNs = 2'000'000'000;
-
- private:
-  void launch(uint32_t n) {
-    begin_ = n;
-    is_running_ = true;
-    allow();
-    stream_.pack().run(launch_, params_, stream_.queue());
-  }
-  void allow() {
-    const uint32_t n = begin_ + std::min(wanted_ - begin_, uint32_t(params_.n_tokens));
-    std::atomic_ref(ring_->allowed).store(n, std::memory_order_release);
-  }
-  void carve(Carver& carver, const gpu::MegaPlan& plan) {
-    params_.tasks = tasks_ = carver.take<gpu::Task>(plan.tasks.size());
-    params_.steps = steps_ = carver.take<gpu::TaskStep>(plan.steps.size());
-    params_.streams = streams_ = carver.take<gpu::StreamStep>(plan.streams.size());
-    params_.stream_counts = stream_counts_ = carver.take<int32_t>(plan.stream_counts.size());
-    params_.arrived = arrived_ = carver.take<uint32_t>(1);
-    params_.words = carver.take<gpu::Word>(size_t(plan.n_words));
-  }
-
-  GpuStream& stream_;
-  Ring* ring_;
-  gpu::Launch launch_;
-  std::string text_;
-  std::vector<std::string> names_;  // of tasks
-  gpu::Mega params_ = {};
-  uint32_t wanted_ = 0, begin_ = 0;  // tokens: asked for, and before the last launch
-  bool is_running_ = false;          // it has not been seen to end
-  gpu::Task* tasks_ = nullptr;
-  gpu::TaskStep* steps_ = nullptr;
-  gpu::StreamStep* streams_ = nullptr;
-  int32_t* stream_counts_ = nullptr;
-  uint32_t* arrived_ = nullptr;
-  size_t n_words_ = 0;
-  std::unique_ptr<Memory> memory_, times_;
-};
-
 SampleOptions options_of(const SamplingParams& p) {
   return {.temperature = p.temperature,
           .top_k = p.top_k,
@@ -197,6 +80,67 @@ SampleOptions options_of(const SamplingParams& p) {
           .seed = p.seed};
 }
 
+Sample sample_op(const Buffers& b, int vocab, int context) {
+  return {.logits = b.logits,
+          .options = b.options,
+          .bias = b.bias,
+          .mask = b.mask,
+          .counts = b.counts,
+          .history = b.history,
+          .state = b.state,
+          .result = b.result,
+          .vocab = vocab,
+          .capacity = Buffers::history_capacity(context)};
+}
+
+NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
+  return {.sampled = b.result,
+          .ring = {ring->slots.data(), &ring->written, Ring::kSlots},
+          .n_written = b.n_written,
+          .token = b.token,
+          .n_past = &numbers->n_past,
+          .key_buffer = &numbers->key_buffer,
+          .n_accepted = &numbers->n_accepted,
+          .accepted = numbers->accepted,
+          .positions = b.positions,
+          .n_positions = 3};
+}
+
+// The forward pass of one row, up to its logits.
+void run_row(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
+             const Buffers& b, Stream& stream) {
+  model.forward({.tokens = {b.token, 1}, .positions = {b.positions, 3}}, state, workspace, activations, stream);
+  model.head(workspace.y, 1, b.logits, activations, stream);
+}
+
+bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
+  const size_t most_bytes = size_t(target.tune("megakernel_most_mib")) << 20;
+  return options.path == DecodePath::kMegakernel ||
+         (options.path == DecodePath::kAuto && model.bytes_per_token() <= most_bytes);
+}
+
+// Asked for by name, a megakernel is not replaced.
+bool allows_graph(const Error& error, const EngineOptions& options) {
+  return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
+}
+
+// A step of a new sequence as a schedule. Throws kUnsupported where the target has no kernel for it.
+gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
+                        const Buffers& b, Ring* ring, const gpu::Target& target) {
+  gpu::Schedule schedule(target, state.capacity(), b.partials);
+  state.begin_append(1, {});
+  try {
+    run_row(model, activations, state, workspace, b, schedule);
+  } catch (...) {
+    state.abort_append();
+    throw;
+  }
+  state.abort_append();  // nothing was computed
+  const gpu::SampleLaunches sample = gpu::choose(sample_op(b, model.info().vocab, state.capacity()), b.scratch, target);
+  return schedule.compile(sample.params, next_token_op(b, ring, state.numbers()),
+                          {&ring->allowed, &ring->ended, b.goes_on});
+}
+
 class GpuTokenLoop final : public TokenLoop {
  public:
   GpuTokenLoop(const Engine& engine, SequenceState& state)
@@ -206,7 +150,14 @@ class GpuTokenLoop final : public TokenLoop {
         memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), state.capacity()))),
         buffers_(on(*memory_)),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
-        ring_(new (ring_memory_.data()) Ring{}) {}
+        ring_(new (ring_memory_.data()) Ring{}) {
+    try {
+      if (wants_mega(engine.model(), engine.options(), target())) make_mega();
+    } catch (const Error& error) {
+      if (!allows_graph(error, engine.options())) throw;
+      why_ = cat(", as ", error.what());
+    }
+  }
 
   void sample(const Sampler& sampler, std::span<const float> logits) override {
     bind(sampler);
@@ -218,16 +169,21 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step() override {
-    if (!graph_ && !mega_) make_step();
-    if (mega_)
+    if (mega_) {
       mega_->step(started_);
-    else
+    } else {
+      if (!graph_)
+        graph_ = record([&] {
+          run_forward();
+          run_choice();
+        });
       graph_->launch(stream_.queue());
+    }
     ++started_;
   }
 
   void step_only() override {
-    if (!forward_) forward_ = record([&] { run_forward(stream_); });
+    if (!forward_) forward_ = record([&] { run_forward(); });
     forward_->launch(stream_.queue());
   }
 
@@ -240,7 +196,7 @@ class GpuTokenLoop final : public TokenLoop {
   int32_t take() override {
     LB_ASSERT(taken_ != started_);
     wait();
-    last_ = ring_->slots[taken_++ % kRing];
+    last_ = ring_->slots[taken_++ % Ring::kSlots];
     if (mega_) mega_->has_written(taken_);
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
@@ -257,12 +213,19 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   Timeline timeline() override { return mega_ ? mega_->timeline() : Timeline{}; }
-  std::string describe() const override { return mega_ ? mega_->text() : graph_ ? cat("graph", why_) : ""; }
+  std::string describe() const override {
+    return mega_ ? mega_->text() : graph_ || !why_.empty() ? cat("graph", why_) : "";
+  }
 
-  void download_logits(std::span<float> to) override { stream_.download(to.data(), buffers_.logits, to.size_bytes()); }
+  void check() override { synchronize(); }
+
+  void download_logits(std::span<float> to) override {
+    synchronize();
+    stream_.download(to.data(), buffers_.logits, to.size_bytes());
+  }
 
   void drop() override {
-    stream_.queue().synchronize();
+    synchronize();
     taken_ = started_ = ring_->written;
     if (mega_) mega_->has_written(taken_);
   }
@@ -315,73 +278,22 @@ class GpuTokenLoop final : public TokenLoop {
     if (!mask.empty()) stream_.upload(buffers_.mask, mask.data(), mask.size_bytes());
   }
 
-  // The forward pass of one row, up to its logits.
-  void run_forward(Stream& stream) {
-    const Executor& executor = engine_.executor();
-    const Activations activations = engine_.options().activations;
-    engine_.model().forward({.tokens = {buffers_.token, 1}, .positions = {buffers_.positions, 3}}, state_,
-                            executor.workspace, activations, stream);
-    engine_.model().head(executor.workspace.y, 1, buffers_.logits, activations, stream);
-  }
-
-  void make_step() {
-    const DecodePath path = engine_.options().path;
-    const size_t most_bytes = size_t(stream_.pack().target().tune("megakernel_most_mib")) << 20;
-    const bool is_wanted = path == DecodePath::kMegakernel ||
-                           (path == DecodePath::kAuto && engine_.model().bytes_per_token() <= most_bytes);
-    try {
-      if (is_wanted) make_mega();
-    } catch (const Error& error) {  // asked for by name, it is not replaced
-      if (path == DecodePath::kMegakernel || error.code() != ErrorCode::kUnsupported) throw;
-      why_ = cat(", as ", error.what());
-    }
-    if (!mega_)
-      graph_ = record([&] {
-        run_forward(stream_);
-        run_choice();
-      });
-  }
+  const gpu::Target& target() const { return stream_.pack().target(); }
 
   void make_mega() {
-    const gpu::Target& target = stream_.pack().target();
-    gpu::Schedule schedule(target, state_.capacity(), buffers_.partials);
-    run_forward(schedule);
-    const gpu::SampleLaunches sample = gpu::choose(sample_op(), buffers_.scratch, target);
-    const gpu::Leave leave{&ring_->allowed, &ring_->ended, buffers_.goes_on};
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
-    mega_.emplace(schedule.compile(sample.params, next_token_op(), leave), buffers_.goes_on, int(most), ring_, stream_);
+    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
+                            buffers_, ring_, target()),
+                  buffers_.goes_on, int(most), ring_, stream_);
+  }
+
+  void run_forward() {
+    run_row(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace, buffers_, stream_);
   }
 
   void run_choice() {
-    stream_.run(sample_op(), buffers_.scratch);
-    stream_.run(next_token_op());
-  }
-
-  Sample sample_op() const {
-    const int vocab = engine_.model().info().vocab;
-    return Sample{.logits = buffers_.logits,
-                  .options = buffers_.options,
-                  .bias = buffers_.bias,
-                  .mask = buffers_.mask,
-                  .counts = buffers_.counts,
-                  .history = buffers_.history,
-                  .state = buffers_.state,
-                  .result = buffers_.result,
-                  .vocab = vocab,
-                  .capacity = Buffers::history_capacity(state_.capacity())};
-  }
-
-  NextToken next_token_op() const {
-    return NextToken{.sampled = buffers_.result,
-                     .ring = {ring_->slots.data(), &ring_->written, kRing},
-                     .n_written = buffers_.n_written,
-                     .token = buffers_.token,
-                     .n_past = &state_.numbers()->n_past,
-                     .key_buffer = &state_.numbers()->key_buffer,
-                     .n_accepted = &state_.numbers()->n_accepted,
-                     .accepted = state_.numbers()->accepted,
-                     .positions = buffers_.positions,
-                     .n_positions = 3};
+    stream_.run(sample_op(buffers_, engine_.model().info().vocab, state_.capacity()), buffers_.scratch);
+    stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
   }
 
   template <class Work>
@@ -396,15 +308,29 @@ class GpuTokenLoop final : public TokenLoop {
     const std::atomic_ref<uint32_t> written(ring_->written);
     for (int spin = 0; written.load(std::memory_order_acquire) == taken_; ++spin)
       if (spin == kSpins) {
-        stream_.queue().synchronize();  // throws what went wrong
-        if (const uint32_t stuck = std::exchange(ring_->report.stuck, 0); stuck != 0) {
-          mega_->restart();
-          fail(ErrorCode::kInternal, "[megakernel] a block waited ", MegaSteps::kPatienceNs / 1000000000,
-               " s for the others to end the phase before ", stuck - 1,
-               " and gave up; the schedule or the kernel is wrong");
-        }
+        synchronize();
         LB_ASSERT(written.load(std::memory_order_acquire) != taken_);
       }
+    if (stuck() != 0) synchronize();  // what was written then is no token
+  }
+
+  uint32_t stuck() const { return std::atomic_ref(ring_->report.stuck).load(std::memory_order_relaxed); }
+
+  // Throws what went wrong. Where a block of the megakernel gave up waiting, once may be more than once: the graph
+  // goes on.
+  void synchronize() {
+    stream_.queue().synchronize();
+    const uint32_t after = stuck();
+    if (after == 0) return;
+    ring_->report.stuck = 0;
+    taken_ = started_ = ring_->written;
+    mega_.reset();
+    const std::string what = cat("a block of the megakernel waited ", MegaSteps::kPatienceNs / 1000000000,
+                                 " s for the others to end the phase before ", after - 1);
+    why_ = ", as " + what;
+    throw StepLost(ErrorCode::kInternal,
+                   cat("[megakernel] ", what, " and gave up; the schedule or the kernel is wrong. ",
+                       "The session is empty now and goes on with the graph"));
   }
   static constexpr int kSpins = 1 << 22;
 
@@ -418,7 +344,7 @@ class GpuTokenLoop final : public TokenLoop {
   std::optional<gpu::Graph> graph_, forward_;
   SampleOptions options_{};  // what the device has
   std::optional<MegaSteps> mega_;
-  std::string why_;  // no megakernel
+  std::string why_;  // no megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};
 };
@@ -429,6 +355,25 @@ size_t gpu_token_loop_bytes(const Model& model, int context) {
   Carver counter;
   Buffers(counter, model, context);
   return counter.used();
+}
+
+size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target) {
+  if (!wants_mega(model, options, target)) return 0;
+  const int context = options.context == 0 ? kPageTokens : options.context;  // which the tables do not depend on
+  gpu::Schedule paper(target, context, nullptr);
+  SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv, options.kv},
+                      paper);
+  const auto workspace = paper.reserve(model.workspace_bytes(1)),
+             memory = paper.reserve(gpu_token_loop_bytes(model, context));
+  Carver carver(*memory);
+  Ring ring{};
+  try {
+    return MegaSteps::planned_bytes(plan_mega(model, options.activations, state, model.workspace(Carver(*workspace), 1),
+                                              Buffers(carver, model, context), &ring, target));
+  } catch (const Error& error) {
+    if (!allows_graph(error, options)) throw;
+    return 0;
+  }
 }
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state) {

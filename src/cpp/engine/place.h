@@ -35,6 +35,8 @@ class Place {
   // Decoding with the sampler on the device; null and 0 where tokens are chosen on the host.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
+  // Of the loop, besides: whatever the context, which may not be settled.
+  virtual size_t step_bytes(const Model& model, const EngineOptions& options) const = 0;
   // Runs `work`, which sends ops to a stream of this place, and tells what each kernel took. Refused where ops are not
   // launches.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;

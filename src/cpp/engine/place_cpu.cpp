@@ -44,6 +44,7 @@ class CpuPlace final : public Place {
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
+  size_t step_bytes(const Model&, const EngineOptions&) const override { return 0; }
   std::unique_ptr<Memory> load(Model&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }

@@ -90,6 +90,9 @@ class GpuPlace final : public Place {
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
     return gpu_token_loop_bytes(model, options.context);
   }
+  size_t step_bytes(const Model& model, const EngineOptions& options) const override {
+    return gpu_step_bytes(model, options, pack_->target());
+  }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const override {
     return gpu_token_loop(engine, state);
   }

@@ -55,7 +55,8 @@ MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, Engine
   const int max_context = model.info().max_context;
   const size_t available = place.available_bytes(), copied = place.weight_bytes(model);
   const size_t mapped = place.maps_weights() ? file_bytes : 0, weights = mapped + copied;
-  const size_t budget = available > weights ? available - weights : 0;
+  const size_t step = place.step_bytes(model, options), fixed = weights + step;
+  const size_t budget = available > fixed ? available - fixed : 0;
   const int fits = largest_context(model, place, options, budget);
   const std::string memory = place.memory_name();
   if (options.context == 0) {
@@ -89,6 +90,7 @@ MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, Engine
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
       {"kernel scratch", place.scratch_bytes(model, options), place.scratch_detail(options)},
       {"sampler", place.loop_bytes(model, options), "logits, penalties and history"},
+      {"decode step", step, "tasks, weights' places and words of the megakernel"},
       {"vectors", place.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });

@@ -38,8 +38,9 @@ Session::Session(std::shared_ptr<const Engine> engine)
       state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options(),
              *engine_->executor().stream),
       logits_(engine_->model().info().vocab),
-      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
-      loop_(engine_->place().make_loop(*engine_, state_)) {
+      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)) {
+  const std::lock_guard lock(engine_->executor().mutex);
+  loop_ = engine_->place().make_loop(*engine_, state_);
   tokens_.reserve(state_.capacity());
   ends_.reserve(state_.capacity());
 }
@@ -161,8 +162,10 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
 std::span<const float> Session::logits() {
   LB_CHECK(has_logits_, kInvalid, "there are no logits; they stand between sync() and sample()");
   if (logits_in_loop_) {
-    const std::lock_guard lock(engine_->executor().mutex);
-    loop_->download_logits(logits_);
+    in_loop([&] {
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->download_logits(logits_);
+    });
     logits_in_loop_ = false;
   }
   return logits_;
@@ -196,7 +199,7 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_early = !is_first && !has_mask;
   if (is_early) step_ahead(NumbersFrom::kDevice, has_mask);
   try {
-    ahead_ = loop_->take();
+    in_loop([&] { ahead_ = loop_->take(); });
   } catch (...) {
     if (is_early) drop_failed_step();
     throw;
@@ -248,10 +251,11 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
 }
 
 void Session::drop_step() {
-  if (loop_ != nullptr && chooser_ != 0) {
-    const std::lock_guard lock(engine_->executor().mutex);
-    loop_->drop();
-  }
+  if (loop_ != nullptr && chooser_ != 0)
+    in_loop([&] {
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->drop();
+    });
   chooser_ = 0;
   waits_for_mask_ = false;
   if (stepped_ || ahead_ >= 0) has_logits_ = false;
@@ -266,6 +270,27 @@ void Session::drop_failed_step() {
   drop_step();
   state_.abort_append();
   cut_tokens(state_.n_tokens());
+}
+
+// What looks at steps of the loop. Where one was lost, nobody knows how far it came, nor those behind it.
+void Session::in_loop(const Work& work) {
+  try {
+    work();
+  } catch (const StepLost&) {
+    forget();
+    throw;
+  }
+}
+
+void Session::forget() {
+  const std::lock_guard lock(engine_->executor().mutex);
+  chooser_ = 0;
+  ahead_ = -1;
+  waits_for_mask_ = stepped_ = has_logits_ = logits_in_loop_ = false;
+  appended_.clear();
+  state_.abort_append();
+  state_.rewind(0);
+  cut_tokens(0);
 }
 
 std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {
@@ -300,8 +325,11 @@ int Session::held(std::span<const int32_t> ids, std::span<const int32_t> ends) c
 void Session::read_pages(int first, int count, std::span<std::byte> to) {
   LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
            "pages ", first, " to ", first + count - 1, " are not all of the ", tokens_.size(), " tokens held");
-  const std::lock_guard lock(engine_->executor().mutex);
-  lb::read_pages(state_, first, count, to);
+  in_loop([&] {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (loop_ != nullptr) loop_->check();
+    lb::read_pages(state_, first, count, to);
+  });
 }
 
 void Session::read_recurrent(std::span<std::byte> to) {

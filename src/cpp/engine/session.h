@@ -87,7 +87,7 @@ class Session {
                                               const Interrupted& interrupted = {});
   void commit(std::span<const int32_t> path);  // rows of the last append to keep
   void rewind(int n_tokens);
-  // How tokens are decoded: "graph", or the schedule of the megakernel; empty before the first one and on the CPU.
+  // How tokens are decoded: "graph", or the schedule of the megakernel; empty on the CPU and before the first graph.
   std::string decode_path() const { return loop_ == nullptr ? "" : loop_->describe(); }
   // Of the last decoded token, where a megakernel made it; the stamps are taken from the first call on.
   Timeline timeline();
@@ -113,6 +113,8 @@ class Session {
   bool adopt_step(std::span<const int32_t> ids);  // the step on its way is the one that ids go on with
   void drop_step();
   void drop_failed_step();
+  void in_loop(const Work& work);
+  void forget();
   void head(int row, int rows);  // of the last forward pass, at most kLogitRows: the executor's logits [rows, vocab]
   void head(int row, int rows, float* logits);  // the same, brought to the host
   void shorten_to(int n);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "decode/sampler.h"
 
 namespace lb {
@@ -22,6 +23,12 @@ struct Timeline {
   std::vector<std::string> tasks;  // what they are
 };
 
+// A step began and never ended: what the sequence holds is unknown. The loop itself goes on.
+struct StepLost : Error {
+  using Error::Error;
+};
+
+// Whatever looks at what a step made may throw StepLost.
 class TokenLoop {
  public:
   virtual ~TokenLoop() = default;
@@ -40,7 +47,9 @@ class TokenLoop {
   virtual Logprobs logprobs(int n_top) const = 0;
   // Logits [vocab] of the step started last.
   virtual void download_logits(std::span<float> to) = 0;
-  // How steps are run, once there has been one.
+  // Waits for the steps started.
+  virtual void check() = 0;
+  // How steps are run, where that is decided: for a graph when there has been one.
   virtual std::string describe() const = 0;
   // Of the last step where it is a megakernel's, empty otherwise; the first call turns the stamps on.
   virtual Timeline timeline() = 0;

@@ -151,6 +151,12 @@ size_t Schedule::runs_scratch_bytes(int n_heads, int head_dim, int capacity) {
   return size_t(run_splits(capacity)) * n_heads * (head_dim + 2) * sizeof(float);
 }
 
+std::unique_ptr<Memory> Schedule::reserve(size_t bytes) {
+  auto* const at = reinterpret_cast<std::byte*>(on_paper_);
+  on_paper_ += (bytes + 255) / 256 * 256;
+  return std::make_unique<Memory>(at, bytes);
+}
+
 void Schedule::refuse(const char* what) { fail(ErrorCode::kUnsupported, "[megakernel] has no task for ", what); }
 
 bool Schedule::overlap(const std::vector<Range>& a, const std::vector<Range>& b) {

@@ -1,0 +1,111 @@
+// Tables go up once; a launch's parameters differ in the phases before it alone.
+#include "engine/mega_steps.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace lb {
+namespace {
+
+// The tables of a plan on the device.
+struct Tables {
+  gpu::Task* tasks;
+  gpu::TaskStep* steps;
+  gpu::StreamStep* streams;
+  int32_t* stream_counts;
+  uint32_t* arrived;
+  gpu::Word* words;
+
+  Tables(Carver& carver, const gpu::MegaPlan& plan)
+      : tasks(carver.take<gpu::Task>(plan.tasks.size())),
+        steps(carver.take<gpu::TaskStep>(plan.steps.size())),
+        streams(carver.take<gpu::StreamStep>(plan.streams.size())),
+        stream_counts(carver.take<int32_t>(plan.stream_counts.size())),
+        arrived(carver.take<uint32_t>(1)),
+        words(carver.take<gpu::Word>(size_t(plan.n_words))) {}
+};
+
+}  // namespace
+
+size_t MegaSteps::planned_bytes(const gpu::MegaPlan& plan) {
+  Carver counter;
+  Tables(counter, plan);
+  return counter.used();
+}
+
+MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream)
+    : stream_(stream),
+      ring_(ring),
+      launch_(plan.launch),
+      text_(gpu::to_string(plan)),
+      memory_(stream.reserve(planned_bytes(plan))) {
+  for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::describe(task));
+  Carver carver(*memory_);
+  const Tables to(carver, plan);
+  const auto upload = [&](auto* at, const auto& from) { stream.upload(at, from.data(), from.size() * sizeof *at); };
+  upload(to.tasks, plan.tasks);
+  upload(to.steps, plan.steps);
+  upload(to.streams, plan.streams);
+  upload(to.stream_counts, plan.stream_counts);
+  params_ = {.tasks = to.tasks,
+             .steps = to.steps,
+             .streams = to.streams,
+             .stream_counts = to.stream_counts,
+             .arrived = to.arrived,
+             .words = to.words,
+             .first = 0,
+             .n_steps = plan.n_steps,
+             .n_phases = plan.n_phases,
+             .n_tokens = most_tokens,
+             .goes_on = goes_on,
+             .n_streams = plan.n_streams,
+             .memory = plan.memory,
+             .patience_ns = kPatienceNs,
+             .report = &ring->report,
+             .times = nullptr};
+}
+
+void MegaSteps::step(uint32_t n) {
+  wanted_ = n + 1;
+  is_running_ ? allow() : launch(n);
+}
+
+void MegaSteps::has_written(uint32_t n) {
+  if (!is_running_ || ring_->ended != n) return;
+  params_.first += (n - begin_) * uint32_t(params_.n_phases) * launch_.grid[0];
+  is_running_ = false;
+  if (wanted_ != n) launch(n);
+}
+
+Timeline MegaSteps::timeline() {
+  const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
+  if (params_.times == nullptr) {
+    stream_.wait();
+    times_ = stream_.reserve(n * sizeof(gpu::StepTimes));
+    params_.times = reinterpret_cast<gpu::StepTimes*>(times_->data());
+    return {};
+  }
+  std::vector<gpu::StepTimes> times(n);
+  std::vector<gpu::TaskStep> steps(n);
+  stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
+  stream_.download(steps.data(), params_.steps, n * sizeof(gpu::TaskStep));
+  Timeline result{.steps = {}, .tasks = names_};
+  for (size_t i = 0; i < n; ++i)
+    result.steps.push_back(
+        {int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began, times[i].waited, times[i].done});
+  return result;
+}
+
+void MegaSteps::launch(uint32_t n) {
+  begin_ = n;
+  is_running_ = true;
+  allow();
+  stream_.pack().run(launch_, params_, stream_.queue());
+}
+
+void MegaSteps::allow() {
+  const uint32_t n = begin_ + std::min(wanted_ - begin_, uint32_t(params_.n_tokens));
+  std::atomic_ref(ring_->allowed).store(n, std::memory_order_release);
+}
+
+}  // namespace lb

@@ -1,0 +1,136 @@
+"""The engine around the megakernel: what it plans at load, and what it does when a step never ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpu_packs
+import numpy as np
+import pytest
+import sim_pack
+from engines import largest_difference, open_engine
+from lucebox import _engine
+from lucebox.errors import InternalError, LuceboxError
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+SHAPES = {
+    "qwen35": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
+    ),
+    "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+}
+N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
+PROMPT = [3, 1, 4]
+
+Write = Callable[[str], Path]
+Open = Callable[[str], _engine.Engine]
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    folder = tmp_path_factory.mktemp("models")
+    return lambda family: write_model(folder / f"{family}.gguf", SHAPES[family])
+
+
+@pytest.fixture(scope="module")
+def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
+    """A pack whose megakernel is wrong on purpose, and which the engine takes by itself."""
+    manifest: dict[str, Any] = gpu_packs.manifest_of(pack_folder)
+    if manifest["vendor"] != "sim":
+        pytest.skip("a kernel that waits in vain is built for the simulator alone")
+    library = sim_pack.build(sim_pack.address_sanitizer_runs(), "tests/sim_kernels/late")
+    manifest["tuning"]["megakernel_most_mib"] = 64
+    for kernel in manifest["kernels"]:
+        if kernel["name"] == "megakernel_plain_kernel":
+            kernel["file"] = "late.so"
+    return gpu_packs.load(pack_folder, manifest, **{"late.so": library.read_bytes()})
+
+
+class Decoder:
+    def __init__(self, engine: _engine.Engine) -> None:
+        self.session, self.sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
+        self.start()
+
+    def start(self) -> None:
+        self.ids = list(PROMPT)
+        self.sync()
+
+    def sync(self) -> None:
+        self.session.sync(np.array(self.ids, np.int32))
+
+    def decode(self, n: int) -> list[int]:
+        for _ in range(n):
+            self.ids.append(self.session.sample(self.sampler))
+            self.sync()
+        return self.ids[-n:]
+
+
+def bytes_of_step(engine: _engine.Engine) -> int:
+    return sum(n_bytes for name, n_bytes, _ in engine.plan["entries"] if name == "decode step")
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
+    device = _engine.gpu.Device(pack.device.vendor)
+
+    def used(way: str) -> tuple[int, int]:
+        """By a session, and what the plan says of its steps."""
+        engine = open_engine(write(family), pack=pack, decode_path=way)
+        before = device.memory()[0]
+        decoder = Decoder(engine)
+        decoder.decode(1)
+        after = device.memory()[0]
+        decoder.decode(5)
+        assert device.memory()[0] == after
+        return before - after, bytes_of_step(engine)
+
+    (of_graph, none), (of_megakernel, planned) = used("graph"), used("megakernel")
+    assert none == 0 and planned > 0
+    if pack.name == "sim":  # elsewhere memory comes in pages, and the driver has its own for graphs
+        assert of_megakernel - of_graph == planned
+
+
+def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
+    """Asked for by name it is an error at load; otherwise the graph says why."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not kernel["name"].startswith("megakernel")]
+    manifest["tuning"]["megakernel_most_mib"] = 64
+    pack = gpu_packs.load(pack_folder, manifest)
+    with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):
+        open_engine(write("llama"), pack=pack, decode_path="megakernel")
+    engine = open_engine(write("llama"), pack=pack)
+    decoder = Decoder(engine)
+    decoder.decode(2)
+    assert bytes_of_step(engine) == 0
+    why = f"graph, as [megakernel] the pack of {pack.target} has no megakernel_"
+    assert decoder.session.decode_path.startswith(why)
+
+
+@pytest.mark.parametrize("when", ["sample", "logits", "another prompt"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, family: str, when: str) -> None:
+    """Whoever looks at it first hears of it, once; then the session begins anew, by the graph."""
+    engine, graph = (open_engine(write(family), pack=late_pack, decode_path=way) for way in ("auto", "graph"))
+    expected = Decoder(graph)
+    expected.decode(7)
+    decoder = Decoder(engine)
+    assert decoder.decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]
+    assert decoder.session.decode_path.startswith("megakernel_plain_kernel")
+    decoder.ids.append(decoder.session.sample(decoder.sampler))
+    with pytest.raises(InternalError, match="a block of the megakernel waited 2 s"):
+        if when == "another prompt":
+            decoder.start()
+        decoder.sync()
+        decoder.session.logits() if when == "logits" else decoder.session.sample(decoder.sampler)
+    assert decoder.session.tokens == []
+    assert decoder.session.decode_path.startswith("graph, as a block of the megakernel waited")
+
+    decoder.start()
+    decoder.sampler = _engine.Sampler(engine.info["vocab"])
+    decoder.decode(7)
+    assert decoder.ids == expected.ids
+    assert largest_difference(decoder.session.logits(), expected.session.logits()) < tolerance("logits", "f32_device")
+    assert Decoder(engine).decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]  # another session is not concerned
