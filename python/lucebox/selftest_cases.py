@@ -114,7 +114,7 @@ BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 22, 13, 32, 47, 130, 64)
 FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
 EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")  # before many rows
-RINGS = ("Q4_K", "Q6_K")  # types of mat-vec kernels that are preferred for long rows alone
+SHARED = ("Q4_K", "Q6_K")  # types of mat-vec kernels that read from shared memory
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
 
@@ -168,12 +168,15 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
                     yield _same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
-    for dtype in RINGS:
+    for dtype in SHARED:
+        kernel = f"linear_vec_{dtype.lower()}_int8"
         for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: in pairs of rows
             w, x, add = _weights(rng, dtype, n_out * n_in), _normal(rng, 1, n_in), _normal(rng, 1, n_out)
             unit = partial(_terms, w, dtype, x)
             case = _same("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, activations="int8")
-            yield replace(case, without=(f"{dtype.lower()}_int8_kernel", f"{dtype.lower()}_int8_wide_kernel"))
+            yield case
+            yield replace(case, without=(f"{kernel}_kernel", f"{kernel}_wide_kernel"))
+            yield replace(case, without=(f"{kernel}_ring_kernel", f"{kernel}_whole_kernel"))
 
 
 def _groups(rng: np.random.Generator) -> Iterator[Case]:

@@ -55,6 +55,12 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
+// The same, the bytes of a from 0 to 255.
+LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
+  int y;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
 
 // Four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`; with the eighth of a nibble, the
 // byte's sign, eight times. (__byte_perm would mask that bit.)

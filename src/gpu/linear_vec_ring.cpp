@@ -3,15 +3,14 @@
 // A warp of its own brings the block's rows by bulk copies into a ring, from the start of the launch on: what the ring
 // holds has come when the kernels before have ended, and the memory is not idle meanwhile. Only some copies are on
 // their way at a time: more would not come sooner, and what the kernels before still read and write would stand behind
-// them. A slot has kVecSlotRows rows of each team; its planes lie one after another, as in memory. The threads that
-// multiply have two slots' rows in registers. One block to a multiprocessor. The order of additions depends on the
+// them. A slot has kVecSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
+// decoded. One block to a multiprocessor. The order of additions depends on the
 // shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/matvec.md.
 #include "dialect.h"
 
-#include "linear_vec.h"
-#include "transfer.h"
 #include "vec_half_runs.h"
 #include "vec_runs.h"
+#include "vec_slots.h"
 
 namespace lb::gpu {
 
@@ -35,9 +34,8 @@ struct RingPlace {
 };
 
 // By one thread: the rows [from, end) of the block, slot after slot; `coming`: the oldest slot on its way.
-LB_DEVICE void bring_rows(const LinearVec& p, const VecBlock& block, int from, int end, RingPlace& ring,
-                          RingPlace& coming) {
-  const VecProduct& product = p.products[block.product];
+LB_DEVICE void fill_ring(const LinearVec& p, const VecBlock& block, int from, int end, RingPlace& ring,
+                         RingPlace& coming) {
   const int slot_rows = kVecSlotRows * p.n_teams;
   LB_UNROLL_BY(1)
   for (int row = from; row < end; row += slot_rows) {
@@ -46,19 +44,7 @@ LB_DEVICE void bring_rows(const LinearVec& p, const VecBlock& block, int from, i
       barrier_wait(coming.full + coming.slot, coming.parity);
       coming.next(p);
     }
-    const int rows = min(slot_rows, block.n_rows - row);
-    int bytes = 0;
-    LB_UNROLL
-    for (int i = 0; i < quant::kMaxPlanes; ++i) bytes += rows * p.row_bytes[i];
-    barrier_expect(ring.full + ring.slot, bytes);
-    uint8_t* to = ring.slots + ring.slot * p.ring.slot_bytes;
-    LB_UNROLL
-    for (int i = 0; i < quant::kMaxPlanes; ++i) {
-      if (p.row_bytes[i] == 0) break;
-      copy_bulk(to, plane(product, i) + long(block.begin + row) * p.row_bytes[i], rows * p.row_bytes[i],
-                ring.full + ring.slot);
-      to += slot_rows * p.row_bytes[i];
-    }
+    bring_rows(p, block, row, slot_rows, ring.slots + ring.slot * p.ring.slot_bytes, ring.full + ring.slot);
     ring.next(p);
   }
 }
@@ -80,22 +66,26 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
     }
     show_to_products();
     brought = min(p.ring.most_coming * kVecSlotRows * p.n_teams, block.n_rows);
-    bring_rows(p, block, 0, brought, ring, coming);  // waits for nobody
+    fill_ring(p, block, 0, brought, ring, coming);  // waits for nobody
   }
   block_barrier();
 
   const bool has_piece = block.column < p.row_pieces;
-  const typename Format::Rows::InSlot rows(p, block.team, block.column);
+  const typename Format::Rows::InSlot rows(p, kVecSlotRows, block.team, block.column);
   typename Format::Piece pieces[kHeld] = {};
+  typename Format::Scale scales[kHeld] = {};
   int next = 0;  // first row of the next slot; of the last some teams may have none, and add up what lay there
-  const auto read = [&](typename Format::Piece* into) {
+  const auto read = [&](int held) {
     if (next >= block.n_rows) return;
     next += kVecSlotRows * p.n_teams;
     barrier_wait(ring.full + ring.slot, ring.parity);
     const uint8_t* slot = ring.slots + ring.slot * p.ring.slot_bytes;
     LB_UNROLL
-    for (int row = 0; row < kVecSlotRows; ++row)
-      if (has_piece) into[row] = rows.read(p, slot, row);
+    for (int row = 0; row < kVecSlotRows; ++row) {
+      if (!has_piece) break;
+      pieces[held + row] = rows.read(p, slot, row);
+      scales[held + row] = Format::scale_of(pieces[held + row], block.column);
+    }
     warp_barrier();
     if (lane() == 0) barrier_arrive(ring.empty + ring.slot);
     ring.next(p);
@@ -103,7 +93,7 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
   typename Format::X x;
   if (!brings) {
     LB_UNROLL
-    for (int row = 0; row < kHeld; row += kVecSlotRows) read(pieces + row);
+    for (int row = 0; row < kHeld; row += kVecSlotRows) read(row);
     wait_for_previous();
     if (has_piece) x.read(p, 0, block.column);
   }
@@ -114,7 +104,7 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
     if (brings) {
       // As far as there is room, counting what those that multiply give back in this pass: they read ahead.
       const int end = min(pass_end + (kHeld + kVecSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
-      if (lane() == 0) bring_rows(p, block, brought, end, ring, coming);
+      if (lane() == 0) fill_ring(p, block, brought, end, ring, coming);
       brought = max(end, brought);
     } else {
       for (int step = pass; step < pass_end; step += 8 * p.n_teams) {
@@ -123,8 +113,8 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
         for (int i = 0; i < 8; i += kVecSlotRows) {
           LB_UNROLL
           for (int row = i; row < i + kVecSlotRows; ++row)
-            total[row] = Format::dot(pieces[row % kHeld], x, block.column);
-          read(pieces + i % kHeld);
+            total[row] = Format::dot(pieces[row % kHeld], scales[row % kHeld], x);
+          read(i % kHeld);
         }
         sums.put(p, block, step - pass + block.team, total);
       }
@@ -135,7 +125,7 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
 }
 
 LB_KERNEL(linear_vec_q4_k_int8_ring_kernel, LinearVec, kVecRingThreads, 1) {
-  linear_vec_ring<RunFormat<DType::kQ4_K, 8>>(p);
+  linear_vec_ring<NibbleFormat<DType::kQ4_K>>(p);
 }
 LB_KERNEL(linear_vec_q6_k_int8_ring_kernel, LinearVec, kVecRingThreads, 1) { linear_vec_ring<Q6_KFormat<8>>(p); }
 

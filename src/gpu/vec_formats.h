@@ -60,16 +60,16 @@ struct PlaneRows {
     for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
 
-  // The same in a slot of a ring in shared memory, where planes of kVecSlotRows rows of each team follow each other.
+  // The same in a slot in shared memory, where planes of `slot_rows` rows of each team follow each other.
   struct InSlot {
     int at[kPlanes] = {};  // of the thread's piece of its first row
 
-    LB_DEVICE InSlot(const LinearVec& p, int team, int piece) {
+    LB_DEVICE InSlot(const LinearVec& p, int slot_rows, int team, int piece) {
       int plane_at = 0;
       LB_UNROLL
       for (int i = 0; i < kPlanes; ++i) {
         at[i] = plane_at + team * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
-        plane_at += kVecSlotRows * p.n_teams * p.row_bytes[i];
+        plane_at += slot_rows * p.n_teams * p.row_bytes[i];
       }
     }
     LB_DEVICE Piece read(const LinearVec& p, const uint8_t* slot, int row) const {

@@ -15,9 +15,13 @@ struct Q6_KFormat {
   using Rows = PlaneRows<kType, kValues, u32x4, u32x2, uint16_t, f16>;
   using Piece = typename Rows::Piece;
   using X = RoundedX<kValues, kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
+  struct Scale {
+    uint16_t of_halves;  // signed bytes
+    f16 d;
+  };
+  LB_DEVICE static Scale scale_of(const Piece& piece, int) { return {part<2>(piece), part<3>(piece)}; }
+  LB_DEVICE static float dot(const Piece& piece, const Scale& scale, const X& x) {
     const u32x4& low = part<0>(piece);
-    const uint16_t scales = part<2>(piece);  // of the two halves, signed bytes
     float sum = 0;
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -27,9 +31,12 @@ struct Q6_KFormat {
         const uint32_t high = part<1>(piece)[half] >> 2 * i & 0x03030303u;
         codes[i] = bytes_less_32((low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4);
       }
-      sum = fma(float(int8_t(scales >> 8 * half)), x.dot(codes, 4 * half), sum);
+      sum = fma(float(int8_t(scale.of_halves >> 8 * half)), x.dot(codes, 4 * half), sum);
     }
-    return to_f32(part<3>(piece)) * x.scale * sum;
+    return to_f32(scale.d) * x.scale * sum;
+  }
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
+    return dot(piece, scale_of(piece, place), x);
   }
 };
 

@@ -123,4 +123,35 @@ struct RunFormat {
   }
 };
 
+// Four-bit codes and 8-bit x for kernels that decode scales before x is there. High nibbles are multiplied where they
+// are, 16 times too large: so are the low ones' products then, and x's scale is a sixteenth. The bits of RunFormat.
+template <DType kType_>
+struct NibbleFormat {
+  static constexpr DType kType = kType_;
+  static_assert(quant::plane_format(kType).n_planes == 2 && kHasOffsets<kType>);
+  static constexpr int kValues = 32;
+  using Rows = typename RunFormat<kType, 8>::Rows;
+  using Piece = typename Rows::Piece;
+  using Scale = quant::Run;
+
+  struct X : RoundedX<32, 8> {
+    LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+      RoundedX<32, 8>::read(p, row, piece);
+      scale *= 1 / 16.0f;
+    }
+  };
+
+  LB_DEVICE static Scale scale_of(const Piece& piece, int place) { return run_at(part<1>(piece), place % 8); }
+  LB_DEVICE static float dot(const Piece& piece, const Scale& run, const X& x) {
+    int first = 0, second = 0;
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = part<0>(piece)[i];
+      first = dot4(int(codes & 0x0f0f0f0fu), x.high[i], first);
+      second = dot4_unsigned(codes & 0xf0f0f0f0u, x.high[4 + i], second);
+    }
+    return run.scale * (x.scale * float(16 * first + second)) + run.offset * x.sum;
+  }
+};
+
 }  // namespace lb::gpu

@@ -30,6 +30,10 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
+// The same, the bytes of a from 0 to 255.
+LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
+  return __builtin_amdgcn_sudot4(false, int(a), true, b, c, false);
+}
 
 // The instruction takes bytes: 0 to 7 choose one (0 is the lowest of its second operand), 8 to 11 are the sign of an
 // odd one, so that of 12 to 15 a bit has to go.

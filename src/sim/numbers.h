@@ -50,6 +50,12 @@ inline int dot4(int a, int b, int c) {
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));
   return int(sum);
 }
+// The same, the bytes of a from 0 to 255.
+inline int dot4_unsigned(uint32_t a, int b, int c) {
+  uint32_t sum = uint32_t(c);
+  for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int(uint8_t(a >> shift)) * int8_t(b >> shift));
+  return int(sum);
+}
 
 // In the order of NVIDIA.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {

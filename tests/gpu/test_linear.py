@@ -117,6 +117,22 @@ def test_weights_through_a_ring(pack: _engine.gpu.Pack, dtype: str, n_in: int, i
         assert np.array_equal(y, same)
 
 
+# Slots that are full, that some teams have no row in, and that nobody has; threads without a piece.
+@pytest.mark.parametrize(("n_in", "n_out"), [(4096, [60, 23]), (2304, [46]), (1024, [1, 120, 7]), (16384, [17])])
+def test_weights_in_shared_memory_at_once(pack: _engine.gpu.Pack, n_in: int, n_out: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = [random_weights("Q4_K", n * n_in, rng) for n in n_out]
+    x = rng.normal(size=(1, n_in)).astype(np.float32)
+    add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
+    dtypes = ["Q4_K"] * len(n_out)
+    got, again = (gpu_ops.linear_group(pack, weights, dtypes, n_out, n_in, x, add) for _ in range(2))
+    assert ("_whole_" in pack.launched) == (pack.target in ("sim", "sm_90")), pack.launched
+    for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
+        want, scale = reference.linear(w, "Q4_K", n, x, "int8")
+        check(y, want + a, scale + np.abs(a), pack.launched)
+        assert np.array_equal(y, same)
+
+
 def test_many_rows_through_a_ring(pack: _engine.gpu.Pack, seed: int) -> None:
     """More rows of a block than it adds up at a time, where the device is as small as the simulator."""
     rng = np.random.default_rng(seed)

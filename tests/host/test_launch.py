@@ -164,6 +164,35 @@ def test_long_rows_come_through_a_ring() -> None:
         assert "ring" not in str(choose("sm_90", *shape)["kernel"])
 
 
+def test_few_rows_lie_in_shared_memory_at_once() -> None:
+    """A multiprocessor has room for the next launch, or, where rows are short, for this one alone."""
+
+    def choose(name: str, n_out: list[int], n_in: int, dtype: str = "Q4_K", rows: int = 1) -> dict[str, object]:
+        (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
+        check(launch, name)
+        return launch
+
+    for n_out, n_in, threads, per_sm in (
+        ([4096], 4096, 512, 3),
+        ([1000], 16384, 512, 3),
+        ([3584, 3584], 1024, 512, 1),
+        ([1, 3000], 2304, 480, 1),
+    ):
+        launch = choose("sm_90", n_out, n_in)
+        assert launch["kernel"] == "linear_vec_q4_k_int8_whole_kernel"
+        assert launch["block"] == (threads, 1, 1)
+        assert (228 << 10) // (int(str(launch["shared_bytes"])) + 1024) == per_sm
+        for other in ("sm_75", "sm_121", "gfx1151"):
+            assert "whole" not in str(choose(other, n_out, n_in)["kernel"])
+    for launch in (
+        choose("sm_90", [4225], 4096),  # more than eight rows of a team
+        choose("sm_90", [100], 17408),  # longer than a block has threads
+        choose("sm_90", [4096], 4096, "Q6_K"),
+        choose("sm_90", [4096], 4096, "Q4_K", 2),
+    ):
+        assert "whole" not in str(launch["kernel"])
+
+
 def test_a_batch_keeps_every_multiprocessor_busy() -> None:
     """22 rows of a speculation's tree: one pass over the weights, shared out over two blocks a multiprocessor, or over
     one where weights go straight into registers."""

@@ -122,11 +122,12 @@ def test_fma2_rounds_once(sim: SimPack) -> None:
 def test_dot4(sim: SimPack) -> None:
     given = np.random.default_rng(6).integers(-(2**31), 2**31, (5000, 3), dtype=np.int64).astype(np.int32)
     given[0] = -2139062144, -2139062144, 2**31 - 1  # 0x80808080: wraps
-    got = apply(sim, "dot4_kernel", given, np.int32, 3)
-    a, b = (given[:, i].copy().view(np.int8).reshape(-1, 4).astype(np.int64) for i in (0, 1))
-    want = ((a * b).sum(1) + given[:, 2]).astype(np.int32)
-    assert (got[:, 0] == want).all()
-    assert (got[:, 1] == given[:, :2].max(1)).all() and (got[:, 2] == given[:, :2].min(1)).all()
+    got = apply(sim, "dot4_kernel", given, np.int32, 4)
+    b = given[:, 1].copy().view(np.int8).reshape(-1, 4).astype(np.int64)
+    for i, sign in enumerate((np.int8, np.uint8)):
+        a = given[:, 0].copy().view(sign).reshape(-1, 4).astype(np.int64)
+        assert (got[:, i] == ((a * b).sum(1) + given[:, 2]).astype(np.int32)).all()
+    assert (got[:, 2] == given[:, :2].max(1)).all() and (got[:, 3] == given[:, :2].min(1)).all()
 
 
 def test_lookup8(sim: SimPack) -> None:

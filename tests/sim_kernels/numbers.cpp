@@ -62,8 +62,13 @@ LB_KERNEL(fma2_kernel, Io, 256, 1) {
 struct Ints {
   int a, b, c;
 };
+struct OfInts {
+  int dot4, dot4_unsigned, max, min;
+};
 LB_KERNEL(dot4_kernel, Io, 256, 1) {
-  map<Ints, Ints>(p, [](Ints x) { return Ints{dot4(x.a, x.b, x.c), max(x.a, x.b), min(x.a, x.b)}; });
+  map<Ints, OfInts>(p, [](Ints x) {
+    return OfInts{dot4(x.a, x.b, x.c), dot4_unsigned(uint32_t(x.a), x.b, x.c), max(x.a, x.b), min(x.a, x.b)};
+  });
 }
 
 struct Lookup {

@@ -2,6 +2,7 @@
 #include "launch/linear.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -77,7 +78,8 @@ int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 struct VecShape {
   const char* kernel;
   int row_pieces, row_threads, threads;
-  int ring_unit = 0;  // rows that come through a ring together; 0: there is no ring
+  int unit_rows = 0;      // that come into shared memory together; 0: rows come into registers
+  bool is_whole = false;  // all rows of a block are there at once, and no warp of its own brings them
 };
 VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
@@ -97,73 +99,113 @@ VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
   return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
 }
 
-// Kernels whose weights come through a ring in shared memory, for x of 8 bits.
-struct RingKernel {
+// Kernels whose weights come through shared memory, for x of 8 bits: as a ring, or all that a block has at once.
+struct SharedKernels {
   DType type;
-  const char* kernel;
+  const char *ring, *whole;
 };
-constexpr RingKernel kRingKernels[] = {{DType::kQ4_K, "linear_vec_q4_k_int8_ring_kernel"},
-                                       {DType::kQ6_K, "linear_vec_q6_k_int8_ring_kernel"}};
+constexpr SharedKernels kSharedKernels[] = {
+    {DType::kQ4_K, "linear_vec_q4_k_int8_ring_kernel", "linear_vec_q4_k_int8_whole_kernel"},
+    {DType::kQ6_K, "linear_vec_q6_k_int8_ring_kernel", nullptr}};
 // Measured on an H100 (docs/kernels/matvec.md).
 constexpr int kRingLeastRow = 4096;                    // values
 constexpr size_t kRingLeastBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
 constexpr int kRingBytes = 210 << 10;                  // of shared memory: some is left to kernels that run beside it
 constexpr int kRingComing = 48 << 10;                  // on their way to a multiprocessor
 constexpr int kRingThreads = 384;  // that multiply, where a row needs fewer; registers are left to small blocks beside
+constexpr int kWholeComing = 36 << 10;
+// Shorter rows have a multiprocessor to themselves, with more than half of its shared memory: as soon as one is free,
+// it would get two blocks of a launch, and another none.
+constexpr int kWholeLeastRow = 4096;
+constexpr int kWholeAloneBytes = 114 << 10;
 
-// The launch through a ring in shared memory, where that is the faster one or the pack has no other, and where rows are
-// what bulk copies can bring: multiples of 16 bytes, alone or in pairs.
-std::optional<VecShape> ring_shape(const LinearGroup& group, const Target& target) {
+// Blocks of a launch.
+int blocks_of(const LinearGroup& group, const VecShape& shape, const Target& target) {
+  long rows = 0;
+  for (const Linear& op : std::span(group.products, group.n)) rows += op.n_out;
+  const int n_teams = shape.threads / shape.row_threads;
+  const int per_sm = shape.unit_rows > 0 ? 1 : std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
+  return int(std::max<long>(group.n, std::min<long>(long(target.n_sms) * per_sm, (rows + n_teams - 1) / n_teams)));
+}
+
+// Behind the last block of each product. Its share of the blocks follows its share of the rows; each has at least one.
+using BlockEnds = std::array<int, kMaxProducts>;
+BlockEnds block_ends(const LinearGroup& group, int n_blocks) {
+  long rows = 0, before = 0;
+  for (const Linear& op : std::span(group.products, group.n)) rows += op.n_out;
+  BlockEnds ends = {};
+  for (int i = 0; i < group.n; ++i) {
+    before += group.products[i].n_out;
+    ends[i] = i + 1 + int((n_blocks - group.n) * before / rows);
+  }
+  return ends;
+}
+
+// Rows of a group that bulk copies can bring together, as multiples of 16 bytes of each plane: 1, 2, or 0 where they
+// cannot.
+int copied_rows(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  const auto* ring = std::ranges::find(kRingKernels, first.type, &RingKernel::type);
-  if (ring == std::end(kRingKernels) || !target.has(ring->kernel) || first.rows > 1 || rounded_bits(group) != 8)
-    return std::nullopt;
-  const VecKernel& kernel = vec_kernel(first, 8);
   const quant::PlaneLayout layout = quant::plane_layout(first.type, 1, first.n_in);
   const std::span planes(layout.row_bytes, size_t(layout.n_planes));
   const auto are_multiples = [&](size_t of) {
     return std::ranges::all_of(planes, [=](size_t b) { return b % of == 0; });
   };
-  const int unit = are_multiples(16) ? 1 : 2;
-  size_t bytes = 0;
-  for (const Linear& op : std::span(group.products, group.n)) {
-    if (!are_multiples(8) || op.n_out % unit != 0) return std::nullopt;
-    bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
-  }
-  const bool is_worth_it = first.n_in >= kRingLeastRow && bytes >= kRingLeastBytes * target.n_sms;
-  const int n_pieces = first.n_in / kernel.values, row_threads = up_to(n_pieces, 32);
-  if ((!is_worth_it && target.has(kernel.kernel)) || row_threads > kVecRingThreads - 32) return std::nullopt;
-  return VecShape{ring->kernel, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
+  if (are_multiples(16)) return 1;
+  const bool are_even =
+      std::ranges::all_of(std::span(group.products, group.n), [](const Linear& op) { return op.n_out % 2 == 0; });
+  return are_multiples(8) && are_even ? 2 : 0;
 }
 
-// The ring of a launch whose other parameters are there.
-VecRing ring_of(const LinearVec& p, int unit_rows, const Target& target) {
+// The launch through shared memory, where that is the faster one or the pack has no other.
+std::optional<VecShape> shared_shape(const LinearGroup& group, const Target& target) {
+  const Linear& first = group.products[0];
+  const auto* kernels = std::ranges::find(kSharedKernels, first.type, &SharedKernels::type);
+  const int unit = copied_rows(group);
+  if (kernels == std::end(kSharedKernels) || unit == 0 || first.rows > 1 || rounded_bits(group) != 8)
+    return std::nullopt;
+  const VecKernel& kernel = vec_kernel(first, 8);
+  const int n_pieces = first.n_in / kernel.values, row_threads = up_to(n_pieces, 32);
+  size_t bytes = 0;
+  for (const Linear& op : std::span(group.products, group.n)) bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
+  const bool is_large = first.n_in >= kRingLeastRow && bytes >= kRingLeastBytes * target.n_sms;
+  if (target.has(kernels->ring) && (is_large || !target.has(kernel.kernel)) && row_threads <= kVecRingThreads - 32)
+    return VecShape{kernels->ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
+  if (kernels->whole == nullptr || !target.has(kernels->whole) || unit != 1 || row_threads > kVecWholeThreads)
+    return std::nullopt;
+  const int n_teams = kVecWholeThreads / row_threads;
+  const VecShape shape = {kernels->whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
+  const BlockEnds ends = block_ends(group, blocks_of(group, shape, target));
+  for (int i = 0; i < group.n; ++i)
+    if (group.products[i].n_out > kVecWholeRows * n_teams * (ends[i] - (i > 0 ? ends[i - 1] : 0))) return std::nullopt;
+  return shape;
+}
+
+// How the rows of a launch whose other parameters are there come into shared memory.
+VecRing ring_of(const LinearVec& p, const VecShape& shape, const Target& target) {
   VecRing ring = {};
-  ring.unit_rows = unit_rows;
-  for (int bytes : p.row_bytes) ring.slot_bytes += kVecSlotRows * p.n_teams * bytes;
+  ring.unit_rows = shape.unit_rows;
+  for (int bytes : p.row_bytes) ring.slot_bytes += (shape.is_whole ? 1 : kVecSlotRows) * p.n_teams * bytes;
   ring.barriers_at = up_to(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
   ring.slots_at = ring.barriers_at + kVecRingBarrierBytes;
   const int room = std::min(kRingBytes, int(target.shared_block_bytes)) - ring.slots_at;
-  ring.n_slots = std::clamp(room / ring.slot_bytes, 2, kVecMostSlots);
-  ring.most_coming = std::clamp((kRingComing + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
+  ring.n_slots = shape.is_whole ? kVecWholeRows : std::clamp(room / ring.slot_bytes, 2, kVecMostSlots);
+  const int coming = shape.is_whole ? kWholeComing : kRingComing;
+  ring.most_coming = std::clamp((coming + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
   return ring;
 }
 
 VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const Linear& first = group.products[0];
   const VecShape shape =
-      ring_shape(group, target).value_or(vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target));
-  const bool has_ring = shape.ring_unit > 0;
-  const int unit_rows = std::max(1, shape.ring_unit);
-  long rows = 0;
-  for (int i = 0; i < group.n; ++i) rows += group.products[i].n_out;
+      shared_shape(group, target).value_or(vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target));
+  const bool is_shared = shape.unit_rows > 0, has_ring = is_shared && !shape.is_whole;
+  const int unit_rows = std::max(1, shape.unit_rows);
   const int n_teams = shape.threads / shape.row_threads;
-  const int per_sm = has_ring ? 1 : std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
-  const long most = long(target.n_sms) * per_sm;
-  const int n_blocks = int(std::max<long>(group.n, std::min(most, (rows + n_teams - 1) / n_teams)));
+  const int n_blocks = blocks_of(group, shape, target);
+  const BlockEnds ends = block_ends(group, n_blocks);
   // A thread adds up one row of a pass, and steps are eight rows of each team.
-  const int most_pass = has_ring ? shape.threads : std::min(kVecPassRows, shape.threads);
-  const int pass_rows = most_pass / (8 * n_teams) * (8 * n_teams);
+  const int most_pass = is_shared ? shape.threads : std::min(kVecPassRows, shape.threads);
+  const int pass_rows = shape.is_whole ? kVecWholeRows * n_teams : most_pass / (8 * n_teams) * (8 * n_teams);
 
   VecLaunch vec = {.launch = {}, .params = {}};
   LinearVec& p = vec.params;
@@ -175,27 +217,24 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
   p.row_pieces = shape.row_pieces;
   p.pass_rows = pass_rows;
   std::ranges::fill(p.first_block, n_blocks);
-  long before = 0;  // a product's share of the blocks follows its share of the rows; each has at least one
-  for (int i = 0, block = 0; i < group.n; ++i) {
+  for (int i = 0, block = 0; i < group.n; block = ends[i++]) {
     const Linear& op = group.products[i];
     const quant::PlaneLayout layout = quant::plane_layout(op.type, op.n_out, op.n_in);
-    before += op.n_out;
-    const int end = i + 1 + int((n_blocks - group.n) * before / rows);
     if (i > 0) p.first_block[i - 1] = block;
     p.products[i] = {.w = static_cast<const uint8_t*>(op.w),
                      .offset = {},
-                     .rows = op.n_out / unit_rows / (end - block),
-                     .longer = op.n_out / unit_rows % (end - block)};
+                     .rows = op.n_out / unit_rows / (ends[i] - block),
+                     .longer = op.n_out / unit_rows % (ends[i] - block)};
     for (int plane = 0; plane < layout.n_planes; ++plane) {
       p.row_bytes[plane] = int(layout.row_bytes[plane]);
       if (plane > 0) p.products[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
     }
-    block = end;
   }
   size_t shared_bytes = size_t(pass_rows) * (shape.row_threads / 32) * sizeof(float);
-  if (has_ring) {
-    p.ring = ring_of(p, unit_rows, target);
+  if (is_shared) {
+    p.ring = ring_of(p, shape, target);
     shared_bytes = size_t(p.ring.slots_at) + size_t(p.ring.n_slots) * p.ring.slot_bytes;
+    if (shape.is_whole && first.n_in < kWholeLeastRow) shared_bytes = std::max(shared_bytes, size_t(kWholeAloneBytes));
   }
   vec.launch = checked({.kernel = shape.kernel,
                         .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},

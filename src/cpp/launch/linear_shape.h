@@ -17,7 +17,7 @@ struct VecProduct {
   int rows, longer;                        // blocks have `rows` rows each, the first `longer` one more
 };
 
-// linear_vec_ring: what lies behind the sums in a block's shared memory, in bytes from its start.
+// linear_vec_ring and linear_vec_whole: what lies behind the sums in a block's shared memory, in bytes from its start.
 struct VecRing {
   int n_slots, slot_bytes;
   int barriers_at, slots_at;
@@ -38,7 +38,7 @@ struct LinearVec {
   RoundedRows x;                      // [rows, n_in]
   VecProduct products[kMaxProducts];
   LinearGroup group;
-  VecRing ring;  // of linear_vec_ring alone
+  VecRing ring;  // of linear_vec_ring and linear_vec_whole alone
 };
 inline constexpr int kVecTeamShift = 20;  // exact for up to 1024 threads
 // Threads of a block at most: of the kernels with one piece of a row a thread (two blocks to a multiprocessor), and of
@@ -48,8 +48,10 @@ inline constexpr int kVecWideThreads = 512;
 inline constexpr int kVecWideQuantThreads = 640;
 inline constexpr int kVecPassRows = 256;  // pass_rows at most
 
-inline constexpr int kVecRingThreads = 576;  // of linear_vec_ring at most, with the warp that brings
-inline constexpr int kVecSlotRows = 2;       // of each team in a slot
+inline constexpr int kVecRingThreads = 576;   // of linear_vec_ring at most, with the warp that brings
+inline constexpr int kVecWholeThreads = 512;  // of linear_vec_whole at most
+inline constexpr int kVecWholeRows = 8;       // of a team at most, there
+inline constexpr int kVecSlotRows = 2;        // of each team in a slot
 inline constexpr int kVecMostSlots = 32;
 inline constexpr int kVecRingBarrierBytes = 512;  // two for each slot
 

@@ -1,0 +1,70 @@
+// The mat-vec of linear_vec.h for launches whose rows all lie in shared memory, eight of a team at most, for one row
+// of x.
+//
+// Rows come by bulk copies, a slot with one row of each team after another, some at a time, from the start of the
+// launch on. Their scales are decoded while the kernels before still run: what x waits for is products alone.
+// Registers and shared memory are for two blocks to a multiprocessor, so that the next launch's rows come during this
+// one's products. The order of additions depends on the shape and the launch alone. Bound: bandwidth. Notebook:
+// docs/kernels/matvec.md.
+#include "dialect.h"
+
+#include "vec_runs.h"
+#include "vec_slots.h"
+
+namespace lb::gpu {
+
+template <class Format>
+LB_DEVICE void linear_vec_whole(const LinearVec& p) {
+  constexpr int kRows = kVecWholeRows;  // of a team, each in a slot
+  dependents_may_launch();
+  const VecBlock block(p);
+  uint8_t* shared = dynamic_shared<uint8_t>();
+  CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_at);  // [kRows]: rows have come
+  const auto slot = [&](int i) { return shared + p.ring.slots_at + i * p.ring.slot_bytes; };
+  const auto bring = [&](int i) {
+    if (i * p.n_teams < block.n_rows) {
+      bring_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
+    } else {
+      barrier_arrive(full + i);  // for those who wait for each slot
+    }
+  };
+  if (thread_id() == 0) {
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) barrier_init(full + i, 1);
+    show_to_products();
+    LB_UNROLL_BY(1)
+    for (int i = 0; i < p.ring.most_coming; ++i) bring(i);
+  }
+  block_barrier();
+  const int own = p.ring.most_coming + warp();  // each of the first warps brings one more
+  if (own < kRows && lane() == 0) {
+    barrier_wait(full + warp(), 0);
+    bring(own);
+  }
+  warp_barrier();
+
+  // A team that has no row in a slot adds up what lies there, and nobody reads the sum.
+  const bool has_piece = block.column < p.row_pieces;
+  const typename Format::Rows::InSlot rows(p, 1, block.team, has_piece ? block.column : 0);
+  typename Format::Scale scales[kRows];
+  LB_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    barrier_wait(full + i, 0);
+    scales[i] = Format::scale_of(rows.read(p, slot(i), 0), block.column);
+  }
+  wait_for_previous();
+  typename Format::X x;
+  if (has_piece) x.read(p, 0, block.column);
+  PassSums sums(p, block, 0, block.n_rows, false);
+  float total[kRows];
+  LB_UNROLL
+  for (int i = 0; i < kRows; ++i) total[i] = Format::dot(rows.read(p, slot(i), 0), scales[i], x);
+  sums.put(p, block, block.team, total);
+  sums.finish();
+}
+
+LB_KERNEL(linear_vec_q4_k_int8_whole_kernel, LinearVec, kVecWholeThreads, 2) {
+  linear_vec_whole<NibbleFormat<DType::kQ4_K>>(p);
+}
+
+}  // namespace lb::gpu

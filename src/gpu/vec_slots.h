@@ -1,0 +1,28 @@
+// Rows of the mat-vec on their way into shared memory, where a slot has the rows' planes one after another (sm_90 and
+// up). PlaneRows::InSlot reads them.
+#pragma once
+
+#include "linear_vec.h"
+#include "transfer.h"
+#include "vec_formats.h"
+
+namespace lb::gpu {
+
+// By one thread: the block's rows from `row` on, as many of slot_rows as it has, at least one.
+LB_DEVICE void bring_rows(const LinearVec& p, const VecBlock& block, int row, int slot_rows, uint8_t* slot,
+                          CountedBarrier* full) {
+  const VecProduct& product = p.products[block.product];
+  const int rows = min(slot_rows, block.n_rows - row);
+  int bytes = 0;
+  LB_UNROLL
+  for (int i = 0; i < quant::kMaxPlanes; ++i) bytes += rows * p.row_bytes[i];
+  barrier_expect(full, bytes);
+  LB_UNROLL
+  for (int i = 0; i < quant::kMaxPlanes; ++i) {
+    if (p.row_bytes[i] == 0) break;
+    copy_bulk(slot, plane(product, i) + long(block.begin + row) * p.row_bytes[i], rows * p.row_bytes[i], full);
+    slot += slot_rows * p.row_bytes[i];
+  }
+}
+
+}  // namespace lb::gpu
