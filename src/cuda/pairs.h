@@ -6,6 +6,13 @@
 
 namespace lb::gpu {
 
+// (v & mask) | bits. Two constants as they stand would be two instructions.
+LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(v), "r"(mask), "r"(bits));
+  return y;
+}
+
 struct PairsA {
   uint32_t r[4];
 };

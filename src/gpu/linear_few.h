@@ -4,8 +4,9 @@
 // lies in shared memory for the whole launch, as 16-bit numbers that each row's largest value has scaled by a power of
 // two; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
 // reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
-// memory as they lie in registers; the block that comes last to a range adds them, in the order of slices and warps, so
-// that the result does not depend on who was last. Weights are asked for before the previous kernel has ended.
+// memory as they lie in registers, and are added in the order of slices and warps: of up to kFewLastRows rows by the
+// block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for each
+// other, so that the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
@@ -34,12 +35,15 @@ LB_DEVICE FewProduct few_product(const LinearFew& p, int out) {
 
 // What a thread block has.
 struct FewShare {
+  int range, slice;
   FewSlice blocks;
   FewRange outs;
   FewUnits units;
   int n_tiles, n_in;
-  LB_DEVICE FewShare(const LinearFew& p, int range, int slice)
-      : blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
+  LB_DEVICE FewShare(const LinearFew& p, int thread_block)
+      : range(thread_block / p.n_slices),
+        slice(thread_block - range * p.n_slices),
+        blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
         outs(few_range(p, range)),
         n_tiles((outs.end_out - outs.first_out + 15) / 16),
         n_in(p.group.products[0].n_in) {
@@ -150,66 +154,96 @@ struct FewSums {
   }
 };
 
-// Where the pieces of 16 outputs lie: the first of a slice, and how many.
-struct FewPieces {
-  int first, n;
-};
-static_assert(sizeof(FewPieces) == kFewPieceBytes);
-
-// The sums of a range, from the pieces of all slices; a warp has 16 outputs at a time.
-template <int kRows>
-LB_DEVICE void sum_few_pieces(const LinearFew& p, int range, FewPieces* pieces) {
-  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
-  const FewRange outs = few_range(p, range);
-  const int n_tiles = (outs.end_out - outs.first_out + 15) / 16;
-  for (int i = thread_id(); i < n_tiles * p.n_slices; i += n_threads()) {
-    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
-    const int n_blocks = few_slice(p.group.products[0].n_in, p.n_slices, slice).n_blocks;
-    const FewUnits units = few_units(n_tiles, n_blocks);
-    const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
-    pieces[i] = {tile + first, last - first + 1};
+// Until all blocks of a range have left their pieces. Adds up to 2^31, which flips the top bit of the counter and
+// leaves the rest as it was, as grid_barrier does: nobody resets it.
+LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
+  block_barrier();
+  if (thread_id() == 0 && n_slices > 1) {
+    const uint32_t before = atomic_add_ordered(counter, slice == 0 ? 0x80000000u - uint32_t(n_slices - 1) : 1u);
+    while (((load_acquire(counter) ^ before) & 0x80000000u) == 0) {
+    }
   }
   block_barrier();
-  const int slots = few_pieces(p.range_tiles);
-  for (int of = warp(); of < n_tiles; of += kFewWarps) {
-    f32x4 sums[kTiles] = {};
-    int slice = 0, piece = 0;
-    FewPieces some = pieces[of * p.n_slices];
-    while (slice < p.n_slices) {
-      f32x4 more[kAtOnce][kTiles] = {};
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (slice == p.n_slices) continue;
-        const long at = long(range * p.n_slices + slice) * slots + some.first + piece;
-        LB_UNROLL
-        for (int tile = 0; tile < kTiles; ++tile)
-          more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
-        if (++piece < some.n) continue;
-        piece = 0;
-        if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
-      }
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
-        sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
-    }
-    FewProduct products[2];
-    LB_UNROLL
-    for (int i = 0; i < 2; ++i) products[i] = few_product(p, outs.first_out + of * 16 + lane() / 4 + 8 * i);
+}
+
+// Whether all other blocks of a range have left their pieces; the last one leaves the counter as it was.
+LB_DEVICE bool is_last_of_range(uint32_t* counter, int n_slices) {
+  LB_SHARED(uint32_t, before, 1);
+  block_barrier();
+  if (thread_id() == 0) before[0] = n_slices == 1 ? 0 : atomic_add_ordered(counter, 1);
+  block_barrier();
+  const uint32_t others = before[0] & 0x7fffffffu;
+  if (int(others) != n_slices - 1) return false;
+  if (thread_id() == 0 && n_slices > 1) store(counter, before[0] - others);
+  return true;
+}
+
+// 16 outputs from the pieces of all slices, in the order of slices and warps; every lane knows the pieces of a slice.
+template <int kRows>
+LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int of) {
+  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 3 ? 8 : kTiles == 4 ? 4 : 2;
+  int first_of_slice = 0, n_of_slice = 0;
+  if (lane() < p.n_slices) {
+    const int n_blocks = few_slice(share.n_in, p.n_slices, lane()).n_blocks;
+    const FewUnits units = few_units(share.n_tiles, n_blocks);
+    first_of_slice = few_warp_of(units, of * n_blocks);
+    n_of_slice = few_warp_of(units, (of + 1) * n_blocks - 1) - first_of_slice + 1;
+  }
+  const int n = warp_sum(n_of_slice), slots = few_pieces(p.range_tiles);
+  const int first_out = share.outs.first_out + of * 16, rows = p.group.products[0].rows;
+  FewProduct products[2];
+  LB_UNROLL
+  for (int i = 0; i < 2; ++i) products[i] = few_product(p, first_out + lane() / 4 + 8 * i);
+  f32x4 sums[kTiles] = {};
+  const auto for_each_y = [&](auto&& visit) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile)
-      for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
-        const int out = outs.first_out + of * 16 + of_16, row = tile * 8 + row_of_8;
-        if (out >= outs.end_out || row >= p.group.products[0].rows) return;
-        const long at = long(row) * products[i].n_out + out - products[i].first_out;
-        products[i].y[at] = products[i].add != nullptr ? sums[tile][n] + products[i].add[at] : sums[tile][n];
+      for_each_sum([&](int of_16, int row_of_8, int i, int, int value) {
+        const int out = first_out + of_16, row = tile * 8 + row_of_8;
+        if (out < share.outs.end_out && row < rows)
+          visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[tile][value]);
       });
+  };
+  for_each_y([](const FewProduct& to, long at, float& sum) {
+    if (to.add != nullptr) sum = to.add[at];
+  });
+  int slice = 0, piece = 0;
+  for (int at = 0; at < n; at += kAtOnce) {
+    f32x4 more[kAtOnce][kTiles] = {};
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (at + i >= n) continue;
+      const long place = long(share.range * p.n_slices + slice) * slots + of + shuffle(first_of_slice, slice) + piece;
+      LB_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile)
+        more[i][tile] = load<f32x4>(p.pieces + ((place * kTiles + tile) * 32 + lane()) * 4);
+      if (++piece < shuffle(n_of_slice, slice)) continue;
+      piece = 0;
+      ++slice;
+    }
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
+      sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
   }
+  for_each_y([](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
+}
+
+template <int kRows>
+LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
+  int of = warp(), end = share.n_tiles;
+  if constexpr (kRows > kFewLastRows) {
+    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
+    of += share.n_tiles * share.slice / p.n_slices;
+    end = share.n_tiles * (share.slice + 1) / p.n_slices;
+  } else if (!is_last_of_range(p.arrived + share.range, p.n_slices)) {
+    return;
+  }
+  for (; of < end; of += kFewWarps) sum_few_pieces<kRows>(p, share, of);
 }
 
 template <class Format, int kRows, int kAhead>
 LB_DEVICE void linear_few(const LinearFew& p) {
-  const int range = block_id() / p.n_slices, slice = block_id() - range * p.n_slices;
-  const FewShare share(p, range, slice);
+  const FewShare share(p, block_id());
   const FewX<kRows> x(dynamic_shared<uint8_t>(), share.blocks.n_blocks);
   int unit = few_first_unit(share.units, warp());
   const int end = few_first_unit(share.units, warp() + 1);
@@ -248,13 +282,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     }
   }
 
-  LB_SHARED(uint32_t, before, 1);
-  block_barrier();
-  if (thread_id() == 0) before[0] = p.n_slices == 1 ? 0 : atomic_add_ordered(p.arrived + range, 1);
-  block_barrier();
-  if (int(before[0]) != p.n_slices - 1) return;
-  if (thread_id() == 0 && p.n_slices > 1) store(p.arrived + range, 0u);
-  sum_few_pieces<kRows>(p, range, dynamic_shared<FewPieces>());
+  sum_few_range<kRows>(p, FewShare(p, forget(block_id())));  // nothing of it is kept in registers over the units
 }
 
 }  // namespace lb::gpu

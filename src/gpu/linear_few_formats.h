@@ -106,10 +106,10 @@ struct FewQ4_K {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
       const uint32_t even = unit.codes[i][part][word], odd = even >> 8;
-      a[0].r[i] = scaled((even & 0x000f000fu) | 0x64006400u, scales.low[i], scales.low_off[i]);
-      a[0].r[2 + i] = scaled((odd & 0x000f000fu) | 0x64006400u, scales.low[i], scales.low_off[i]);
-      a[1].r[i] = scaled((even & 0x00f000f0u) | 0x64006400u, scales.high[i], scales.high_off[i]);
-      a[1].r[2 + i] = scaled((odd & 0x00f000f0u) | 0x64006400u, scales.high[i], scales.high_off[i]);
+      a[0].r[i] = scaled(masked_or(even, 0x000f000fu, 0x64006400u), scales.low[i], scales.low_off[i]);
+      a[0].r[2 + i] = scaled(masked_or(odd, 0x000f000fu, 0x64006400u), scales.low[i], scales.low_off[i]);
+      a[1].r[i] = scaled(masked_or(even, 0x00f000f0u, 0x64006400u), scales.high[i], scales.high_off[i]);
+      a[1].r[2 + i] = scaled(masked_or(odd, 0x00f000f0u, 0x64006400u), scales.high[i], scales.high_off[i]);
     }
   }
 };
@@ -159,8 +159,8 @@ struct FewQ5_K {
       LB_UNROLL
       for (int odd = 0; odd < 2; ++odd) {
         const uint32_t codes = unit.codes[i][part][word] >> 8 * odd, upper = unit.upper[i][part] >> (8 * odd + word);
-        const uint32_t low = (codes & 0x000f000fu) | ((upper & 0x00010001u) << 4) | 0x64006400u;
-        const uint32_t high = (codes & 0x00f000f0u) | ((upper & 0x00100010u) << 4) | 0x64006400u;
+        const uint32_t low = masked_or(codes, 0x000f000fu, masked_or(upper << 4, 0x00100010u, 0x64006400u));
+        const uint32_t high = masked_or(codes, 0x00f000f0u, masked_or(upper << 4, 0x01000100u, 0x64006400u));
         a[0].r[2 * odd + i] = scaled(low, scales.low[i], scales.low_off[i]);
         a[1].r[2 * odd + i] = scaled(high, scales.high[i], scales.high_off[i]);
       }
@@ -238,7 +238,8 @@ struct FewQ6_K {
         const uint32_t low = half ? codes : codes << 4, upper = unit.upper[i][part][half] >> 2 * word;
         LB_UNROLL
         for (int odd = 0; odd < 2; ++odd) {
-          const uint32_t bits = (low >> 8 * odd & 0x00f000f0u) | ((upper >> 8 * odd & 0x00030003u) << 8) | 0x54005400u;
+          const uint32_t bits = masked_or(low >> 8 * odd, 0x00f000f0u,
+                                          masked_or(odd ? upper : upper << 8, 0x03000300u, 0x54005400u));
           a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
         }
       }

@@ -12,6 +12,8 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return y;
 }
 
+inline uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
+
 struct PairsA {
   uint32_t r[4];
 };

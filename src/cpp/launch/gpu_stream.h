@@ -81,7 +81,7 @@ class GpuStream final : public Stream {
   gpu::Stream stream_;
   int capacity_;
   gpu::Buffer scratch_;  // of one op at a time
-  gpu::Buffer arrived_;  // blocks of a product, zero between products
+  gpu::Buffer arrived_;  // blocks of a product
   gpu::Buffer staging_;
   bool keeps_l1_ = false;              // of the last product: what lies between products divides memory as they do
   size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for

@@ -11,6 +11,7 @@ std::ostream& operator<<(std::ostream& out, const Launch& launch) {
       << launch.block[0] << ", " << launch.block[1] << ", " << launch.block[2] << "], " << launch.shared_bytes
       << " B>>>";
   if (launch.cooperative) out << " cooperative";
+  if (launch.is_one_wave) out << " one wave";
   if (launch.cluster) out << " cluster " << launch.cluster;
   if (launch.overlap_previous) out << " overlap";
   return out;

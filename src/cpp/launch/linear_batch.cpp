@@ -359,6 +359,7 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const FewRows&
                         .grid = {uint32_t(n_thread_blocks), 1, 1},
                         .block = {kFewThreads, 1, 1},
                         .shared_bytes = cut.shared_bytes,
+                        .is_one_wave = cut.tile_rows > kFewLastRows,
                         .keeps_l1 = true,
                         .overlap_previous = true},
                        target, what);

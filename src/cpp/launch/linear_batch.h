@@ -71,7 +71,7 @@ bool has_batch(const LinearGroup& group, const Target& target);
 
 // Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when batch_rounded_bits says
 // so; `scratch`, 256-byte aligned, has linear_batch_scratch_bytes of the same group, and is free again afterwards;
-// `arrived` has kBatchArrivedBytes, zero before and afterwards.
+// `arrived` has kBatchArrivedBytes, zero at first, and nobody else's.
 BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                            const Target& target);
 inline constexpr size_t kBatchArrivedBytes = kFewRanges * sizeof(uint32_t);

@@ -21,6 +21,8 @@ inline constexpr int kFewThreads = 384;  // of 168 registers each
 inline constexpr int kFewWarps = kFewThreads / 32;
 inline constexpr int kFewValues = 256;
 inline constexpr int kFewRanges = 1024;  // at most
+inline constexpr int kFewSlices = 32;    // at most: one a lane
+inline constexpr int kFewLastRows = 16;  // up to so many one block of a range adds up, of more all its blocks
 
 // x as the products read it, in one piece for any slice: for each 256 values, for each row of a tile, the values as
 // 16-bit numbers that the row's power has brought below 2, in the order of the products, and the sums of its runs as
@@ -41,7 +43,7 @@ struct LinearFew {
   const uint8_t* x;   // of FewRows
   const float* power;
   float* pieces;                    // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;                // [n_ranges], zero before and after
+  uint32_t* arrived;                // [n_ranges], zero at first, and nobody else's
   int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
   int n_outs, n_slices, n_ranges;
   int range_tiles;  // times 16 outputs that a range has at most
@@ -54,7 +56,6 @@ LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
   return tile_rows * (n_blocks * kFewRowBytes + int(sizeof(float)));
 }
 
-inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
 inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {
