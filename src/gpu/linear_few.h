@@ -178,67 +178,80 @@ LB_DEVICE bool is_last_of_range(uint32_t* counter, int n_slices) {
   return true;
 }
 
-// 16 outputs from the pieces of all slices, in the order of slices and warps; every lane knows the pieces of a slice.
+// Where the pieces of 16 outputs lie: the first of a slice, and how many.
+struct FewPieces {
+  int first, n;
+};
+static_assert(sizeof(FewPieces) == kFewPieceBytes);
+
+// The sums of the tiles [first_tile, end_tile) of a range, from the pieces of all slices; a warp has a tile at a time.
 template <int kRows>
-LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int of) {
-  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 3 ? 8 : kTiles == 4 ? 4 : 2;
-  int first_of_slice = 0, n_of_slice = 0;
-  if (lane() < p.n_slices) {
-    const int n_blocks = few_slice(share.n_in, p.n_slices, lane()).n_blocks;
+LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int first_tile, int end_tile,
+                              FewPieces* pieces) {
+  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
+  const FewRange& outs = share.outs;
+  for (int i = thread_id(); i < (end_tile - first_tile) * p.n_slices; i += n_threads()) {
+    const int of = i / p.n_slices, slice = i - of * p.n_slices, tile = first_tile + of;
+    const int n_blocks = few_slice(share.n_in, p.n_slices, slice).n_blocks;
     const FewUnits units = few_units(share.n_tiles, n_blocks);
-    first_of_slice = few_warp_of(units, of * n_blocks);
-    n_of_slice = few_warp_of(units, (of + 1) * n_blocks - 1) - first_of_slice + 1;
+    const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
+    pieces[i] = {tile + first, last - first + 1};
   }
-  const int n = warp_sum(n_of_slice), slots = few_pieces(p.range_tiles);
-  const int first_out = share.outs.first_out + of * 16, rows = p.group.products[0].rows;
-  FewProduct products[2];
-  LB_UNROLL
-  for (int i = 0; i < 2; ++i) products[i] = few_product(p, first_out + lane() / 4 + 8 * i);
-  f32x4 sums[kTiles] = {};
-  const auto for_each_y = [&](auto&& visit) {
+  block_barrier();
+  const int slots = few_pieces(p.range_tiles);
+  for (int of = warp(); of < end_tile - first_tile; of += kFewWarps) {
+    const int first_out = outs.first_out + (first_tile + of) * 16;
+    FewProduct products[2];
     LB_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile)
-      for_each_sum([&](int of_16, int row_of_8, int i, int, int value) {
-        const int out = first_out + of_16, row = tile * 8 + row_of_8;
-        if (out < share.outs.end_out && row < rows)
-          visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[tile][value]);
-      });
-  };
-  for_each_y([](const FewProduct& to, long at, float& sum) {
-    if (to.add != nullptr) sum = to.add[at];
-  });
-  int slice = 0, piece = 0;
-  for (int at = 0; at < n; at += kAtOnce) {
-    f32x4 more[kAtOnce][kTiles] = {};
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (at + i >= n) continue;
-      const long place = long(share.range * p.n_slices + slice) * slots + of + shuffle(first_of_slice, slice) + piece;
+    for (int i = 0; i < 2; ++i) products[i] = few_product(p, first_out + lane() / 4 + 8 * i);
+    f32x4 sums[kTiles] = {};
+    const auto for_each_y = [&](auto&& visit) {
       LB_UNROLL
       for (int tile = 0; tile < kTiles; ++tile)
-        more[i][tile] = load<f32x4>(p.pieces + ((place * kTiles + tile) * 32 + lane()) * 4);
-      if (++piece < shuffle(n_of_slice, slice)) continue;
-      piece = 0;
-      ++slice;
+        for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
+          const int out = first_out + of_16, row = tile * 8 + row_of_8;
+          if (out < outs.end_out && row < p.group.products[0].rows)
+            visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[tile][n]);
+        });
+    };
+    // Before any y, which may lie there: a load behind a store of the same memory would wait for it.
+    for_each_y([](const FewProduct& to, long at, float& sum) {
+      if (to.add != nullptr) sum = to.add[at];
+    });
+    int slice = 0, piece = 0;
+    FewPieces some = pieces[of * p.n_slices];
+    while (slice < p.n_slices) {
+      f32x4 more[kAtOnce][kTiles] = {};
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (slice == p.n_slices) continue;
+        const long at = long(share.range * p.n_slices + slice) * slots + some.first + piece;
+        LB_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile)
+          more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
+        if (++piece < some.n) continue;
+        piece = 0;
+        if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
+      }
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
+        sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
     }
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
-      sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
+    for_each_y([](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
   }
-  for_each_y([](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
 }
 
 template <int kRows>
 LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
-  int of = warp(), end = share.n_tiles;
+  int first = 0, end = share.n_tiles;
   if constexpr (kRows > kFewLastRows) {
     wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-    of += share.n_tiles * share.slice / p.n_slices;
+    first = share.n_tiles * share.slice / p.n_slices;
     end = share.n_tiles * (share.slice + 1) / p.n_slices;
   } else if (!is_last_of_range(p.arrived + share.range, p.n_slices)) {
     return;
   }
-  for (; of < end; of += kFewWarps) sum_few_pieces<kRows>(p, share, of);
+  sum_few_pieces<kRows>(p, share, first, end, dynamic_shared<FewPieces>());
 }
 
 template <class Format, int kRows, int kAhead>

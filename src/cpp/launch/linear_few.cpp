@@ -50,11 +50,12 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
   std::optional<FewCut> best;
   long best_ns = 0;
-  for (int n_slices = 1; n_slices <= std::min({n_blocks, n_sms, kFewSlices}); ++n_slices) {
+  for (int n_slices = 1; n_slices <= std::min(n_blocks, n_sms); ++n_slices) {
     const int most_blocks = ceil_div(n_blocks, n_slices);
     const int n_ranges = std::min({n_sms / n_slices, ceil_div(n_outs, 16), kFewRanges});
     const int most_outs = ceil_div(n_outs, n_ranges), range_tiles = ceil_div(most_outs, 16);
-    const size_t shared = size_t(few_x_bytes(kernel->tile_rows, most_blocks));
+    const size_t shared =
+        std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)), size_t(range_tiles) * n_slices * kFewPieceBytes);
     if (shared + kFewStaticBytes > target.shared_block_bytes) continue;
     const bool is_large = shared > target.shared_block_bytes / 4 * 3;
     const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_large);

@@ -21,7 +21,6 @@ inline constexpr int kFewThreads = 384;  // of 168 registers each
 inline constexpr int kFewWarps = kFewThreads / 32;
 inline constexpr int kFewValues = 256;
 inline constexpr int kFewRanges = 1024;  // at most
-inline constexpr int kFewSlices = 32;    // at most: one a lane
 inline constexpr int kFewLastRows = 16;  // up to so many one block of a range adds up, of more all its blocks
 
 // x as the products read it, in one piece for any slice: for each 256 values, for each row of a tile, the values as
@@ -56,6 +55,7 @@ LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
   return tile_rows * (n_blocks * kFewRowBytes + int(sizeof(float)));
 }
 
+inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
 inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {
