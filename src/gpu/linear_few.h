@@ -5,8 +5,8 @@
 // two; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
 // reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
 // memory as they lie in registers, and are added in the order of slices and warps: of up to kFewLastRows rows by the
-// block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for each
-// other, so that the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
+// block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for
+// each other, so that the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 

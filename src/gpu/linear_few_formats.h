@@ -238,8 +238,8 @@ struct FewQ6_K {
         const uint32_t low = half ? codes : codes << 4, upper = unit.upper[i][part][half] >> 2 * word;
         LB_UNROLL
         for (int odd = 0; odd < 2; ++odd) {
-          const uint32_t bits = masked_or(low >> 8 * odd, 0x00f000f0u,
-                                          masked_or(odd ? upper : upper << 8, 0x03000300u, 0x54005400u));
+          const uint32_t bits =
+              masked_or(low >> 8 * odd, 0x00f000f0u, masked_or(odd ? upper : upper << 8, 0x03000300u, 0x54005400u));
           a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
         }
       }

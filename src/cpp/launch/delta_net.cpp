@@ -41,11 +41,13 @@ size_t run_shared_bytes(const GatedDelta& op, int columns) {
   return (size_t(depth) * columns + kRingFloats + kMaxTree * columns) * sizeof(float);
 }
 
-// Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere.
+// Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere. Up
+// to half a run is little to read: 22 rows of 48 heads take an H100 16.9 us in narrow slices, 18.1 in wide ones.
 Launch runs(const GatedDelta& op, const Target& target, const std::string& what) {
   constexpr size_t kStaticBytes = 1024;
   const bool has_work = 2L * op.n_v_heads * ((op.dv + 31) / 32) > target.n_sms;
-  const bool is_wide = has_work && run_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
+  const bool is_wide =
+      has_work && op.rows > kMaxTree / 2 && run_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
   const int columns = is_wide ? 32 : 16;
   return slices(is_wide ? "gated_delta_runs32_kernel" : "gated_delta_runs16_kernel", op, columns, kRunThreads,
                 run_shared_bytes(op, columns), target, what);
