@@ -17,6 +17,8 @@ from tolerances import distance, tolerance
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 FEW_TYPES = ("Q4_K", "Q5_K", "Q6_K")  # of kernels for few rows, where the target has them
+# Nothing reads these with many rows as they are: they are expanded.
+EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
@@ -35,11 +37,14 @@ def expected(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The product by the kernels that were started, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
+    if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
+        weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
+        return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_halves")
     if dtype in {*BLOCK_TYPES, *FEW_TYPES}:
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
-            is_few = any(kernel.startswith("linear_few") and f"_{dtype.lower()}_" in kernel for kernel in started)
+            is_few = any(kernel.startswith(f"linear_few_{dtype.lower()}") for kernel in started)
             return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_few else "linear")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
@@ -80,6 +85,20 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
         check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
+
+
+@pytest.mark.parametrize("rows", (12, 33, 64, 65, 130))
+@pytest.mark.parametrize("dtype", EXPANDED_TYPES)
+def test_expanded(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_out, n_in = int(rng.integers(1, 150)), odd_width(dtype, rng)
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
+    started = pack.take_started()
+    assert ("expand_weights_kernel" in started) == (dtype not in FEW_TYPES or rows > 32)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
+    check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +142,8 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
         (("Q8_0", "Q8_0", "Q8_0", "Q8_0"), 5, "int8"),
         (("Q4_0", "BF16", "F16", "F32"), 9, "f32"),
         (("Q4_K", "BF16", "F16", "Q6_K"), 66, "int8"),
+        (("Q5_K", "Q4_K", "Q5_K", "BF16"), 66, "int8"),
+        (("Q3_K", "Q4_K", "Q3_K", "Q6_K"), 17, "int8"),
     ],
 )
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activations: str, seed: int) -> None:
@@ -166,17 +187,18 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
     assert np.array_equal(gpu_ops.matmul(pack, w, dtype, n_out, n_in, x), got)
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
-def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, seed: int) -> None:
-    """Tiles of 16 outputs belong to several products."""
+@pytest.mark.parametrize("rows", [11, 19])
+@pytest.mark.parametrize("dtype", FEW_TYPES)
+def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+    """16 outputs belong to several products; one block adds up the pieces of a range, or all its blocks."""
     rng = np.random.default_rng(seed)
-    n_in, n_out, rows = 1536, [75, 1, 40, 9], 19
+    n_in, n_out = 1536, [75, 1, 40, 9]
     weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = gpu_ops.matmul_group(pack_of_few, weights, [dtype] * 4, n_out, n_in, x, add)
+    got = gpu_ops.matmul_group(pack_of_few, weights, [dtype] * len(n_out), n_out, n_in, x, add)
     started = pack_of_few.take_started()
-    assert any(kernel.startswith("linear_few") for kernel in started)
+    assert any(kernel.startswith(f"linear_few_{dtype.lower()}") for kernel in started)
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
         want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")

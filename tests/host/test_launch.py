@@ -206,7 +206,9 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
             x, launch = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
             assert x["kernel"] == "few_rows_kernel" and x["grid"][1] == 24
             assert launch["kernel"] == f"linear_few_{dtype.lower()}_24_kernel"
-            assert 126 <= launch["grid"][0] <= 132
+            assert 126 <= launch["grid"][0] <= 132 and "one wave" in launch["text"]
+            *_, launch = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 16)["launches"]
+            assert launch["kernel"] == f"linear_few_{dtype.lower()}_16_kernel" and "one wave" not in launch["text"]
 
 
 def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
