@@ -238,82 +238,88 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
   const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = row_threads / 32;
   const bool is_long = n_pieces > row_threads;
-  const StreamStep& step = stream.steps[stream.step];
-  Rows rows(stream, step, p, team);
   const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_rows >> p.chunk_shift;
-  const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), last_bytes = 16 * int(step.last_size);
-  const int n_batch_rows = p.batch_rows;
-  int chunks_left = int(step.n_chunks), at = stream.at;
+  const int n_batch_rows = p.batch_rows, pass_rows = max(kPassRows / batch_rows, 1) * batch_rows;
+  int at = stream.at, n_step = stream.step;
   uint32_t chunk = stream.chunk;
 
-  if (p.from != XFrom::kBefore) {
-    const f32x4 first_w = first_weights(p);
-    wait();
-    stage_x(p, first_w, staged, sums, wait);
-    if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
-  }
+  const f32x4 first_w = first_weights(p);
+  wait();
+  stage_x(p, first_w, staged, sums, wait);
+  if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
   if (!wait.is_barrier) wait.has_passed();
   typename Format::X x = {};
   if (is_member && column < n_pieces) read_x<Format>(x, vec, column);
 
-  const int pass_rows = max(kPassRows / batch_rows, 1) * batch_rows;
   LB_UNROLL_BY(1)
-  for (int pass = 0; pass < n_rows; pass += pass_rows) {
-    const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
-    float y[1] = {}, gate = 0;
-    if (own < pass_end && p.op.add != nullptr) {
-      if (p.add_words.at >= 0)
-        read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
-      else
-        y[0] = p.op.add[begin + own];
-    }
-    if (own < pass_end && p.gate != nullptr) gate = silu(p.gate[begin + own]);
+  for (int matrix = p.up != nullptr ? 0 : 1; matrix < 2; ++matrix) {
+    const bool is_gate = matrix == 0, is_up = !is_gate && p.up != nullptr;
+    const StreamStep& step = stream.steps[n_step];
+    n_step = n_step + 1 == stream.n_steps ? 0 : n_step + 1;
+    Rows rows(stream, step, p, team);
+    const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), last_bytes = 16 * int(step.last_size);
+    int chunks_left = int(step.n_chunks);
     LB_UNROLL_BY(1)
-    for (int first = pass; first < pass_end; first += batch_rows) {
-      const int n_chunks = min(batch_chunks, chunks_left);
-      LB_UNROLL_BY(1)
-      for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
-      const int rows_left = n_rows - first - team;
-      if (n_rows - first < batch_rows) rows.keep(rows_left, n_teams);
-      float total[Rows::kRows] = {};
-      LB_UNROLL_BY(1)
-      for (int ahead = 0; ahead < n_pieces && is_member && rows_left > 0; ahead += row_threads) {
-        const int piece = column + ahead, there = min(piece, n_pieces - 1);
-        if (is_long) x = {};
-        if (is_long && piece < n_pieces) read_x<Format>(x, vec, piece);
-        typename Format::Piece pieces[Rows::kRows];
-        LB_UNROLL
-        for (int i = 0; i < Rows::kRows; ++i) pieces[i] = rows.read(at, i, there);
-        LB_UNROLL
-        for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, there);
+    for (int pass = 0; pass < n_rows; pass += pass_rows) {
+      const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
+      float y[1] = {}, gate = 0;
+      if (own < pass_end && p.op.add != nullptr) {
+        if (p.add_words.at >= 0)
+          read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
+        else
+          y[0] = p.op.add[begin + own];
       }
-      warp_barrier();
-      if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
-      chunk += uint32_t(n_chunks);
-      chunks_left -= n_chunks;
-      at += n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
-      if (at >= rows.ring_bytes) at -= rows.ring_bytes;
-      const float sum = sum_each(total);
-      const int row = lane() / (32 / Rows::kRows);
-      if (lane() % (32 / Rows::kRows) == 0 && row < n_batch_rows && is_member)
-        sums[(first - pass + row * n_teams + team) * row_warps + column / 32] = sum;
+      if (own < pass_end && is_up) gate = p.gate[begin + own];
+      LB_UNROLL_BY(1)
+      for (int first = pass; first < pass_end; first += batch_rows) {
+        const int n_chunks = min(batch_chunks, chunks_left);
+        LB_UNROLL_BY(1)
+        for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
+        const int rows_left = n_rows - first - team;
+        if (n_rows - first < batch_rows) rows.keep(rows_left, n_teams);
+        float total[Rows::kRows] = {};
+        LB_UNROLL_BY(1)
+        for (int ahead = 0; ahead < n_pieces && is_member && rows_left > 0; ahead += row_threads) {
+          const int piece = column + ahead, there = min(piece, n_pieces - 1);
+          if (is_long) x = {};
+          if (is_long && piece < n_pieces) read_x<Format>(x, vec, piece);
+          typename Format::Piece pieces[Rows::kRows];
+          LB_UNROLL
+          for (int i = 0; i < Rows::kRows; ++i) pieces[i] = rows.read(at, i, there);
+          LB_UNROLL
+          for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, there);
+        }
+        warp_barrier();
+        if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
+        chunk += uint32_t(n_chunks);
+        chunks_left -= n_chunks;
+        at += n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
+        if (at >= rows.ring_bytes) at -= rows.ring_bytes;
+        const float sum = sum_each(total);
+        const int row = lane() / (32 / Rows::kRows);
+        if (lane() % (32 / Rows::kRows) == 0 && row < n_batch_rows && is_member)
+          sums[(first - pass + row * n_teams + team) * row_warps + column / 32] = sum;
+      }
+      block_barrier();
+      if (own < pass_end) {
+        float sum = 0;
+        LB_UNROLL_BY(4)
+        for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
+        if (is_gate) {
+          p.gate[begin + own] = silu(sum);
+        } else {
+          y[0] = is_up ? gate * sum : y[0] + sum;
+          if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
+          if (p.writes_y != 0) p.op.y[begin + own] = y[0];
+        }
+      }
+      if (is_gate || pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
     }
-    block_barrier();
-    if (own < pass_end) {
-      float sum = 0;
-      LB_UNROLL_BY(4)
-      for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
-      y[0] += sum;
-      if (p.gate != nullptr) y[0] *= gate;
-      if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
-      if (p.writes_y != 0) p.op.y[begin + own] = y[0];
-    }
-    if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
   if (thread_id() == 0) {
     stream.at = at;
     stream.chunk = chunk;
-    stream.step = stream.step + 1 == stream.n_steps ? 0 : stream.step + 1;
+    stream.step = n_step;
   }
 }
 

@@ -103,8 +103,8 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
   }
 }
 
-// Four values from each of kN places, of words or plain; below 0: zeros. While words are missing only the first four
-// are asked for again, as all blocks ask.
+// Four values from each of kN places, of words or plain; below 0: zeros. Of many only the first four are
+// asked for again while any are missing, as all blocks ask.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {
@@ -139,7 +139,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     }
     if (differs == 0 && !first_only) return;
     if (differs != 0 && patience.ends(wait)) return;
-    first_only = kN > 1 && differs != 0;
+    first_only = kN > 2 && differs != 0;
   }
 }
 

@@ -52,7 +52,6 @@ enum class XFrom : int32_t {
   kPlain,     // a
   kRms,       // RmsNorm of a
   kGatedRms,  // GatedRmsNorm of a by heads of n_in / heads, gated by b
-  kBefore,    // what the block's task before made it of
 };
 
 // A value on its way from one phase to another, with a number that tells the phase and the token: whoever reads it
@@ -71,7 +70,8 @@ struct ProductTask {
   WordsFrom a_words, b_words, add_words;
   int32_t y_words;    // at, or -1
   uint32_t writes_y;  // 0: to words alone
-  const float* gate;  // [n_out], which the block's task before made, or null: y is silu(gate) times the product
+  const void* up;     // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
+  float* gate;        // [n_out], for silu(op.w x)
   XFrom from;
   int heads, head_dim;  // of kGatedRms
   float eps;

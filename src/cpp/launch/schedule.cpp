@@ -76,7 +76,7 @@ void plan_batches(ProductTask& p) {
   p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
 }
 
-StreamStep stream_step(const ProductTask& p, int part) {
+StreamStep stream_step(const ProductTask& p, const void* w, int part) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int begin = part * p.rows_each + std::min(part, p.more), rows = p.rows_each + (part < p.more ? 1 : 0);
   const int chunk_rows = p.n_teams << p.chunk_shift, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
@@ -90,7 +90,7 @@ StreamStep stream_step(const ProductTask& p, int part) {
   for (int i = 0; i < quant::kMaxPlanes; ++i) {
     step.at[i + 1] = step.at[i];
     if (i >= layout.n_planes) continue;
-    const uint8_t* from = static_cast<const uint8_t*>(p.op.w) + layout.offset[i] + begin * layout.row_bytes[i];
+    const uint8_t* from = static_cast<const uint8_t*>(w) + layout.offset[i] + begin * layout.row_bytes[i];
     const size_t skew = reinterpret_cast<uintptr_t>(from) % 16;
     step.planes[i] = from - skew;
     step.skew[i] = static_cast<uint8_t>(skew);
@@ -142,9 +142,10 @@ int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots
 
 std::string describe(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
-  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of the same"};
+  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm"};
   const Linear& op = task.product.op;
-  return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)], op.add ? " + y" : "");
+  return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)],
+             task.product.up ? ", gated" : "", op.add ? " + y" : "");
 }
 
 size_t Schedule::runs_scratch_bytes(int n_heads, int head_dim, int capacity) {
@@ -209,13 +210,14 @@ void Schedule::run(const LinearGroup& group) {
     return feed(norm, group);
   }
   const Linear& first = group.products[0];
-  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .gate = nullptr, .from = XFrom::kPlain},
+  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .up = nullptr, .gate = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
-  products(readers, {.a = op.x, .b = nullptr, .w = op.w, .gate = nullptr, .from = XFrom::kRms, .eps = op.eps},
+  products(readers,
+           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .gate = nullptr, .from = XFrom::kRms, .eps = op.eps},
            {{op.x, size_t(op.dim) * 4}});
 }
 
@@ -226,6 +228,7 @@ void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
            {.a = op.o,
             .b = op.z,
             .w = op.w,
+            .up = nullptr,
             .gate = nullptr,
             .from = XFrom::kGatedRms,
             .heads = op.heads,
@@ -234,21 +237,25 @@ void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
            {{op.o, bytes}, {op.z, bytes}});
 }
 
-// Whoever makes a row of gate makes that of up too, and what is left of both.
+// Whoever makes a row of gate makes that of up too, and what is left of both: one task.
 void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
   const int n = static_cast<int>(nodes_.size()), gate = writer_of(op.gate, n), up = writer_of(op.up, n);
-  const auto is_product = [&](int i) {
-    if (i < 0 || nodes_[i].task.kind != TaskKind::kProduct) return false;
-    return nodes_[i].task.product.op.n_out == op.dim && nodes_[i].task.product.op.add == nullptr;
+  const auto product = [&](int i) { return i < 0 ? nullptr : &nodes_[i].task.product; };
+  const auto is_of_one_x = [](const ProductTask& a, const ProductTask& b) {
+    return a.op.type == b.op.type && a.op.n_out == b.op.n_out && a.a == b.a && a.w == b.w && a.from == b.from &&
+           a.op.add == nullptr && b.op.add == nullptr;
   };
-  require(is_product(gate) && is_product(up) && gate < up && nodes_[gate].phase == nodes_[up].phase,
-          "takes a gated activation of two products of one x");
-  ProductTask& second = nodes_[up].task.product;
-  second.gate = op.gate;
-  if (second.a == nodes_[gate].task.product.a && second.w == nodes_[gate].task.product.w) second.from = XFrom::kBefore;
-  require(second.from == XFrom::kBefore, "takes a gated activation of two products of one x");
-  nodes_[up].follows = gate;
-  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .gate = nullptr, .from = XFrom::kPlain},
+  require(gate >= 0 && up == gate + 1 && up + 1 == n && nodes_[gate].task.kind == TaskKind::kProduct &&
+              nodes_[up].task.kind == TaskKind::kProduct && is_of_one_x(*product(gate), *product(up)),
+          "takes a gated activation of two products of one x and type");
+  Node& both = nodes_[gate];
+  both.task.product.up = product(up)->op.w;
+  both.task.product.gate = both.task.product.op.y;
+  both.task.product.op.y = product(up)->op.y;
+  both.writes = {{op.up, size_t(op.dim) * 4}};
+  both.bytes *= 2;
+  nodes_.pop_back();
+  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .gate = nullptr, .from = XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
 }
 
@@ -492,10 +499,9 @@ int Schedule::plan_words() {
     if (node.task.kind == TaskKind::kDeltaStep) drop(node.writes, node.task.delta.step.o);
     if (node.task.kind != TaskKind::kProduct) continue;
     ProductTask& p = node.task.product;
-    const bool is_gate = i + 1 < n && planned[i + 1].follows == i, is_last = i + 1 == n;
-    p.y_words = is_gate || !is_read[i] ? -1 : at[i];
-    p.writes_y = is_gate || is_last || is_plain_too[i];
-    if (is_gate || !p.writes_y) drop(node.writes, p.op.y);
+    p.y_words = is_read[i] ? at[i] : -1;
+    p.writes_y = i + 1 == n || is_plain_too[i];  // the last is the head
+    if (!p.writes_y) drop(node.writes, p.op.y);
   }
   nodes_ = std::move(planned);
   return n_words;
@@ -531,14 +537,12 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   for (int phase = 0; phase < n_phases; ++phase) {
     std::vector<int> ids;
     for (size_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].phase == phase && nodes_[i].follows < 0) ids.push_back(static_cast<int>(i));
-    const auto push = [&](int block, int id, int part, int n_parts) {
-      for (const int i : {id, id + 1})
-        if (i == id || (i < int(nodes_.size()) && nodes_[i].follows == id))
-          lists[block].push_back({uint16_t(i + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)});
+      if (nodes_[i].phase == phase) ids.push_back(static_cast<int>(i));
+    const auto step = [&](int id, int part, int n_parts) {
+      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)};
     };
     if (int(ids.size()) > n_blocks) {
-      for (size_t i = 0; i < ids.size(); ++i) push(int(i) % n_blocks, ids[i], 0, 1);
+      for (size_t i = 0; i < ids.size(); ++i) lists[i % n_blocks].push_back(step(ids[i], 0, 1));
       continue;
     }
     std::vector<int> parts(ids.size(), 1);
@@ -561,7 +565,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     }
     int block = 0;
     for (size_t i = 0; i < ids.size(); ++i)
-      for (int part = 0; part < parts[i]; ++part) push(block++, ids[i], part, parts[i]);
+      for (int part = 0; part < parts[i]; ++part) lists[block++].push_back(step(ids[i], part, parts[i]));
     while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase)});
   }
   return lists;
@@ -575,7 +579,9 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     const TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
     if (task.kind != TaskKind::kProduct) continue;
-    lists[i / plan.n_steps].push_back(stream_step(task.product, step.part));
+    lists[i / plan.n_steps].push_back(stream_step(task.product, task.product.op.w, step.part));
+    if (task.product.up != nullptr)
+      lists[i / plan.n_steps].push_back(stream_step(task.product, task.product.up, step.part));
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());

@@ -82,7 +82,6 @@ class Schedule final : public lb::Stream {
     double bytes;  // that it moves, for its share of the blocks
     int least_parts, most_parts;
     int phase = 0;
-    int follows = -1;  // the node whose blocks have a part of this one too, behind it
   };
 
   [[noreturn]] static void refuse(const char* what);
