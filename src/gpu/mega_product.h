@@ -13,6 +13,25 @@ namespace lb::gpu {
 
 inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
 
+// Where x goes in shared memory: as it is, or rounded.
+template <bool kIsRounded>
+struct StagedX {
+  float* values;
+  RoundedRows rounded;
+
+  LB_DEVICE StagedX(unsigned char* at, int n_in) : values(reinterpret_cast<float*>(at)), rounded() {
+    if constexpr (kIsRounded) rounded = rounded_rows(at, 1, n_in, false);
+  }
+  // Four values from `at` on, by whole warps.
+  LB_DEVICE void put(int at, const f32x4& v, bool is_inside) const {
+    if constexpr (kIsRounded) {
+      round_to_codes(rounded, at, v, is_inside);
+    } else if (is_inside) {
+      store(values + at, v);
+    }
+  }
+};
+
 // Norm weights, asked for before the wait, as they come from memory.
 LB_DEVICE f32x4 first_weights(const ProductTask& p) {
   f32x4 w = {};
@@ -27,84 +46,74 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
   return sum;
 }
 
-LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, float* x, float* scratch, const PhaseWait& wait) {
-  const int n = p.op.n_in, mine = 4 * thread_id(), step = 4 * n_threads();
-  f32x4 first[1] = {}, more[1];
-  read_fours<1>(wait, p.a_words, p.a, {mine < n ? mine : -1}, first);
-  float sum = add_squares(0, first[0]);
+// A norm's x but for its common factor, which waits for all squares: the rows' sums take it. squares: of each warp.
+template <class X>
+LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, const X& to, float* squares,
+                          const PhaseWait& wait) {
+  const int n = p.op.n_in, mine = 4 * thread_id();
+  float sum = 0;
   LB_UNROLL_BY(1)
-  for (int i = mine + step; i < n; i += step) {
-    read_fours<1>(wait, p.a_words, p.a, {i}, more);
-    store(x + i, more[0]);
-    sum = add_squares(sum, more[0]);
+  for (int i = mine; i - 4 * lane() < n; i += 4 * n_threads()) {
+    f32x4 v[1], w = first_w;
+    if (i != mine && i < n) w = load_cached<f32x4>(p.w + i);
+    read_fours<1>(wait, p.a_words, p.a, {i < n ? i : -1}, v);
+    sum = add_squares(sum, v[0]);
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) v[0][j] *= w[j];
+    to.put(i, v[0], i < n);
   }
   sum = warp_sum(sum);
-  if (lane() == 0) scratch[warp()] = sum;
-  block_barrier();
-  const float scale = rsqrt_fast(warp_sum(lane() < n_warps() ? scratch[lane()] : 0.0f) / float(n) + p.eps);
-  LB_UNROLL_BY(1)
-  for (int i = mine; i < n; i += step) {
-    f32x4 v = first[0];
-    if (i != mine) v = load<f32x4>(x + i);
-    const f32x4 w = i == mine ? first_w : load_cached<f32x4>(p.w + i);
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) v[j] = v[j] * scale * w[j];
-    store(x + i, v);
-  }
+  if (lane() == 0) squares[warp()] = sum;
 }
 
-LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& first_w, float* x, const PhaseWait& wait) {
+LB_DEVICE float factor_of(const ProductTask& p, const float* squares) {
+  float sum = 0;
+  LB_UNROLL
+  for (int i = 0; i < kMegaThreads / 32; i += 4) {
+    const f32x4 v = load<f32x4>(squares + i);
+    sum += v[0] + v[1] + (v[2] + v[3]);
+  }
+  return rsqrt_fast(sum / float(p.op.n_in) + p.eps);
+}
+
+// A head is a warp's. The gates were made with what o is made of, so they are there first.
+template <class X>
+LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& w, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
-    int heads[kHeadsAtOnce], at[kHeadsAtOnce];
-    float sums[kHeadsAtOnce] = {};
+    int at[kHeadsAtOnce];
+    float sums[kHeadsAtOnce];
+    f32x4 gates[kHeadsAtOnce], v[kHeadsAtOnce];
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      heads[k] = first + k * n_warps();
-      at[k] = heads[k] < p.heads && 4 * lane() < dim ? heads[k] * dim + 4 * lane() : -1;
+      const int head = first + k * n_warps();
+      at[k] = head < p.heads && 4 * lane() < dim ? head * dim + 4 * lane() : -1;
     }
-    f32x4 gates[kHeadsAtOnce], v[kHeadsAtOnce];
-    read_fours(wait, p.b_words, p.b, at, gates);  // made with what o is made of
+    read_fours(wait, p.b_words, p.b, at, gates);
+    LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k)
+      LB_UNROLL
+    for (int j = 0; j < 4; ++j) gates[k][j] = silu(gates[k][j]) * w[j];
     read_fours(wait, p.a_words, p.a, at, v);
     LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k) {
-      sums[k] = add_squares(0, v[k]);
-      LB_UNROLL_BY(1)
-      for (int i = 4 * lane() + 128; i < dim && heads[k] < p.heads; i += 128) {
-        f32x4 more[1];
-        read_fours<1>(wait, p.a_words, p.a, {heads[k] * dim + i}, more);
-        store(x + heads[k] * dim + i, more[0]);
-        sums[k] = add_squares(sums[k], more[0]);
-      }
-      sums[k] = warp_sum(sums[k]);
-    }
+    for (int k = 0; k < kHeadsAtOnce; ++k) sums[k] = warp_sum(add_squares(0, v[k]));
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
       const float scale = rsqrt_fast(sums[k] / float(dim) + p.eps);
-      const auto put = [&](int to, const f32x4& value, const f32x4& w, const f32x4& gate) {
-        f32x4 y;
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) y[j] = value[j] * scale * w[j] * silu(gate[j]);
-        store(x + to, y);
-      };
-      if (at[k] < 0) continue;
-      put(at[k], v[k], first_w, gates[k]);
-      LB_UNROLL_BY(1)
-      for (int i = 4 * lane() + 128; i < dim; i += 128) {
-        f32x4 more[1];
-        read_fours<1>(wait, p.b_words, p.b, {heads[k] * dim + i}, more);
-        put(heads[k] * dim + i, load<f32x4>(x + heads[k] * dim + i), load_cached<f32x4>(p.w + i), more[0]);
-      }
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) v[k][j] *= scale * gates[k][j];
+      to.put(at[k], v[k], at[k] >= 0);
     }
   }
 }
 
-LB_DEVICE void stage_values(const ProductTask& p, float* x, const PhaseWait& wait) {
+template <class X>
+LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& wait) {
   constexpr int kAtOnce = 4;
   const int n = p.op.n_in, step = 4 * n_threads();
   LB_UNROLL_BY(1)
-  for (int first = 4 * thread_id(); first < n; first += kAtOnce * step) {
+  for (int first = 4 * thread_id(); first - 4 * lane() < n; first += kAtOnce * step) {
     int at[kAtOnce];
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
@@ -112,29 +121,19 @@ LB_DEVICE void stage_values(const ProductTask& p, float* x, const PhaseWait& wai
     read_fours(wait, p.a_words, p.a, at, v);
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
-      if (at[k] >= 0) store(x + at[k], v[k]);
+      if (first - 4 * lane() + k * step < n) to.put(at[k], v[k], at[k] >= 0);
   }
 }
 
-// x as fp32, in shared memory. Ends with a barrier.
-LB_APART void stage_x(const ProductTask& p, f32x4 first_w, float* x, float* scratch, PhaseWait wait) {
+// x of a product, or what stands for it, to shared memory.
+template <bool kIsRounded>
+LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
+  const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
-    case XFrom::kRms: stage_norm(p, first_w, x, scratch, wait); break;
-    case XFrom::kGatedRms: stage_gated(p, first_w, x, wait); break;
-    default: stage_values(p, x, wait);
+    case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;
+    case XFrom::kGatedRms: stage_gated(p, first_w, to, wait); break;
+    default: stage_values(p, to, wait);
   }
-  block_barrier();
-}
-
-// Ends with a barrier.
-LB_DEVICE void round_x(const float* x, int n_in, const RoundedRows& rounded) {
-  LB_UNROLL_BY(1)
-  for (int i = 4 * thread_id(); i - 4 * lane() < n_in; i += 4 * n_threads()) {  // in whole warps
-    f32x4 v = {};
-    if (i < n_in) v = load<f32x4>(x + i);
-    round_four(rounded, i, v, i < n_in);
-  }
-  block_barrier();
 }
 
 template <DType kType, int kValues, class Entry>
@@ -144,72 +143,103 @@ LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that 
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
-// Where a thread's rows of a batch are in each plane, from the batch's begin in the ring of weights on.
+// Where a thread's pieces of a batch's rows are in the ring of weights: those of its first piece.
 template <class Format>
 struct RingRows {
+  using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
-  int ring_at, ring_bytes;
-  int at[kRows][kPlanes];
+  int ring_end, ring_bytes, first;
+  int at[kRows][kPlanes];  // in dynamic shared memory
 
-  LB_DEVICE RingRows(const WeightStream& stream, const StreamStep& step, const ProductTask& p, int team)
-      : ring_at(stream.ring_at), ring_bytes(stream.ring_bytes) {
-    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, 0, p.op.n_in);
-    const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), in_chunk = (1 << p.chunk_shift) - 1;
+  LB_DEVICE RingRows(const ProductTask& p, const WeightStream& stream, const StreamStep& step, int team, int first)
+      : ring_end(stream.ring_at + stream.ring_bytes), ring_bytes(stream.ring_bytes), first(first) {
+    begin<0>(Piece{}, p, step, stream.ring_at + stream.at, team);
+  }
+  // The batch `bytes` behind.
+  LB_DEVICE void advance(int bytes) {
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) LB_UNROLL
+    for (int k = 0; k < kPlanes; ++k) at[i][k] = in_ring(at[i][k] + bytes);
+  }
+  // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
+  // there meanwhile.
+  LB_DEVICE void read(Piece (&pieces)[kRows], int rows_left, int n_teams) const {
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      const int row = min(i, p.batch_rows - 1);
-      LB_UNROLL
-      for (int k = 0; k < kPlanes; ++k)
-        at[i][k] = (row >> p.chunk_shift) * chunk_bytes + 16 * int(step.at[k]) + int(step.skew[k]) +
-                   ((row & in_chunk) * p.n_teams + team) * int(layout.row_bytes[k]);
+      int from[kPlanes];
+      choose(from, i, rows_left, n_teams);
+      read_entries<0>(pieces[i], from);
+    }
+  }
+  // The same of another piece.
+  LB_DEVICE void read(Piece (&pieces)[kRows], int rows_left, int n_teams, int piece) const {
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      int from[kPlanes];
+      choose(from, i, rows_left, n_teams);
+      move<0>(Piece{}, from, piece);
+      read_entries<0>(pieces[i], from);
     }
   }
 
-  // Of the last batch, with rows_left from the thread's first on. What is not there is read as the first row is: behind
-  // the last the ring may be written meanwhile.
-  LB_DEVICE void keep(int rows_left, int n_teams) {
-    LB_UNROLL
-    for (int i = 1; i < kRows; ++i) LB_UNROLL
-    for (int k = 0; k < kPlanes; ++k)
-      if (i * n_teams >= rows_left) at[i][k] = at[0][k];
-  }
-
-  LB_DEVICE typename Format::Piece read(int batch_at, int row, int piece) const {
-    typename Format::Piece result;
-    read_entries<0>(result, batch_at, at[row], piece);
-    return result;
-  }
-
  private:
+  LB_DEVICE void choose(int (&from)[kPlanes], int i, int rows_left, int n_teams) const {
+    LB_UNROLL
+    for (int k = 0; k < kPlanes; ++k) from[k] = i == 0 || i * n_teams < rows_left ? at[i][k] : at[0][k];
+  }
+  LB_DEVICE int in_ring(int from) const { return from >= ring_end ? from - ring_bytes : from; }
   template <int kPlane, class Entry>
-  LB_DEVICE void read_entry(Entry& entry, int batch_at, const int (&in_batch)[kPlanes], int piece) const {
-    constexpr int kSharers = piece_sharers<Format::kType, Format::kValues, Entry>(kPlane);
-    int from = batch_at + in_batch[kPlane] + piece / kSharers * int(sizeof(Entry));
-    if (from >= ring_bytes) from -= ring_bytes;
-    entry = load<Entry>(dynamic_shared<unsigned char>() + ring_at + from);
+  LB_DEVICE static int place(int piece) {
+    return piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
+  }
+  template <int kPlane, class Entry>
+  LB_DEVICE void begin_plane(const ProductTask& p, const StreamStep& step, int batch_at, int team) {
+    const int own = batch_at + (int(step.skew[kPlane]) & 15) + team * p.row_bytes[kPlane] + place<kPlane, Entry>(first);
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) at[i][kPlane] = in_ring(own + p.row_at[kPlane * kRows + i]);
   }
   template <int kPlane>
-  LB_DEVICE void read_entries(u32x4& piece, int batch_at, const int (&in_batch)[kPlanes], int index) const {
-    read_entry<kPlane>(piece, batch_at, in_batch, index);
+  LB_DEVICE void begin(const u32x4&, const ProductTask& p, const StreamStep& step, int batch_at, int team) {
+    begin_plane<kPlane, u32x4>(p, step, batch_at, team);
   }
   template <int kPlane, class First, class... Rest>
-  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, int batch_at, const int (&in_batch)[kPlanes],
-                              int index) const {
-    read_entry<kPlane>(piece.first, batch_at, in_batch, index);
-    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, batch_at, in_batch, index);
+  LB_DEVICE void begin(const Parts<First, Rest...>&, const ProductTask& p, const StreamStep& step, int batch_at,
+                       int team) {
+    begin_plane<kPlane, First>(p, step, batch_at, team);
+    if constexpr (sizeof...(Rest) > 0) begin<kPlane + 1>(Parts<Rest...>{}, p, step, batch_at, team);
+  }
+  template <int kPlane>
+  LB_DEVICE void move(const u32x4&, int (&from)[kPlanes], int piece) const {
+    from[kPlane] = in_ring(from[kPlane] + place<kPlane, u32x4>(piece) - place<kPlane, u32x4>(first));
+  }
+  template <int kPlane, class First, class... Rest>
+  LB_DEVICE void move(const Parts<First, Rest...>&, int (&from)[kPlanes], int piece) const {
+    from[kPlane] = in_ring(from[kPlane] + place<kPlane, First>(piece) - place<kPlane, First>(first));
+    if constexpr (sizeof...(Rest) > 0) move<kPlane + 1>(Parts<Rest...>{}, from, piece);
+  }
+  template <int kPlane>
+  LB_DEVICE void read_entries(u32x4& piece, const int (&from)[kPlanes]) const {
+    piece = load<u32x4>(dynamic_shared<unsigned char>() + from[kPlane]);
+  }
+  template <int kPlane, class First, class... Rest>
+  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, const int (&from)[kPlanes]) const {
+    piece.first = load<First>(dynamic_shared<unsigned char>() + from[kPlane]);
+    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, from);
   }
 };
 
 // Of a piece of staged x.
-template <class Format>
-LB_DEVICE void read_x(typename Format::X& x, const LinearVec& vec, int piece) {
-  if constexpr (quant::plane_format(Format::kType).block_values > 1) {
+template <class Format, bool kIsRounded>
+LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, int piece) {
+  if constexpr (kIsRounded) {
+    LinearVec vec = {};
+    vec.x = staged.rounded;
     x.read(vec, 0, piece);
   } else {
     LB_UNROLL
     for (int i = 0; i < Format::kValues; i += 4) {
-      const f32x4 v = load<f32x4>(vec.group.products[0].x + piece * Format::kValues + i);
+      const f32x4 v = load<f32x4>(staged.values + piece * Format::kValues + i);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) x.x[i + j] = v[j];
     }
@@ -218,103 +248,114 @@ LB_DEVICE void read_x(typename Format::X& x, const LinearVec& vec, int piece) {
 
 // pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
 // linear_vec.h, and sums are added in the same order; a team has a batch's rows at once. Where a batch has fewer, the
-// other sums are anything, and nobody reads them. Little code: most of it runs once a phase, and instructions have to
-// be read too.
+// other sums are anything, and nobody reads them.
+//
+// A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, a barrier, sums. All
+// else is done before: where weights are, whether they are there, what is added.
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, PhaseWait wait) {
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  float* sums = reinterpret_cast<float*>(pool);  // [rows of a pass, row_warps]
-  float* staged = reinterpret_cast<float*>(pool + kProductSumsBytes);
-  LinearVec vec = {};
-  vec.group.products[0].x = staged;
-  vec.group.products[0].n_in = p.op.n_in;
-  if constexpr (kIsRounded)
-    vec.x = rounded_rows(pool + kProductSumsBytes + (size_t(p.op.n_in) * 4 + 15) / 16 * 16, 1, p.op.n_in, false);
+  float* sums = reinterpret_cast<float*>(pool);  // [matrices, row_warps, rows of a pass]
+  float* squares = reinterpret_cast<float*>(pool + kProductSumsBytes);
+  unsigned char* staged_at = pool + kProductSumsBytes + kProductSquaresBytes;
+  const StagedX<kIsRounded> staged(staged_at, p.op.n_in);
+  const f32x4 first_w = first_weights(p);
   // No division: it would take longer than the whole wait.
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
-  const int column = thread_id() - team * row_threads;
+  const int column = thread_id() - team * row_threads, row_warps = row_threads / 32;
   const bool is_member = team < n_teams;  // the others are left over
   const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
-  const int n_pieces = (p.op.n_in + Format::kValues - 1) / Format::kValues, row_warps = row_threads / 32;
+  const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const bool is_long = n_pieces > row_threads;
-  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_rows >> p.chunk_shift;
-  const int n_batch_rows = p.batch_rows, pass_rows = max(kPassRows / batch_rows, 1) * batch_rows;
-  int at = stream.at, n_step = stream.step;
+  const int batch_rows = p.batch_rows * n_teams, chunk_bytes = p.plane_at[quant::kMaxPlanes];
+  int n_step = stream.step;
   uint32_t chunk = stream.chunk;
+  Rows rows(p, stream, stream.steps[n_step], team, min(column, n_pieces - 1));
 
-  const f32x4 first_w = first_weights(p);
-  wait();
-  stage_x(p, first_w, staged, sums, wait);
-  if constexpr (kIsRounded) round_x(staged, p.op.n_in, vec.x);
-  if (!wait.is_barrier) wait.has_passed();
+  int at = stream.at, last_bytes = 0, chunks_left = 0;
+  bool has_x = false;
+  float factor = 1;
   typename Format::X x = {};
-  if (is_member && column < n_pieces) read_x<Format>(x, vec, column);
-
   LB_UNROLL_BY(1)
-  for (int matrix = p.up != nullptr ? 0 : 1; matrix < 2; ++matrix) {
-    const bool is_gate = matrix == 0, is_up = !is_gate && p.up != nullptr;
-    const StreamStep& step = stream.steps[n_step];
-    n_step = n_step + 1 == stream.n_steps ? 0 : n_step + 1;
-    Rows rows(stream, step, p, team);
-    const int chunk_bytes = 16 * int(step.at[quant::kMaxPlanes]), last_bytes = 16 * int(step.last_size);
-    int chunks_left = int(step.n_chunks);
+  for (int pass = 0; pass < n_rows; pass += pass_rows) {
+    const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
+    float y[1] = {};
+    if (own < pass_end && p.add_words.at >= 0)
+      read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
     LB_UNROLL_BY(1)
-    for (int pass = 0; pass < n_rows; pass += pass_rows) {
-      const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
-      float y[1] = {}, gate = 0;
-      if (own < pass_end && p.op.add != nullptr) {
-        if (p.add_words.at >= 0)
-          read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
-        else
-          y[0] = p.op.add[begin + own];
+    for (int matrix = 0; matrix < n_matrices; ++matrix) {
+      if (chunks_left == 0) {  // of the last step
+        chunks_left = int(stream.steps[n_step].n_chunks);
+        last_bytes = 16 * int(stream.steps[n_step].last_size);
+        n_step = n_step + 1 == stream.n_steps ? 0 : n_step + 1;
       }
-      if (own < pass_end && is_up) gate = p.gate[begin + own];
       LB_UNROLL_BY(1)
       for (int first = pass; first < pass_end; first += batch_rows) {
-        const int n_chunks = min(batch_chunks, chunks_left);
+        const int n_chunks = min(p.batch_chunks, chunks_left);
+        const int rows_left = n_rows - first - team;
         LB_UNROLL_BY(1)
         for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
-        const int rows_left = n_rows - first - team;
-        if (n_rows - first < batch_rows) rows.keep(rows_left, n_teams);
+        if (!has_x) {
+          wait();
+          stage_x<kIsRounded>(p, first_w, staged_at, squares, wait);
+          if (!wait.is_barrier) wait.has_passed();
+          block_barrier();
+          if (column < n_pieces) read_x<Format>(x, staged, column);
+          if (p.from == XFrom::kRms) factor = factor_of(p, squares);
+          has_x = true;
+        }
         float total[Rows::kRows] = {};
-        LB_UNROLL_BY(1)
-        for (int ahead = 0; ahead < n_pieces && is_member && rows_left > 0; ahead += row_threads) {
-          const int piece = column + ahead, there = min(piece, n_pieces - 1);
-          if (is_long) x = {};
-          if (is_long && piece < n_pieces) read_x<Format>(x, vec, piece);
+        if (is_member && rows_left > 0) {
+          int piece = column;
           typename Format::Piece pieces[Rows::kRows];
-          LB_UNROLL
-          for (int i = 0; i < Rows::kRows; ++i) pieces[i] = rows.read(at, i, there);
-          LB_UNROLL
-          for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, there);
+          rows.read(pieces, rows_left, n_teams);
+          LB_UNROLL_BY(1)
+          for (;;) {
+            LB_UNROLL
+            for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, piece);
+            if (!is_long) break;
+            piece += row_threads;
+            const bool is_end = piece - column >= n_pieces;
+            x = {};
+            if (is_end || piece < n_pieces) read_x<Format>(x, staged, is_end ? column : piece);
+            if (is_end) break;
+            rows.read(pieces, rows_left, n_teams, min(piece, n_pieces - 1));
+          }
         }
         warp_barrier();
         if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
         chunk += uint32_t(n_chunks);
         chunks_left -= n_chunks;
-        at += n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
-        if (at >= rows.ring_bytes) at -= rows.ring_bytes;
+        const int bytes = n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
+        at += bytes;
+        if (at >= stream.ring_bytes) at -= stream.ring_bytes;
+        rows.advance(bytes);
         const float sum = sum_each(total);
-        const int row = lane() / (32 / Rows::kRows);
-        if (lane() % (32 / Rows::kRows) == 0 && row < n_batch_rows && is_member)
-          sums[(first - pass + row * n_teams + team) * row_warps + column / 32] = sum;
+        const int row = lane() / (32 / Rows::kRows), to = matrix * row_warps + column / 32;
+        if (lane() % (32 / Rows::kRows) == 0 && row < p.batch_rows && is_member)
+          sums[to * pass_rows + first - pass + row * n_teams + team] = sum;
       }
-      block_barrier();
-      if (own < pass_end) {
-        float sum = 0;
-        LB_UNROLL_BY(4)
-        for (int warp = 0; warp < row_warps; ++warp) sum += sums[thread_id() * row_warps + warp];
-        if (is_gate) {
-          p.gate[begin + own] = silu(sum);
-        } else {
-          y[0] = is_up ? gate * sum : y[0] + sum;
-          if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
-          if (p.writes_y != 0) p.op.y[begin + own] = y[0];
-        }
-      }
-      if (is_gate || pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
     }
+    block_barrier();
+    if (own < pass_end) {
+      float products[2] = {};
+      LB_UNROLL
+      for (int matrix = 0; matrix < 2; ++matrix) {
+        LB_UNROLL_BY(1)
+        for (int warp = 0; warp < row_warps && matrix < n_matrices; ++warp)
+          products[matrix] += sums[(matrix * row_warps + warp) * pass_rows + thread_id()];
+      }
+      if (n_matrices > 1) {
+        y[0] = silu(factor * products[0]) * (factor * products[1]);
+      } else {
+        if (p.op.add != nullptr && p.add_words.at < 0) y[0] = p.op.add[begin + own];
+        y[0] += factor * products[0];
+      }
+      if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
+      if (p.writes_y != 0) p.op.y[begin + own] = y[0];
+    }
+    if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
   if (thread_id() == 0) {
     stream.at = at;

@@ -8,11 +8,14 @@
 
 namespace lb::gpu {
 
+inline constexpr long kLeastPollNs = 256;  // about what a look at a word takes
+
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   const uint32_t* arrived;
   MegaReport* report;
   long patience_ns;
+  uint32_t most_polls;  // of a word, by a thread
   uint32_t goal;  // of *arrived, at which the phase may begin
   uint32_t phase;
   uint32_t has_stopped;
@@ -21,6 +24,11 @@ struct MegaState {
 
 // The thread of a block that watches the others.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
+
+// By a block that gave up waiting.
+LB_DEVICE void report_stuck(const MegaState& s) {
+  if (is_watcher()) store_release_system(&s.report->stuck, s.phase + 1);
+}
 
 struct PhaseWait {
   MegaState* state;
@@ -55,10 +63,8 @@ struct PhaseWait {
     block_barrier();
   }
 
-  LB_DEVICE void give_up() const {
-    store_release_system(&state->report->stuck, state->phase + 1);
-    atomic_max(&state->has_stopped, 1u);
-  }
+  // The block stops behind this step, which works with what is there.
+  LB_DEVICE void give_up() const { state->has_stopped = 1; }
   LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
     return number + uint32_t(from.phase) * uint32_t(n_blocks());
   }
@@ -67,44 +73,31 @@ struct PhaseWait {
   }
 };
 
-LB_DEVICE bool has_number(Word word, uint32_t number) { return uint32_t(word >> 32) == number; }
 LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
-
-// Of a thread that spins on words.
-struct Patience {
-  uint32_t tries = 0;
-  uint64_t start = 0;
-  LB_DEVICE bool ends(const PhaseWait& wait) {
-    if (++tries % 256 != 0) return false;
-    if (start == 0) start = time_ns();
-    if (time_ns() - start < uint64_t(wait.state->patience_ns)) return false;
-    wait.give_up();
-    return true;
-  }
-};
 
 // kN words, each of its own number.
 template <int kN>
 LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           float (&values)[kN]) {
-  Patience patience;
+  uint32_t polls = wait.state->most_polls;
   LB_UNROLL_BY(1)
   for (;;) {
     Word words[kN];
-    bool are_there = true;
+    uint32_t differs = 0;
     LB_UNROLL
     for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
-      are_there = are_there && has_number(words[k], numbers[k]);
+      differs |= uint32_t(words[k] >> 32) ^ numbers[k];
       values[k] = value_of_word(words[k]);
     }
-    if (are_there || patience.ends(wait)) return;
+    if (differs == 0) return;
+    if (--polls == 0) return wait.give_up();
   }
 }
 
-// Four values from each of kN places, of words or plain; below 0: zeros. Of many only the first four are
-// asked for again while any are missing, as all blocks ask.
+// Four values from each of kN places, of words or plain; below 0: zeros. Of many only the first four are asked for
+// until they are there, as all blocks ask.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {
@@ -113,34 +106,40 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     for (int k = 0; k < kN; ++k) values[k] = at[k] >= 0 ? load<f32x4>(plain + at[k]) : f32x4{};
     return;
   }
+  constexpr int kFirst = kN > 2 ? 1 : kN;
   const uint32_t number = wait.number_of(of);
   const Word* from = wait.words + of.at;
-  Patience patience;
-  bool first_only = false;
-  LB_UNROLL_BY(1)
-  for (;;) {
-    Word words[kN][4];
+  Word words[kN][4];
+  uint32_t polls = wait.state->most_polls, differs;
+  const auto ask = [&](int begin, int end) {
+    differs = 0;
     LB_UNROLL
-    for (int k = 0; k < kN; ++k) {
+    for (int k = begin; k < end; ++k) {
       LB_UNROLL
       for (int j = 0; j < 4; ++j) words[k][j] = Word(number) << 32;
-      if (at[k] < 0 || (k > 0 && first_only)) continue;
+      if (at[k] < 0) continue;
       load_relaxed(from + at[k], words[k][0], words[k][1]);
       load_relaxed(from + at[k] + 2, words[k][2], words[k][3]);
     }
-    uint32_t differs = 0;
     LB_UNROLL
-    for (int k = 0; k < kN; ++k) {
+    for (int k = begin; k < end; ++k)
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        differs |= uint32_t(words[k][j] >> 32) ^ number;
-        values[k][j] = value_of_word(words[k][j]);
-      }
+    for (int j = 0; j < 4; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
+  };
+  LB_UNROLL_BY(1)
+  for (;;) {
+    ask(0, kFirst);
+    if (differs == 0 && kFirst < kN) ask(kFirst, kN);
+    if (differs == 0) break;
+    if (--polls == 0) {
+      wait.give_up();
+      break;
     }
-    if (differs == 0 && !first_only) return;
-    if (differs != 0 && patience.ends(wait)) return;
-    first_only = kN > 2 && differs != 0;
   }
+  LB_UNROLL
+  for (int k = 0; k < kN; ++k)
+    LB_UNROLL
+  for (int j = 0; j < 4; ++j) values[k][j] = value_of_word(words[k][j]);
 }
 
 }  // namespace lb::gpu

@@ -126,6 +126,7 @@ LB_DEVICE bool goes_on(const Mega& p, MegaState* state, WeightStream* stream, in
     state->times = nullptr;
   }
   PhaseWait{.state = state, .stream = stream, .words = nullptr, .number = 0, .made_by = 0, .is_barrier = true}();
+  if (state->has_stopped != 0) report_stuck(*state);
   return state->has_stopped == 0 && *p.goes_on != 0;
 }
 
@@ -145,6 +146,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->arrived = p.arrived;
     state->report = p.report;
     state->patience_ns = p.patience_ns;
+    state->most_polls = uint32_t(p.patience_ns / kLeastPollNs);
     state->has_stopped = 0;
   }
   whole_block_barrier();
@@ -177,7 +179,10 @@ LB_DEVICE void megakernel(const Mega& p) {
                                  .is_barrier = waits(now)});
     copy_wait<0>();
     block_barrier();
-    if (state->has_stopped != 0) return stream->stop();
+    if (state->has_stopped != 0) {
+      report_stuck(*state);
+      return stream->stop();
+    }
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
     // Not by who watches: a release takes its time, and what precedes the next wait may be done meanwhile.
     const TaskStep then = load<TaskStep>(steps + next);

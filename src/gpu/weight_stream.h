@@ -64,7 +64,7 @@ struct WeightStream {
         const int size = int(now.at[quant::kMaxPlanes]), last_size = int(now.last_size), in_chunk = int(now.at[plane]);
         const int whole = lane() < quant::kMaxPlanes ? int(now.at[plane + 1]) - in_chunk : 0;
         const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, last_copied = int(now.last_copied);
-        const int step_bytes = 16 * (whole - (now.skew[plane] != 0));
+        const int step_bytes = 16 * (whole - (now.skew[plane] / StreamStep::kMaySkew));
         const uint8_t* from = now.planes[plane];
         const uint32_t most = int(now.n_chunks) > kLongStep ? kMostUnderWay : kFewUnderWay;
         LB_UNROLL_BY(1)

@@ -26,6 +26,7 @@ inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
 
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
+inline constexpr int kMostRowPlanes = 4 * quant::kMaxPlanes;  // of those of a team, planes of each
 
 // Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
@@ -71,7 +72,6 @@ struct ProductTask {
   int32_t y_words;    // at, or -1
   uint32_t writes_y;  // 0: to words alone
   const void* up;     // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
-  float* gate;        // [n_out], for silu(op.w x)
   XFrom from;
   int heads, head_dim;  // of kGatedRms
   float eps;
@@ -79,7 +79,13 @@ struct ProductTask {
   int n_teams;          // of so many threads in a block
   uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
   int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
-  int batch_rows;       // that a team has at once: whole chunks
+  int batch_rows;       // that a team has at once: whole chunks, batch_chunks of them
+  int batch_chunks;
+  int pass_rows;                    // whose sums wait in shared memory at a time: whole batches
+  int n_pieces;                     // of a row
+  int row_bytes[quant::kMaxPlanes];
+  int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
+  int row_at[kMostRowPlanes];           // of row i of a team in plane k of a batch: [k * most_batch_rows + i]
   int rows_each, more;  // part i has rows_each rows, and one more while i < more
 };
 
@@ -87,11 +93,12 @@ struct ProductTask {
 // has of each plane, one behind the other. Sizes and places in units of 16 bytes.
 struct StreamStep {
   const uint8_t* planes[quant::kMaxPlanes];  // the first row, rounded down to 16 bytes
-  uint16_t at[quant::kMaxPlanes + 1];        // of each plane in a chunk; the last: the chunk's size
+  uint16_t at[quant::kMaxPlanes + 1];        // as ProductTask::plane_at
   uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
   uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
   uint16_t n_chunks;
-  uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row
+  uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row; kMaySkew: a chunk has 16 bytes for them
+  static constexpr int kMaySkew = 0x80;
 };
 static_assert(sizeof(StreamStep) == 64);
 
@@ -198,15 +205,15 @@ struct Mega {
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
-// Dynamic shared memory: two tasks, what a task needs (of a product its sums, then x as it is and rounded), the block's
-// steps, its stream steps, the ring of weights.
+// Dynamic shared memory: two tasks, what a task needs (of a product its sums, squares of each warp, x as it is or
+// rounded), the block's steps, its stream steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 1024;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaPoolAt = 1024;
 inline constexpr int kPassRows = 256;  // of a product, whose sums wait in shared memory at a time
-inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4;
+inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4, kProductSquaresBytes = 64;
 LB_FN constexpr size_t product_pool_bytes(int n_in) {
-  return kProductSumsBytes + size_t(n_in) * 4 + size_t(n_in) * 5 / 4 + 256;
+  return kProductSumsBytes + kProductSquaresBytes + size_t(n_in) * 4 + 256;
 }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
   return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +

@@ -45,6 +45,8 @@ int row_threads(const Linear& op) {
 // Of the weights on their way to shared memory: a chunk's, unless a row of each team has more, and a batch's.
 constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
 
+bool may_skew(int row_bytes) { return row_bytes % 16 != 0; }
+
 size_t chunk_bytes(DType type, int n_in, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
   size_t bytes = 0;
@@ -74,11 +76,26 @@ void plan_batches(ProductTask& p) {
   while (2 << p.chunk_shift <= most && bytes(2 << p.chunk_shift) <= kChunkBytes) ++p.chunk_shift;
   const int rows = 1 << p.chunk_shift;
   p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
+  p.batch_chunks = p.batch_rows >> p.chunk_shift;
+  const int each = p.batch_rows * p.n_teams;
+  p.pass_rows = std::max(kPassRows / (p.up != nullptr ? 2 : 1) / each, 1) * each;
+  p.n_pieces = parts_of(p.op.n_in, piece_values(p.op.type));
+  for (int k = 0; k < layout.n_planes; ++k) {
+    p.row_bytes[k] = int(layout.row_bytes[k]);
+    p.plane_at[k + 1] = p.plane_at[k] + up_to(rows * p.n_teams * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
+  }
+  for (int k = layout.n_planes; k < quant::kMaxPlanes; ++k) p.plane_at[k + 1] = p.plane_at[k];
+  for (int k = 0; k < layout.n_planes; ++k)
+    for (int i = 0; i < most; ++i) {
+      const int row = std::min(i, p.batch_rows - 1), chunk = row >> p.chunk_shift, in_chunk = row - (chunk << p.chunk_shift);
+      p.row_at[k * most + i] =
+          chunk * p.plane_at[quant::kMaxPlanes] + p.plane_at[k] + in_chunk * p.n_teams * p.row_bytes[k];
+    }
 }
 
-StreamStep stream_step(const ProductTask& p, const void* w, int part) {
+// Rows [begin, begin + rows) of w.
+StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
-  const int begin = part * p.rows_each + std::min(part, p.more), rows = p.rows_each + (part < p.more ? 1 : 0);
   const int chunk_rows = p.n_teams << p.chunk_shift, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
   const auto units = [](size_t bytes) {
     LB_ASSERT(bytes <= size_t(16) * UINT16_MAX);
@@ -87,14 +104,12 @@ StreamStep stream_step(const ProductTask& p, const void* w, int part) {
   StreamStep step = {};
   step.n_chunks = static_cast<uint16_t>(n_chunks);
   LB_ASSERT(n_chunks <= UINT16_MAX);
-  for (int i = 0; i < quant::kMaxPlanes; ++i) {
-    step.at[i + 1] = step.at[i];
-    if (i >= layout.n_planes) continue;
+  for (int i = 0; i <= quant::kMaxPlanes; ++i) step.at[i] = units(p.plane_at[i]);
+  for (int i = 0; i < layout.n_planes; ++i) {
     const uint8_t* from = static_cast<const uint8_t*>(w) + layout.offset[i] + begin * layout.row_bytes[i];
     const size_t skew = reinterpret_cast<uintptr_t>(from) % 16;
     step.planes[i] = from - skew;
-    step.skew[i] = static_cast<uint8_t>(skew);
-    step.at[i + 1] = static_cast<uint16_t>(step.at[i] + units(skew + chunk_rows * layout.row_bytes[i]));
+    step.skew[i] = static_cast<uint8_t>(skew | (may_skew(p.row_bytes[i]) ? StreamStep::kMaySkew : 0));
     step.last[i] = units(skew + (rows - (n_chunks - 1) * chunk_rows) * layout.row_bytes[i]);
     step.last_size = static_cast<uint16_t>(step.at[i] + step.last[i]);
     step.last_copied = static_cast<uint16_t>(step.last_copied + step.last[i]);
@@ -210,26 +225,25 @@ void Schedule::run(const LinearGroup& group) {
     return feed(norm, group);
   }
   const Linear& first = group.products[0];
-  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .up = nullptr, .gate = nullptr, .from = XFrom::kPlain},
+  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
   products(readers,
-           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .gate = nullptr, .from = XFrom::kRms, .eps = op.eps},
+           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps},
            {{op.x, size_t(op.dim) * 4}});
 }
 
 void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
-  require(op.rows == 1 && op.dim % 4 == 0, "takes gated norms of one row of heads of a multiple of 4");
+  require(op.rows == 1 && op.dim % 32 == 0 && op.dim <= 128, "takes gated norms of one row of heads of 32 to 128");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
   products(readers,
            {.a = op.o,
             .b = op.z,
             .w = op.w,
             .up = nullptr,
-            .gate = nullptr,
             .from = XFrom::kGatedRms,
             .heads = op.heads,
             .head_dim = op.dim,
@@ -250,12 +264,12 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
           "takes a gated activation of two products of one x and type");
   Node& both = nodes_[gate];
   both.task.product.up = product(up)->op.w;
-  both.task.product.gate = both.task.product.op.y;
+  plan_batches(both.task.product);
   both.task.product.op.y = product(up)->op.y;
   both.writes = {{op.up, size_t(op.dim) * 4}};
   both.bytes *= 2;
   nodes_.pop_back();
-  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .gate = nullptr, .from = XFrom::kPlain},
+  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
 }
 
@@ -579,9 +593,13 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     const TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
     if (task.kind != TaskKind::kProduct) continue;
-    lists[i / plan.n_steps].push_back(stream_step(task.product, task.product.op.w, step.part));
-    if (task.product.up != nullptr)
-      lists[i / plan.n_steps].push_back(stream_step(task.product, task.product.up, step.part));
+    const ProductTask& p = task.product;
+    auto& list = lists[i / plan.n_steps];
+    const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more);
+    const int rows = p.rows_each + (step.part < p.more ? 1 : 0), pass = p.up != nullptr ? p.pass_rows : rows;
+    for (int first = 0; first < rows; first += pass)
+      for (const void* w : {static_cast<const void*>(p.op.w), p.up})
+        if (w != nullptr) list.push_back(stream_step(p, w, begin + first, std::min(pass, rows - first)));
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
