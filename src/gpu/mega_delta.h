@@ -173,11 +173,11 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     float k = 0, v = 0, g = 0, beta = 0;
     if (is_active) {
       float in[5];
-      const Word* x = wait.words + p.x_words.at;
+      const Word* x = mega_state().words + p.x_words.at;
       const uint32_t number = wait.number_of(p.x_words);
       read_words<5>(wait,
-                    {x + place.q, x + place.k, x + place.v, wait.words + p.g_words.at + at.v_head,
-                     wait.words + p.beta_words.at + at.v_head},
+                    {x + place.q, x + place.k, x + place.v, mega_state().words + p.g_words.at + at.v_head,
+                     mega_state().words + p.beta_words.at + at.v_head},
                     {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words)}, in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
@@ -242,7 +242,7 @@ LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait 
   LB_UNROLL_BY(1)
   for (int i = thread_id(); i < p.n_slices; i += n_threads()) {
     float any[1];
-    read_words<1>(wait, {wait.words + p.o_words.at + i * kStepColumns}, {wait.number_of(p.o_words)}, any);
+    read_words<1>(wait, {mega_state().words + p.o_words.at + i * kStepColumns}, {wait.number_of(p.o_words)}, any);
   }
   block_barrier();
   if (!wait.is_barrier) wait.has_passed();

@@ -108,9 +108,8 @@ LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& w, const X& to, co
   }
 }
 
-template <class X>
+template <int kAtOnce, class X>
 LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& wait) {
-  constexpr int kAtOnce = 4;
   const int n = p.op.n_in, step = 4 * n_threads();
   LB_UNROLL_BY(1)
   for (int first = 4 * thread_id(); first - 4 * lane() < n; first += kAtOnce * step) {
@@ -132,7 +131,7 @@ LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, fl
   switch (p.from) {
     case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;
     case XFrom::kGatedRms: stage_gated(p, first_w, to, wait); break;
-    default: stage_values(p, to, wait);
+    default: stage_values<kIsRounded ? 2 : 4>(p, to, wait);
   }
 }
 
@@ -149,17 +148,20 @@ struct RingRows {
   using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
+  // Of more planes there are too many places for the registers.
+  static constexpr int kHeld = kPlanes > 2 ? 1 : kRows;
+  const int32_t* row_at;
   int ring_end, ring_bytes, first;
-  int at[kRows][kPlanes];  // in dynamic shared memory
+  int at[kHeld][kPlanes];  // in dynamic shared memory: of each row; or of all, which row_at precedes
 
   LB_DEVICE RingRows(const ProductTask& p, const WeightStream& stream, const StreamStep& step, int team, int first)
-      : ring_end(stream.ring_at + stream.ring_bytes), ring_bytes(stream.ring_bytes), first(first) {
+      : row_at(p.row_at), ring_end(stream.ring_at + stream.ring_bytes), ring_bytes(stream.ring_bytes), first(first) {
     begin<0>(Piece{}, p, step, stream.ring_at + stream.at, team);
   }
   // The batch `bytes` behind.
   LB_DEVICE void advance(int bytes) {
     LB_UNROLL
-    for (int i = 0; i < kRows; ++i) LB_UNROLL
+    for (int i = 0; i < kHeld; ++i) LB_UNROLL
     for (int k = 0; k < kPlanes; ++k) at[i][k] = in_ring(at[i][k] + bytes);
   }
   // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
@@ -185,8 +187,15 @@ struct RingRows {
 
  private:
   LB_DEVICE void choose(int (&from)[kPlanes], int i, int rows_left, int n_teams) const {
+    const bool is_there = i == 0 || i * n_teams < rows_left;
     LB_UNROLL
-    for (int k = 0; k < kPlanes; ++k) from[k] = i == 0 || i * n_teams < rows_left ? at[i][k] : at[0][k];
+    for (int k = 0; k < kPlanes; ++k) {
+      if constexpr (kHeld > 1) {
+        from[k] = is_there ? at[i][k] : at[0][k];
+      } else {
+        from[k] = in_ring(at[0][k] + row_at[k * kRows + (is_there ? i : 0)]);
+      }
+    }
   }
   LB_DEVICE int in_ring(int from) const { return from >= ring_end ? from - ring_bytes : from; }
   template <int kPlane, class Entry>
@@ -197,7 +206,8 @@ struct RingRows {
   LB_DEVICE void begin_plane(const ProductTask& p, const StreamStep& step, int batch_at, int team) {
     const int own = batch_at + (int(step.skew[kPlane]) & 15) + team * p.row_bytes[kPlane] + place<kPlane, Entry>(first);
     LB_UNROLL
-    for (int i = 0; i < kRows; ++i) at[i][kPlane] = in_ring(own + p.row_at[kPlane * kRows + i]);
+    for (int i = 0; i < kHeld; ++i)
+      at[i][kPlane] = in_ring(kHeld > 1 ? own + p.row_at[kPlane * kRows + i] : own);
   }
   template <int kPlane>
   LB_DEVICE void begin(const u32x4&, const ProductTask& p, const StreamStep& step, int batch_at, int team) {
@@ -253,7 +263,8 @@ LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, 
 // A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, a barrier, sums. All
 // else is done before: where weights are, whether they are there, what is added.
 template <class Format>
-LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsigned char* pool, PhaseWait wait) {
+LB_APART void product(const ProductTask& p, int part, unsigned char* pool, PhaseWait wait) {
+  WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   float* sums = reinterpret_cast<float*>(pool);  // [matrices, row_warps, rows of a pass]
@@ -271,7 +282,7 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
   const int batch_rows = p.batch_rows * n_teams, chunk_bytes = p.plane_at[quant::kMaxPlanes];
   int n_step = stream.step;
   uint32_t chunk = stream.chunk;
-  Rows rows(p, stream, stream.steps[n_step], team, min(column, n_pieces - 1));
+  Rows rows(p, stream, stream.steps()[n_step], team, min(column, n_pieces - 1));
 
   int at = stream.at, last_bytes = 0, chunks_left = 0;
   bool has_x = false;
@@ -282,12 +293,12 @@ LB_APART void product(const ProductTask& p, int part, WeightStream& stream, unsi
     const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
     float y[1] = {};
     if (own < pass_end && p.add_words.at >= 0)
-      read_words<1>(wait, {wait.words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
+      read_words<1>(wait, {mega_state().words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       if (chunks_left == 0) {  // of the last step
-        chunks_left = int(stream.steps[n_step].n_chunks);
-        last_bytes = 16 * int(stream.steps[n_step].last_size);
+        chunks_left = int(stream.steps()[n_step].n_chunks);
+        last_bytes = 16 * int(stream.steps()[n_step].last_size);
         n_step = n_step + 1 == stream.n_steps ? 0 : n_step + 1;
       }
       LB_UNROLL_BY(1)

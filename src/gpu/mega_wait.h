@@ -4,7 +4,8 @@
 // that only rises. Who waits too long says so and goes on, so that the launch ends.
 #pragma once
 
-#include "weight_stream.h"
+#include "launch/megakernel_shape.h"
+#include "transfer.h"
 
 namespace lb::gpu {
 
@@ -13,14 +14,22 @@ inline constexpr long kLeastPollNs = 256;  // about what a look at a word takes
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   const uint32_t* arrived;
+  Word* words;
   MegaReport* report;
   long patience_ns;
   uint32_t most_polls;  // of a word, by a thread
   uint32_t goal;  // of *arrived, at which the phase may begin
   uint32_t phase;
+  int n_arrived;  // phases of the launch, as of the last arrival; of the thread that arrives
   uint32_t has_stopped;
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
 };
+
+static_assert(sizeof(MegaState) <= kMegaStreamAt - kMegaStateAt);
+LB_DEVICE MegaState& mega_state() {
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  return *reinterpret_cast<MegaState*>(shared + kMegaStateAt);
+}
 
 // The thread of a block that watches the others.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
@@ -31,9 +40,6 @@ LB_DEVICE void report_stuck(const MegaState& s) {
 }
 
 struct PhaseWait {
-  MegaState* state;
-  WeightStream* stream;
-  Word* words;
   uint32_t number;   // of the words of this token's phase 0
   uint32_t made_by;  // of those that this phase makes
   bool is_barrier;
@@ -42,14 +48,14 @@ struct PhaseWait {
 
   // What the task needs is there.
   LB_DEVICE void has_passed() const {
-    if (is_watcher() && state->times != nullptr) state->times->waited = time_ns();
+    if (is_watcher() && mega_state().times != nullptr) mega_state().times->waited = time_ns();
   }
 
   // For what is plain. At any other phase it only begins.
   LB_DEVICE void operator()() const {
     if (!is_barrier) return;
     if (is_watcher()) {
-      MegaState& s = *state;
+      MegaState& s = mega_state();
       if (!is_open(s)) {
         const uint64_t start = time_ns();
         while (!is_open(s)) {
@@ -64,12 +70,12 @@ struct PhaseWait {
   }
 
   // The block stops behind this step, which works with what is there.
-  LB_DEVICE void give_up() const { state->has_stopped = 1; }
+  LB_DEVICE void give_up() const { mega_state().has_stopped = 1; }
   LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
     return number + uint32_t(from.phase) * uint32_t(n_blocks());
   }
   LB_DEVICE void write(int at, float value) const {
-    store_relaxed(words + at, Word(made_by) << 32 | quant::bits_of(value));
+    store_relaxed(mega_state().words + at, Word(made_by) << 32 | quant::bits_of(value));
   }
 };
 
@@ -79,7 +85,7 @@ LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)
 template <int kN>
 LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           float (&values)[kN]) {
-  uint32_t polls = wait.state->most_polls;
+  uint32_t polls = mega_state().most_polls;
   LB_UNROLL_BY(1)
   for (;;) {
     Word words[kN];
@@ -108,9 +114,9 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   }
   constexpr int kFirst = kN > 2 ? 1 : kN;
   const uint32_t number = wait.number_of(of);
-  const Word* from = wait.words + of.at;
+  const Word* from = mega_state().words + of.at;
   Word words[kN][4];
-  uint32_t polls = wait.state->most_polls, differs;
+  uint32_t polls = mega_state().most_polls, differs;
   const auto ask = [&](int begin, int end) {
     differs = 0;
     LB_UNROLL

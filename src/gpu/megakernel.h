@@ -73,21 +73,25 @@ LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait w
   if (warp() == 0) end_token(p, may_go_on(p));
 }
 
+LB_APART void embed(const Embed& p, int part, int n_parts, PhaseWait wait) {
+  wait();
+  embed_row(p, 0, part * n_threads() + thread_id(), n_parts * n_threads());
+}
+
+LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
+  wait();
+  rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
+}
+
 template <class Products>
-LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* shared, PhaseWait wait) {
-  unsigned char* pool = shared + kMegaPoolAt;
+LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) {
+  unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
     case TaskKind::kNothing: wait(); break;
-    case TaskKind::kEmbed:
-      wait();
-      embed_row(task.embed, 0, part * n_threads() + thread_id(), n_parts * n_threads());
-      break;
-    case TaskKind::kRopeTable:
-      wait();
-      rope_angles(task.rope, part * n_threads() + thread_id(), n_parts * n_threads());
-      break;
-    case TaskKind::kProduct: Products::run(task.product, part, *wait.stream, pool, wait); break;
+    case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
+    case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
+    case TaskKind::kProduct: Products::run(task.product, part, pool, wait); break;
     case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
@@ -102,15 +106,6 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, unsigned char* s
   }
 }
 
-// Brings a task into its half of shared memory; there after copy_wait and a barrier.
-LB_DEVICE void fetch_task(const Mega& p, const TaskStep* steps, int i, int half, unsigned char* shared) {
-  const int offset = 4 * thread_id();
-  const uint16_t task = load<TaskStep>(steps + i).task;
-  if (offset < int(sizeof(Task)))
-    copy_async<4>(shared + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
-  copy_commit();
-}
-
 LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
   const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
   const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
@@ -118,85 +113,112 @@ LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
     store(shared + p.memory.streams_at + 4 * i, from[i]);
 }
 
+// Addresses of shared memory are made anew where they are needed: tasks need the registers.
+LB_DEVICE TaskStep* steps_of(const Mega& p) {
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  return reinterpret_cast<TaskStep*>(shared + forget(p.memory.steps_at));
+}
+// Brings a task into its half of shared memory; there after copy_wait and a barrier.
+LB_DEVICE void fetch_task(const Mega& p, int i, int half) {
+  const int offset = 4 * thread_id();
+  const uint16_t task = load<TaskStep>(steps_of(p) + i).task;
+  if (offset < int(sizeof(Task)))
+    copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
+  copy_commit();
+}
+
+LB_DEVICE int following(const Mega& p, int i) {
+  const int next = forget(i) + 1;
+  return next == p.n_steps ? 0 : next;
+}
+LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
+  return p.first + uint32_t(token * p.n_phases) * uint32_t(n_blocks());
+}
+
+LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i) {
+  if (!is_watcher()) return;
+  MegaState& state = mega_state();
+  state.goal = arrivals_before(p, token) + uint32_t(phase_of(step)) * uint32_t(n_blocks());
+  state.phase = uint32_t(phase_of(step));
+  state.times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
+  if (state.times != nullptr) state.times->began = time_ns();
+}
+
+// By one thread, behind step i, if the next one waits for that. Not by who watches: a release takes its time, and what
+// precedes the next wait may be done meanwhile.
+LB_DEVICE void arrive(const Mega& p, int token, int i) {
+  const TaskStep* steps = steps_of(p);
+  const int next = following(p, i);
+  const TaskStep then = load<TaskStep>(steps + next), now = load<TaskStep>(steps + i);
+  if (!waits(then) || (next != 0 && phase_of(then) == phase_of(now))) return;
+  const int n_phases = token * p.n_phases + phase_of(now) + 1;
+  add_release(p.arrived, uint32_t(n_phases - mega_state().n_arrived));
+  mega_state().n_arrived = n_phases;
+}
+
 // By all warps but the helping one, when a token's last phase is over or the block has stopped waiting for that.
-LB_DEVICE bool goes_on(const Mega& p, MegaState* state, WeightStream* stream, int n_phases) {
+LB_DEVICE bool goes_on(const Mega& p, int token) {
+  MegaState& state = mega_state();
   if (is_watcher()) {
-    state->goal = p.first + uint32_t(n_phases) * uint32_t(n_blocks());
-    state->phase = uint32_t(p.n_phases);
-    state->times = nullptr;
+    state.goal = arrivals_before(p, token);
+    state.phase = uint32_t(p.n_phases);
+    state.times = nullptr;
   }
-  PhaseWait{.state = state, .stream = stream, .words = nullptr, .number = 0, .made_by = 0, .is_barrier = true}();
-  if (state->has_stopped != 0) report_stuck(*state);
-  return state->has_stopped == 0 && *p.goes_on != 0;
+  PhaseWait{.number = 0, .made_by = 0, .is_barrier = true}();
+  if (state.has_stopped != 0) report_stuck(state);
+  return state.has_stopped == 0 && *p.goes_on != 0;
 }
 
 template <class Products>
 LB_DEVICE void megakernel(const Mega& p) {
-  LB_SHARED(MegaState, states, 1);
   unsigned char* shared = dynamic_shared<unsigned char>();
-  LB_SHARED(WeightStream, streams, 1);
-  MegaState* state = &states[0];
-  WeightStream* stream = &streams[0];
-  TaskStep* steps = reinterpret_cast<TaskStep*>(shared + p.memory.steps_at);
+  MegaState* state = &mega_state();
   for (int i = thread_id(); i < p.n_steps; i += n_threads() + kMegaHelpers)
-    store(steps + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
+    store(steps_of(p) + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   copy_streams(p, shared);
   if (thread_id() == 0) {
-    stream->init(p);
+    mega_stream().init(p);
     state->arrived = p.arrived;
+    state->words = p.words;
     state->report = p.report;
     state->patience_ns = p.patience_ns;
     state->most_polls = uint32_t(p.patience_ns / kLeastPollNs);
+    state->n_arrived = 0;
     state->has_stopped = 0;
   }
   whole_block_barrier();
-  if (thread_id() >= kMegaThreads) return stream->bring(p.n_tokens);
+  if (thread_id() >= kMegaThreads) return mega_stream().bring(p.n_tokens);
 
   int half = 0;  // where the task in hand is
-  fetch_task(p, steps, 0, half, shared);
+  fetch_task(p, 0, half);
   copy_wait<0>();
   block_barrier();
 
-  int i = 0, of_tokens = 0, n_arrived = 0;  // of the block's steps; phases of the tokens before, and with an arrival
+  int i = 0;  // of the block's steps; little is kept across tasks, which need the registers
   for (int token = 0; token < p.n_tokens;) {
-    const int next = i + 1 == p.n_steps ? 0 : i + 1;
-    const TaskStep now = load<TaskStep>(steps + i);
-    if (is_watcher()) {
-      state->goal = p.first + uint32_t(of_tokens + phase_of(now)) * uint32_t(n_blocks());
-      state->phase = uint32_t(phase_of(now));
-      state->times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
-      if (state->times != nullptr) state->times->began = time_ns();
-    }
-    fetch_task(p, steps, next, half ^ 1, shared);
+    const TaskStep now = load<TaskStep>(steps_of(p) + i);
+    begin_step(p, now, token, i);
+    fetch_task(p, following(p, i), half ^ 1);
     // One more than the blocks' arrivals before the phase, so that none is 0.
-    const uint32_t number = p.first + uint32_t(of_tokens) * uint32_t(n_blocks()) + 1;
-    run_task<Products>(*reinterpret_cast<const Task*>(shared + half * 512), now, shared,
-                       PhaseWait{.state = state,
-                                 .stream = stream,
-                                 .words = p.words,
-                                 .number = number,
+    const uint32_t number = arrivals_before(p, token) + 1;
+    const unsigned char* task = dynamic_shared<unsigned char>() + half * 512;
+    run_task<Products>(*reinterpret_cast<const Task*>(task), now,
+                       PhaseWait{.number = number,
                                  .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
                                  .is_barrier = waits(now)});
     copy_wait<0>();
     block_barrier();
     if (state->has_stopped != 0) {
       report_stuck(*state);
-      return stream->stop();
+      return mega_stream().stop();
     }
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
-    // Not by who watches: a release takes its time, and what precedes the next wait may be done meanwhile.
-    const TaskStep then = load<TaskStep>(steps + next);
-    if (waits(then) && (next == 0 || phase_of(then) != phase_of(now))) {
-      const int n_phases = of_tokens + phase_of(now) + 1;
-      if (thread_id() == 0) add_release(p.arrived, uint32_t(n_phases - n_arrived));
-      n_arrived = n_phases;
-    }
+    if (thread_id() == 0) arrive(p, token, i);
     half ^= 1;
-    i = next;
-    if (next != 0) continue;
+    i = following(p, i);
+    if (i != 0) continue;
     ++token;
-    of_tokens += p.n_phases;
-    if (token < p.n_tokens && !goes_on(p, state, stream, of_tokens)) return stream->stop();
+    if (token < p.n_tokens && !goes_on(p, token)) return mega_stream().stop();
   }
 }
 

@@ -19,8 +19,7 @@ inline constexpr int kLongStep = 32;
 // In shared memory.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
-  const StreamStep* steps;                               // [n_steps], in shared memory
-  int n_steps;
+  int steps_at, n_steps;                                 // in dynamic shared memory
   int ring_at, ring_bytes;  // in dynamic shared memory
   int step;                 // of the next product
   uint32_t chunk;           // its first one's number
@@ -29,8 +28,7 @@ struct WeightStream {
 
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init(const Mega& p) {
-    unsigned char* shared = dynamic_shared<unsigned char>();
-    steps = reinterpret_cast<const StreamStep*>(shared + p.memory.streams_at);
+    steps_at = p.memory.streams_at;
     n_steps = p.stream_counts[block_id()];
     ring_at = p.memory.ring_at;
     ring_bytes = p.memory.ring_bytes;
@@ -45,6 +43,10 @@ struct WeightStream {
     is_over = 0;
   }
 
+  LB_DEVICE const StreamStep* steps() const {
+    const unsigned char* shared = dynamic_shared<unsigned char>();
+    return reinterpret_cast<const StreamStep*>(shared + steps_at);
+  }
   LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
@@ -53,7 +55,7 @@ struct WeightStream {
   // the rate of the copies: what belongs to a product is in registers, and all lanes wait.
   LB_DEVICE void bring(int n_tokens) {
     const int units = ring_bytes / 16, count = n_steps, plane = min(lane(), quant::kMaxPlanes - 1);
-    const StreamStep* all = steps;
+    const StreamStep* all = steps();
     unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
     int to = 0, n_free = units;  // in units of 16 bytes
     uint32_t n_begun = 0, n_freed = 0;
@@ -117,5 +119,11 @@ struct WeightStream {
     for (int i = max(n - int(kMostUnderWay), 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
+
+static_assert(sizeof(WeightStream) <= kMegaPoolAt - kMegaStreamAt);
+LB_DEVICE WeightStream& mega_stream() {
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  return *reinterpret_cast<WeightStream*>(shared + kMegaStreamAt);
+}
 
 }  // namespace lb::gpu

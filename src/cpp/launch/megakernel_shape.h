@@ -205,11 +205,11 @@ struct Mega {
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
-// Dynamic shared memory: two tasks, what a task needs (of a product its sums, squares of each warp, x as it is or
+// Dynamic shared memory: two tasks, how the block and its stream stand, what a task needs (of a product its sums, squares of each warp, x as it is or
 // rounded), the block's steps, its stream steps, the ring of weights.
-inline constexpr int kMegaStaticBytes = 1024;  // of shared memory, at most
+inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
-inline constexpr int kMegaPoolAt = 1024;
+inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaPoolAt = 1792;
 inline constexpr int kPassRows = 256;  // of a product, whose sums wait in shared memory at a time
 inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4, kProductSquaresBytes = 64;
 LB_FN constexpr size_t product_pool_bytes(int n_in) {
