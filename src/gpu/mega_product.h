@@ -73,7 +73,7 @@ LB_DEVICE float factor_of(const ProductTask& p, const float* squares) {
     const f32x4 v = load<f32x4>(squares + i);
     sum += v[0] + v[1] + (v[2] + v[3]);
   }
-  return rsqrt_fast(sum / float(p.op.n_in) + p.eps);
+  return rsqrt_fast(sum * p.mean_of + p.eps);
 }
 
 // A head is a warp's. The gates were made with what o is made of, so they are there first.
@@ -100,7 +100,7 @@ LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& w, const X& to, co
     for (int k = 0; k < kHeadsAtOnce; ++k) sums[k] = warp_sum(add_squares(0, v[k]));
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const float scale = rsqrt_fast(sums[k] / float(dim) + p.eps);
+      const float scale = rsqrt_fast(sums[k] * p.mean_of + p.eps);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) v[k][j] *= scale * gates[k][j];
       to.put(at[k], v[k], at[k] >= 0);
@@ -246,6 +246,12 @@ LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, 
     LinearVec vec = {};
     vec.x = staged.rounded;
     x.read(vec, 0, piece);
+    if constexpr (Format::kValues == 32) {  // of types with offsets, whose pieces are whole runs
+      int sum = 0;
+      LB_UNROLL
+      for (int i = 0; i < Format::kValues / 4; ++i) sum = dot4(x.high[i], 0x01010101, sum);
+      x.sum = x.scale * float(sum);
+    }
   } else {
     LB_UNROLL
     for (int i = 0; i < Format::kValues; i += 4) {
@@ -279,7 +285,7 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const bool is_long = n_pieces > row_threads;
-  const int batch_rows = p.batch_rows * n_teams, chunk_bytes = p.plane_at[quant::kMaxPlanes];
+  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks, chunk_bytes = p.plane_at[quant::kMaxPlanes];
   int n_step = stream.step;
   uint32_t chunk = stream.chunk;
   Rows rows(p, stream, stream.steps()[n_step], team, min(column, n_pieces - 1));
@@ -291,9 +297,10 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
-    float y[1] = {};
-    if (own < pass_end && p.add_words.at >= 0)
-      read_words<1>(wait, {mega_state().words + p.add_words.at + begin + own}, {wait.number_of(p.add_words)}, y);
+    // What is added was there two phases ago, as a rule: looked at when it is needed.
+    const Word* add_at = mega_state().words + p.add_words.at + begin + own;
+    Word added = 0;
+    if (own < pass_end && p.add_words.at >= 0) added = load_relaxed(add_at);
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       if (chunks_left == 0) {  // of the last step
@@ -303,7 +310,7 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
       }
       LB_UNROLL_BY(1)
       for (int first = pass; first < pass_end; first += batch_rows) {
-        const int n_chunks = min(p.batch_chunks, chunks_left);
+        const int n_chunks = min(batch_chunks, chunks_left);
         const int rows_left = n_rows - first - team;
         LB_UNROLL_BY(1)
         for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
@@ -340,12 +347,12 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
         chunks_left -= n_chunks;
         const int bytes = n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
         at += bytes;
-        if (at >= stream.ring_bytes) at -= stream.ring_bytes;
+        if (at >= rows.ring_bytes) at -= rows.ring_bytes;
         rows.advance(bytes);
         const float sum = sum_each(total);
-        const int row = lane() / (32 / Rows::kRows), to = matrix * row_warps + column / 32;
-        if (lane() % (32 / Rows::kRows) == 0 && row < p.batch_rows && is_member)
-          sums[to * pass_rows + first - pass + row * n_teams + team] = sum;
+        const int row = lane() / (32 / Rows::kRows) * n_teams + team, to = matrix * row_warps + column / 32;
+        if (lane() % (32 / Rows::kRows) == 0 && row < batch_rows && is_member)
+          sums[to * pass_rows + first - pass + row] = sum;
       }
     }
     block_barrier();
@@ -357,10 +364,17 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
         for (int warp = 0; warp < row_warps && matrix < n_matrices; ++warp)
           products[matrix] += sums[(matrix * row_warps + warp) * pass_rows + thread_id()];
       }
+      float y[1] = {};
       if (n_matrices > 1) {
         y[0] = silu(factor * products[0]) * (factor * products[1]);
       } else {
-        if (p.op.add != nullptr && p.add_words.at < 0) y[0] = p.op.add[begin + own];
+        if (p.add_words.at >= 0) {
+          y[0] = value_of_word(added);
+          if (uint32_t(added >> 32) != wait.number_of(p.add_words))
+            read_words<1>(wait, {add_at}, {wait.number_of(p.add_words)}, y);
+        } else if (p.op.add != nullptr) {
+          y[0] = p.op.add[begin + own];
+        }
         y[0] += factor * products[0];
       }
       if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);

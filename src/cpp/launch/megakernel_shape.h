@@ -74,7 +74,7 @@ struct ProductTask {
   const void* up;     // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
   XFrom from;
   int heads, head_dim;  // of kGatedRms
-  float eps;
+  float eps, mean_of;   // 1 / the values that a norm is of
   int row_threads;      // that share a weight row: a multiple of 32
   int n_teams;          // of so many threads in a block
   uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20

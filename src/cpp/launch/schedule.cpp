@@ -232,7 +232,7 @@ void Schedule::run(const LinearGroup& group) {
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
   products(readers,
-           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps},
+           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps, .mean_of = 1.0f / float(op.dim)},
            {{op.x, size_t(op.dim) * 4}});
 }
 
@@ -247,7 +247,8 @@ void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
             .from = XFrom::kGatedRms,
             .heads = op.heads,
             .head_dim = op.dim,
-            .eps = op.eps},
+            .eps = op.eps,
+            .mean_of = 1.0f / float(op.dim)},
            {{op.o, bytes}, {op.z, bytes}});
 }
 
