@@ -124,6 +124,48 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
   }
 }
 
+// Codes and scales follow each other as in RoundedRows.
+LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
+  constexpr int kAtOnce = 2;
+  const int n = p.op.n_in / 4 + p.op.n_in / kRoundRun, step = 2 * n_threads();
+  const uint32_t number = wait.number_of(p.a_words);
+  const Word* from = mega_state().words + p.a_words.at;
+  LB_UNROLL_BY(1)
+  for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
+    uint32_t polls = mega_state().most_polls, differs;
+    Word words[kAtOnce][2];
+    LB_UNROLL_BY(1)
+    do {
+      differs = 0;
+      LB_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        words[k][0] = words[k][1] = Word(number) << 32;
+        if (first + k * step < n) load_relaxed(from + first + k * step, words[k][0], words[k][1]);
+      }
+      LB_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
+    } while (differs != 0 && --polls != 0);
+    if (differs != 0) wait.give_up();
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k * step < n)
+        store(to.high + 4 * (first + k * step), u32x2{uint32_t(words[k][0]), uint32_t(words[k][1])});
+  }
+}
+
+// A run of y, by a warp.
+LB_DEVICE void write_codes(const ProductTask& p, int row, float y, const PhaseWait& wait) {
+  int largest = magnitude(y);
+  LB_UNROLL
+  for (int mask = 1; mask < 32; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+  const RunScale run(largest);
+  uint32_t codes = run.code(y) << 8 * (lane() % 4);
+  codes |= shuffle_xor(codes, 1);
+  codes |= shuffle_xor(codes, 2);
+  if (lane() % 4 == 0) wait.write(p.y_words + row / 4, quant::float_of(codes));
+  if (lane() == 0) wait.write(p.y_words + p.op.n_out / 4 + row / kRoundRun, run.scale());
+}
+
 // x of a product, or what stands for it, to shared memory.
 template <bool kIsRounded>
 LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
@@ -131,6 +173,7 @@ LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, fl
   switch (p.from) {
     case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;
     case XFrom::kGatedRms: stage_gated(p, first_w, to, wait); break;
+    case XFrom::kCodes: stage_codes(p, to.rounded, wait); break;
     default: stage_values<kIsRounded ? 2 : 4>(p, to, wait);
   }
 }
@@ -282,7 +325,8 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
   const int column = thread_id() - team * row_threads, row_warps = row_threads / 32;
   const bool is_member = team < n_teams;  // the others are left over
-  const int begin = part * p.rows_each + min(part, p.more), n_rows = p.rows_each + (part < p.more ? 1 : 0);
+  const int begin = part * p.rows_each + min(part, p.more) * p.row_unit;
+  const int n_rows = p.rows_each + (part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const bool is_long = n_pieces > row_threads;
   const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks, chunk_bytes = p.plane_at[quant::kMaxPlanes];
@@ -377,7 +421,11 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
         }
         y[0] += factor * products[0];
       }
-      if (p.y_words >= 0) wait.write(p.y_words + begin + own, y[0]);
+      if (p.writes_codes != 0) {
+        write_codes(p, begin + own, y[0], wait);
+      } else if (p.y_words >= 0) {
+        wait.write(p.y_words + begin + own, y[0]);
+      }
       if (p.writes_y != 0) p.op.y[begin + own] = y[0];
     }
     if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them

@@ -61,24 +61,36 @@ LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is
   }
 }
 
-// The same to 8 bits in a quarter of the instructions, for who is waited for: with a reciprocal that is a few units of
-// its last place off, so that a value halfway between two codes may fall to the other side. Sums are left to who reads
-// the codes.
+// Rounding to 8 bits in a quarter of the instructions, for who is waited for: with a reciprocal that is a few units of
+// its last place off, so that a value halfway between two codes may fall to the other side.
+struct RunScale {
+  float top, inverse;
+  // largest: of |x| in a run, as an integer.
+  LB_DEVICE explicit RunScale(int largest)
+      : top(quant::float_of(largest < 0x7f800000 ? uint32_t(largest) : 0x7fc00000u)), inverse(0) {
+    const float root = rsqrt_fast(top);
+    if (top > 0x1p-100f) inverse = 127.0f * root * root;
+  }
+  LB_DEVICE float scale() const { return top * (1 / 127.0f); }
+  // At 1.5 * 2^23 the last bit is 1, to which the sum is rounded.
+  LB_DEVICE uint32_t code(float x) const { return quant::bits_of(fma(x, inverse, 0x1.8p23f)) & 0xff; }
+};
+LB_DEVICE int magnitude(float x) { return int(quant::bits_of(x) & 0x7fffffff); }
+
+// As round_four, without sums of codes, which are left to who reads them.
 LB_DEVICE void round_to_codes(const RoundedRows& y, int at, const f32x4& x, bool is_inside) {
   int largest = 0;
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) largest = max(largest, int(quant::bits_of(x[j]) & 0x7fffffff));
+  for (int j = 0; j < 4; ++j) largest = max(largest, magnitude(x[j]));
   LB_UNROLL
   for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const float top = quant::float_of(largest < 0x7f800000 ? uint32_t(largest) : 0x7fc00000u);
-  const float root = rsqrt_fast(top), inverse = top > 0x1p-100f ? 127.0f * root * root : 0.0f;
+  const RunScale run(largest);
   uint32_t codes = 0;
   LB_UNROLL
-  for (int j = 0; j < 4; ++j)  // at 1.5 * 2^23 the last bit is 1, to which the sum is rounded
-    codes |= (quant::bits_of(fma(x[j], inverse, 0x1.8p23f)) & 0xff) << 8 * j;
+  for (int j = 0; j < 4; ++j) codes |= run.code(x[j]) << 8 * j;
   if (!is_inside) return;
   store(y.high + at, codes);
-  if (at % kRoundRun == 0) y.scale[at / kRoundRun] = top * (1 / 127.0f);
+  if (at % kRoundRun == 0) y.scale[at / kRoundRun] = run.scale();
 }
 
 }  // namespace lb::gpu

@@ -53,6 +53,7 @@ enum class XFrom : int32_t {
   kPlain,     // a
   kRms,       // RmsNorm of a
   kGatedRms,  // GatedRmsNorm of a by heads of n_in / heads, gated by b
+  kCodes,     // a, rounded by who made it: a word for four codes each, then one for each run's scale
 };
 
 // A value on its way from one phase to another, with a number that tells the phase and the token: whoever reads it
@@ -71,6 +72,7 @@ struct ProductTask {
   WordsFrom a_words, b_words, add_words;
   int32_t y_words;    // at, or -1
   uint32_t writes_y;  // 0: to words alone
+  uint32_t writes_codes;  // to words, as XFrom::kCodes reads them
   const void* up;     // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
   XFrom from;
   int heads, head_dim;  // of kGatedRms
@@ -86,7 +88,8 @@ struct ProductTask {
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
   int row_at[kMostRowPlanes];           // of row i of a team in plane k of a batch: [k * most_batch_rows + i]
-  int rows_each, more;  // part i has rows_each rows, and one more while i < more
+  int rows_each, more;  // part i has rows_each rows, and row_unit more while i < more
+  int row_unit;
 };
 
 // A block's share of a product's weights, brought to shared memory in chunks of some rows for each team: what a chunk

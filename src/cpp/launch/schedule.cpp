@@ -45,6 +45,8 @@ int row_threads(const Linear& op) {
 // Of the weights on their way to shared memory: a chunk's, unless a row of each team has more, and a batch's.
 constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
 
+constexpr double kFewBytes = 10e6;  // of a phase that is latency, however its rows are dealt
+
 bool may_skew(int row_bytes) { return row_bytes % 16 != 0; }
 
 size_t chunk_bytes(DType type, int n_in, int rows) {
@@ -91,6 +93,15 @@ void plan_batches(ProductTask& p) {
       p.row_at[k * most + i] =
           chunk * p.plane_at[quant::kMaxPlanes] + p.plane_at[k] + in_chunk * p.n_teams * p.row_bytes[k];
     }
+}
+
+// Whether blocks make whole runs of what quantised products read, and round them once for all: not where that leaves
+// too many idle, and the weights take longer than the rounding by each reader.
+bool deals_in_runs(const ProductTask& p, int n_blocks) {
+  const int units = p.op.n_out / kRoundRun, parts = std::min(units, n_blocks), most = parts_of(units, parts);
+  const double bytes = double(row_bytes(p.op.type, size_t(p.op.n_in))) * p.op.n_out * 2;
+  return p.op.n_out % (2 * kRoundRun) == 0 && p.pass_rows % kRoundRun == 0 &&
+         (most * n_blocks <= units + units / 16 || bytes < kFewBytes);
 }
 
 // Rows [begin, begin + rows) of w.
@@ -157,7 +168,7 @@ int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots
 
 std::string describe(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
-  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm"};
+  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of codes"};
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)],
              task.product.up ? ", gated" : "", op.add ? " + y" : "");
@@ -270,7 +281,20 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
   both.writes = {{op.up, size_t(op.dim) * 4}};
   both.bytes *= 2;
   nodes_.pop_back();
-  products(readers, {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
+  const bool is_rounded = std::ranges::none_of(std::span(readers.products, readers.n),
+                                               [](const Linear& reader) { return is_plain(reader.type); });
+  const bool is_in_codes = is_rounded && deals_in_runs(both.task.product, target_.n_sms);
+  if (is_in_codes) {
+    both.task.product.writes_codes = 1;
+    both.task.product.row_unit = kRoundRun;
+    both.most_parts = op.dim / kRoundRun;
+  }
+  products(readers,
+           {.a = op.up,
+            .b = nullptr,
+            .w = nullptr,
+            .up = nullptr,
+            .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
 }
 
@@ -285,6 +309,7 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
     ProductTask product = from;
     product.op = op;
+    product.row_unit = 1;
     product.row_threads = row_threads(op);
     product.n_teams = team_count(op, product.row_threads);
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
@@ -596,8 +621,8 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     if (task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = task.product;
     auto& list = lists[i / plan.n_steps];
-    const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more);
-    const int rows = p.rows_each + (step.part < p.more ? 1 : 0), pass = p.up != nullptr ? p.pass_rows : rows;
+    const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more) * p.row_unit;
+    const int rows = p.rows_each + (step.part < p.more ? p.row_unit : 0), pass = p.up != nullptr ? p.pass_rows : rows;
     for (int first = 0; first < rows; first += pass)
       for (const void* w : {static_cast<const void*>(p.op.w), p.up})
         if (w != nullptr) list.push_back(stream_step(p, w, begin + first, std::min(pass, rows - first)));
@@ -682,8 +707,9 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
     }
     if (plan.tasks[step.task].kind != TaskKind::kProduct) continue;
     ProductTask& product = plan.tasks[step.task].product;
-    product.rows_each = product.op.n_out / step.n_parts;
-    product.more = product.op.n_out % step.n_parts;
+    const int units = product.op.n_out / product.row_unit;
+    product.rows_each = units / step.n_parts * product.row_unit;
+    product.more = units % step.n_parts;
   }
   plan_streams(plan, n_blocks);
   plan.launch = checked({.kernel = kernel(),
