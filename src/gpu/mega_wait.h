@@ -21,7 +21,8 @@ struct MegaState {
   uint32_t goal;  // of *arrived, at which the phase may begin
   uint32_t phase;
   int n_arrived;  // phases of the launch, as of the last arrival; of the thread that arrives
-  uint32_t has_stopped;
+  uint32_t gave_up;         // somebody in this step
+  uint32_t has_stopped[2];  // by turns, as of the ends of steps: all threads read the same
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
 };
 
@@ -33,11 +34,6 @@ LB_DEVICE MegaState& mega_state() {
 
 // The thread of a block that watches the others.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
-
-// By a block that gave up waiting.
-LB_DEVICE void report_stuck(const MegaState& s) {
-  if (is_watcher()) store_release_system(&s.report->stuck, s.phase + 1);
-}
 
 struct PhaseWait {
   uint32_t number;   // of the words of this token's phase 0
@@ -70,7 +66,7 @@ struct PhaseWait {
   }
 
   // The block stops behind this step, which works with what is there.
-  LB_DEVICE void give_up() const { mega_state().has_stopped = 1; }
+  LB_DEVICE void give_up() const { mega_state().gave_up = 1; }
   LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
     return number + uint32_t(from.phase) * uint32_t(n_blocks());
   }

@@ -88,7 +88,10 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
-    case TaskKind::kNothing: wait(); break;
+    case TaskKind::kNothing:
+      wait();
+      if (!wait.is_barrier) wait.has_passed();
+      break;
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
     case TaskKind::kProduct: Products::run(task.product, part, pool, wait); break;
@@ -156,8 +159,19 @@ LB_DEVICE void arrive(const Mega& p, int token, int i) {
   mega_state().n_arrived = n_phases;
 }
 
+// A barrier of the block, behind which all know whether it stops.
+LB_DEVICE bool has_stopped(int half) {
+  MegaState& state = mega_state();
+  if (is_watcher()) {
+    state.has_stopped[half] = state.gave_up;
+    if (state.gave_up != 0) store_release_system(&state.report->stuck, state.phase + 1);
+  }
+  block_barrier();
+  return state.has_stopped[half] != 0;
+}
+
 // By all warps but the helping one, when a token's last phase is over or the block has stopped waiting for that.
-LB_DEVICE bool goes_on(const Mega& p, int token) {
+LB_DEVICE bool goes_on(const Mega& p, int token, int half) {
   MegaState& state = mega_state();
   if (is_watcher()) {
     state.goal = arrivals_before(p, token);
@@ -165,8 +179,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token) {
     state.times = nullptr;
   }
   PhaseWait{.number = 0, .made_by = 0, .is_barrier = true}();
-  if (state.has_stopped != 0) report_stuck(state);
-  return state.has_stopped == 0 && *p.goes_on != 0;
+  return !has_stopped(half) && *p.goes_on != 0;
 }
 
 template <class Products>
@@ -184,7 +197,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->patience_ns = p.patience_ns;
     state->most_polls = uint32_t(p.patience_ns / kLeastPollNs);
     state->n_arrived = 0;
-    state->has_stopped = 0;
+    state->gave_up = 0;
   }
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return mega_stream().bring(p.n_tokens);
@@ -207,18 +220,14 @@ LB_DEVICE void megakernel(const Mega& p) {
                                  .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
                                  .is_barrier = waits(now)});
     copy_wait<0>();
-    block_barrier();
-    if (state->has_stopped != 0) {
-      report_stuck(*state);
-      return mega_stream().stop();
-    }
+    if (has_stopped(half)) return mega_stream().stop();
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
     if (thread_id() == 0) arrive(p, token, i);
     half ^= 1;
     i = following(p, i);
     if (i != 0) continue;
     ++token;
-    if (token < p.n_tokens && !goes_on(p, token)) return mega_stream().stop();
+    if (token < p.n_tokens && !goes_on(p, token, half)) return mega_stream().stop();
   }
 }
 
