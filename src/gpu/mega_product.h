@@ -92,8 +92,7 @@ LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& w, const X& to, co
     }
     read_fours(wait, p.b_words, p.b, at, gates);
     LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k)
-      LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k) LB_UNROLL
     for (int j = 0; j < 4; ++j) gates[k][j] = silu(gates[k][j]) * w[j];
     read_fours(wait, p.a_words, p.a, at, v);
     LB_UNROLL
@@ -249,8 +248,7 @@ struct RingRows {
   LB_DEVICE void begin_plane(const ProductTask& p, const StreamStep& step, int batch_at, int team) {
     const int own = batch_at + (int(step.skew[kPlane]) & 15) + team * p.row_bytes[kPlane] + place<kPlane, Entry>(first);
     LB_UNROLL
-    for (int i = 0; i < kHeld; ++i)
-      at[i][kPlane] = in_ring(kHeld > 1 ? own + p.row_at[kPlane * kRows + i] : own);
+    for (int i = 0; i < kHeld; ++i) at[i][kPlane] = in_ring(kHeld > 1 ? own + p.row_at[kPlane * kRows + i] : own);
   }
   template <int kPlane>
   LB_DEVICE void begin(const u32x4&, const ProductTask& p, const StreamStep& step, int batch_at, int team) {
@@ -329,7 +327,8 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   const int n_rows = p.rows_each + (part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const bool is_long = n_pieces > row_threads;
-  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks, chunk_bytes = p.plane_at[quant::kMaxPlanes];
+  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks,
+            chunk_bytes = p.plane_at[quant::kMaxPlanes];
   int n_step = stream.step;
   uint32_t chunk = stream.chunk;
   Rows rows(p, stream, stream.steps()[n_step], team, min(column, n_pieces - 1));

@@ -18,11 +18,11 @@ struct MegaState {
   MegaReport* report;
   long patience_ns;
   uint32_t most_polls;  // of a word, by a thread
-  uint32_t goal;  // of *arrived, at which the phase may begin
+  uint32_t goal;        // of *arrived, at which the phase may begin
   uint32_t phase;
-  int n_arrived;  // phases of the launch, as of the last arrival; of the thread that arrives
-  uint32_t gave_up;         // somebody in this step
-  uint32_t has_stopped[2];  // by turns, as of the ends of steps: all threads read the same
+  int n_arrived;              // phases of the launch, as of the last arrival; of the thread that arrives
+  uint32_t gave_up;           // somebody in this step
+  uint32_t has_stopped[2];    // by turns, as of the ends of steps: all threads read the same
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
 };
 
@@ -124,8 +124,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
       load_relaxed(from + at[k] + 2, words[k][2], words[k][3]);
     }
     LB_UNROLL
-    for (int k = begin; k < end; ++k)
-      LB_UNROLL
+    for (int k = begin; k < end; ++k) LB_UNROLL
     for (int j = 0; j < 4; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
   };
   LB_UNROLL_BY(1)
@@ -139,8 +138,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     }
   }
   LB_UNROLL
-  for (int k = 0; k < kN; ++k)
-    LB_UNROLL
+  for (int k = 0; k < kN; ++k) LB_UNROLL
   for (int j = 0; j < 4; ++j) values[k][j] = value_of_word(words[k][j]);
 }
 

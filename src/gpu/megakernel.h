@@ -126,7 +126,8 @@ LB_DEVICE void fetch_task(const Mega& p, int i, int half) {
   const int offset = 4 * thread_id();
   const uint16_t task = load<TaskStep>(steps_of(p) + i).task;
   if (offset < int(sizeof(Task)))
-    copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset, reinterpret_cast<const char*>(p.tasks + task) + offset);
+    copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
+                  reinterpret_cast<const char*>(p.tasks + task) + offset);
   copy_commit();
 }
 

@@ -20,11 +20,11 @@ inline constexpr int kLongStep = 32;
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
   int steps_at, n_steps;                                 // in dynamic shared memory
-  int ring_at, ring_bytes;  // in dynamic shared memory
-  int step;                 // of the next product
-  uint32_t chunk;           // its first one's number
-  int at;                   // in the ring
-  uint32_t is_over;         // the block gives up
+  int ring_at, ring_bytes;                               // in dynamic shared memory
+  int step;                                              // of the next product
+  uint32_t chunk;                                        // its first one's number
+  int at;                                                // in the ring
+  uint32_t is_over;                                      // the block gives up
 
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init(const Mega& p) {

@@ -70,10 +70,10 @@ struct ProductTask {
   const float *a, *b;
   const float* w;  // of the norm
   WordsFrom a_words, b_words, add_words;
-  int32_t y_words;    // at, or -1
-  uint32_t writes_y;  // 0: to words alone
+  int32_t y_words;        // at, or -1
+  uint32_t writes_y;      // 0: to words alone
   uint32_t writes_codes;  // to words, as XFrom::kCodes reads them
-  const void* up;     // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
+  const void* up;         // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
   XFrom from;
   int heads, head_dim;  // of kGatedRms
   float eps, mean_of;   // 1 / the values that a norm is of
@@ -83,12 +83,12 @@ struct ProductTask {
   int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
   int batch_rows;       // that a team has at once: whole chunks, batch_chunks of them
   int batch_chunks;
-  int pass_rows;                    // whose sums wait in shared memory at a time: whole batches
-  int n_pieces;                     // of a row
+  int pass_rows;  // whose sums wait in shared memory at a time: whole batches
+  int n_pieces;   // of a row
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
   int row_at[kMostRowPlanes];           // of row i of a team in plane k of a batch: [k * most_batch_rows + i]
-  int rows_each, more;  // part i has rows_each rows, and row_unit more while i < more
+  int rows_each, more;                  // part i has rows_each rows, and row_unit more while i < more
   int row_unit;
 };
 
@@ -208,8 +208,8 @@ struct Mega {
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
-// Dynamic shared memory: two tasks, how the block and its stream stand, what a task needs (of a product its sums, squares of each warp, x as it is or
-// rounded), the block's steps, its stream steps, the ring of weights.
+// Dynamic shared memory: two tasks, how the block and its stream stand, what a task needs (of a product its sums,
+// squares of each warp, x as it is or rounded), the block's steps, its stream steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaPoolAt = 1792;

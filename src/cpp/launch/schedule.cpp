@@ -84,12 +84,14 @@ void plan_batches(ProductTask& p) {
   p.n_pieces = parts_of(p.op.n_in, piece_values(p.op.type));
   for (int k = 0; k < layout.n_planes; ++k) {
     p.row_bytes[k] = int(layout.row_bytes[k]);
-    p.plane_at[k + 1] = p.plane_at[k] + up_to(rows * p.n_teams * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
+    p.plane_at[k + 1] =
+        p.plane_at[k] + up_to(rows * p.n_teams * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
   }
   for (int k = layout.n_planes; k < quant::kMaxPlanes; ++k) p.plane_at[k + 1] = p.plane_at[k];
   for (int k = 0; k < layout.n_planes; ++k)
     for (int i = 0; i < most; ++i) {
-      const int row = std::min(i, p.batch_rows - 1), chunk = row >> p.chunk_shift, in_chunk = row - (chunk << p.chunk_shift);
+      const int row = std::min(i, p.batch_rows - 1), chunk = row >> p.chunk_shift,
+                in_chunk = row - (chunk << p.chunk_shift);
       p.row_at[k * most + i] =
           chunk * p.plane_at[quant::kMaxPlanes] + p.plane_at[k] + in_chunk * p.n_teams * p.row_bytes[k];
     }
@@ -243,7 +245,13 @@ void Schedule::run(const LinearGroup& group) {
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
   products(readers,
-           {.a = op.x, .b = nullptr, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps, .mean_of = 1.0f / float(op.dim)},
+           {.a = op.x,
+            .b = nullptr,
+            .w = op.w,
+            .up = nullptr,
+            .from = XFrom::kRms,
+            .eps = op.eps,
+            .mean_of = 1.0f / float(op.dim)},
            {{op.x, size_t(op.dim) * 4}});
 }
 
@@ -290,11 +298,7 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
     both.most_parts = op.dim / kRoundRun;
   }
   products(readers,
-           {.a = op.up,
-            .b = nullptr,
-            .w = nullptr,
-            .up = nullptr,
-            .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
+           {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
 }
 
