@@ -196,7 +196,6 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->words = p.words;
     state->report = p.report;
     state->patience_ns = p.patience_ns;
-    state->most_polls = uint32_t(p.patience_ns / kLeastPollNs);
     state->n_arrived = 0;
     state->gave_up = 0;
   }
