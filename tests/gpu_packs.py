@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,13 @@ def skip_without(kernel: str, folder: Path) -> None:
     """Ends a test of what the target leaves out."""
     if kernel not in {entry["name"] for entry in manifest_of(folder)["kernels"]}:
         pytest.skip(f"the pack of {folder.name} leaves {kernel} out")
+
+
+def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
+    """The same of a pack without kernels of such names, a regular expression."""
+    manifest = manifest_of(folder)
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not re.fullmatch(kernels, kernel["name"])]
+    return manifest
 
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:

@@ -253,15 +253,18 @@ def _rounded(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _megakernels(rng: np.random.Generator) -> Iterator[Case]:
-    """A norm and a product as one phase, by each of the kernels."""
+    """A norm and a product as one phase, by each of the kernels. The simulator has those whose weights come by bulk
+    copies, and those whose weights come directly."""
+    streamed = ("megakernel_plain_kernel", "megakernel_32_kernel", "megakernel_256_kernel")
     for dtype in ("BF16", "Q5_0", "Q4_K"):
-        for n_out, n_in in ((131, 256), (517, 2048)):
+        for n_out, n_in, without in ((131, 256, ()), (517, 2048, ()), (131, 256, streamed), (517, 2048, streamed)):
             x, norm, w = _normal(rng, n_in), _normal(rng, n_in), _weights(rng, dtype, n_out * n_in)
             normed = ops.rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
             expected = partial(ops.linear, w, dtype, n_out, n_in, normed, None, activations="int8")
             limit = "row" if dtype == "BF16" else "int8"
             unit = partial(_terms, w, dtype, normed)
-            yield Case("megakernel", limit, expected, (x, norm, 0.03, w, dtype, n_out), {}, _as_row, unit)
+            given = (x, norm, 0.03, w, dtype, n_out)
+            yield Case("megakernel", limit, expected, given, {}, _as_row, unit, without)
 
 
 def _as_row(y: Array) -> Array:

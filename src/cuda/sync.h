@@ -40,6 +40,19 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+// Eight bytes that others may be writing, read or written at once and in no order with anything else; two aligned
+// to 16.
+LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(p) : "memory");
+}
+LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 // What the host has written, soon after; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
   uint32_t v;

@@ -35,18 +35,4 @@ LB_DEVICE void copy_bulk_once(void* shared, const void* global, int bytes, Count
       : "memory");
 }
 
-// Eight bytes that others may be writing, read or written at once and in no order with anything else; two aligned
-// to 16.
-LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
-  uint64_t v;
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second) {
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(p) : "memory");
-}
-LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-
 }  // namespace lb::gpu

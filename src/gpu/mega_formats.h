@@ -1,14 +1,14 @@
 // Which weight types a megakernel takes: lists of cases, each a switch over some types.
 #pragma once
 
-#include "mega_product.h"
+#include "mega_stage.h"
 #include "vec_half_runs.h"
 #include "vec_plain.h"
 #include "vec_runs.h"
 
 namespace lb::gpu {
 
-// Each runs the product and says whether the type is one of its own.
+// Each runs the product, of the header that knows how its weights come, and says whether the type is one of its own.
 struct PlainCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "launch/megakernel_shape.h"
-#include "transfer.h"
 
 namespace lb::gpu {
 

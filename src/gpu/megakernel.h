@@ -10,7 +10,7 @@
 #include "attention_runs.h"
 #include "embed_row.h"
 #include "mega_delta.h"
-#include "mega_product.h"
+#include "mega_stage.h"
 #include "mega_wait.h"
 #include "next_token.h"
 #include "rope_angles.h"
@@ -45,7 +45,7 @@ LB_DEVICE void end_token(const SampleTask& p, bool goes_on) {
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   const bool is_chooser = block_id() == 0 && warp() == 0, goes_on = is_chooser && may_go_on(p);  // the wait hides it
   wait();
-  if (!is_chooser) return;
+  if (!is_chooser || mega_state().gave_up != 0) return;
   const Sample& op = p.sample.op;
   uint64_t best = 0;
   for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
@@ -65,6 +65,7 @@ LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait w
   const SampleOptions& options = *p.sample.op.options;
   if (options.temperature == 0 && options.n_top < 0) return choose_likeliest(p, wait);
   wait();
+  if (mega_state().gave_up != 0) return;
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
@@ -83,7 +84,7 @@ LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wa
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
-template <class Products>
+template <class Products, class Weights>
 LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) {
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
@@ -94,7 +95,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
       break;
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
-    case TaskKind::kProduct: Products::run(task.product, part, pool, wait); break;
+    case TaskKind::kProduct: Products::run(task.product, part, Weights(), pool, wait); break;
     case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
@@ -109,11 +110,10 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
   }
 }
 
-LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared) {
+LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared, int n_copiers) {
   const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
   const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
-  for (int i = thread_id(); i < n; i += n_threads() + kMegaHelpers)
-    store(shared + p.memory.streams_at + 4 * i, from[i]);
+  for (int i = thread_id(); i < n; i += n_copiers) store(shared + p.memory.streams_at + 4 * i, from[i]);
 }
 
 // Addresses of shared memory are made anew where they are needed: tasks need the registers.
@@ -183,15 +183,17 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half) {
   return !has_stopped(half) && *p.goes_on != 0;
 }
 
-template <class Products>
+// Weights: StreamedWeights or DirectWeights, how products get theirs.
+template <class Products, class Weights>
 LB_DEVICE void megakernel(const Mega& p) {
+  constexpr int kCopiers = kMegaThreads + Weights::kHelpers;
   unsigned char* shared = dynamic_shared<unsigned char>();
   MegaState* state = &mega_state();
-  for (int i = thread_id(); i < p.n_steps; i += n_threads() + kMegaHelpers)
+  for (int i = thread_id(); i < p.n_steps; i += kCopiers)
     store(steps_of(p) + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
-  copy_streams(p, shared);
+  copy_streams(p, shared, kCopiers);
   if (thread_id() == 0) {
-    mega_stream().init(p);
+    Weights::init(p);
     state->arrived = p.arrived;
     state->words = p.words;
     state->report = p.report;
@@ -200,7 +202,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->gave_up = 0;
   }
   whole_block_barrier();
-  if (thread_id() >= kMegaThreads) return mega_stream().bring(p.n_tokens);
+  if (thread_id() >= kMegaThreads) return Weights::bring(p.n_tokens);
 
   int half = 0;  // where the task in hand is
   fetch_task(p, 0, half);
@@ -215,19 +217,19 @@ LB_DEVICE void megakernel(const Mega& p) {
     // One more than the blocks' arrivals before the phase, so that none is 0.
     const uint32_t number = arrivals_before(p, token) + 1;
     const unsigned char* task = dynamic_shared<unsigned char>() + half * 512;
-    run_task<Products>(*reinterpret_cast<const Task*>(task), now,
-                       PhaseWait{.number = number,
-                                 .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
-                                 .is_barrier = waits(now)});
+    run_task<Products, Weights>(*reinterpret_cast<const Task*>(task), now,
+                                PhaseWait{.number = number,
+                                          .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
+                                          .is_barrier = waits(now)});
     copy_wait<0>();
-    if (has_stopped(half)) return mega_stream().stop();
+    if (has_stopped(half)) return Weights::stop();
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
     if (thread_id() == 0) arrive(p, token, i);
     half ^= 1;
     i = following(p, i);
     if (i != 0) continue;
     ++token;
-    if (token < p.n_tokens && !goes_on(p, token, half)) return mega_stream().stop();
+    if (token < p.n_tokens && !goes_on(p, token, half)) return Weights::stop();
   }
 }
 

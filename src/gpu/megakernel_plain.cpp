@@ -3,10 +3,13 @@
 #include "dialect.h"
 
 #include "mega_formats.h"
+#include "mega_product.h"
 #include "megakernel.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads + kMegaHelpers, 1) { megakernel<Formats<PlainCase>>(p); }
+LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads + kMegaHelpers, 1) {
+  megakernel<Formats<PlainCase>, StreamedWeights>(p);
+}
 
 }  // namespace lb::gpu

@@ -126,4 +126,12 @@ LB_DEVICE WeightStream& mega_stream() {
   return *reinterpret_cast<WeightStream*>(shared + kMegaStreamAt);
 }
 
+// How a megakernel's products get their weights: by a warp that helps.
+struct StreamedWeights {
+  static constexpr int kHelpers = kMegaHelpers;
+  LB_DEVICE static void init(const Mega& p) { mega_stream().init(p); }
+  LB_DEVICE static void bring(int n_tokens) { mega_stream().bring(n_tokens); }
+  LB_DEVICE static void stop() { mega_stream().stop(); }
+};
+
 }  // namespace lb::gpu

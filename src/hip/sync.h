@@ -11,6 +11,8 @@ LB_DEVICE void block_barrier() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+// There are no helpers here.
+LB_DEVICE void whole_block_barrier() { block_barrier(); }
 LB_DEVICE void warp_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -47,6 +49,17 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 }
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   __hip_atomic_fetch_add(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+// Eight bytes that others may be writing, read or written at once and in no order with anything else.
+LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
+  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second) {
+  first = load_relaxed(p);
+  second = load_relaxed(p + 1);
+}
+LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
+  __hip_atomic_store(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 // What the host has written, soon after; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {

@@ -64,6 +64,23 @@ inline void add_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "add_release");
   __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
+// Lets the other threads run first, as load_acquire does.
+inline uint64_t load_relaxed(const uint64_t* p, sim::Location where = sim::Location::current()) {
+  sim::check_global(p, sizeof *p, "load_relaxed");
+  const auto* spins_on = reinterpret_cast<const uint32_t*>(p) + 1;
+  sim::machine().spin(spins_on, *spins_on, {"load_relaxed", where});
+  return *p;
+}
+inline void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second,
+                         sim::Location where = sim::Location::current()) {
+  sim::check_global(p, 2 * sizeof *p, "load_relaxed");
+  second = load_relaxed(p + 1, where);
+  first = *p;
+}
+inline void store_relaxed(uint64_t* p, uint64_t v) {
+  sim::check_global(p, sizeof *p, "store_relaxed");
+  *p = v;
+}
 inline uint32_t load_relaxed_system(const uint32_t* p) {
   sim::check_global(p, sizeof *p, "load_relaxed_system");
   return __atomic_load_n(p, __ATOMIC_RELAXED);

@@ -95,8 +95,7 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 
 def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     """Asked for by name it is an error at load; otherwise the graph says why."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not kernel["name"].startswith("megakernel")]
+    manifest = gpu_packs.manifest_without(pack_folder, "megakernel_.*")
     manifest["tuning"]["megakernel_most_mib"] = 64
     pack = gpu_packs.load(pack_folder, manifest)
     with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):

@@ -132,17 +132,20 @@ StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows)
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// The kernels and the weights that each takes, plain ones apart, which all take.
-struct MegaKernel {
-  const char* name;
+// The kernels, of chips that bring weights by bulk copies and of others, and the weights that each pair takes, plain
+// ones apart, which all take.
+struct MegaKernels {
+  const char *streamed, *direct;
   std::vector<DType> types;
 };
-const std::vector<MegaKernel>& mega_kernels() {
-  static const std::vector<MegaKernel> kernels = {
-      {"megakernel_plain_kernel", {}},
+const std::vector<MegaKernels>& mega_kernels() {
+  static const std::vector<MegaKernels> kernels = {
+      {"megakernel_plain_kernel", "megakernel_plain_direct_kernel", {}},
       {"megakernel_32_kernel",
+       "megakernel_32_direct_kernel",
        {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL, DType::kMXFP4}},
       {"megakernel_256_kernel",
+       "megakernel_256_direct_kernel",
        {DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS}},
   };
   return kernels;
@@ -431,17 +434,18 @@ void Schedule::run(const GatedDelta& op) {
 }
 
 // The first that takes all weights: a target may leave out one that is slower there than the graph.
-const char* Schedule::kernel() const {
-  for (const MegaKernel& kernel : mega_kernels()) {
+Schedule::Kernel Schedule::kernel() const {
+  for (const MegaKernels& kernels : mega_kernels()) {
     const auto takes = [&](const Node& node) {
       if (node.task.kind != TaskKind::kProduct) return true;
       const DType type = node.task.product.op.type;
-      return is_plain(type) || std::ranges::find(kernel.types, type) != kernel.types.end();
+      return is_plain(type) || std::ranges::find(kernels.types, type) != kernels.types.end();
     };
     if (!std::ranges::all_of(nodes_, takes)) continue;
-    LB_CHECK(target_.has(kernel.name), kUnsupported, "[megakernel] the pack of ", target_.name, " has no ",
-             kernel.name);
-    return kernel.name;
+    if (target_.has(kernels.streamed)) return {kernels.streamed, true};
+    LB_CHECK(target_.has(kernels.direct), kUnsupported, "[megakernel] the pack of ", target_.name, " has no ",
+             kernels.streamed, " or ", kernels.direct);
+    return {kernels.direct, false};
   }
   fail(ErrorCode::kUnsupported, "[megakernel] no kernel takes these weight types together");
 }
@@ -615,8 +619,17 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   return lists;
 }
 
-// What each block's products read of the weights, and the ring that it passes through, which has what tasks leave of
-// shared memory.
+// What lies in shared memory behind what tasks need; the stream's places are none where there is no stream.
+void Schedule::plan_memory(MegaPlan& plan) const {
+  MegaMemory& memory = plan.memory;
+  memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
+  memory.streams_at = memory.steps_at + up_to(plan.n_steps * int(sizeof(TaskStep)), 16);
+  memory.ring_at = up_to(memory.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
+  require(memory.ring_at + kMegaStaticBytes <= target_.shared_block_bytes,
+          "needs more shared memory for a row than a block has");
+}
+
+// What each block's products read of the weights.
 void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   std::vector<std::vector<StreamStep>> lists(n_blocks);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -634,11 +647,15 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
   plan.n_streams = static_cast<int>(longest);
-  for (auto& list : lists) {
-    plan.stream_counts.push_back(static_cast<int32_t>(list.size()));
-    list.resize(longest);
-    plan.streams.insert(plan.streams.end(), list.begin(), list.end());
+  for (int b = 0; b < n_blocks; ++b) {
+    plan.stream_counts[b] = static_cast<int32_t>(lists[b].size());
+    lists[b].resize(longest);
+    plan.streams.insert(plan.streams.end(), lists[b].begin(), lists[b].end());
   }
+}
+
+// The weights pass through what is left of shared memory.
+void Schedule::plan_ring(MegaPlan& plan) const {
   size_t largest = 0;  // batch
   for (const Node& node : nodes_) {
     if (node.task.kind != TaskKind::kProduct) continue;
@@ -647,9 +664,6 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
         largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams << p.chunk_shift) * size_t(p.batch_rows >> p.chunk_shift));
   }
   MegaMemory& memory = plan.memory;
-  memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
-  memory.streams_at = memory.steps_at + up_to(plan.n_steps * int(sizeof(TaskStep)), 16);
-  memory.ring_at = up_to(memory.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
   memory.ring_bytes = (target_.shared_block_bytes - kMegaStaticBytes - memory.ring_at) / 16 * 16;
   require(memory.ring_bytes >= int(2 * largest), "needs room for two batches of weight rows in shared memory");
 }
@@ -715,10 +729,14 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
     product.rows_each = units / step.n_parts * product.row_unit;
     product.more = units % step.n_parts;
   }
-  plan_streams(plan, n_blocks);
-  plan.launch = checked({.kernel = kernel(),
+  const Kernel chosen = kernel();
+  plan.stream_counts.assign(n_blocks, 0);
+  if (chosen.has_stream) plan_streams(plan, n_blocks);
+  plan_memory(plan);
+  if (chosen.has_stream) plan_ring(plan);
+  plan.launch = checked({.kernel = chosen.name,
                          .grid = {uint32_t(n_blocks), 1, 1},
-                         .block = {kMegaThreads + kMegaHelpers, 1, 1},
+                         .block = {uint32_t(kMegaThreads + (chosen.has_stream ? kMegaHelpers : 0)), 1, 1},
                          .shared_bytes = size_t(plan.memory.ring_at) + plan.memory.ring_bytes,
                          .cooperative = true},
                         target_, "[megakernel]");

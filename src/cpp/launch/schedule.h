@@ -22,7 +22,7 @@ struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
   std::vector<TaskStep> steps;         // [blocks, n_steps]
-  std::vector<StreamStep> streams;     // [blocks, n_streams]
+  std::vector<StreamStep> streams;     // [blocks, n_streams]; none where the kernel has no stream
   std::vector<int32_t> stream_counts;  // [blocks]
   int n_steps, n_phases, n_streams;
   int n_words;
@@ -88,12 +88,18 @@ class Schedule final : public lb::Stream {
   static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
   void add(Node node);
   void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
-  const char* kernel() const;
+  struct Kernel {
+    const char* name;
+    bool has_stream;
+  };
+  Kernel kernel() const;
   size_t pool_bytes() const;
   int writer_of(const void* at, int before) const;
   int plan_words();
   std::vector<bool> barriers() const;
   void plan_streams(MegaPlan& plan, int n_blocks) const;
+  void plan_memory(MegaPlan& plan) const;
+  void plan_ring(MegaPlan& plan) const;
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
 
   const Target& target_;

@@ -4,14 +4,18 @@
 #include "dialect.h"
 
 #include "../../../src/gpu/mega_formats.h"
+#include "../../../src/gpu/mega_product.h"
 #include "../../../src/gpu/megakernel.h"
 
 namespace lb::gpu {
 
 LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads + kMegaHelpers, 1) {
   Mega schedule = p;
-  if (block_id() == 1 && p.first >= 2 * uint32_t(p.n_phases) * uint32_t(n_blocks())) schedule.first -= 1;
-  megakernel<Formats<PlainCase>>(schedule);
+  if (p.first >= 2 * uint32_t(p.n_phases) * uint32_t(n_blocks())) {
+    schedule.first -= block_id() == 1 ? 1 : 0;
+    schedule.patience_ns = 2'000'000;  // the host's would be many looks at words
+  }
+  megakernel<Formats<PlainCase>, StreamedWeights>(schedule);
 }
 
 }  // namespace lb::gpu

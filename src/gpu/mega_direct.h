@@ -1,0 +1,147 @@
+// A product's part, of weights that come by plain loads, for chips without bulk copies. No warp brings them ahead of
+// the phases: a thread asks for its share of the first batch before it waits for x, and for each further piece when it
+// has used the one before. Sums are made and added as those of mega_product.h.
+#pragma once
+
+#include "mega_stage.h"
+#include "warp_sums.h"
+
+namespace lb::gpu {
+
+struct DirectWeights {
+  static constexpr int kHelpers = 0;
+  LB_DEVICE static void init(const Mega&) {}
+  LB_DEVICE static void bring(int) {}
+  LB_DEVICE static void stop() {}
+};
+
+// Rows of a team whose pieces are in registers at once: with eight there are spills.
+inline constexpr int kBatch = 4;
+
+// A thread's part in a product.
+struct ProductShare {
+  int team, column;   // who takes which rows, and the place among the threads of a row
+  int begin, n_rows;  // of the block
+
+  LB_DEVICE ProductShare(const ProductTask& p, int part)
+      : team(int(uint32_t(thread_id()) * p.team_step >> 20)),
+        column(thread_id() - team * p.row_threads),
+        begin(part * p.rows_each + min(part, p.more) * p.row_unit),
+        n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)) {}
+  // Of a pass, from the team's first on; threads that are left over have none.
+  LB_DEVICE int rows_of(const ProductTask& p, int pass) const {
+    return team < p.n_teams ? min(p.pass_rows, n_rows - pass) - team : 0;
+  }
+};
+
+// The pieces of a thread's rows as it meets them: pass after pass, in each matrix after matrix, in each batches of
+// kBatch rows of its team, in each one place of all rows after another.
+template <class Format>
+struct DirectRows {
+  typename Format::Piece pieces[kBatch];  // of one place
+
+  LB_DEVICE DirectRows(const ProductTask& p, const ProductShare& share) {
+    begin(p, share);
+    LB_UNROLL
+    for (int i = 0; i < kBatch; ++i) ask(p, share, i);
+  }
+  // For pieces[i] of the next place, i from 0 to kBatch - 1. Of rows that are not there, for the last one's; beyond a
+  // row's end, for the one before, which meets zeros.
+  LB_DEVICE void ask(const ProductTask& p, const ProductShare& share, int i) {
+    if (rows_left <= 0) return;
+    LinearVec vec;
+    vec.n_teams = p.n_teams;
+    LB_UNROLL
+    for (int k = 0; k < quant::kMaxPlanes; ++k) vec.row_bytes[k] = p.row_bytes[k];
+    pieces[i] = row.read(share.column + ahead < p.n_pieces ? ahead : max(ahead - p.row_threads, 0));
+    if ((i + 1) * p.n_teams < rows_left) row.advance(vec);
+    if (i + 1 < kBatch) return;
+    ahead += p.row_threads;
+    if (ahead >= p.n_pieces) {
+      ahead = 0;
+      rows_left -= kBatch * p.n_teams;
+      batch = row;
+      if (rows_left <= 0) {
+        const bool is_gate = p.up != nullptr && matrix == 0;
+        matrix = is_gate ? 1 : 0;
+        if (!is_gate) pass += p.pass_rows;
+        begin(p, share);
+      }
+    }
+    row = batch;
+  }
+
+ private:
+  LB_DEVICE void begin(const ProductTask& p, const ProductShare& share) {
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, p.op.n_out, p.op.n_in);
+    LinearVec vec;
+    vec.products[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
+    LB_UNROLL
+    for (int k = 0; k < quant::kMaxPlanes; ++k) {
+      vec.row_bytes[k] = p.row_bytes[k];
+      if (k > 0) vec.products[0].offset[k - 1] = uint32_t(layout.offset[k] / quant::kPlaneAlignment);
+    }
+    rows_left = share.rows_of(p, pass);
+    const int first = share.begin + min(pass + share.team, share.n_rows - 1);
+    batch = typename Format::Rows(vec, 0, first, min(share.column, p.n_pieces - 1));
+    row = batch;
+  }
+
+  typename Format::Rows batch, row;                // its first row, and the next piece's
+  int pass = 0, matrix = 0, rows_left, ahead = 0;  // of the next piece; ahead: from the thread's first
+};
+
+// pool: product_pool_bytes(n_in).
+template <class Format>
+LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
+  constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
+  float* sums = reinterpret_cast<float*>(pool);  // [matrices, row_warps, rows of a pass]
+  float* squares = reinterpret_cast<float*>(pool + kProductSumsBytes);
+  unsigned char* staged_at = pool + kProductSumsBytes + kProductSquaresBytes;
+  const StagedX<kIsRounded> staged(staged_at, p.op.n_in);
+  const ProductShare share(p, part);
+  DirectRows<Format> rows(p, share);
+  const f32x4 first_w = first_weights(p);
+  wait();
+  stage_x<kIsRounded>(p, first_w, staged_at, squares, wait);
+  if (!wait.is_barrier) wait.has_passed();
+  block_barrier();
+
+  const int n_teams = p.n_teams, n_pieces = p.n_pieces, row_threads = p.row_threads, row_warps = row_threads / 32;
+  const int column = share.column, n_matrices = p.up != nullptr ? 2 : 1;
+  const float factor = p.from == XFrom::kRms ? factor_of(p, squares) : 1.0f;
+  typename Format::X x = {};
+  if (column < n_pieces) read_x<Format>(x, staged, column);
+  LB_UNROLL_BY(1)
+  for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
+    const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
+    const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
+    Word added = 0;
+    if (is_writer && p.add_words.at >= 0) added = load_relaxed(mega_state().words + p.add_words.at + share.begin + own);
+    LB_UNROLL_BY(1)
+    for (int matrix = 0; matrix < n_matrices; ++matrix) {
+      LB_UNROLL_BY(1)
+      for (int first = 0; first < n_own; first += kBatch * n_teams) {
+        float total[kBatch] = {};
+        LB_UNROLL_BY(1)
+        for (int piece = column; piece - column < n_pieces; piece += row_threads) {
+          if (n_pieces > row_threads) x = {};
+          if (n_pieces > row_threads && piece < n_pieces) read_x<Format>(x, staged, piece);
+          LB_UNROLL
+          for (int i = 0; i < kBatch; ++i) {
+            total[i] += Format::dot(rows.pieces[i], x, min(piece, n_pieces - 1));
+            rows.ask(p, share, i);
+          }
+        }
+        const float sum = sum_each(total);
+        const int row = first + lane() / (32 / kBatch) * n_teams, to = matrix * row_warps + column / 32;
+        if (lane() % (32 / kBatch) == 0 && row < n_own) sums[to * p.pass_rows + row + share.team] = sum;
+      }
+    }
+    block_barrier();
+    if (is_writer) finish_row(p, sums + thread_id(), share.begin + own, factor, added, wait);
+    if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them
+  }
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,15 @@
+// The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0,
+// without bulk copies.
+#include "dialect.h"
+
+#include "mega_direct.h"
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_256_direct_kernel, Mega, kMegaThreads, 1) {
+  megakernel<Formats<PlainCase, BlockCase>, DirectWeights>(p);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,14 @@
+// The megakernel of models of weights in blocks of 32 values, and plain ones among them, without bulk copies.
+#include "dialect.h"
+
+#include "mega_direct.h"
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_32_direct_kernel, Mega, kMegaThreads, 1) {
+  megakernel<Formats<PlainCase, RunCase>, DirectWeights>(p);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,12 @@
+// The megakernel of models of plain weights, without bulk copies.
+#include "dialect.h"
+
+#include "mega_direct.h"
+#include "mega_formats.h"
+#include "megakernel.h"
+
+namespace lb::gpu {
+
+LB_KERNEL(megakernel_plain_direct_kernel, Mega, kMegaThreads, 1) { megakernel<Formats<PlainCase>, DirectWeights>(p); }
+
+}  // namespace lb::gpu
