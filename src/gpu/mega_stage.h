@@ -130,8 +130,7 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
   const Word* from = mega_state().words + p.a_words.at;
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
-    uint32_t differs;
-    Patience patience;
+    uint32_t polls = mega_state().most_polls, differs;
     Word words[kAtOnce][2];
     LB_UNROLL_BY(1)
     do {
@@ -143,7 +142,8 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
-    } while (differs != 0 && !patience.ends(wait));
+    } while (differs != 0 && --polls != 0);
+    if (differs != 0) wait.give_up();
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)

@@ -8,13 +8,16 @@
 
 namespace lb::gpu {
 
+inline constexpr int kLeastPollNs = 512;  // about what a look at a word takes
+
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   const uint32_t* arrived;
   Word* words;
   MegaReport* report;
   long patience_ns;
-  uint32_t goal;  // of *arrived, at which the phase may begin
+  uint32_t most_polls;  // of a word, by a thread
+  uint32_t goal;        // of *arrived, at which the phase may begin
   uint32_t phase;
   int n_arrived;              // phases of the launch, as of the last arrival; of the thread that arrives
   uint32_t gave_up;           // somebody in this step
@@ -73,25 +76,11 @@ struct PhaseWait {
 
 LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
 
-// Of a thread that looks for words again and again.
-struct Patience {
-  uint32_t looks = 0;
-  uint64_t start = 0;
-  LB_DEVICE bool ends(const PhaseWait& wait) {
-    if (++looks % 256 != 0) return false;
-    const uint64_t now = time_ns();
-    if (start == 0) start = now;
-    if (now - start < uint64_t(mega_state().patience_ns)) return false;
-    wait.give_up();
-    return true;
-  }
-};
-
 // kN words, each of its own number.
 template <int kN>
 LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           float (&values)[kN]) {
-  Patience patience;
+  uint32_t polls = mega_state().most_polls;
   LB_UNROLL_BY(1)
   for (;;) {
     Word words[kN];
@@ -103,7 +92,8 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
       differs |= uint32_t(words[k] >> 32) ^ numbers[k];
       values[k] = value_of_word(words[k]);
     }
-    if (differs == 0 || patience.ends(wait)) return;
+    if (differs == 0) return;
+    if (--polls == 0) return wait.give_up();
   }
 }
 
@@ -121,8 +111,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   const uint32_t number = wait.number_of(of);
   const Word* from = mega_state().words + of.at;
   Word words[kN][4];
-  uint32_t differs;
-  Patience patience;
+  uint32_t polls = mega_state().most_polls, differs;
   const auto ask = [&](int begin, int end) {
     differs = 0;
     LB_UNROLL
@@ -141,7 +130,11 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   for (;;) {
     ask(0, kFirst);
     if (differs == 0 && kFirst < kN) ask(kFirst, kN);
-    if (differs == 0 || patience.ends(wait)) break;
+    if (differs == 0) break;
+    if (--polls == 0) {
+      wait.give_up();
+      break;
+    }
   }
   LB_UNROLL
   for (int k = 0; k < kN; ++k) LB_UNROLL

@@ -198,6 +198,8 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->words = p.words;
     state->report = p.report;
     state->patience_ns = p.patience_ns;
+    const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
+    state->most_polls = uint32_t(p.patience_ns) / uint32_t(max(4 * int(time_ns() - now), kLeastPollNs));
     state->n_arrived = 0;
     state->gave_up = 0;
   }
