@@ -182,7 +182,7 @@ def test_ways_to_decode_that_are_not_there(
     flags = ["-p", "0", "-n", "2", "-r", "1"]
     page = ["--timeline", str(tmp_path / "out.html")]
     for more, problem in (
-        (["--target", on_pack, *page], "decoded by the graph"),
+        (["--target", on_pack, "--activations", "f32", *page], "decoded by the graph"),
         (["--target", "cpu", *page], "the target is the CPU"),
         (["--target", "cpu", "--path", "megakernel"], "graph and megakernel are ways to decode on a GPU"),
     ):

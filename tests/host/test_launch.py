@@ -130,6 +130,8 @@ def test_types_without_kernels_of_many_rows_are_expanded() -> None:
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
             assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
+            products = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
+            assert not any(launch["overlap_previous"] for launch in products)  # they ask for weights at once
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
             gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [4096], 4096, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):

@@ -431,6 +431,7 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
       BatchLaunch& product = result.products[result.n_products++];
       product = batch_launch(types[i], x, what, scratch, target);
       product.expand = expand;
+      if (expand) product.tiles.overlap_previous = false;  // it would ask for weights that are not there yet
       product.params.x16 = narrow[i];
     }
     most = std::max(most, scratch.used);
