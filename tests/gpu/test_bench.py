@@ -32,10 +32,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "small.gguf", SHAPE)
 
 
-def synthetic_model(folder: Path, shape: str, dtype: str) -> Path:
+def synthetic_model(folder: Path, shape: str, dtype: str, *more: str) -> Path:
     """With a tokenizer, as LLM wants it."""
     file = folder / f"{shape}.{dtype}.gguf"
-    options = ["--shape", shape, "--type", dtype, "--out", str(file)]
+    options = ["--shape", shape, "--type", dtype, "--out", str(file), *more]
     subprocess.run([sys.executable, str(BENCHMARKS / "make_synthetic_gguf.py"), *options], check=True)
     return file
 
@@ -154,7 +154,7 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
 
 
 def test_a_timeline_of_the_megakernel(on_pack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = synthetic_model(tmp_path, "qwen35-tiny", "BF16")
+    model = synthetic_model(tmp_path, "qwen35-tiny", "BF16", "--layers", "1")
     page, picture = tmp_path / "out.html", tmp_path / "out.svg"
     flags = ["-p", "0", "-n", "2", "-r", "1", "-d", "3", "--target", on_pack, "--path", "megakernel"]
     assert main(["bench", str(model), *flags, "--timeline", str(page), "--json"]) == 0
