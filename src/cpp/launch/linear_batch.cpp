@@ -157,13 +157,21 @@ constexpr long kMostExpandedBytes = 256l << 20;
 // The 16-bit numbers that expanded weights are.
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
-// Whether nothing reads the product's weights as they are, but expanded ones can be multiplied.
+// Where x has 8 bits and the target's pack has a kernel for so few rows.
+std::optional<FewCut> few_cut(const LinearGroup& group, const Target& target) {
+  if (bits_of(group.products[0]) != 8) return {};
+  return cut_for_few(group, target);
+}
+
+// Whether a kernel reads the product's weights as they are.
+bool is_read(const Linear& op, const Target& target) {
+  return kernel_of(op.type, bits_of(op), op.rows, target) || few_cut({.products = {op}, .n = 1}, target);
+}
+
+// Whether none does, but expanded ones can be multiplied.
 bool is_expanded(const Linear& op, const Target& target) {
-  const int bits = bits_of(op);
-  if (!is_quantised(op.type) || bits == 16 || op.rows < kLeastExpandedRows) return false;
-  if (2l * op.n_out * op.n_in > kMostExpandedBytes || kernel_of(op.type, bits, op.rows, target)) return false;
-  if (bits == 8 && cut_for_few({.products = {op}, .n = 1}, target)) return false;
-  return target.has(kExpandKernel) && kernel_of(wide_type(target), 0, op.rows, target);
+  return is_quantised(op.type) && bits_of(op) != 16 && op.rows >= kLeastExpandedRows &&
+         2l * op.n_out * op.n_in <= kMostExpandedBytes && target.has(kExpandKernel) && !is_read(op, target);
 }
 
 // The form of x that weights of a type meet as 16-bit numbers.
@@ -316,12 +324,6 @@ BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const s
   return batch;
 }
 
-// Where x has 8 bits and the target's pack has a kernel for so few rows.
-std::optional<FewCut> few_cut(const LinearGroup& group, const Target& target) {
-  if (bits_of(group.products[0]) != 8) return {};
-  return cut_for_few(group, target);
-}
-
 FewRowsLaunch few_rows_launch(const Linear& first, int tile_rows, const RoundedRows& x, Scratch& scratch,
                               const Target& target) {
   auto* y = static_cast<uint8_t*>(scratch.take(size_t(first.n_in / kFewValues) * tile_rows * kFewRowBytes));
@@ -460,10 +462,8 @@ size_t batch_scratch_at(const Linear& first, int bits) {
 }
 
 bool has_batch(const LinearGroup& group, const Target& target) {
-  return std::ranges::all_of(std::span(group.products, group.n), [&](const Linear& op) {
-    if (kernel_of(op.type, bits_of(op), op.rows, target) || is_expanded(op, target)) return true;
-    return bits_of(op) == 8 && cut_for_few({.products = {op}, .n = 1}, target).has_value();
-  });
+  return std::ranges::all_of(std::span(group.products, group.n),
+                             [&](const Linear& op) { return is_read(op, target) || is_expanded(op, target); });
 }
 
 size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target) {

@@ -203,7 +203,7 @@ struct Mega {
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
   int n_streams;
   MegaMemory memory;
-  long patience_ns;  // that a block waits for the others
+  long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
