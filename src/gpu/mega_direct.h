@@ -3,6 +3,7 @@
 // has used the one before. Sums are made and added as those of mega_product.h.
 #pragma once
 
+#include "mega_finish.h"
 #include "mega_stage.h"
 #include "warp_sums.h"
 
@@ -11,7 +12,8 @@ namespace lb::gpu {
 struct DirectWeights {
   static constexpr int kHelpers = 0;
   LB_DEVICE static void init(const Mega&) {}
-  LB_DEVICE static void bring(int) {}
+  LB_DEVICE static void help(const Mega&) {}
+  LB_DEVICE static void wait_until_finished() {}
   LB_DEVICE static void stop() {}
 };
 
@@ -95,21 +97,19 @@ struct DirectRows {
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  float* sums = reinterpret_cast<float*>(pool);  // [matrices, row_warps, rows of a pass]
-  float* squares = reinterpret_cast<float*>(pool + kProductSumsBytes);
-  unsigned char* staged_at = pool + kProductSumsBytes + kProductSquaresBytes;
-  const StagedX<kIsRounded> staged(staged_at, p.op.n_in);
+  RowSums& sums = *reinterpret_cast<RowSums*>(dynamic_shared<unsigned char>() + kMegaSumsAt);
+  const StagedX<kIsRounded> staged(pool, p.op.n_in);
   const ProductShare share(p, part);
   DirectRows<Format> rows(p, share);
   const f32x4 first_w = first_weights(p);
   wait();
-  stage_x<kIsRounded>(p, first_w, staged_at, squares, wait);
+  stage_x<kIsRounded>(p, first_w, pool, sums.squares, wait);
   if (!wait.is_barrier) wait.has_passed();
   block_barrier();
 
   const int n_teams = p.n_teams, n_pieces = p.n_pieces, row_threads = p.row_threads, row_warps = row_threads / 32;
   const int column = share.column, n_matrices = p.up != nullptr ? 2 : 1;
-  const float factor = p.from == XFrom::kRms ? factor_of(p, squares) : 1.0f;
+  const float factor = p.from == XFrom::kRms ? factor_of(p, sums.squares) : 1.0f;
   typename Format::X x = {};
   if (column < n_pieces) read_x<Format>(x, staged, column);
   LB_UNROLL_BY(1)
@@ -135,11 +135,11 @@ LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned ch
         }
         const float sum = sum_each(total);
         const int row = first + lane() / (32 / kBatch) * n_teams, to = matrix * row_warps + column / 32;
-        if (lane() % (32 / kBatch) == 0 && row < n_own) sums[to * p.pass_rows + row + share.team] = sum;
+        if (lane() % (32 / kBatch) == 0 && row < n_own) sums.v[to * p.pass_rows + row + share.team] = sum;
       }
     }
     block_barrier();
-    if (is_writer) finish_row(p, sums + thread_id(), share.begin + own, factor, added, wait);
+    if (is_writer) finish_row(p, sums.v + thread_id(), share.begin + own, factor, added, wait);
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
 }

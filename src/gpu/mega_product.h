@@ -2,10 +2,32 @@
 #pragma once
 
 #include "mega_stage.h"
+#include "sum_stream.h"
 #include "warp_sums.h"
 #include "weight_stream.h"
 
 namespace lb::gpu {
+
+// How a megakernel's products get their weights and where their sums go: two warps help.
+struct StreamedWeights {
+  static constexpr int kHelpers = kMegaHelpers;
+  LB_DEVICE static void init(const Mega& p) {
+    mega_stream().init(p);
+    mega_sums().init();
+  }
+  LB_DEVICE static void help(const Mega& p) {
+    if (warp() == kMegaThreads / 32) {
+      mega_stream().bring(p.n_tokens);
+    } else {
+      finish_products(p);
+    }
+  }
+  LB_DEVICE static void wait_until_finished() { mega_sums().wait_until_finished(); }
+  LB_DEVICE static void stop() {
+    mega_stream().stop();
+    mega_sums().stop();
+  }
+};
 
 template <DType kType, int kValues, class Entry>
 LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that have an entry of a plane in common
@@ -110,47 +132,40 @@ struct RingRows {
   }
 };
 
-// pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces, as in
-// linear_vec.h, and sums are added in the same order; a team has a batch's rows at once. Where a batch has fewer, the
-// other sums are anything, and nobody reads them.
+// pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces; a team has
+// a batch's rows at once. Where a batch has fewer, the other sums are anything, and nobody reads them.
 //
-// A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, a barrier, sums. All
-// else is done before: where weights are, whether they are there, what is added.
+// A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, and what the finishing
+// warp makes of sums. All else is done before, while that is on its way: where weights are, whether they are there.
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned char* pool, PhaseWait wait) {
   WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  float* sums = reinterpret_cast<float*>(pool);  // [matrices, row_warps, rows of a pass]
-  float* squares = reinterpret_cast<float*>(pool + kProductSumsBytes);
-  unsigned char* staged_at = pool + kProductSumsBytes + kProductSquaresBytes;
-  const StagedX<kIsRounded> staged(staged_at, p.op.n_in);
+  SumStream& sums = mega_sums();
+  const StagedX<kIsRounded> staged(pool, p.op.n_in);
   const f32x4 first_w = first_weights(p);
   // No division: it would take longer than the whole wait.
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
   const int column = thread_id() - team * row_threads, row_warps = row_threads / 32;
   const bool is_member = team < n_teams;  // the others are left over
-  const int begin = part * p.rows_each + min(part, p.more) * p.row_unit;
   const int n_rows = p.rows_each + (part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const bool is_long = n_pieces > row_threads;
   const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks,
             chunk_bytes = p.plane_at[quant::kMaxPlanes];
   int n_step = stream.step;
-  uint32_t chunk = stream.chunk;
+  uint32_t chunk = stream.chunk, n_pass = sums.pass;
   Rows rows(p, stream, stream.steps()[n_step], team, min(column, n_pieces - 1));
 
   int at = stream.at, last_bytes = 0, chunks_left = 0;
   bool has_x = false;
-  float factor = 1;
   typename Format::X x = {};
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
-    const int pass_end = min(pass + pass_rows, n_rows), own = pass + thread_id();
-    // What is added was there two phases ago, as a rule: looked at when it is needed.
-    const Word* add_at = mega_state().words + p.add_words.at + begin + own;
-    Word added = 0;
-    if (own < pass_end && p.add_words.at >= 0) added = load_relaxed(add_at);
+    const int pass_end = min(pass + pass_rows, n_rows);
+    sums.wait_for_place(n_pass);
+    RowSums& to = sums.passes[n_pass % 2];
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       if (chunks_left == 0) {  // of the last step
@@ -166,11 +181,10 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
         for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
         if (!has_x) {
           wait();
-          stage_x<kIsRounded>(p, first_w, staged_at, squares, wait);
+          stage_x<kIsRounded>(p, first_w, pool, to.squares, wait);
           if (!wait.is_barrier) wait.has_passed();
           block_barrier();
           if (column < n_pieces) read_x<Format>(x, staged, column);
-          if (p.from == XFrom::kRms) factor = factor_of(p, squares);
           has_x = true;
         }
         float total[Rows::kRows] = {};
@@ -200,18 +214,15 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
         if (at >= rows.ring_bytes) at -= rows.ring_bytes;
         rows.advance(bytes);
         const float sum = sum_each(total);
-        const int row = lane() / (32 / Rows::kRows) * n_teams + team, to = matrix * row_warps + column / 32;
+        const int row = lane() / (32 / Rows::kRows) * n_teams + team, line = matrix * row_warps + column / 32;
         if (lane() % (32 / Rows::kRows) == 0 && row < batch_rows && is_member)
-          sums[to * pass_rows + first - pass + row] = sum;
+          to.v[line * pass_rows + first - pass + row] = sum;
       }
     }
-    block_barrier();
-    if (own < pass_end) {
-      finish_row(p, sums + thread_id(), begin + own, factor, added, wait);
-    }
-    if (pass_end < n_rows) block_barrier();  // the sums are read before the next pass writes them
+    sums.give(n_pass++);
   }
   if (thread_id() == 0) {
+    sums.pass = n_pass;
     stream.at = at;
     stream.chunk = chunk;
     stream.step = n_step;

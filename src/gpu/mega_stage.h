@@ -1,5 +1,5 @@
-// Before and behind a product's part: x is made from what precedes it by every block anew, which costs less than a
-// phase of its own; rows of y go on as words, or plain.
+// Before a product's part: x is made from what precedes it by every block anew, which costs less than a phase of its
+// own.
 #pragma once
 
 #include "activation.h"
@@ -63,16 +63,6 @@ LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, const X& t
   }
   sum = warp_sum(sum);
   if (lane() == 0) squares[warp()] = sum;
-}
-
-LB_DEVICE float factor_of(const ProductTask& p, const float* squares) {
-  float sum = 0;
-  LB_UNROLL
-  for (int i = 0; i < kMegaThreads / 32; i += 4) {
-    const f32x4 v = load<f32x4>(squares + i);
-    sum += v[0] + v[1] + (v[2] + v[3]);
-  }
-  return rsqrt_fast(sum * p.mean_of + p.eps);
 }
 
 // A head is a warp's. The gates were made with what o is made of, so they are there first.
@@ -151,19 +141,6 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
   }
 }
 
-// A run of y, by a warp.
-LB_DEVICE void write_codes(const ProductTask& p, int row, float y, const PhaseWait& wait) {
-  int largest = magnitude(y);
-  LB_UNROLL
-  for (int mask = 1; mask < 32; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const RunScale run(largest);
-  uint32_t codes = run.code(y) << 8 * (lane() % 4);
-  codes |= shuffle_xor(codes, 1);
-  codes |= shuffle_xor(codes, 2);
-  if (lane() % 4 == 0) wait.write(p.y_words + row / 4, quant::float_of(codes));
-  if (lane() == 0) wait.write(p.y_words + p.op.n_out / 4 + row / kRoundRun, run.scale());
-}
-
 // x of a product, or what stands for it, to shared memory.
 template <bool kIsRounded>
 LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
@@ -197,39 +174,6 @@ LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, 
       for (int j = 0; j < 4; ++j) x.x[i + j] = v[j];
     }
   }
-}
-
-// What becomes of a row's sums, [matrices, row_warps] of them, pass_rows apart. added: the word of what is added, if it
-// was there.
-LB_DEVICE void finish_row(const ProductTask& p, const float* sums, int row, float factor, Word added,
-                          const PhaseWait& wait) {
-  const int n_matrices = p.up != nullptr ? 2 : 1, row_warps = p.row_threads / 32;
-  float products[2] = {};
-  LB_UNROLL
-  for (int matrix = 0; matrix < 2; ++matrix) {
-    LB_UNROLL_BY(1)
-    for (int warp = 0; warp < row_warps && matrix < n_matrices; ++warp)
-      products[matrix] += sums[(matrix * row_warps + warp) * p.pass_rows];
-  }
-  float y[1] = {};
-  if (n_matrices > 1) {
-    y[0] = silu(factor * products[0]) * (factor * products[1]);
-  } else {
-    if (p.add_words.at >= 0) {
-      y[0] = value_of_word(added);
-      if (uint32_t(added >> 32) != wait.number_of(p.add_words))
-        read_words<1>(wait, {mega_state().words + p.add_words.at + row}, {wait.number_of(p.add_words)}, y);
-    } else if (p.op.add != nullptr) {
-      y[0] = p.op.add[row];
-    }
-    y[0] += factor * products[0];
-  }
-  if (p.writes_codes != 0) {
-    write_codes(p, row, y[0], wait);
-  } else if (p.y_words >= 0) {
-    wait.write(p.y_words + row, y[0]);
-  }
-  if (p.writes_y != 0) p.op.y[row] = y[0];
 }
 
 }  // namespace lb::gpu

@@ -34,6 +34,12 @@ LB_DEVICE MegaState& mega_state() {
 // The thread of a block that watches the others.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
 
+LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
+  return p.first + uint32_t(token * p.n_phases) * uint32_t(n_blocks());
+}
+// Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
+LB_DEVICE uint32_t words_number(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
+
 struct PhaseWait {
   uint32_t number;   // of the words of this token's phase 0
   uint32_t made_by;  // of those that this phase makes

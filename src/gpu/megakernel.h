@@ -104,6 +104,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kAdjust:
       wait.has_passed();
+      Weights::wait_until_finished();
       adjust_logits(task.sample, part, pool);
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
@@ -135,9 +136,6 @@ LB_DEVICE int following(const Mega& p, int i) {
   const int next = forget(i) + 1;
   return next == p.n_steps ? 0 : next;
 }
-LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
-  return p.first + uint32_t(token * p.n_phases) * uint32_t(n_blocks());
-}
 
 LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i) {
   if (!is_watcher()) return;
@@ -150,11 +148,13 @@ LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i)
 
 // By one thread, behind step i, if the next one waits for that. Not by who watches: a release takes its time, and what
 // precedes the next wait may be done meanwhile.
+template <class Weights>
 LB_DEVICE void arrive(const Mega& p, int token, int i) {
   const TaskStep* steps = steps_of(p);
   const int next = following(p, i);
   const TaskStep then = load<TaskStep>(steps + next), now = load<TaskStep>(steps + i);
   if (!waits(then) || (next != 0 && phase_of(then) == phase_of(now))) return;
+  Weights::wait_until_finished();
   const int n_phases = token * p.n_phases + phase_of(now) + 1;
   add_release(p.arrived, uint32_t(n_phases - mega_state().n_arrived));
   mega_state().n_arrived = n_phases;
@@ -204,7 +204,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->gave_up = 0;
   }
   whole_block_barrier();
-  if (thread_id() >= kMegaThreads) return Weights::bring(p.n_tokens);
+  if (thread_id() >= kMegaThreads) return Weights::help(p);
 
   int half = 0;  // where the task in hand is
   fetch_task(p, 0, half);
@@ -216,8 +216,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     const TaskStep now = load<TaskStep>(steps_of(p) + i);
     begin_step(p, now, token, i);
     fetch_task(p, following(p, i), half ^ 1);
-    // One more than the blocks' arrivals before the phase, so that none is 0.
-    const uint32_t number = arrivals_before(p, token) + 1;
+    const uint32_t number = words_number(p, token);
     const unsigned char* task = dynamic_shared<unsigned char>() + half * 512;
     run_task<Products, Weights>(*reinterpret_cast<const Task*>(task), now,
                                 PhaseWait{.number = number,
@@ -226,7 +225,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     copy_wait<0>();
     if (has_stopped(half)) return Weights::stop();
     if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
-    if (thread_id() == 0) arrive(p, token, i);
+    if (thread_id() == 0) arrive<Weights>(p, token, i);
     half ^= 1;
     i = following(p, i);
     if (i != 0) continue;

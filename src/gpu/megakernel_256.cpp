@@ -1,5 +1,5 @@
 // The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0.
-#define LB_HELPERS 32
+#define LB_HELPERS 64
 #include "dialect.h"
 
 #include "mega_formats.h"

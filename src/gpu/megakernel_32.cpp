@@ -1,5 +1,5 @@
 // The megakernel of models of weights in blocks of 32 values, and plain ones among them.
-#define LB_HELPERS 32
+#define LB_HELPERS 64
 #include "dialect.h"
 
 #include "mega_formats.h"

@@ -1,5 +1,5 @@
 // The megakernel of models of plain weights.
-#define LB_HELPERS 32
+#define LB_HELPERS 64
 #include "dialect.h"
 
 #include "mega_formats.h"

@@ -11,11 +11,6 @@
 
 namespace lb::gpu {
 
-// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a
-// phase asks several times. A product of many chunks waits for its weights alone.
-inline constexpr uint32_t kMostUnderWay = 3, kFewUnderWay = 1;
-inline constexpr int kLongStep = 32;
-
 // In shared memory.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
@@ -68,7 +63,7 @@ struct WeightStream {
         const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, last_copied = int(now.last_copied);
         const int step_bytes = 16 * (whole - (now.skew[plane] / StreamStep::kMaySkew));
         const uint8_t* from = now.planes[plane];
-        const uint32_t most = int(now.n_chunks) > kLongStep ? kMostUnderWay : kFewUnderWay;
+        const uint32_t most = now.under_way;
         LB_UNROLL_BY(1)
         for (int left = int(now.n_chunks); left > 0; --left) {
           const bool is_last = left == 1;
@@ -116,7 +111,7 @@ struct WeightStream {
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {
     const int n = int(n_begun);
-    for (int i = max(n - int(kMostUnderWay), 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
+    for (int i = max(n - kMostUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 
@@ -125,13 +120,5 @@ LB_DEVICE WeightStream& mega_stream() {
   unsigned char* shared = dynamic_shared<unsigned char>();
   return *reinterpret_cast<WeightStream*>(shared + kMegaStreamAt);
 }
-
-// How a megakernel's products get their weights: by a warp that helps.
-struct StreamedWeights {
-  static constexpr int kHelpers = kMegaHelpers;
-  LB_DEVICE static void init(const Mega& p) { mega_stream().init(p); }
-  LB_DEVICE static void bring(int n_tokens) { mega_stream().bring(n_tokens); }
-  LB_DEVICE static void stop() { mega_stream().stop(); }
-};
 
 }  // namespace lb::gpu

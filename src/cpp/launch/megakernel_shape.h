@@ -21,8 +21,11 @@
 namespace lb::gpu {
 
 inline constexpr int kMegaThreads = 256;
-inline constexpr int kMegaHelpers = 32;  // besides them, who bring weights
+inline constexpr int kMegaHelpers = 64;  // besides them: a warp that brings weights, one that takes sums away
 inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
+// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a
+// phase asks several times. A long product waits for its weights alone.
+inline constexpr int kMostUnderWay = 4;
 
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
@@ -83,7 +86,7 @@ struct ProductTask {
   int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
   int batch_rows;       // that a team has at once: whole chunks, batch_chunks of them
   int batch_chunks;
-  int pass_rows;  // whose sums wait in shared memory at a time: whole batches
+  int pass_rows;  // whose sums wait in shared memory at a time: whole batches, at most kPassRows
   int n_pieces;   // of a row
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
@@ -100,6 +103,7 @@ struct StreamStep {
   uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
   uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
   uint16_t n_chunks;
+  uint8_t under_way;                // so many chunks of it, at most
   uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row; kMaySkew: a chunk has 16 bytes for them
   static constexpr int kMaySkew = 0x80;
 };
@@ -154,7 +158,7 @@ struct SampleTask {
   int rows_each, more;
 };
 
-struct Task {
+struct alignas(16) Task {
   TaskKind kind;
   union {
     Embed embed;
@@ -165,15 +169,17 @@ struct Task {
     SampleTask sample;
   };
 };
-static_assert(sizeof(Task) <= 512 && sizeof(Task) % 8 == 0);
+static_assert(sizeof(Task) <= 512);
 
-// Part `part` of `n_parts` of a task, in a phase: kWaits: one before which all blocks have to arrive.
+// Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kMakesRows: of a
+// product.
 struct alignas(8) TaskStep {
-  static constexpr uint16_t kWaits = 0x8000;
+  static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000;
   uint16_t task, part, n_parts, phase_bits;
 };
-LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~TaskStep::kWaits; }
+LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~(TaskStep::kWaits | TaskStep::kMakesRows); }
 LB_FN bool waits(const TaskStep& step) { return (step.phase_bits & TaskStep::kWaits) != 0; }
+LB_FN bool makes_rows(const TaskStep& step) { return (step.phase_bits & TaskStep::kMakesRows) != 0; }
 
 // In pinned memory of the host.
 struct MegaReport {
@@ -208,15 +214,15 @@ struct Mega {
   StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
 };
 
-// Dynamic shared memory: two tasks, how the block and its stream stand, what a task needs (of a product its sums,
-// squares of each warp, x as it is or rounded), the block's steps, its stream steps, the ring of weights.
+// Dynamic shared memory: two tasks, how the block and its stream stand, sums of products, what a task needs (of a
+// product x as it is or rounded), the block's steps, its stream steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
-inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaPoolAt = 1792;
-inline constexpr int kPassRows = 256;  // of a product, whose sums wait in shared memory at a time
-inline constexpr size_t kProductSumsBytes = kPassRows * (kMegaThreads / 32) * 4, kProductSquaresBytes = 64;
-LB_FN constexpr size_t product_pool_bytes(int n_in) {
-  return kProductSumsBytes + kProductSquaresBytes + size_t(n_in) * 4 + 256;
+inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1792, kMegaPoolAt = 6656;
+inline constexpr int kPassRows = 64;  // of a product, of all its matrices, whose sums wait in shared memory at a time
+// Rounded: a byte for each value, a scale and a sum for each run.
+LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
+  return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;
 }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
   return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <map>
 #include <span>
 #include <sstream>
@@ -13,8 +14,6 @@
 
 namespace lb::gpu {
 namespace {
-
-constexpr int kRowThreadsMost = kMegaThreads;
 
 int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 int parts_of(long values, int each) { return static_cast<int>(std::max<long>(1, (values + each - 1) / each)); }
@@ -35,15 +34,11 @@ int piece_values(DType type) {
 }
 bool is_plain(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
 
-// As few passes over a row as there are threads for, of equal length.
-int row_threads(const Linear& op) {
-  const int n_pieces = parts_of(op.n_in, piece_values(op.type));
-  const int passes = parts_of(n_pieces, kRowThreadsMost);
-  return up_to(parts_of(n_pieces, passes), 32);
-}
+// Of the weights on their way to shared memory: a row's of each team, a chunk's, unless those are more, and a batch's.
+constexpr size_t kTeamsBytes = 20480, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
 
-// Of the weights on their way to shared memory: a chunk's, unless a row of each team has more, and a batch's.
-constexpr size_t kTeamsBytes = 9280, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
+// The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
+constexpr size_t kUnderWayBytes = 65536;
 
 constexpr double kFewBytes = 10e6;  // of a phase that is latency, however its rows are dealt
 
@@ -56,11 +51,37 @@ size_t chunk_bytes(DType type, int n_in, int rows) {
   return bytes;
 }
 
-// Of row_threads each: as many as there are threads for and kTeamsBytes allow.
-int team_count(const Linear& op, int row_threads) {
-  int n = kMegaThreads / row_threads;
-  while (n > 1 && chunk_bytes(op.type, op.n_in, n) > kTeamsBytes) --n;
-  return n;
+// How many threads share a row, and how many such teams there are.
+struct Teams {
+  int row_threads, n;
+};
+
+// Those with which a block is done soonest with `rows` rows, by the instructions of a warp: of each piece, where rows
+// have several for a thread also of x, and of each batch. Plain x of several pieces is not worth its reads (32 bytes of
+// a lane), so that rows of plain weights have as many threads as there are.
+Teams teams_of(const Linear& op, int rows) {
+  const int values = piece_values(op.type), n_pieces = parts_of(op.n_in, values);
+  const int most = most_batch_rows(is_plain(op.type));
+  const int piece_cost = most * values * 3 / 2, x_cost = values, batch_cost = 230;
+  const auto with = [&](int threads) {
+    Teams teams = {threads, kMegaThreads / threads};
+    while (teams.n > 1 && chunk_bytes(op.type, op.n_in, teams.n) > kTeamsBytes) --teams.n;
+    return teams;
+  };
+  const int widest = up_to(parts_of(n_pieces, parts_of(n_pieces, kMegaThreads)), 32);
+  Teams best = with(widest);
+  if (is_plain(op.type)) return best;
+  long least = LONG_MAX;
+  for (int threads = widest; threads >= 32; threads -= 32) {
+    const Teams teams = with(threads);
+    const int fit = int(kBatchBytes / chunk_bytes(op.type, op.n_in, teams.n));
+    const int passes = parts_of(n_pieces, threads), batches = parts_of(rows, teams.n * std::clamp(fit, 1, most));
+    const long cost = long(batches) * (passes * piece_cost + (passes > 1 ? passes * x_cost : 0) + batch_cost);
+    if (cost >= least) continue;
+    least = cost;
+    best = teams;
+  }
+  return best;
 }
 
 // A chunk is as large as kChunkBytes allow, and each plane of it a multiple of 16 bytes.
@@ -107,7 +128,7 @@ bool deals_in_runs(const ProductTask& p, int n_blocks) {
 }
 
 // Rows [begin, begin + rows) of w.
-StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows) {
+StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows, int under_way) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int chunk_rows = p.n_teams << p.chunk_shift, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
   const auto units = [](size_t bytes) {
@@ -116,6 +137,7 @@ StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows)
   };
   StreamStep step = {};
   step.n_chunks = static_cast<uint16_t>(n_chunks);
+  step.under_way = static_cast<uint8_t>(under_way);
   LB_ASSERT(n_chunks <= UINT16_MAX);
   for (int i = 0; i <= quant::kMaxPlanes; ++i) step.at[i] = units(p.plane_at[i]);
   for (int i = 0; i < layout.n_planes; ++i) {
@@ -306,6 +328,8 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
 }
 
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
+  long n_out = 0;
+  for (const Linear& op : std::span(group.products, group.n)) n_out += op.n_out;
   for (const Linear& op : std::span(group.products, group.n)) {
     require(op.rows == 1 && op.n_in % 4 == 0, "takes one row of a multiple of 4 values");
     require(!is_plain(op.type) || op.n_in % piece_values(op.type) == 0, "takes rows of whole pieces of 16 bytes");
@@ -317,8 +341,9 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     ProductTask product = from;
     product.op = op;
     product.row_unit = 1;
-    product.row_threads = row_threads(op);
-    product.n_teams = team_count(op, product.row_threads);
+    const Teams teams = teams_of(op, parts_of(n_out, target_.n_sms));
+    product.row_threads = teams.row_threads;
+    product.n_teams = teams.n;
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
     plan_batches(product);
     std::vector<Range> all = reads;
@@ -453,7 +478,8 @@ Schedule::Kernel Schedule::kernel() const {
 size_t Schedule::pool_bytes() const {
   size_t bytes = kSamplePoolBytes;
   for (const Node& node : nodes_) {
-    if (node.task.kind == TaskKind::kProduct) bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in));
+    if (node.task.kind == TaskKind::kProduct)
+      bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in, !is_plain(node.task.product.op.type)));
     if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, kDeltaPoolBytes);
     if (node.task.kind == TaskKind::kAttentionRuns) {
       const KvLayer& cache = node.task.attention.op.cache;
@@ -640,9 +666,11 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     auto& list = lists[i / plan.n_steps];
     const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more) * p.row_unit;
     const int rows = p.rows_each + (step.part < p.more ? p.row_unit : 0), pass = p.up != nullptr ? p.pass_rows : rows;
+    const size_t bytes = chunk_bytes(p.op.type, p.op.n_in, rows) * (p.up != nullptr ? 2 : 1);
+    const int under_way = int(std::clamp<size_t>(bytes / kUnderWayBytes, 1, kMostUnderWay));
     for (int first = 0; first < rows; first += pass)
       for (const void* w : {static_cast<const void*>(p.op.w), p.up})
-        if (w != nullptr) list.push_back(stream_step(p, w, begin + first, std::min(pass, rows - first)));
+        if (w != nullptr) list.push_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
@@ -709,9 +737,13 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
   std::vector<bool> is_barrier = barriers();
   is_barrier.push_back(true);  // of the sampler
+  const auto is_product = [&](const TaskStep& step) {
+    return step.task != 0 && nodes_[step.task - 1].task.kind == TaskKind::kProduct;
+  };
   for (auto& list : lists)
     for (TaskStep& step : list)
-      if (is_barrier[step.phase_bits]) step.phase_bits |= TaskStep::kWaits;
+      step.phase_bits |=
+          (is_barrier[step.phase_bits] ? TaskStep::kWaits : 0) | (is_product(step) ? TaskStep::kMakesRows : 0);
   for (const auto& list : lists) plan.steps.insert(plan.steps.end(), list.begin(), list.end());
   plan.n_steps = static_cast<int>(n_steps);
   plan.tasks.push_back({.kind = TaskKind::kNothing, .embed = {}});

@@ -1,6 +1,6 @@
 // The megakernel of plain weights, under a schedule that is wrong from the third token on: block 1 counts from another
 // number than the rest, which wait in vain for what it makes.
-#define LB_HELPERS 32
+#define LB_HELPERS 64
 #include "dialect.h"
 
 #include "../../../src/gpu/mega_formats.h"
