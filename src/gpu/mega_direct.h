@@ -97,7 +97,8 @@ struct DirectRows {
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  RowSums& sums = *reinterpret_cast<RowSums*>(dynamic_shared<unsigned char>() + kMegaSumsAt);
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  RowSums& sums = *reinterpret_cast<RowSums*>(shared + kMegaSumsAt);
   const StagedX<kIsRounded> staged(pool, p.op.n_in);
   const ProductShare share(p, part);
   DirectRows<Format> rows(p, share);

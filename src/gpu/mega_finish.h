@@ -10,8 +10,8 @@ namespace lb::gpu {
 
 // Of a pass of rows, in shared memory.
 struct RowSums {
-  float v[kPassRows * (kMegaThreads / 32)];  // [matrices, row_warps, pass_rows]
-  float squares[kMegaThreads / 32];          // of x, of each warp, where it is a norm's; in a step's first pass
+  float v[kPassSums];                // [matrices, row_warps, pass_rows]
+  float squares[kMegaThreads / 32];  // of x, of each warp, where it is a norm's; in a step's first pass
 };
 
 LB_DEVICE float factor_of(const ProductTask& p, const float* squares) {

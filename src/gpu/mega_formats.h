@@ -26,7 +26,7 @@ struct RunCase {
     switch (p.op.type) {
       case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
       case DType::kQ4_0: return product<RunFormat<DType::kQ4_0, 8>>(p, args...), true;
-      case DType::kQ4_1: return product<RunFormat<DType::kQ4_1, 8>>(p, args...), true;
+      case DType::kQ4_1: return product<NibbleFormat<DType::kQ4_1>>(p, args...), true;
       case DType::kQ5_0: return product<RunFormat<DType::kQ5_0, 8>>(p, args...), true;
       case DType::kQ5_1: return product<RunFormat<DType::kQ5_1, 8>>(p, args...), true;
       case DType::kIQ4_NL: return product<RunFormat<DType::kIQ4_NL, 8>>(p, args...), true;
@@ -40,7 +40,7 @@ struct BlockCase {
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
       case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
-      case DType::kQ4_K: return product<RunFormat<DType::kQ4_K, 8>>(p, args...), true;
+      case DType::kQ4_K: return product<NibbleFormat<DType::kQ4_K>>(p, args...), true;
       case DType::kQ5_K: return product<RunFormat<DType::kQ5_K, 8>>(p, args...), true;
       case DType::kQ6_K: return product<Q6_KFormat<8>>(p, args...), true;
       case DType::kQ2_K: return product<Q2_KFormat<8>>(p, args...), true;

@@ -164,7 +164,7 @@ LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, 
       int sum = 0;
       LB_UNROLL
       for (int i = 0; i < Format::kValues / 4; ++i) sum = dot4(x.high[i], 0x01010101, sum);
-      x.sum = x.scale * float(sum);
+      x.sum = staged.rounded.scale[piece] * float(sum);
     }
   } else {
     LB_UNROLL

@@ -60,21 +60,19 @@ LB_DEVICE bool finish_product(const ProductTask& p, int part, uint32_t& n, const
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < n_rows; pass += p.pass_rows) {
     const int rows = min(p.pass_rows, n_rows - pass);
-    Word added[kPassRows / 32] = {};  // there two phases ago, as a rule
-    LB_UNROLL
-    for (int k = 0; k < kPassRows / 32; ++k) {
-      const int row = 32 * k + lane();
-      if (row < rows && p.add_words.at >= 0)
-        added[k] = load_relaxed(mega_state().words + p.add_words.at + begin + pass + row);
-    }
+    const auto ask = [&](int row) -> Word {  // for what is added: there two phases ago, as a rule
+      if (row >= rows || p.add_words.at < 0) return 0;
+      return load_relaxed(mega_state().words + p.add_words.at + begin + pass + row);
+    };
+    Word added = ask(lane());
     barrier_wait(stream.full + n % 2, SumStream::parity(n));
     if (shuffle(stream.is_over, 0) != 0) return false;
     const RowSums& sums = stream.passes[n % 2];
     if (pass == 0 && p.from == XFrom::kRms) factor = factor_of(p, sums.squares);
-    LB_UNROLL
-    for (int k = 0; k < kPassRows / 32; ++k) {
-      const int row = 32 * k + lane();
-      if (row < rows) finish_row(p, sums.v + row, begin + pass + row, factor, added[k], wait);
+    LB_UNROLL_BY(1)  // the code of a warp that nobody else runs is what it waits for
+    for (int row = lane(); row - lane() < rows; row += 32) {
+      if (row != lane()) added = ask(row);
+      if (row < rows) finish_row(p, sums.v + row, begin + pass + row, factor, added, wait);
     }
     warp_barrier();
     if (lane() == 0) barrier_arrive(stream.empty + n % 2);
@@ -86,7 +84,8 @@ LB_DEVICE bool finish_product(const ProductTask& p, int part, uint32_t& n, const
 // By the finishing warp, from the first product of the launch to the last.
 LB_DEVICE void finish_products(const Mega& p) {
   SumStream& stream = mega_sums();
-  const auto* steps = reinterpret_cast<const TaskStep*>(dynamic_shared<unsigned char>() + p.memory.steps_at);
+  const unsigned char* shared = dynamic_shared<unsigned char>();
+  const auto* steps = reinterpret_cast<const TaskStep*>(shared + p.memory.steps_at);
   uint32_t n = 0;
   LB_UNROLL_BY(1)
   for (int token = 0; token < p.n_tokens; ++token) {

@@ -142,6 +142,9 @@ struct NibbleFormat {
   };
 
   LB_DEVICE static Scale scale_of(const Piece& piece, int place) { return run_at(part<1>(piece), place % 8); }
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
+    return dot(piece, scale_of(piece, place), x);
+  }
   LB_DEVICE static float dot(const Piece& piece, const Scale& run, const X& x) {
     int first = 0, second = 0;
     LB_UNROLL

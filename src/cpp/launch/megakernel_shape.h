@@ -86,7 +86,7 @@ struct ProductTask {
   int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
   int batch_rows;       // that a team has at once: whole chunks, batch_chunks of them
   int batch_chunks;
-  int pass_rows;  // whose sums wait in shared memory at a time: whole batches, at most kPassRows
+  int pass_rows;  // whose sums wait in shared memory at a time: whole batches
   int n_pieces;   // of a row
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
@@ -219,7 +219,8 @@ struct Mega {
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1792, kMegaPoolAt = 6656;
-inline constexpr int kPassRows = 64;  // of a product, of all its matrices, whose sums wait in shared memory at a time
+// Of a product, whose sums wait in shared memory at a time: rows, and sums of all matrices and warps of a row.
+inline constexpr int kPassRows = 64, kPassSums = kPassRows * (kMegaThreads / 32);
 // Rounded: a byte for each value, a scale and a sum for each run.
 LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;

@@ -35,7 +35,7 @@ int piece_values(DType type) {
 bool is_plain(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
 
 // Of the weights on their way to shared memory: a row's of each team, a chunk's, unless those are more, and a batch's.
-constexpr size_t kTeamsBytes = 20480, kChunkBytes = 16384 + 64, kBatchBytes = 65536;
+constexpr size_t kTeamsBytes = 20480, kChunkBytes = 20480 + 64, kBatchBytes = 65536;
 
 // The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
 constexpr size_t kUnderWayBytes = 65536;
@@ -101,7 +101,9 @@ void plan_batches(ProductTask& p) {
   p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
   p.batch_chunks = p.batch_rows >> p.chunk_shift;
   const int each = p.batch_rows * p.n_teams;
-  p.pass_rows = std::max(kPassRows / (p.up != nullptr ? 2 : 1) / each, 1) * each;
+  // Each pass of two matrices has steps of the stream to itself, which take shared memory: few passes.
+  const int pass_rows = p.up != nullptr ? kPassSums / (2 * (p.row_threads / 32)) : kPassRows;
+  p.pass_rows = std::max(pass_rows / each, 1) * each;
   p.n_pieces = parts_of(p.op.n_in, piece_values(p.op.type));
   for (int k = 0; k < layout.n_planes; ++k) {
     p.row_bytes[k] = int(layout.row_bytes[k]);
