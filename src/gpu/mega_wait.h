@@ -19,7 +19,7 @@ struct MegaState {
   uint32_t most_polls;  // of a word, by a thread
   uint32_t goal;        // of *arrived, at which the phase may begin
   uint32_t phase;
-  int n_arrived;              // phases of the launch, as of the last arrival; of the thread that arrives
+  int n_arrived;              // phases of the launch, as of the block's last arrival; of the thread that arrives
   uint32_t gave_up;           // somebody in this step
   uint32_t has_stopped[2];    // by turns, as of the ends of steps: all threads read the same
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
@@ -39,6 +39,19 @@ LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
 }
 // Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
 LB_DEVICE uint32_t words_number(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
+
+LB_DEVICE int following(const Mega& p, int i) {
+  const int next = forget(i) + 1;
+  return next == p.n_steps ? 0 : next;
+}
+// The phases of the launch that are over for a block behind its step i, if it says so there: the next one waits for all
+// blocks. Otherwise 0.
+LB_DEVICE int phases_behind(const Mega& p, const TaskStep* steps, int token, int i) {
+  const int next = following(p, i);
+  const TaskStep then = load<TaskStep>(steps + next), now = load<TaskStep>(steps + i);
+  if (!waits(then) || (next != 0 && phase_of(then) == phase_of(now))) return 0;
+  return token * p.n_phases + phase_of(now) + 1;
+}
 
 struct PhaseWait {
   uint32_t number;   // of the words of this token's phase 0

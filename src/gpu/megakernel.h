@@ -132,11 +132,6 @@ LB_DEVICE void fetch_task(const Mega& p, int i, int half) {
   copy_commit();
 }
 
-LB_DEVICE int following(const Mega& p, int i) {
-  const int next = forget(i) + 1;
-  return next == p.n_steps ? 0 : next;
-}
-
 LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i) {
   if (!is_watcher()) return;
   MegaState& state = mega_state();
@@ -147,17 +142,17 @@ LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i)
 }
 
 // By one thread, behind step i, if the next one waits for that. Not by who watches: a release takes its time, and what
-// precedes the next wait may be done meanwhile.
+// precedes the next wait may be done meanwhile. Behind a product who finishes it arrives.
 template <class Weights>
 LB_DEVICE void arrive(const Mega& p, int token, int i) {
-  const TaskStep* steps = steps_of(p);
-  const int next = following(p, i);
-  const TaskStep then = load<TaskStep>(steps + next), now = load<TaskStep>(steps + i);
-  if (!waits(then) || (next != 0 && phase_of(then) == phase_of(now))) return;
-  Weights::wait_until_finished();
-  const int n_phases = token * p.n_phases + phase_of(now) + 1;
-  add_release(p.arrived, uint32_t(n_phases - mega_state().n_arrived));
-  mega_state().n_arrived = n_phases;
+  const int n_phases = phases_behind(p, steps_of(p), token, i);
+  if (n_phases == 0) return;
+  int& n_arrived = mega_state().n_arrived;
+  if (Weights::kHelpers == 0 || !makes_rows(load<TaskStep>(steps_of(p) + i))) {
+    Weights::wait_until_finished();
+    add_release(p.arrived, uint32_t(n_phases - n_arrived));
+  }
+  n_arrived = n_phases;
 }
 
 // A barrier of the block, behind which all know whether it stops.

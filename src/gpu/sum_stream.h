@@ -87,21 +87,26 @@ LB_DEVICE void finish_products(const Mega& p) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   const auto* steps = reinterpret_cast<const TaskStep*>(shared + p.memory.steps_at);
   uint32_t n = 0;
+  int n_arrived = 0;
   LB_UNROLL_BY(1)
   for (int token = 0; token < p.n_tokens; ++token) {
     const uint32_t number = words_number(p, token);
     LB_UNROLL_BY(1)
     for (int i = 0; i < p.n_steps; ++i) {
       const TaskStep step = load<TaskStep>(steps + i);
-      if (!makes_rows(step)) continue;
-      warp_barrier();  // the task before is no longer read
-      if (16 * lane() < int(sizeof(Task)))
-        store(stream.task + 16 * lane(),
-              load<u32x4>(reinterpret_cast<const unsigned char*>(p.tasks + step.task) + 16 * lane()));
-      warp_barrier();
-      const PhaseWait wait = {
-          .number = number, .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()), .is_barrier = false};
-      if (!finish_product(reinterpret_cast<const Task*>(stream.task)->product, step.part, n, wait)) return;
+      const int n_phases = phases_behind(p, steps, token, i);
+      if (makes_rows(step)) {
+        warp_barrier();  // the task before is no longer read
+        if (16 * lane() < int(sizeof(Task)))
+          store(stream.task + 16 * lane(),
+                load<u32x4>(reinterpret_cast<const unsigned char*>(p.tasks + step.task) + 16 * lane()));
+        warp_barrier();
+        const PhaseWait wait = {
+            .number = number, .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()), .is_barrier = false};
+        if (!finish_product(reinterpret_cast<const Task*>(stream.task)->product, step.part, n, wait)) return;
+        if (n_phases != 0 && lane() == 0) add_release(p.arrived, uint32_t(n_phases - n_arrived));
+      }
+      if (n_phases != 0) n_arrived = n_phases;
     }
   }
 }
