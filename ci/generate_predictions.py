@@ -30,8 +30,9 @@ datasheet's bandwidth, the share that was measured on an H100 SXM. `predicted` i
 for values and is not reading comes off. K and V, recurrent states and the chain of small reads behind a wait are left
 out; that chain has cost more than the barrier so far.
 
-The kernel takes its weights by bulk copies, which sm_90 and later have; for the other targets the numbers say what one
-would be worth. A dash: the weights do not fit, or a figure has no source.
+The kernel takes its weights by bulk copies, which sm_90 and later have. The other targets have a version without, for
+which the numbers are as much a prediction; it has run on none of them. A dash: the weights do not fit, or a figure has
+no source.
 
 | model | MB a token | phases |
 |---|--:|--:|

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from lucebox import _engine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,12 +34,6 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """What a pack says of itself."""
     value: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return value
-
-
-def skip_without(kernel: str, folder: Path) -> None:
-    """Ends a test of what the target leaves out."""
-    if kernel not in {entry["name"] for entry in manifest_of(folder)["kernels"]}:
-        pytest.skip(f"the pack of {folder.name} leaves {kernel} out")
 
 
 def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 #endif
 #define LB_DEVICE __device__ __forceinline__
 #define LB_APART __device__ __noinline__
+#define LB_APART_NESTED LB_APART
 #define LB_FN static __device__ __forceinline__
 #define LB_TABLE __device__
 #define LB_UNROLL _Pragma("unroll")

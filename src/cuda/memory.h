@@ -20,6 +20,8 @@ LB_DEVICE T* dynamic_shared() {
   return reinterpret_cast<T*>(lb_dynamic_shared);
 }
 
+LB_DEVICE void assume_shared(const void*) {}  // for src/hip
+
 template <class V>
 LB_DEVICE V load(const void* from) {
   static_assert(kIsAccess<V>);

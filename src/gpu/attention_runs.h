@@ -154,6 +154,7 @@ struct RunSums {
 
 template <class T, class Wait>
 LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, Wait wait) {
+  assume_shared(&p);
   constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
@@ -235,6 +236,7 @@ LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* po
 // The gate was there a phase ago.
 template <class Wait>
 LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, Wait wait) {
+  assume_shared(&p);
   constexpr int kSplitsOfLane = kMaxRunSplits / 32;
   const Attention& op = p.op;
   const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;

@@ -75,7 +75,7 @@ struct StepChannel {
 
 // The accepted rows of any append folded into the team's slice of S in memory, and older inputs of the thread's
 // channels to older[3][kOlder]. Every thread of the block.
-LB_APART void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
+LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
   const StepPlace place(p, slice);
   const int n = n_accepted(op);
@@ -122,6 +122,7 @@ struct BeforeRow {
 };
 
 LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
+  assume_shared(&p);
   const GatedDelta& op = p.step;
   const int begin = part * p.slices_each + min(part, p.more), end = begin + p.slices_each + (part < p.more ? 1 : 0);
   const int team = warp() >> p.team_shift, n_teams = n_warps() >> p.team_shift;
@@ -236,6 +237,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
 
 // Four channels a thread. Nobody reads what is overwritten when each slice has left a word of o.
 LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
+  assume_shared(&p);
   const CausalConv& op = p.conv;
   const int step = 4 * n_parts * n_threads();
   wait();

@@ -96,6 +96,7 @@ struct DirectRows {
 // pool: product_pool_bytes(n_in).
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
+  assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   unsigned char* shared = dynamic_shared<unsigned char>();
   RowSums& sums = *reinterpret_cast<RowSums*>(shared + kMegaSumsAt);

@@ -143,7 +143,7 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
 
 // x of a product, or what stands for it, to shared memory.
 template <bool kIsRounded>
-LB_APART void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
+LB_APART_NESTED void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
     case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;

@@ -20,6 +20,7 @@ namespace lb::gpu {
 
 // The sampler's first step, of the logits that the block has just made itself.
 LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) {
+  assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   work.begin = part * p.rows_each + min(part, p.more);
   work.end = min(work.begin + p.rows_each + (part < p.more ? 1 : 0), p.sample.op.vocab);
@@ -43,6 +44,7 @@ LB_DEVICE void end_token(const SampleTask& p, bool goes_on) {
 
 // Greedy, and nobody asks for probabilities: a warp sees to it. The token is on its way before it is written down.
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
+  assume_shared(&p);
   const bool is_chooser = block_id() == 0 && warp() == 0, goes_on = is_chooser && may_go_on(p);  // the wait hides it
   wait();
   if (!is_chooser || mega_state().gave_up != 0) return;
@@ -61,7 +63,7 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   if (is_chosen && lane() == 0) record(op, *op.options, id_of(best));
 }
 
-LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
+LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
   const SampleOptions& options = *p.sample.op.options;
   if (options.temperature == 0 && options.n_top < 0) return choose_likeliest(p, wait);
   wait();
@@ -75,11 +77,13 @@ LB_APART void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait w
 }
 
 LB_APART void embed(const Embed& p, int part, int n_parts, PhaseWait wait) {
+  assume_shared(&p);
   wait();
   embed_row(p, 0, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
 LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
+  assume_shared(&p);
   wait();
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
 }

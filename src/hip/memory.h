@@ -14,6 +14,9 @@ LB_DEVICE T* dynamic_shared() {
   return reinterpret_cast<T*>(lb_dynamic_shared);
 }
 
+// p came from dynamic_shared, which a function that is apart cannot tell.
+LB_DEVICE void assume_shared(const void* p) { __builtin_assume(__builtin_amdgcn_is_shared(p)); }
+
 // The compiler's own type for an access of a size: non-temporal builtins take nothing else.
 template <int kBytes>
 struct Access;

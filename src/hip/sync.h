@@ -41,33 +41,39 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomic_max_any(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomic_max_any(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomic_max_any(p, v); }
 
+// What blocks tell each other lies in the device's memory or the host's, never in shared memory.
+template <class T>
+LB_DEVICE __attribute__((address_space(1))) T* in_global(T* p) {
+  return (__attribute__((address_space(1))) T*)(p);
+}
+
 LB_DEVICE uint32_t load_acquire(const uint32_t* p) {
-  return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+  return __hip_atomic_load(in_global(p), __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
 }
 LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
-  __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+  __hip_atomic_store(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
-  __hip_atomic_fetch_add(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+  __hip_atomic_fetch_add(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
 // Eight bytes that others may be writing, read or written at once and in no order with anything else.
 LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
-  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second) {
   first = load_relaxed(p);
   second = load_relaxed(p + 1);
 }
 LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
-  __hip_atomic_store(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  __hip_atomic_store(in_global(p), v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 // What the host has written, soon after; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
-  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 // Seen by the host too.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
-  __hip_atomic_store(p, v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
 // Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids

@@ -7,6 +7,10 @@ namespace lb::gpu {
 
 inline constexpr bool kHasAsyncCopy = true;
 
+inline void assume_shared(const void* p) {
+  if (!sim::current->block->shared.contains(p)) sim::machine().fail("assume_shared takes shared memory, got %p", p);
+}
+
 template <class V>
 V load(const void* from) {
   static_assert(kIsAccess<V>);

@@ -63,6 +63,24 @@ extern "C" __global__ void BOUND(32) stack_kernel(float* x, int n) {
   for (int i = 0; i < n; i++) x[i] += v[int(x[i]) % 100];
 }
 """
+# More registers than a function may use without saving some of them for callers of whom it knows nothing.
+CALLS = """
+__device__ __attribute__((noinline)) void called(float* x, int n) {
+  float v[80];
+#pragma unroll
+  for (int i = 0; i < 80; i++) v[i] = x[i * 256 + thread()];
+  for (int k = 0; k < n; k++) {
+#pragma unroll
+    for (int i = 0; i < 80; i++) v[i] = v[i] * v[i] + x[k];
+  }
+#pragma unroll
+  for (int i = 0; i < 80; i++) x[i * 256 + thread()] = v[i];
+}
+extern "C" __global__ void BOUND(256) calling_kernel(float* x, float* y, int n) {
+  called(x, n);
+  called(y, n);
+}
+"""
 NEEDED_BY = {"sm_86": "nvidia", "gfx1151": "ziglang"}
 BOTH = pytest.mark.parametrize("name", NEEDED_BY)
 
@@ -173,6 +191,13 @@ def test_a_stack_fails_the_build(name: str, tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, name, STACK), name)
     assert not pack.exists()
     assert re.search(r"stack_kernel: 4\d\d bytes of stack per thread, expected none", said)  # v is 400 bytes
+
+
+def test_a_call_takes_registers_and_no_stack(tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, "gfx1151", CALLS), "gfx1151")
+    assert pack.is_dir(), said
+    (kernel,) = manifest(pack)["kernels"]
+    assert kernel["registers"] >= 80 and kernel["stack_bytes"] == kernel["spill_bytes"] == 0
 
 
 @BOTH

@@ -41,7 +41,12 @@ WIDE = Shape(
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
 
 # How weights come to the products, by bulk copies through a ring or by plain loads: the kernels of the other way.
-OTHERS = {"stream": r"megakernel_\w+_direct_kernel", "direct": r"megakernel_(plain|32|256)_kernel"}
+# Chips without bulk copies lack some more, and sm_75 and AMD have the least shared memory.
+OTHERS = {
+    "stream": r"megakernel_\w+_direct_kernel",
+    "direct": r"megakernel_(plain|32|256)_kernel|\w+_warpgroup_.*|linear_vec_\w+_(whole|ring)_.*|gated_delta_chain_.*",
+}
+LEAST_SHARED_BYTES = 65536
 
 Write = Callable[[Shape], Path]
 
@@ -50,6 +55,8 @@ Write = Callable[[Shape], Path]
 def pack(request: pytest.FixtureRequest, pack_folder: Path) -> _engine.gpu.Pack:
     """With the kernels of one way alone."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS[request.param])
+    if request.param == "direct":
+        manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
     if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come that way")
     return gpu_packs.load(pack_folder, manifest)
@@ -82,13 +89,14 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
 
 
 @pytest.mark.parametrize(
-    ("shape", "n_prompt"), [(SHAPES["qwen35"], 15), (SHAPES["qwen35"], 33), (SHAPES["qwen35"], 79), (WIDE, 37)]
+    ("shape", "n_prompt", "kv"),
+    [(SHAPES["qwen35"], 15, "f32"), (SHAPES["qwen35"], 33, "f32"), (SHAPES["qwen35"], 79, "f32"), (WIDE, 37, "f16")],
 )
-def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int) -> None:
+def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int, kv: str) -> None:
     """Splits of the context of one tile and of several, across a page, the row's own slot within any of them."""
     path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
     ids, logits = [], []
-    for engine in (open_engine(path), open_engine(path, pack=pack, decode_path="megakernel")):
+    for engine in (open_engine(path, kv=kv), open_engine(path, kv=kv, pack=pack, decode_path="megakernel")):
         session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
         tokens = list(prompt)
         sampler.set_prompt(np.array(tokens, np.int32))
@@ -102,11 +110,20 @@ def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: i
     assert largest_difference(logits[1], logits[0]) < tolerance("logits", "f32_device")
 
 
+def test_tiles_that_do_not_fit(pack_folder: Path, write: Write) -> None:
+    """K and V of four bytes, of heads as large as any, where a block has little shared memory."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+        pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
+    manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
+    pack = gpu_packs.load(pack_folder, manifest)
+    with pytest.raises(LuceboxError, match="needs more shared memory for a row than a block has"):
+        open_engine(write(WIDE), kv="f32", pack=pack, decode_path="megakernel")
+
+
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
-def test_weight_types(pack: _engine.gpu.Pack, pack_folder: Path, write: Write, dtype: str) -> None:
+def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
     """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
-    if dtype in ("Q8_0", "Q4_0"):
-        gpu_packs.skip_without("megakernel_32_kernel", pack_folder)
     path = write(replace(SHAPES["qwen35"], dtype=dtype))
     logits = []
     for way in ("graph", "megakernel"):
