@@ -8,13 +8,34 @@ namespace lb::gpu {
 // Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
 LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
 
+// Rounded x with the sums of its halves, by which codes of 0..63 are less 32 at once.
+struct HalvedX : RoundedX<32, 8> {
+  int less[2] = {};
+  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    RoundedX<32, 8>::read(p, row, piece);
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      less[half] = 0;
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) less[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), less[half]);  // -32 each
+    }
+  }
+  // Of 16 codes with a half.
+  LB_DEVICE float dot_less_32(const uint32_t (&codes)[4], int half) const {
+    int sum = less[half];
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) sum = dot4(int(codes[i]), high[4 * half + i], sum);
+    return float(sum);
+  }
+};
+
 template <int kBits>
 struct Q6_KFormat {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr int kValues = 32;
   using Rows = PlaneRows<kType, kValues, u32x4, u32x2, uint16_t, f16>;
   using Piece = typename Rows::Piece;
-  using X = RoundedX<kValues, kBits>;
+  using X = std::conditional_t<kBits == 8, HalvedX, RoundedX<kValues, kBits>>;
   struct Scale {
     uint16_t of_halves;  // signed bytes
     f16 d;
@@ -29,9 +50,16 @@ struct Q6_KFormat {
       LB_UNROLL
       for (int i = 0; i < 4; ++i) {
         const uint32_t high = part<1>(piece)[half] >> 2 * i & 0x03030303u;
-        codes[i] = bytes_less_32((low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4);
+        codes[i] = (low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4;
+        if constexpr (kBits == 16) codes[i] = bytes_less_32(codes[i]);
       }
-      sum = fma(float(int8_t(scale.of_halves >> 8 * half)), x.dot(codes, 4 * half), sum);
+      float product;
+      if constexpr (kBits == 8) {
+        product = x.dot_less_32(codes, half);
+      } else {
+        product = x.dot(codes, 4 * half);
+      }
+      sum = fma(float(int8_t(scale.of_halves >> 8 * half)), product, sum);
     }
     return to_f32(scale.d) * x.scale * sum;
   }

@@ -219,8 +219,9 @@ struct Mega {
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1792, kMegaPoolAt = 6656;
-// Of a product, whose sums wait in shared memory at a time: rows, and sums of all matrices and warps of a row.
-inline constexpr int kPassRows = 64, kPassSums = kPassRows * (kMegaThreads / 32);
+// Of a product, whose sums wait in shared memory at a time: sums of all matrices and warps of a row; rows, a lane of
+// who finishes for each, or two where there are many.
+inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;
 // Rounded: a byte for each value, a scale and a sum for each run.
 LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;

@@ -85,7 +85,7 @@ Teams teams_of(const Linear& op, int rows) {
 }
 
 // A chunk is as large as kChunkBytes allow, and each plane of it a multiple of 16 bytes.
-void plan_batches(ProductTask& p) {
+void plan_batches(ProductTask& p, int rows_each) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int most = most_batch_rows(is_plain(p.op.type));
   const auto bytes = [&](int rows) { return chunk_bytes(p.op.type, p.op.n_in, rows * p.n_teams); };
@@ -102,7 +102,9 @@ void plan_batches(ProductTask& p) {
   p.batch_chunks = p.batch_rows >> p.chunk_shift;
   const int each = p.batch_rows * p.n_teams;
   // Each pass of two matrices has steps of the stream to itself, which take shared memory: few passes.
-  const int pass_rows = p.up != nullptr ? kPassSums / (2 * (p.row_threads / 32)) : kPassRows;
+  const int pass_rows = p.up != nullptr         ? kPassSums / (2 * (p.row_threads / 32))
+                        : rows_each < kManyRows ? kPassRows
+                                                : 2 * kPassRows;
   p.pass_rows = std::max(pass_rows / each, 1) * each;
   p.n_pieces = parts_of(p.op.n_in, piece_values(p.op.type));
   for (int k = 0; k < layout.n_planes; ++k) {
@@ -311,7 +313,7 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
           "takes a gated activation of two products of one x and type");
   Node& both = nodes_[gate];
   both.task.product.up = product(up)->op.w;
-  plan_batches(both.task.product);
+  plan_batches(both.task.product, parts_of(op.dim, target_.n_sms));
   both.task.product.op.y = product(up)->op.y;
   both.writes = {{op.up, size_t(op.dim) * 4}};
   both.bytes *= 2;
@@ -343,11 +345,12 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     ProductTask product = from;
     product.op = op;
     product.row_unit = 1;
-    const Teams teams = teams_of(op, parts_of(n_out, target_.n_sms));
+    const int rows_each = parts_of(n_out, target_.n_sms);
+    const Teams teams = teams_of(op, rows_each);
     product.row_threads = teams.row_threads;
     product.n_teams = teams.n;
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
-    plan_batches(product);
+    plan_batches(product, rows_each);
     std::vector<Range> all = reads;
     if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
     add({.task = {.kind = TaskKind::kProduct, .product = product},
