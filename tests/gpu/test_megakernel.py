@@ -121,10 +121,8 @@ def test_tiles_that_do_not_fit(pack_folder: Path, write: Write) -> None:
         open_engine(write(WIDE), kv="f32", pack=pack, decode_path="megakernel")
 
 
-@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
-def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
-    """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
-    path = write(replace(SHAPES["qwen35"], dtype=dtype))
+def check_logits(pack: _engine.gpu.Pack, path: Path) -> None:
+    """Those after a token that the megakernel has decoded are the graph's."""
     logits = []
     for way in ("graph", "megakernel"):
         engine = open_engine(path, pack=pack, activations="int8", decode_path=way)
@@ -135,6 +133,19 @@ def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
         session.sync(np.append(ids, np.int32(session.sample(sampler))))
         logits.append(session.logits())
     assert largest_difference(logits[1], logits[0]) < tolerance("logits", "f32_device")
+
+
+@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
+def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
+    """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
+    check_logits(pack, write(replace(SHAPES["qwen35"], dtype=dtype)))
+
+
+@pytest.mark.parametrize(("dtype", "ffn"), [("Q8_0", 1056), ("Q4_K", 2560), ("Q6_K", 2304), ("F16", 2112)])
+def test_rows_of_several_pieces_a_thread(pack: _engine.gpu.Pack, write: Write, dtype: str, ffn: int) -> None:
+    """Rows of the down projection that fewer threads share than they have pieces, the last pass over them not whole;
+    gate and up in several passes."""
+    check_logits(pack, write(replace(SHAPES["qwen3"], ffn=ffn, dtype=dtype)))
 
 
 def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
