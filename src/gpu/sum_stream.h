@@ -20,19 +20,16 @@ struct SumStream {
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init() {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(full + i, kMegaThreads / 32);
-      barrier_init(empty + i, 1);
+      barrier_init(full + i, kMegaThreads);
+      barrier_init(empty + i, 32);
     }
     pass = 0;
     is_over = 0;
   }
   // Until pass n - 2 is finished, whose place n takes.
   LB_DEVICE void wait_for_place(uint32_t n) { barrier_wait(empty + n % 2, parity(n) ^ 1); }
-  // By every warp that multiplies, when its sums of pass n are there.
-  LB_DEVICE void give(uint32_t n) {
-    warp_barrier();
-    if (lane() == 0) barrier_arrive(full + n % 2);
-  }
+  // By every thread that multiplies, when its sums of pass n are there.
+  LB_DEVICE void give(uint32_t n) { barrier_arrive(full + n % 2); }
   // Until all passes so far are finished.
   LB_DEVICE void wait_until_finished() {
     if (pass > 0) barrier_wait(empty + (pass - 1) % 2, parity(pass - 1));
@@ -40,7 +37,7 @@ struct SumStream {
   // By all warps but the helping ones, between products.
   LB_DEVICE void stop() {
     wait_for_place(pass);
-    if (lane() == 0) is_over = 1;
+    if (thread_id() == 0) is_over = 1;
     give(pass);
   }
 };
@@ -74,8 +71,7 @@ LB_DEVICE bool finish_product(const ProductTask& p, int part, uint32_t& n, const
       if (row != lane()) added = ask(row);
       if (row < rows) finish_row(p, sums.v + row, begin + pass + row, factor, added, wait);
     }
-    warp_barrier();
-    if (lane() == 0) barrier_arrive(stream.empty + n % 2);
+    barrier_arrive(stream.empty + n % 2);
     ++n;
   }
   return true;
