@@ -18,7 +18,7 @@ Pack = _engine.gpu.Pack
 Shape = tuple[int, int, int, int]
 SHAPES: tuple[Shape, ...] = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88))  # key heads, value heads, dk, dv
 MODEL: Shape = (1, 2, 128, 128)
-CHAIN: Shape = (2, 4, 128, 32)  # its long chains run on matrix units where the target has them
+CHAIN: Shape = (2, 4, 128, 32)  # its few rows and long chains run on matrix units where the target has them
 
 
 def close(got: F32, want: F32 | F64) -> None:
@@ -120,7 +120,8 @@ def test_steps(pack: Pack, shape: Shape, order: str, seed: int) -> None:
 
 @pytest.mark.parametrize("order", ("grouped", "tiled"))
 @pytest.mark.parametrize(("shape", "rows"), ((SHAPES[0], 33), (SHAPES[1], 2), (SHAPES[1], 17), (SHAPES[2], 32),
-                                             (SHAPES[2], 64), (MODEL, 63)))  # fmt: skip
+                                             (SHAPES[2], 64), (MODEL, 2), (MODEL, 16), (MODEL, 22), (CHAIN, 25), (CHAIN, 32),
+                                             (MODEL, 63)))  # fmt: skip
 def test_chain_then_step_and_fold(pack: Pack, shape: Shape, rows: int, order: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     layer = Layer(pack, shape, rng, order)
@@ -135,12 +136,12 @@ def test_chain_then_step_and_fold(pack: Pack, shape: Shape, rows: int, order: st
     assert np.array_equal(layer.S, alone.S), "a fold gives the same bits alone and before a step"
 
 
-@pytest.mark.parametrize("shape", (*SHAPES[:2], (1, 1, 256, 40)))
+@pytest.mark.parametrize("shape", (*SHAPES[:2], (1, 1, 256, 40), CHAIN))
 def test_trees_with_accepted_paths_equal_the_sequence(pack: Pack, shape: Shape, seed: int) -> None:
     rng = np.random.default_rng(seed)
     layer = Layer(pack, shape, rng)
     state, taken, accepted = layer.S, [], np.zeros(0, np.int32)
-    for n in (22, 1, 3, 64, 7):
+    for n in (22, 1, 3, 64, 7, 31):
         inputs = Inputs(shape, n, rng, 0.2)
         parent, masks = random_tree(n, rng)
         got = check_beside_cpu(layer, inputs, accepted, parent=parent, ancestors=masks)
@@ -178,7 +179,7 @@ def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, order: str, rows: 
         close(ours, theirs)
 
 
-@pytest.mark.parametrize(("rows", "shape"), ((1, (2, 4, 32, 32)), (31, (2, 4, 32, 32)), (130, (2, 4, 32, 32)),
+@pytest.mark.parametrize(("rows", "shape"), ((1, (2, 4, 32, 32)), (31, (2, 4, 32, 32)), (22, CHAIN), (130, (2, 4, 32, 32)),
                                              (130, CHAIN)))  # fmt: skip
 def test_hard_inputs(pack: Pack, rows: int, shape: Shape, seed: int) -> None:
     """Decays that underflow, beta of 0 and 1, keys of zero."""

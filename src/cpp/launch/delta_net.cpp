@@ -70,6 +70,11 @@ bool is_chain(const DeltaInputs& op) {
          is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
+bool is_few(const GatedDelta& op, const Target& target) {
+  return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainKey && op.dv % kDeltaFewColumns == 0 &&
+         target.has("gated_delta_few_kernel");
+}
+
 void check_shape(const GatedDelta& op, const std::string& what) {
   LB_CHECK(op.rows >= 0 && op.n_k_heads >= 1 && op.n_v_heads >= 1 && op.n_v_heads % op.n_k_heads == 0, kInvalid, what,
            ": value heads must be a multiple of key heads");
@@ -158,6 +163,8 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (is_chain(op, target)) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
+  } else if (is_few(op, target)) {
+    add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target, what));
   } else if (op.rows > 1) {
     add(pairs(op, target, what));
     add(runs(op, target, what));
@@ -171,7 +178,7 @@ bool is_chain(const GatedDelta& op, const Target& target) {
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2) return 0;
+  if (op.rows < 2 || is_few(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
   return n_runs(op.rows) * floats * sizeof(float);
