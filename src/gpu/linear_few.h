@@ -1,8 +1,8 @@
 // The products of a few rows of x with quantised weights: y = x w^T (+ add).
 //
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
-// lies in shared memory for the whole launch, as 16-bit numbers that each row's largest value has scaled by a power of
-// two; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
+// lies in shared memory for the whole launch, as 16-bit numbers in units of a power of two for each row and 256 values,
+// which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
 // reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
 // memory as they lie in registers, and are added in the order of slices and warps: of up to kFewLastRows rows by the
 // block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for
@@ -85,21 +85,75 @@ struct FewCursor {
   }
 };
 
-// x of a slice in shared memory, as FewRows lays it out, and the rows' powers.
+// A run of 32 codes as 16-bit numbers, code times scale rounded once: the scale is two of them. Of each four codes of a
+// word the first pair is 0 and 2, the second 1 and 3. The sum of the codes.
+LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
+  const f16 high = to_f16(scale), low = to_f16(scale - to_f32(high));
+  const uint32_t highs = high.bits * 0x10001u, lows = low.bits * 0x10001u;
+  int sum = 0;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    u32x4 out;
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      sum = dot4(int(codes[half][j]), 0x01010101, sum);
+      const uint32_t word = codes[half][j] ^ 0x80808080u;
+      LB_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {  // 1024 + 128 + code, as a pair
+        const uint32_t bits = permute_bytes(word, 0x64646464u, odd ? 0x4341 : 0x4240);
+        const f16x2 pair = fma2(pair_of(bits), pair_of(0x3c003c00u), pair_of(0xe480e480u));
+        out[2 * half + odd] = pair_bits(fma2(pair, pair_of(highs), times(pair, lows)));
+      }
+    }
+    store(to + j * 128, out);
+  }
+  return sum;
+}
+
+// x of a slice in shared memory.
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
-  float* power;
+  float* powers;  // [blocks, kRows]
 
   LB_DEVICE FewX(uint8_t* memory, int n_blocks)
-      : blocks(memory), power(reinterpret_cast<float*>(memory + n_blocks * kRows * kFewRowBytes)) {}
+      : blocks(memory), powers(reinterpret_cast<float*>(memory + n_blocks * kRows * kFewRowBytes)) {}
+
+  // A lane has a run, eight lanes 256 values of a row; kAtOnce of them on their way.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    const uint8_t* from = p.x + long(slice.first_block) * kRows * kFewRowBytes;
-    const int bytes = slice.n_blocks * kRows * kFewRowBytes;
-    LB_UNROLL_BY(8)
-    for (int at = thread_id() * 16; at < bytes; at += kFewThreads * 16) copy_async<16>(blocks + at, from + at);
-    copy_commit();
-    if (thread_id() < kRows) store(power + thread_id(), load<float>(p.power + thread_id()));
+    constexpr int kAtOnce = 4;
+    const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
+    for (int first = 0; first < n; first += kAtOnce * kFewThreads) {
+      u32x4 codes[kAtOnce][2] = {};
+      float scale[kAtOnce] = {};
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kFewThreads + thread_id(), row = at / 8 % kRows;
+        if (at >= n || row >= rows) continue;
+        const int run = (slice.first_block + at / 8 / kRows) * 8 + at % 8;
+        const int8_t* from = p.x.high + long(row) * n_in + run * kRoundRun;
+        codes[i][0] = load<u32x4>(from);
+        codes[i][1] = load<u32x4>(from + 16);
+        scale[i] = load<float>(p.x.scale + long(row) * (n_in / kRoundRun) + run);
+      }
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + i * kFewThreads + thread_id(), row = at / 8 % kRows, run = at % 8;
+        float largest = scale[i];
+        LB_UNROLL
+        for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+        if (at >= n) continue;
+        const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
+        const float inverse = quant::float_of(uint32_t(254 - exponent) << 23);
+        uint8_t* to = blocks + at / 8 * kFewRowBytes;
+        const float unit = scale[i] * inverse, sum = float(put_few_run(to + run * 16, codes[i], unit)) * unit;
+        uint8_t* to_sum = to + few_sums_at(row) + run % 4 * 8 + run / 4 * 2;
+        const f16 high = to_f16(sum);
+        store(to_sum, high.bits);
+        store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
+        if (run == 0) store(powers + at / 8, quant::float_of(uint32_t(exponent) << 23));
+      }
+    }
   }
 };
 
@@ -131,24 +185,28 @@ struct FewSums {
     }
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(fields.scale(i), sums[tile][n], v[tile][n]); });
+      for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
         float mins[4] = {};
         const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
         multiply_pairs(mins, fields.mins(), b[0], b[1]);
-        for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(-fields.min(i), mins[n], v[tile][n]); });
+        for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[n], sums[tile][n]); });
       }
+      SumRowsB power;
+      gpu::load(power, x.powers + block * kRows + tile * 8);
+      for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(power.v[j], sums[tile][n], v[tile][n]); });
     }
   }
   // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
-  LB_DEVICE void put(const FewX<kRows>& x, float* to) {
+  LB_DEVICE void put(float* to) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       f32x4 out;
-      for_each_sum([&](int, int row, int, int, int n) {
-        out[n] = v[tile][n] * load<float>(x.power + tile * 8 + row);
+      LB_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        out[n] = v[tile][n];
         v[tile][n] = 0;
-      });
+      }
       store_stream(to + (tile * 32 + lane()) * 4, out);
     }
   }
@@ -273,7 +331,6 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   dependents_may_launch();
   wait_for_previous();
   x.bring(p, share.blocks);
-  copy_wait<0>();
   block_barrier();
 
   FewSums<Format, kRows> sums;
@@ -289,7 +346,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       }
       ++unit;
       if (++block < share.blocks.n_blocks && unit < end) continue;
-      sums.put(x, pieces + (tile + warp()) * kRows * 16);
+      sums.put(pieces + (tile + warp()) * kRows * 16);
       block = 0;
       ++tile;
     }

@@ -266,12 +266,17 @@ def test_rope_table(pack: Pack, seed: int) -> None:
 
 @pytest.mark.parametrize(("rows", "kh", "vh", "dk", "dv", "taps"),
                          ((1, 2, 6, 32, 64, 4), (1, 1, 33, 40, 24, 8), (1, 3, 3, 8, 88, 2), (1, 2, 4, 128, 128, 4),
+                          (2, 2, 4, 128, 128, 4), (22, 1, 3, 128, 128, 4), (64, 2, 4, 128, 32, 4),
                           (65, 1, 3, 128, 128, 4), (128, 1, 4, 128, 32, 4), (200, 2, 8, 128, 32, 4)))  # fmt: skip
 @pytest.mark.parametrize("accepted", (None, [0], [0, 1, 3, 4, 6, 8, 9, 11]))
+@pytest.mark.parametrize("is_tree", (False, True))
 def test_inputs(
-    pack: Pack, rows: int, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, seed: int
-) -> None:
+    pack: Pack, rows: int, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, is_tree: bool,
+    seed: int,
+) -> None:  # fmt: skip
     """One launch for the convolution and the preparation: the state exactly as the CPU's."""
+    if is_tree and not 1 < rows <= CAP:
+        pytest.skip("a chain, as any row alone is")
     rng = np.random.default_rng(seed)
     channels = 2 * kh * dk + vh * dv
     x, w = rng.normal(size=(rows, channels)).astype(np.float32), rng.normal(size=(channels, taps)).astype(np.float32)
@@ -281,10 +286,11 @@ def test_inputs(
     g, beta = 5 * rng.normal(size=(2, rows, vh)).astype(np.float32)
     gates = -rng.exponential(size=vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
     path = None if accepted is None else np.array(accepted, np.int32)
-    got = gpu_ops.delta_inputs(pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path)
+    parent = random_tree(rows, rng)[0] if is_tree else None
+    got = gpu_ops.delta_inputs(pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path, parent)
     parts = []
     for first in range(0, rows, CAP):
-        parts.append(cpu.causal_conv(x[first : first + CAP], w, history, pending, path))
+        parts.append(cpu.causal_conv(x[first : first + CAP], w, history, pending, path, parent))
         path = np.arange(CAP, dtype=np.int32)
     y = np.concatenate(parts)
     q, k = (y[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk) for i in range(2))

@@ -14,7 +14,7 @@ namespace lb::gpu {
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// One row alone, and long chains of the usual shape: convolution and preparation in one launch.
+// One row alone, and more of the usual shape: convolution and preparation in one launch.
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 

@@ -13,8 +13,9 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: a thread a channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs of a long chain: so many taps, a block kChainInputRows of kChainKey channels.
+// delta_inputs of more rows: so many taps, a block kChainKey channels; of a long chain kChainInputRows of them, else all.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
+inline constexpr int kFewInputThreads = 256;
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
 // [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
