@@ -4,12 +4,13 @@
 // lies in shared memory for the whole launch, as 16-bit numbers in units of a power of two for each row and 256 values,
 // which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
 // reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
-// memory as they lie in registers, and are added in the order of slices and warps: of up to kFewLastRows rows by the
-// block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for
-// each other, so that the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
+// memory as they lie in registers, and are added in the order of slices and warps by all blocks of the range, a share of
+// its outputs each. These wait for each other: as a cluster where there are two of them, else the grid has to be alive at
+// once; or, up to kFewLastRows rows, the block that comes last to a range adds all. Weights are asked for before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
+#include "cluster.h"
 #include "linear_few_formats.h"
 
 namespace lb::gpu {
@@ -121,7 +122,7 @@ struct FewX {
 
   // A lane has a run, eight lanes 256 values of a row; kAtOnce of them on their way.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = kRows <= 32 ? 4 : 2;
     const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
     for (int first = 0; first < n; first += kAtOnce * kFewThreads) {
       u32x4 codes[kAtOnce][2] = {};
@@ -242,42 +243,46 @@ struct FewPieces {
 };
 static_assert(sizeof(FewPieces) == kFewPieceBytes);
 
-// The sums of the tiles [first_tile, end_tile) of a range, from the pieces of all slices; a warp has a tile at a time.
 template <int kRows>
-LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int first_tile, int end_tile,
-                              FewPieces* pieces) {
-  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
-  const FewRange& outs = share.outs;
-  for (int i = thread_id(); i < (end_tile - first_tile) * p.n_slices; i += n_threads()) {
-    const int of = i / p.n_slices, slice = i - of * p.n_slices, tile = first_tile + of;
+LB_DEVICE FewPieces* few_pieces_behind(const FewShare& share) {  // x
+  uint8_t* memory = dynamic_shared<uint8_t>();
+  return reinterpret_cast<FewPieces*>(memory + few_x_bytes(kRows, share.blocks.n_blocks));
+}
+
+// Of all tiles of a range, [tiles, n_slices].
+LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share, FewPieces* pieces) {
+  for (int i = thread_id(); i < share.n_tiles * p.n_slices; i += kFewThreads) {
+    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
     const int n_blocks = few_slice(share.n_in, p.n_slices, slice).n_blocks;
     const FewUnits units = few_units(share.n_tiles, n_blocks);
     const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
     pieces[i] = {tile + first, last - first + 1};
   }
-  block_barrier();
-  const int slots = few_pieces(p.range_tiles);
-  for (int of = warp(); of < end_tile - first_tile; of += kFewWarps) {
-    const int first_out = outs.first_out + (first_tile + of) * 16;
-    FewProduct products[2];
+}
+
+// The sums of a tile of a range, made by a warp.
+template <int kRows>
+struct FewTotals {
+  static constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
+  FewProduct products[2];
+  f32x4 sums[kTiles];
+
+  // Before any y of the tile is written, which may lie there: a load behind a store of the same memory would wait for
+  // it.
+  LB_DEVICE void open(const LinearFew& p, const FewShare& share, int tile) {
     LB_UNROLL
-    for (int i = 0; i < 2; ++i) products[i] = few_product(p, first_out + lane() / 4 + 8 * i);
-    f32x4 sums[kTiles] = {};
-    const auto for_each_y = [&](auto&& visit) {
-      LB_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile)
-        for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
-          const int out = first_out + of_16, row = tile * 8 + row_of_8;
-          if (out < outs.end_out && row < p.group.products[0].rows)
-            visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[tile][n]);
-        });
-    };
-    // Before any y, which may lie there: a load behind a store of the same memory would wait for it.
-    for_each_y([](const FewProduct& to, long at, float& sum) {
-      if (to.add != nullptr) sum = to.add[at];
-    });
+    for (int rows = 0; rows < kTiles; ++rows) sums[rows] = {};
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) products[i] = few_product(p, share.outs.first_out + tile * 16 + lane() / 4 + 8 * i);
+    for_each_y(p, share, tile,
+               [](const FewProduct& to, long at, float& sum) {
+                 if (to.add != nullptr) sum = to.add[at];
+               });
+  }
+  LB_DEVICE void add_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
+    const int slots = few_pieces(p.range_tiles);
     int slice = 0, piece = 0;
-    FewPieces some = pieces[of * p.n_slices];
+    FewPieces some = pieces[0];
     while (slice < p.n_slices) {
       f32x4 more[kAtOnce][kTiles] = {};
       LB_UNROLL
@@ -289,27 +294,51 @@ LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int fir
           more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
         if (++piece < some.n) continue;
         piece = 0;
-        if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
+        if (++slice < p.n_slices) some = pieces[slice];
       }
       LB_UNROLL
       for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
         sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
     }
-    for_each_y([](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
   }
-}
+  LB_DEVICE void close(const LinearFew& p, const FewShare& share, int tile) {
+    for_each_y(p, share, tile, [](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
+  }
 
-template <int kRows>
-LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
-  int first = 0, end = share.n_tiles;
-  if constexpr (kRows > kFewLastRows) {
-    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-    first = share.n_tiles * share.slice / p.n_slices;
-    end = share.n_tiles * (share.slice + 1) / p.n_slices;
-  } else if (!is_last_of_range(p.arrived + share.range, p.n_slices)) {
-    return;
+ private:
+  template <class Visit>
+  LB_DEVICE void for_each_y(const LinearFew& p, const FewShare& share, int tile, Visit&& visit) {
+    const int first_out = share.outs.first_out + tile * 16;
+    LB_UNROLL
+    for (int rows = 0; rows < kTiles; ++rows)
+      for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
+        const int out = first_out + of_16, row = rows * 8 + row_of_8;
+        if (out < share.outs.end_out && row < p.group.products[0].rows)
+          visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[rows][n]);
+      });
   }
-  sum_few_pieces<kRows>(p, share, first, end, dynamic_shared<FewPieces>());
+};
+
+// A warp has every kFewWarps-th tile of its block's share, or of the range.
+template <int kRows>
+LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
+  const bool is_shared = kRows > kFewLastRows || p.is_cluster;
+  const int first = is_shared ? share.n_tiles * share.slice / p.n_slices : 0;
+  const int end = is_shared ? share.n_tiles * (share.slice + 1) / p.n_slices : share.n_tiles;
+  FewTotals<kRows> totals;
+  int tile = first + warp();
+  if (is_shared && tile < end) totals.open(p, share, tile);
+  if (p.is_cluster)
+    cluster_barrier();
+  else if (is_shared)
+    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
+  else if (!is_last_of_range(p.arrived + share.range, p.n_slices))
+    return;
+  for (bool is_open = is_shared; tile < end; tile += kFewWarps, is_open = false) {
+    if (!is_open) totals.open(p, share, tile);
+    totals.add_pieces(p, share, pieces + tile * p.n_slices);
+    totals.close(p, share, tile);
+  }
 }
 
 template <class Format, int kRows, int kAhead>
@@ -329,6 +358,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       ahead.next(p, share);
     }
   dependents_may_launch();
+  find_few_pieces(p, share, few_pieces_behind<kRows>(share));
   wait_for_previous();
   x.bring(p, share.blocks);
   block_barrier();
@@ -352,7 +382,8 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     }
   }
 
-  sum_few_range<kRows>(p, FewShare(p, forget(block_id())));  // nothing of it is kept in registers over the units
+  const FewShare again(p, forget(block_id()));  // nothing of it is kept in registers over the units
+  sum_few_range<kRows>(p, again, few_pieces_behind<kRows>(again));
 }
 
 }  // namespace lb::gpu

@@ -336,6 +336,7 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedR
   p.n_slices = cut.n_slices;
   p.n_ranges = cut.n_ranges;
   p.range_tiles = cut.range_tiles;
+  p.is_cluster = cut.is_cluster;
   const int n_thread_blocks = cut.n_ranges * cut.n_slices;
   p.pieces = static_cast<float*>(
       scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * 16));
@@ -343,7 +344,8 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedR
                         .grid = {uint32_t(n_thread_blocks), 1, 1},
                         .block = {kFewThreads, 1, 1},
                         .shared_bytes = cut.shared_bytes,
-                        .is_one_wave = cut.tile_rows > kFewLastRows,
+                        .is_one_wave = cut.tile_rows > kFewLastRows && !cut.is_cluster,
+                        .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
                         .keeps_l1 = true,
                         .overlap_previous = true},
                        target, what);

@@ -55,7 +55,7 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
     const int n_ranges = std::min({n_sms / n_slices, ceil_div(n_outs, 16), kFewRanges});
     const int most_outs = ceil_div(n_outs, n_ranges), range_tiles = ceil_div(most_outs, 16);
     const size_t shared =
-        std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)), size_t(range_tiles) * n_slices * kFewPieceBytes);
+        size_t(few_x_bytes(kernel->tile_rows, most_blocks)) + size_t(range_tiles) * n_slices * kFewPieceBytes;
     if (shared + kFewStaticBytes > target.shared_block_bytes) continue;
     const bool is_large = shared > target.shared_block_bytes / 4 * 3;
     const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_large);
@@ -66,6 +66,7 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
             .n_slices = n_slices,
             .n_ranges = n_ranges,
             .range_tiles = range_tiles,
+            .is_cluster = target.capabilities.clusters && n_slices == kFewCluster,
             .shared_bytes = shared};
   }
   return best;

@@ -38,6 +38,7 @@ struct LinearFew {
   int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
   int n_outs, n_slices, n_ranges;
   int range_tiles;  // times 16 outputs that a range has at most
+  bool is_cluster;  // the blocks of a range are one
 };
 
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
@@ -46,7 +47,8 @@ LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
   return tile_rows * n_blocks * (kFewRowBytes + int(sizeof(float)));
 }
 
-inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
+inline constexpr int kFewPieceBytes = 8;     // of the table of pieces behind x, for 16 outputs and a slice
+inline constexpr int kFewCluster = 2;        // blocks: more do not fill all multiprocessors, whose groups vary in size
 inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {
