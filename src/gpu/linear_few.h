@@ -115,14 +115,10 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
-  float* powers;  // [blocks, kRows]
-
-  LB_DEVICE FewX(uint8_t* memory, int n_blocks)
-      : blocks(memory), powers(reinterpret_cast<float*>(memory + n_blocks * kRows * kFewRowBytes)) {}
 
   // A lane has a run, eight lanes 256 values of a row; kAtOnce of them on their way.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    constexpr int kAtOnce = kRows <= 32 ? 4 : 2;
+    constexpr int kAtOnce = kRows <= 24 ? 4 : kRows <= 32 ? 2 : 1;
     const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
     for (int first = 0; first < n; first += kAtOnce * kFewThreads) {
       u32x4 codes[kAtOnce][2] = {};
@@ -152,7 +148,7 @@ struct FewX {
         const f16 high = to_f16(sum);
         store(to_sum, high.bits);
         store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
-        if (run == 0) store(powers + at / 8, quant::float_of(uint32_t(exponent) << 23));
+        if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23));
       }
     }
   }
@@ -169,6 +165,7 @@ struct FewSums {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
+    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -193,9 +190,10 @@ struct FewSums {
         multiply_pairs(mins, fields.mins(), b[0], b[1]);
         for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[n], sums[tile][n]); });
       }
-      SumRowsB power;
-      gpu::load(power, x.powers + block * kRows + tile * 8);
-      for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(power.v[j], sums[tile][n], v[tile][n]); });
+      float powers[2];  // of rows 2 quarter and 2 quarter + 1
+      LB_UNROLL
+      for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kFewRowBytes);
+      for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[tile][n], v[tile][n]); });
     }
   }
   // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
@@ -344,7 +342,7 @@ LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share, const Fe
 template <class Format, int kRows, int kAhead>
 LB_DEVICE void linear_few(const LinearFew& p) {
   const FewShare share(p, block_id());
-  const FewX<kRows> x(dynamic_shared<uint8_t>(), share.blocks.n_blocks);
+  const FewX<kRows> x = {dynamic_shared<uint8_t>()};
   int unit = few_first_unit(share.units, warp());
   const int end = few_first_unit(share.units, warp() + 1);
 

@@ -24,11 +24,13 @@ inline constexpr int kFewRanges = 1024;  // at most
 inline constexpr int kFewLastRows = 16;  // up to so many one block of a range adds up, of more all its blocks
 
 // x of a slice in shared memory: for each 256 values, for each row of a tile, the values as 16-bit numbers, in units of
-// a power of two that brings the largest to 127 to 254, in the order of the products, and the sums of its runs as two
-// 16-bit numbers each. What follows each other starts in different halves of the banks. The powers lie behind.
+// a power of two that brings the largest to 127 to 254, in the order of the products, the sums of its runs as two
+// 16-bit numbers each, and the power. What follows each other starts in different halves of the banks.
 inline constexpr int kFewRowBytes = kFewValues * 2 + 64;
 // Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
 LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 * 32; }
+// Where its power is, beside the sums; so that of eight rows every second lies in another bank.
+LB_FN constexpr int few_power_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32 + row / 4 % 2 * 8; }
 
 struct LinearFew {
   LinearGroup group;  // of one type
@@ -44,7 +46,7 @@ struct LinearFew {
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
 
 LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
-  return tile_rows * n_blocks * (kFewRowBytes + int(sizeof(float)));
+  return tile_rows * n_blocks * kFewRowBytes;
 }
 
 inline constexpr int kFewPieceBytes = 8;     // of the table of pieces behind x, for 16 outputs and a slice
