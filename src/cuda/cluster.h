@@ -3,10 +3,12 @@
 
 namespace lb::gpu {
 
-// Of all threads of a cluster: what they have written before is seen by all behind it, in global memory too.
+// Of all threads of a cluster: what they have written before is seen by all behind it, in global memory too. A warp
+// arrives once: one that had not come together again would arrive for each of its parts.
 LB_DEVICE void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #else
   block_barrier();
 #endif

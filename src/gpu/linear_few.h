@@ -116,40 +116,39 @@ template <int kRows>
 struct FewX {
   uint8_t* blocks;
 
-  // A lane has a run, eight lanes 256 values of a row; kAtOnce of them on their way.
+  // A lane has a run, eight lanes 256 values of a row. All codes come at once, to where other lanes' values will be, and
+  // scales beside the sums.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    constexpr int kAtOnce = kRows <= 24 ? 4 : kRows <= 32 ? 2 : 1;
     const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
-    for (int first = 0; first < n; first += kAtOnce * kFewThreads) {
-      u32x4 codes[kAtOnce][2] = {};
-      float scale[kAtOnce] = {};
+    for (int at = thread_id(); at < n; at += kFewThreads) {
+      const int row = at / 8 % kRows, run = at % 8;
+      const long of_row = (slice.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
+      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      const int8_t* from = p.x.high + from_row * n_in + of_row * kRoundRun;
+      copy_async_or_zero<16>(to + run * 32, from, row < rows);
+      copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
+      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + from_row * (n_in / kRoundRun) + of_row,
+                            row < rows);
+    }
+    copy_commit();
+    copy_wait<0>();
+    for (int at = thread_id(); at < n; at += kFewThreads) {  // n is a multiple of 64: whole warps
+      const int row = at / 8 % kRows, run = at % 8;
+      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      uint8_t* to_sum = to + few_sums_at(row);
+      const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
+      const float scale = load<float>(to + few_rest_at(row) + run * 4);
+      float largest = scale;
       LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kFewThreads + thread_id(), row = at / 8 % kRows;
-        if (at >= n || row >= rows) continue;
-        const int run = (slice.first_block + at / 8 / kRows) * 8 + at % 8;
-        const int8_t* from = p.x.high + long(row) * n_in + run * kRoundRun;
-        codes[i][0] = load<u32x4>(from);
-        codes[i][1] = load<u32x4>(from + 16);
-        scale[i] = load<float>(p.x.scale + long(row) * (n_in / kRoundRun) + run);
-      }
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = first + i * kFewThreads + thread_id(), row = at / 8 % kRows, run = at % 8;
-        float largest = scale[i];
-        LB_UNROLL
-        for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-        if (at >= n) continue;
-        const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
-        const float inverse = quant::float_of(uint32_t(254 - exponent) << 23);
-        uint8_t* to = blocks + at / 8 * kFewRowBytes;
-        const float unit = scale[i] * inverse, sum = float(put_few_run(to + run * 16, codes[i], unit)) * unit;
-        uint8_t* to_sum = to + few_sums_at(row) + run % 4 * 8 + run / 4 * 2;
-        const f16 high = to_f16(sum);
-        store(to_sum, high.bits);
-        store(to_sum + 4, to_f16(sum - to_f32(high)).bits);
-        if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23));
-      }
+      for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+      const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
+      const float unit = scale * quant::float_of(uint32_t(254 - exponent) << 23);
+      warp_barrier();  // the warp has read what its values overwrite
+      const float sum = float(put_few_run(to + run * 16, codes, unit)) * unit;
+      const f16 high = to_f16(sum);
+      store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
+      store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
+      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23));
     }
   }
 };

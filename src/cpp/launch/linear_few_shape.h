@@ -29,8 +29,9 @@ inline constexpr int kFewLastRows = 16;  // up to so many one block of a range a
 inline constexpr int kFewRowBytes = kFewValues * 2 + 64;
 // Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
 LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 * 32; }
-// Where its power is, beside the sums; so that of eight rows every second lies in another bank.
-LB_FN constexpr int few_power_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32 + row / 4 % 2 * 8; }
+// The 32 bytes beside them, and where its power is there; so that of eight rows every second lies in another bank.
+LB_FN constexpr int few_rest_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32; }
+LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 2 * 8; }
 
 struct LinearFew {
   LinearGroup group;  // of one type
