@@ -1,5 +1,5 @@
-// DeltaInputs of 2 to 64 rows, a tree or a chain, whose heads of q and k have 128 values: y = silu(taps * [history, x]),
-// the heads of q and k of unit length, gates, and the state as causal_conv leaves it.
+// DeltaInputs of 2 to 64 rows, a tree or a chain, whose heads of q and k have 128 values: y = silu(taps * [history,
+// x]), the heads of q and k of unit length, gates, and the state as causal_conv leaves it.
 //
 // A block has 128 channels, a head of q or k or as many of v, whose rows lie in shared memory behind what the previous
 // append left; a warp has every eighth row, four channels a lane. The last block has the gates.

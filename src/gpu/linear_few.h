@@ -2,12 +2,13 @@
 //
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
 // lies in shared memory for the whole launch, as 16-bit numbers in units of a power of two for each row and 256 values,
-// which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
-// reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
-// memory as they lie in registers, and are added in the order of slices and warps by all blocks of the range, a share of
-// its outputs each. These wait for each other: as a cluster where there are two of them, else the grid has to be alive at
-// once; or, up to kFewLastRows rows, the block that comes last to a range adds all. Weights are asked for before the previous kernel has ended.
-// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
+// which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
+// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
+// on their way. Sums of pieces leave for memory as they lie in registers, and are added in the order of slices and
+// warps by all blocks of the range, a share of its outputs each. These wait for each other: as a cluster where there
+// are two of them, else the grid has to be alive at once; or, up to kFewLastRows rows in more slices, the block that
+// comes last adds all. Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
+// docs/kernels/matmul.md.
 #pragma once
 
 #include "cluster.h"
@@ -116,8 +117,8 @@ template <int kRows>
 struct FewX {
   uint8_t* blocks;
 
-  // A lane has a run, eight lanes 256 values of a row. All codes come at once, to where other lanes' values will be, and
-  // scales beside the sums.
+  // A lane has a run, eight lanes 256 values of a row. All codes come at once, to where values of other lanes will be,
+  // scales beside where the sums will be.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
     const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
     for (int at = thread_id(); at < n; at += kFewThreads) {
@@ -271,10 +272,9 @@ struct FewTotals {
     for (int rows = 0; rows < kTiles; ++rows) sums[rows] = {};
     LB_UNROLL
     for (int i = 0; i < 2; ++i) products[i] = few_product(p, share.outs.first_out + tile * 16 + lane() / 4 + 8 * i);
-    for_each_y(p, share, tile,
-               [](const FewProduct& to, long at, float& sum) {
-                 if (to.add != nullptr) sum = to.add[at];
-               });
+    for_each_y(p, share, tile, [](const FewProduct& to, long at, float& sum) {
+      if (to.add != nullptr) sum = to.add[at];
+    });
   }
   LB_DEVICE void add_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
     const int slots = few_pieces(p.range_tiles);

@@ -120,8 +120,8 @@ def test_steps(pack: Pack, shape: Shape, order: str, seed: int) -> None:
 
 @pytest.mark.parametrize("order", ("grouped", "tiled"))
 @pytest.mark.parametrize(("shape", "rows"), ((SHAPES[0], 33), (SHAPES[1], 2), (SHAPES[1], 17), (SHAPES[2], 32),
-                                             (SHAPES[2], 64), (MODEL, 2), (MODEL, 16), (MODEL, 22), (CHAIN, 25), (CHAIN, 32),
-                                             (MODEL, 63)))  # fmt: skip
+                                             (SHAPES[2], 64), (MODEL, 2), (MODEL, 16), (MODEL, 22), (CHAIN, 25),
+                                             (CHAIN, 32), (MODEL, 63)))  # fmt: skip
 def test_chain_then_step_and_fold(pack: Pack, shape: Shape, rows: int, order: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     layer = Layer(pack, shape, rng, order)
@@ -179,8 +179,8 @@ def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, order: str, rows: 
         close(ours, theirs)
 
 
-@pytest.mark.parametrize(("rows", "shape"), ((1, (2, 4, 32, 32)), (31, (2, 4, 32, 32)), (22, CHAIN), (130, (2, 4, 32, 32)),
-                                             (130, CHAIN)))  # fmt: skip
+@pytest.mark.parametrize(("rows", "shape"), ((1, (2, 4, 32, 32)), (31, (2, 4, 32, 32)), (22, CHAIN),
+                                             (130, (2, 4, 32, 32)), (130, CHAIN)))  # fmt: skip
 def test_hard_inputs(pack: Pack, rows: int, shape: Shape, seed: int) -> None:
     """Decays that underflow, beta of 0 and 1, keys of zero."""
     rng = np.random.default_rng(seed)

@@ -228,8 +228,8 @@ def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", [(16, 48, 128, 128), (16, 16, 128, 128), (1, 1, 8, 8), (2, 4, 256, 256)])
 def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int]) -> None:
-    for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, ["pairs", "runs"]), (33, ["pairs", "runs"]),
-                          (64, ["pairs", "runs"]), (65, ["fold", "pairs", "runs"]), (4096, ["fold", "pairs", "runs"])):  # fmt: skip
+    run, long = ["pairs", "runs"], ["fold", "pairs", "runs"]
+    for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, run), (33, run), (64, run), (65, long), (4096, long)):
         if rows > 64 and shape[2] == 128 and "gated_delta_chain" not in targets.load(name).kernels.without:
             kernels = ["fold", "chain", "chain"]
         if rows == 2 and shape[2] == 128 and "gated_delta_few" not in targets.load(name).kernels.without:

@@ -107,7 +107,8 @@ std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, F
 // The convolution, whose first channels are prepared as q and k: y, history, pending, g and beta after it.
 std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inputs(
     PythonPack& pack, FloatMatrix x, FloatMatrix w, FloatMatrix history, FloatMatrix pending, FloatMatrix g,
-    FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps, Indices accepted, Indices parent) {
+    FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps, Indices accepted,
+    Indices parent) {
   const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1), n_v_heads = a_neg.shape(0);
   check_shape("w", w, {channels, n_taps});
   check_shape("history", history, {n_taps - 1, channels});

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kDevices = 2;  // so that code for several devices can be tested
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
-constexpr uint32_t kMostCluster = 8;  // blocks
+constexpr uint32_t kMostCluster = 8;                                                       // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kMemory = size_t(4) << 30;
 constexpr size_t kAlignment = 256;  // what the vendors' allocators promise

@@ -65,9 +65,9 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
 bool has_tiles(const DeltaInputs& op) {  // of more than one row
   const CausalConv& conv = op.conv;
-  return conv.rows > 1 && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 &&
-         conv.n_taps == kChainTaps && op.prepare.row_stride == conv.channels && is_aligned(conv.x) &&
-         is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
+  return conv.rows > 1 && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 && conv.n_taps == kChainTaps &&
+         op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
+         is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
 bool is_few(const GatedDelta& op, const Target& target) {
@@ -170,7 +170,8 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
   } else if (is_few(op, target)) {
-    add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target, what));
+    add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target,
+               what));
   } else if (op.rows > 1) {
     add(pairs(op, target, what));
     add(runs(op, target, what));

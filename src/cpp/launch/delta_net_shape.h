@@ -13,7 +13,8 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: a thread a channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs of more rows: so many taps, a block kChainKey channels; of a long chain kChainInputRows of them, else all.
+// delta_inputs of more rows: so many taps, a block kChainKey channels; of a long chain kChainInputRows of them, else
+// all.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 inline constexpr int kFewInputThreads = 256;
 

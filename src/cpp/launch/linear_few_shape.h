@@ -46,9 +46,7 @@ struct LinearFew {
 
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
 
-LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
-  return tile_rows * n_blocks * kFewRowBytes;
-}
+LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kFewRowBytes; }
 
 inline constexpr int kFewPieceBytes = 8;     // of the table of pieces behind x, for 16 outputs and a slice
 inline constexpr int kFewCluster = 2;        // blocks: more do not fill all multiprocessors, whose groups vary in size
