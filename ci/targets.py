@@ -55,7 +55,7 @@ NEEDS = {
     "async_copy": r"sm_8\d|sm_(9|1\d)\da?|sim",
     "fp4": r"sm_1\d\da",
     "tma": r"sm_(9|1\d)\da?",
-    "clusters": r"sm_(9|1\d)\da?",
+    "clusters": r"sm_(9|1\d)\da?|sim",
 }
 # Tuning constant -> lowest, highest, and what it must be a multiple of.
 TUNING = {

@@ -39,6 +39,7 @@ class Launch(ctypes.Structure):
         ("params_bytes", ctypes.c_size_t),
         ("order_seed", ctypes.c_uint64),
         ("stack_bytes", ctypes.c_size_t),
+        ("cluster", ctypes.c_uint32),
     ]
 
 
@@ -60,6 +61,7 @@ class Shape:
     params_bytes: int = ctypes.sizeof(Io)
     seed: int = 0
     stack_bytes: int = 0
+    cluster: int = 0
 
 
 class SimPack:
@@ -94,6 +96,7 @@ class SimPack:
             shape.params_bytes,
             shape.seed,
             shape.stack_bytes,
+            shape.cluster,
         )
         error = ctypes.create_string_buffer(1024)
         failed = self._functions.lb_sim_run(ctypes.byref(launch), error, ctypes.c_size_t(len(error)))

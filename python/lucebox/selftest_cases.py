@@ -286,7 +286,7 @@ def _recurrent_inputs(rng: np.random.Generator) -> Iterator[Case]:
         qk, g, beta = _normal(rng, 5, 2 * heads * dk + 3), 9 * _normal(rng, 5, 33), 9 * _normal(rng, 5, 33)
         prepare = (qk, g, beta, -np.abs(_normal(rng, 33)), _normal(rng, 33), heads, dk, 1e-6)
         yield _in_parts("delta_prepare", "row", partial(_prepared, *prepare), list, *prepare)
-    for rows, kh, vh, dk, taps in ((1, 3, 33, 40, 8), (1, 16, 16, 128, 4), (130, 2, 16, 128, 4)):
+    for rows, kh, vh, dk, taps in ((1, 3, 33, 40, 8), (1, 16, 16, 128, 4), (22, 2, 16, 128, 4), (130, 2, 16, 128, 4)):
         channels = 2 * kh * dk + 24 * vh
         state = (_normal(rng, taps - 1, channels), _normal(rng, RUN, channels))
         gates = (9 * _normal(rng, rows, vh), 9 * _normal(rng, rows, vh), -np.abs(_normal(rng, vh)), _normal(rng, vh))

@@ -3,8 +3,7 @@
 //   gated_delta_chain_pairs_kernel  a block a run of a key head: its keys and queries as operands, and for each of its
 //                                   value heads M diag(beta), P, e^cs and what a row weighs in the fold
 //   gated_delta_chain_kernel        a block 32 columns of a value head's S, run after run
-// An operand x is two bf16 numbers, high + low, right to 2^-17, and a product three: high high + high low + low high.
-// Sums, S, gates and the inverse are fp32.
+// Operands are two bf16 numbers (delta_parts.h); sums, S, gates and the inverse are fp32.
 //
 // All products of the chain are made transposed, S^T K^T and so on: what changes from product to product, S, v - e^cs
 // S^T k and delta, is the small operand [32 columns, k], and the tiles that all columns share are the operand from
@@ -14,68 +13,17 @@
 // block.
 #include "dialect.h"
 
+#include "delta_parts.h"
 #include "gated_delta.h"
 
 namespace lb::gpu {
 
 static_assert(kChainKey == 128 && kChainColumns == 32 && kMaxTree == 64);
 
-// A matrix as operands in shared memory: [kRows, kWidth] of the high parts, then the low ones.
-template <int kRows, int kWidth>
-struct Parts {
-  static constexpr int kStride = kWidth + 8;  // rows start in different banks
-  static constexpr int kLow = kRows * kStride, kBytes = 2 * kLow * int(sizeof(bf16));
-  bf16* high;
-  LB_DEVICE explicit Parts(void* at) : high(static_cast<bf16*>(at)) {}
-  LB_DEVICE bf16* at(int row, int column) const { return high + row * kStride + column; }
-};
 using KeyRows = Parts<kMaxTree, kChainKey>;
 using Square = Parts<kMaxTree, kMaxTree>;
 using State = Parts<kChainColumns, kChainKey>;      // S^T
 using ColumnRows = Parts<kChainColumns, kMaxTree>;  // of v and delta, transposed
-
-template <class Fragment>
-struct Both {
-  Fragment high, low;
-};
-using OperandA = Both<FragmentA<bf16>>;
-using OperandB = Both<FragmentB<bf16>>;
-
-template <class Fragment, class Matrix>
-LB_DEVICE void read(Both<Fragment>& both, const Matrix& m, int row, int k) {
-  load_shared(both.high, m.at(row, k), Matrix::kStride);
-  load_shared(both.low, m.at(row, k) + Matrix::kLow, Matrix::kStride);
-}
-template <class Matrix>
-LB_DEVICE void read_transposed(OperandB& b, const Matrix& m, int k, int row) {
-  load_shared_transposed(b.high, m.at(k, row), Matrix::kStride);
-  load_shared_transposed(b.low, m.at(k, row) + Matrix::kLow, Matrix::kStride);
-}
-LB_DEVICE void add_product(FragmentC& c, const OperandA& a, const OperandB& b) {
-  multiply(c, a.low, b.high);
-  multiply(c, a.high, b.low);
-  multiply(c, a.high, b.high);
-}
-LB_DEVICE void add(FragmentC& c, FragmentC& other) {
-  float values[8];
-  int n = 0;
-  for_each(other, [&](int, int, float x) { values[n++] = x; });
-  n = 0;
-  for_each(c, [&](int, int, float& x) { x += values[n++]; });
-}
-template <class Matrix>
-LB_DEVICE void write(const Matrix& m, int row, int column, FragmentC& c) {
-  store_parts(c, m.at(row, column), m.at(row, column) + Matrix::kLow, Matrix::kStride);
-}
-
-// Four numbers in two parts each.
-LB_DEVICE void part(const f32x4& x, Vec<bf16, 4>& high, Vec<bf16, 4>& low) {
-  LB_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    high[i] = to_bf16(x[i]);
-    low[i] = to_bf16(x[i] - to_f32(high[i]));
-  }
-}
 
 // ---- the work memory
 

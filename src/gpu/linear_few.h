@@ -1,15 +1,17 @@
 // The products of a few rows of x with quantised weights: y = x w^T (+ add).
 //
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
-// lies in shared memory for the whole launch, as 16-bit numbers that each row's largest value has scaled by a power of
-// two; weights go from memory straight into registers, where they become 16-bit operands: no ring, no barrier. A warp
-// reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of pieces leave for
-// memory as they lie in registers, and are added in the order of slices and warps: of up to kFewLastRows rows by the
-// block that comes last to a range, of more by all blocks of the range, a share of its outputs each. These wait for
-// each other, so that the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
-// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
+// lies in shared memory for the whole launch, as 16-bit numbers in units of a power of two for each row and 256 values,
+// which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
+// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
+// on their way. Sums of pieces leave for memory as they lie in registers, and are added in the order of slices and
+// warps by all blocks of the range, a share of its outputs each. These wait for each other: as a cluster where there
+// are two of them, else the grid has to be alive at once; or, up to kFewLastRows rows in more slices, the block that
+// comes last adds all. Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
+// docs/kernels/matmul.md.
 #pragma once
 
+#include "cluster.h"
 #include "linear_few_formats.h"
 
 namespace lb::gpu {
@@ -85,21 +87,70 @@ struct FewCursor {
   }
 };
 
-// x of a slice in shared memory, as FewRows lays it out, and the rows' powers.
+// A run of 32 codes as 16-bit numbers, code times scale rounded once: the scale is two of them. Of each four codes of a
+// word the first pair is 0 and 2, the second 1 and 3. The sum of the codes.
+LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
+  const f16 high = to_f16(scale), low = to_f16(scale - to_f32(high));
+  const uint32_t highs = high.bits * 0x10001u, lows = low.bits * 0x10001u;
+  int sum = 0;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    u32x4 out;
+    LB_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      sum = dot4(int(codes[half][j]), 0x01010101, sum);
+      const uint32_t word = codes[half][j] ^ 0x80808080u;
+      LB_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {  // 1024 + 128 + code, as a pair
+        const uint32_t bits = permute_bytes(word, 0x64646464u, odd ? 0x4341 : 0x4240);
+        const f16x2 pair = fma2(pair_of(bits), pair_of(0x3c003c00u), pair_of(0xe480e480u));
+        out[2 * half + odd] = pair_bits(fma2(pair, pair_of(highs), times(pair, lows)));
+      }
+    }
+    store(to + j * 128, out);
+  }
+  return sum;
+}
+
+// x of a slice in shared memory.
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
-  float* power;
 
-  LB_DEVICE FewX(uint8_t* memory, int n_blocks)
-      : blocks(memory), power(reinterpret_cast<float*>(memory + n_blocks * kRows * kFewRowBytes)) {}
+  // A lane has a run, eight lanes 256 values of a row. All codes come at once, to where values of other lanes will be,
+  // scales beside where the sums will be.
   LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    const uint8_t* from = p.x + long(slice.first_block) * kRows * kFewRowBytes;
-    const int bytes = slice.n_blocks * kRows * kFewRowBytes;
-    LB_UNROLL_BY(8)
-    for (int at = thread_id() * 16; at < bytes; at += kFewThreads * 16) copy_async<16>(blocks + at, from + at);
+    const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
+    for (int at = thread_id(); at < n; at += kFewThreads) {
+      const int row = at / 8 % kRows, run = at % 8;
+      const long of_row = (slice.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
+      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      const int8_t* from = p.x.high + from_row * n_in + of_row * kRoundRun;
+      copy_async_or_zero<16>(to + run * 32, from, row < rows);
+      copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
+      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + from_row * (n_in / kRoundRun) + of_row,
+                            row < rows);
+    }
     copy_commit();
-    if (thread_id() < kRows) store(power + thread_id(), load<float>(p.power + thread_id()));
+    copy_wait<0>();
+    for (int at = thread_id(); at < n; at += kFewThreads) {  // n is a multiple of 64: whole warps
+      const int row = at / 8 % kRows, run = at % 8;
+      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      uint8_t* to_sum = to + few_sums_at(row);
+      const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
+      const float scale = load<float>(to + few_rest_at(row) + run * 4);
+      float largest = scale;
+      LB_UNROLL
+      for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+      const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
+      const float unit = scale * quant::float_of(uint32_t(254 - exponent) << 23);
+      warp_barrier();  // the warp has read what its values overwrite
+      const float sum = float(put_few_run(to + run * 16, codes, unit)) * unit;
+      const f16 high = to_f16(sum);
+      store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
+      store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
+      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23));
+    }
   }
 };
 
@@ -114,6 +165,7 @@ struct FewSums {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
+    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -131,24 +183,29 @@ struct FewSums {
     }
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(fields.scale(i), sums[tile][n], v[tile][n]); });
+      for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
         float mins[4] = {};
         const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
         multiply_pairs(mins, fields.mins(), b[0], b[1]);
-        for_each_sum([&](int, int, int i, int, int n) { v[tile][n] = fma(-fields.min(i), mins[n], v[tile][n]); });
+        for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[n], sums[tile][n]); });
       }
+      float powers[2];  // of rows 2 quarter and 2 quarter + 1
+      LB_UNROLL
+      for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kFewRowBytes);
+      for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[tile][n], v[tile][n]); });
     }
   }
   // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
-  LB_DEVICE void put(const FewX<kRows>& x, float* to) {
+  LB_DEVICE void put(float* to) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       f32x4 out;
-      for_each_sum([&](int, int row, int, int, int n) {
-        out[n] = v[tile][n] * load<float>(x.power + tile * 8 + row);
+      LB_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        out[n] = v[tile][n];
         v[tile][n] = 0;
-      });
+      }
       store_stream(to + (tile * 32 + lane()) * 4, out);
     }
   }
@@ -184,42 +241,45 @@ struct FewPieces {
 };
 static_assert(sizeof(FewPieces) == kFewPieceBytes);
 
-// The sums of the tiles [first_tile, end_tile) of a range, from the pieces of all slices; a warp has a tile at a time.
 template <int kRows>
-LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int first_tile, int end_tile,
-                              FewPieces* pieces) {
-  constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
-  const FewRange& outs = share.outs;
-  for (int i = thread_id(); i < (end_tile - first_tile) * p.n_slices; i += n_threads()) {
-    const int of = i / p.n_slices, slice = i - of * p.n_slices, tile = first_tile + of;
+LB_DEVICE FewPieces* few_pieces_behind(const FewShare& share) {  // x
+  uint8_t* memory = dynamic_shared<uint8_t>();
+  return reinterpret_cast<FewPieces*>(memory + few_x_bytes(kRows, share.blocks.n_blocks));
+}
+
+// Of all tiles of a range, [tiles, n_slices].
+LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share, FewPieces* pieces) {
+  for (int i = thread_id(); i < share.n_tiles * p.n_slices; i += kFewThreads) {
+    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
     const int n_blocks = few_slice(share.n_in, p.n_slices, slice).n_blocks;
     const FewUnits units = few_units(share.n_tiles, n_blocks);
     const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
     pieces[i] = {tile + first, last - first + 1};
   }
-  block_barrier();
-  const int slots = few_pieces(p.range_tiles);
-  for (int of = warp(); of < end_tile - first_tile; of += kFewWarps) {
-    const int first_out = outs.first_out + (first_tile + of) * 16;
-    FewProduct products[2];
+}
+
+// The sums of a tile of a range, made by a warp.
+template <int kRows>
+struct FewTotals {
+  static constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
+  FewProduct products[2];
+  f32x4 sums[kTiles];
+
+  // Before any y of the tile is written, which may lie there: a load behind a store of the same memory would wait for
+  // it.
+  LB_DEVICE void open(const LinearFew& p, const FewShare& share, int tile) {
     LB_UNROLL
-    for (int i = 0; i < 2; ++i) products[i] = few_product(p, first_out + lane() / 4 + 8 * i);
-    f32x4 sums[kTiles] = {};
-    const auto for_each_y = [&](auto&& visit) {
-      LB_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile)
-        for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
-          const int out = first_out + of_16, row = tile * 8 + row_of_8;
-          if (out < outs.end_out && row < p.group.products[0].rows)
-            visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[tile][n]);
-        });
-    };
-    // Before any y, which may lie there: a load behind a store of the same memory would wait for it.
-    for_each_y([](const FewProduct& to, long at, float& sum) {
+    for (int rows = 0; rows < kTiles; ++rows) sums[rows] = {};
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) products[i] = few_product(p, share.outs.first_out + tile * 16 + lane() / 4 + 8 * i);
+    for_each_y(p, share, tile, [](const FewProduct& to, long at, float& sum) {
       if (to.add != nullptr) sum = to.add[at];
     });
+  }
+  LB_DEVICE void add_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
+    const int slots = few_pieces(p.range_tiles);
     int slice = 0, piece = 0;
-    FewPieces some = pieces[of * p.n_slices];
+    FewPieces some = pieces[0];
     while (slice < p.n_slices) {
       f32x4 more[kAtOnce][kTiles] = {};
       LB_UNROLL
@@ -231,33 +291,57 @@ LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, int fir
           more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
         if (++piece < some.n) continue;
         piece = 0;
-        if (++slice < p.n_slices) some = pieces[of * p.n_slices + slice];
+        if (++slice < p.n_slices) some = pieces[slice];
       }
       LB_UNROLL
       for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
         sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
     }
-    for_each_y([](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
   }
-}
+  LB_DEVICE void close(const LinearFew& p, const FewShare& share, int tile) {
+    for_each_y(p, share, tile, [](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
+  }
 
-template <int kRows>
-LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
-  int first = 0, end = share.n_tiles;
-  if constexpr (kRows > kFewLastRows) {
-    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-    first = share.n_tiles * share.slice / p.n_slices;
-    end = share.n_tiles * (share.slice + 1) / p.n_slices;
-  } else if (!is_last_of_range(p.arrived + share.range, p.n_slices)) {
-    return;
+ private:
+  template <class Visit>
+  LB_DEVICE void for_each_y(const LinearFew& p, const FewShare& share, int tile, Visit&& visit) {
+    const int first_out = share.outs.first_out + tile * 16;
+    LB_UNROLL
+    for (int rows = 0; rows < kTiles; ++rows)
+      for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
+        const int out = first_out + of_16, row = rows * 8 + row_of_8;
+        if (out < share.outs.end_out && row < p.group.products[0].rows)
+          visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[rows][n]);
+      });
   }
-  sum_few_pieces<kRows>(p, share, first, end, dynamic_shared<FewPieces>());
+};
+
+// A warp has every kFewWarps-th tile of its block's share, or of the range.
+template <int kRows>
+LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
+  const bool is_shared = kRows > kFewLastRows || p.is_cluster;
+  const int first = is_shared ? share.n_tiles * share.slice / p.n_slices : 0;
+  const int end = is_shared ? share.n_tiles * (share.slice + 1) / p.n_slices : share.n_tiles;
+  FewTotals<kRows> totals;
+  int tile = first + warp();
+  if (is_shared && tile < end) totals.open(p, share, tile);
+  if (p.is_cluster)
+    cluster_barrier();
+  else if (is_shared)
+    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
+  else if (!is_last_of_range(p.arrived + share.range, p.n_slices))
+    return;
+  for (bool is_open = is_shared; tile < end; tile += kFewWarps, is_open = false) {
+    if (!is_open) totals.open(p, share, tile);
+    totals.add_pieces(p, share, pieces + tile * p.n_slices);
+    totals.close(p, share, tile);
+  }
 }
 
 template <class Format, int kRows, int kAhead>
 LB_DEVICE void linear_few(const LinearFew& p) {
   const FewShare share(p, block_id());
-  const FewX<kRows> x(dynamic_shared<uint8_t>(), share.blocks.n_blocks);
+  const FewX<kRows> x = {dynamic_shared<uint8_t>()};
   int unit = few_first_unit(share.units, warp());
   const int end = few_first_unit(share.units, warp() + 1);
 
@@ -271,9 +355,9 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       ahead.next(p, share);
     }
   dependents_may_launch();
+  find_few_pieces(p, share, few_pieces_behind<kRows>(share));
   wait_for_previous();
   x.bring(p, share.blocks);
-  copy_wait<0>();
   block_barrier();
 
   FewSums<Format, kRows> sums;
@@ -289,13 +373,14 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       }
       ++unit;
       if (++block < share.blocks.n_blocks && unit < end) continue;
-      sums.put(x, pieces + (tile + warp()) * kRows * 16);
+      sums.put(pieces + (tile + warp()) * kRows * 16);
       block = 0;
       ++tile;
     }
   }
 
-  sum_few_range<kRows>(p, FewShare(p, forget(block_id())));  // nothing of it is kept in registers over the units
+  const FewShare again(p, forget(block_id()));  // nothing of it is kept in registers over the units
+  sum_few_range<kRows>(p, again, few_pieces_behind<kRows>(again));
 }
 
 }  // namespace lb::gpu

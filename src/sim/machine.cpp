@@ -59,18 +59,13 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
   n_threads_ = int(launch.block[0]);
   n_blocks_ = int(launch.grid[0] * launch.grid[1] * launch.grid[2]);
   failed_ = false;
-  n_at_grid_ = 0;
+  n_met_ = 0;
   static_shared_bytes_ = 0;
   error_[0] = 0;
   prepare();
-  if (launch.cooperative) {
-    for (int i = 0; i < n_blocks_; ++i) start_block(blocks_[size_t(i)], i);
-    run_blocks(blocks_.data(), n_blocks_);
-  } else {
-    for (int i = 0; i < n_blocks_ && !failed_; ++i) {
-      start_block(blocks_[0], in_order(block_order_, i));
-      run_blocks(blocks_.data(), 1);
-    }
+  for (int i = 0; i < n_blocks_ / n_alive_ && !failed_; ++i) {
+    for (int j = 0; j < n_alive_; ++j) start_block(j, in_order(group_order_, i) * n_alive_ + j);
+    run_blocks(blocks_.data(), n_alive_);
   }
   current = nullptr;
   return error_;
@@ -78,30 +73,32 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
 
 void Machine::prepare() {
   const size_t stack_bytes = launch_->stack_bytes ? launch_->stack_bytes : kStackBytes;
-  const int n_alive = launch_->cooperative ? n_blocks_ : 1;
-  const size_t needed = size_t(n_alive) * size_t(n_threads_);
+  n_alive_ = launch_->cooperative ? n_blocks_ : std::max(1, int(launch_->cluster));
+  const size_t needed = size_t(n_alive_) * size_t(n_threads_);
   threads_.clear();
   if (!stacks_.empty() && stacks_[0].bytes() < stack_bytes) stacks_.clear();
   stacks_.reserve(needed);
   while (stacks_.size() < needed) stacks_.emplace_back(stack_bytes);
   threads_.reserve(needed);
   for (size_t i = 0; i < needed; ++i) threads_.emplace_back(stacks_[i]);
-  if (blocks_.size() < size_t(n_alive)) blocks_.resize(size_t(n_alive));
+  if (blocks_.size() < size_t(n_alive_)) blocks_.resize(size_t(n_alive_));
 
   n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
   uint64_t seed = launch_->order_seed;
   lane_order_ = seed ? permutation(kWarpSize, seed) : std::vector<int>{};
   warp_order_ = seed ? permutation(n_warps_, seed) : std::vector<int>{};
-  block_order_ = seed ? permutation(n_blocks_, seed) : std::vector<int>{};
+  block_order_ = seed ? permutation(n_alive_, seed) : std::vector<int>{};
+  group_order_ = seed ? permutation(n_blocks_ / n_alive_, seed) : std::vector<int>{};
 }
 
-void Machine::start_block(Block& block, int index) {
+void Machine::start_block(int slot, int index) {
+  Block& block = blocks_[size_t(slot)];
   const uint32_t* grid = launch_->grid;
   block.launch = launch_;
   block.id[0] = uint32_t(index) % grid[0];
   block.id[1] = uint32_t(index) / grid[0] % grid[1];
   block.id[2] = uint32_t(index) / grid[0] / grid[1];
-  block.threads = threads_.data() + (launch_->cooperative ? size_t(index) * size_t(n_threads_) : 0);
+  block.threads = threads_.data() + size_t(slot) * size_t(n_threads_);
   block.n_live = n_threads_;
   block.n_arrived = block.n_helpers = 0;
   block.transfers.clear();
@@ -228,9 +225,9 @@ void Machine::explain_stuck(const Block* blocks, int count) {
                    other->id % kWarpSize, other->place.word, file(other->place), line(other->place));
     }
   }
-  if (const Thread* t = in_state(State::kAtGrid)) {
+  if (const Thread* t = in_state(State::kAtOthers)) {
     const auto ended = std::count_if(blocks, blocks + count, [](const Block& b) { return b.n_live == 0; });
-    return write(*t, "waits for ever: %d of %d blocks arrived and %d have ended", n_at_grid_, n_blocks_, int(ended));
+    return write(*t, "waits for ever: %d of %d blocks arrived and %d have ended", n_met_, n_alive_, int(ended));
   }
   if (const Thread* t = in_state(State::kAtBlock)) {
     const Thread* other = find(
@@ -302,20 +299,29 @@ void Machine::arrive_at_grid(uint32_t* counter, Place place) {
     const bool is_first = block.id[0] == 0 && block.id[1] == 0 && block.id[2] == 0;
     const uint32_t step = is_first ? 0x80000000u - uint32_t(n_blocks_ - 1) : 1u;
     const uint32_t before = __atomic_fetch_add(counter, step, __ATOMIC_ACQ_REL);
-    if (++n_at_grid_ < n_blocks_) {
-      wait_at(State::kAtGrid, place);
-    } else {
-      n_at_grid_ = 0;
-      for (Thread& thread : threads_) {
-        if (thread.state == State::kAtGrid) thread.state = State::kReady;
-      }
-    }
+    meet_blocks(place);
     if (((__atomic_load_n(counter, __ATOMIC_ACQUIRE) ^ before) & 0x80000000u) == 0) {
       fail("%s (%s:%d): the counter was %#x and did not flip: zero it once, before its first use", place.word,
            file(place), line(place), before);
     }
   }
   arrive_at_block(place, n_threads_ - current->block->n_helpers);
+}
+
+// One thread of each block that is alive.
+void Machine::meet_blocks(Place place) {
+  if (++n_met_ < n_alive_) return wait_at(State::kAtOthers, place);
+  n_met_ = 0;
+  for (Thread& thread : threads_) {
+    if (thread.state == State::kAtOthers) thread.state = State::kReady;
+  }
+}
+
+void Machine::arrive_at_cluster(Place place) {
+  const int n_awaited = n_threads_ - current->block->n_helpers;
+  arrive_at_block(place, n_awaited);
+  if (current->id == 0 && launch_->cluster > 1) meet_blocks(place);
+  arrive_at_block(place, n_awaited);
 }
 
 void Machine::spin(const uint32_t* on, uint32_t value, Place place) {

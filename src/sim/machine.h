@@ -1,5 +1,5 @@
 // Runs one launch: the threads of a block are fibers on one OS thread, 32 of them are a warp whose collectives exchange
-// values, and the blocks run one after another or, in a cooperative launch, are all alive.
+// values, and the blocks run one after another but for those of a cluster and, in a cooperative launch, all.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Warp {
   int first_lane;  // of them
 };
 
-enum class State : uint8_t { kReady, kSpins, kAtWarp, kAtBlock, kAtGrid, kDone };
+enum class State : uint8_t { kReady, kSpins, kAtWarp, kAtBlock, kAtOthers, kDone };
 
 inline constexpr int kBulk = -1;  // in place of a group
 
@@ -103,13 +103,15 @@ class Machine {
   void wait_at(State state, Place place);
   void arrive_at_block(Place place, int n_awaited);
   void arrive_at_grid(uint32_t* counter, Place place);
+  void arrive_at_cluster(Place place);
   void spin(const uint32_t* on, uint32_t value, Place place);
   uint64_t time_ns() { return time_ns_ += 200'000; }
 
  private:
   static void thread_main();
   void prepare();
-  void start_block(Block& block, int index);
+  void start_block(int slot, int index);
+  void meet_blocks(Place place);
   void run_blocks(Block* blocks, int count);
   bool run_warp(Block& block, Warp& warp);
   void explain_stuck(const Block* blocks, int count);
@@ -119,14 +121,15 @@ class Machine {
   void (*body_)(const void*) = nullptr;
   const void* params_ = nullptr;
   int n_threads_ = 0, n_warps_ = 0, n_blocks_ = 0;
+  int n_alive_ = 0;  // blocks at once: all of a cooperative launch, or a cluster's
   size_t static_shared_bytes_ = 0;
 
   std::vector<Stack> stacks_;  // kept from launch to launch
   std::vector<Thread> threads_;
   std::vector<Block> blocks_;
-  std::vector<int> lane_order_, warp_order_, block_order_;  // empty: ascending
+  std::vector<int> lane_order_, warp_order_, block_order_, group_order_;  // empty: ascending
 
-  int n_at_grid_ = 0;  // blocks at grid_barrier
+  int n_met_ = 0;  // blocks of those alive at a barrier for all of them
   uint64_t time_ns_ = 0;
   bool progressed_ = false, failed_ = false;
   char error_[1024];

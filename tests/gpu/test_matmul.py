@@ -161,12 +161,15 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
         check(y, want + a, scale + np.abs(a), family, dtype)
 
 
-@pytest.fixture(scope="session")
-def pack_of_few(pack: _engine.gpu.Pack, pack_folder: Path) -> _engine.gpu.Pack:
+@pytest.fixture(scope="session", params=(True, False), ids=("clusters", "blocks"))
+def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
     manifest = gpu_packs.manifest_of(pack_folder)
     if not any(kernel["name"].startswith("linear_few") for kernel in manifest["kernels"]):
         pytest.skip(f"{manifest['target']} has no kernels for few rows")
-    return pack
+    if request.param and not manifest["capabilities"]["clusters"]:
+        pytest.skip(f"{manifest['target']} has no clusters")
+    manifest["capabilities"]["clusters"] = request.param
+    return gpu_packs.load(pack_folder, manifest)
 
 
 @pytest.mark.parametrize(("rows", "n_in"), [(2, 256), (7, 5120), (13, 768), (16, 2816), (22, 3328), (32, 1280)])

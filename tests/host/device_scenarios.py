@@ -347,8 +347,8 @@ def simulated_fault(machine: Machine) -> None:
     x = d.upload(sequence(4))
     d.scale(x, x, 2.0)  # the simulator goes on
     assert (d.download(x) == 2 * sequence(4)).all()
-    with raises(errors.UnsupportedError, "needs clusters of 2 blocks"):
-        d.report(d.upload(np.zeros(5, np.uint64)), 2, 32, cluster=2)
+    with raises(errors.DeviceError, "clusters of 3 blocks"):
+        d.report(d.upload(np.zeros(5, np.uint64)), 4, 32, cluster=3)
 
 
 @scenario("cuda", "hip")

@@ -82,8 +82,12 @@ def test_what_a_step_fuses(name: str) -> None:
                 prepare = gpu_ops.choose(manifest(name), N_SMS, "attention_prepare", rows, dim, heads)
                 check(prepare, name)
                 assert prepare["grid"] == (-(-rows * 5 * heads // 4), 1, 1) and prepare["overlap_previous"]
-    with pytest.raises(UnsupportedError, match=r"\[delta_inputs\] \[2, 512\], 4 taps, 1 heads of 128: one row"):
-        gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 2, 128, 1)
+    with pytest.raises(UnsupportedError, match=r"\[delta_inputs\] \[2, 256\], 4 taps, 1 heads of 64: one row"):
+        gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 2, 64, 1)
+    for rows, kernel, threads in ((2, "few", 256), (64, "few", 256), (65, "chain", 128)):
+        inputs = gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", rows, 128, 4)
+        check(inputs, name)
+        assert (inputs["kernel"], inputs["block"][0]) == (f"delta_inputs_{kernel}_kernel", threads)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -113,8 +117,8 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
             narrow = dtype != "F32" and batch["rounded_bits"] == 0
             kernels = [launch["kernel"] for launch in batch["launches"]]
             assert (kernels[0] == "narrow_rows_kernel") == narrow
-            is_few = kernels[0] == "few_rows_kernel"
-            assert f"_{dtype.lower()}_" in kernels[narrow or is_few]
+            is_few = kernels[0].startswith("linear_few")
+            assert f"_{dtype.lower()}_" in kernels[narrow]
             has_sum = "linear_batch_sum_kernel" in kernels
             assert batch["scratch_bytes"] >= narrow * rows * n_in * 2
             assert (batch["scratch_bytes"] > 0) == (narrow or has_sum or is_few)
@@ -205,11 +209,11 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
             "linear_batch_sum_kernel",
         ]
         for dtype in ("Q4_K", "Q6_K"):
-            x, launch = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
-            assert x["kernel"] == "few_rows_kernel" and x["grid"][1] == 24
+            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
             assert launch["kernel"] == f"linear_few_{dtype.lower()}_24_kernel"
-            assert 126 <= launch["grid"][0] <= 132 and "one wave" in launch["text"]
-            *_, launch = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 16)["launches"]
+            waits = "cluster 2" if n_in == 5120 else "one wave"
+            assert 126 <= launch["grid"][0] <= 132 and waits in launch["text"]
+            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 16)["launches"]
             assert launch["kernel"] == f"linear_few_{dtype.lower()}_16_kernel" and "one wave" not in launch["text"]
 
 
@@ -224,10 +228,12 @@ def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", [(16, 48, 128, 128), (16, 16, 128, 128), (1, 1, 8, 8), (2, 4, 256, 256)])
 def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int]) -> None:
-    for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, ["pairs", "runs"]), (64, ["pairs", "runs"]),
-                          (65, ["fold", "pairs", "runs"]), (4096, ["fold", "pairs", "runs"])):  # fmt: skip
+    run, long = ["pairs", "runs"], ["fold", "pairs", "runs"]
+    for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, run), (33, run), (64, run), (65, long), (4096, long)):
         if rows > 64 and shape[2] == 128 and "gated_delta_chain" not in targets.load(name).kernels.without:
             kernels = ["fold", "chain", "chain"]
+        if rows == 2 and shape[2] == 128 and "gated_delta_few" not in targets.load(name).kernels.without:
+            kernels = ["few"]
         launches = gpu_ops.choose_delta(manifest(name), N_SMS, rows, *shape)
         assert [str(launch["kernel"]).split("_")[2].rstrip("1236") for launch in launches] == kernels
         for launch in launches:

@@ -153,6 +153,15 @@ def test_grid_barrier(sim: SimPack, grid: tuple[int, int, int], threads: int) ->
         assert (out[blocks:] == want).all()
 
 
+@pytest.mark.parametrize("n", (1, 2, 8))
+@pytest.mark.parametrize("seed", (0, 5))
+def test_cluster_barrier(sim: SimPack, n: int, seed: int) -> None:
+    out = np.zeros(48, np.uint32)
+    shape = Shape((24, 1, 1), (40, 1, 1), cluster=n, seed=seed)
+    assert sim.run("cluster_kernel", shape, out=out, n=n) == ""
+    assert (out[24:] == np.arange(1, 25).reshape(-1, n).sum(axis=1).repeat(n)).all()
+
+
 def test_waiting_for_another_block(sim: SimPack) -> None:
     out, counter = np.full(6, -1, np.int32), np.zeros(1, np.uint32)
     shape = Shape((6, 1, 1), (64, 1, 1), cooperative=True)

@@ -1,6 +1,8 @@
 // Correct kernels, one per group of words: indices, warp exchanges, reductions, memory, atomics, barriers.
 #include "io.h"
 
+#include "cluster.h"
+
 namespace lb::gpu {
 
 // out: int [blocks, threads, 12]
@@ -141,6 +143,16 @@ LB_KERNEL(grid_kernel, Io, 256, 1) {
     if (thread_id() == n_threads() - 1) next[block] = last[block] + last[(block + 1) % blocks];
     grid_barrier(p.counter);
   }
+}
+
+// Each block adds the other values of its cluster, of n blocks, to its own. out: uint32 [2, blocks]
+LB_KERNEL(cluster_kernel, Io, 256, 1) {
+  uint32_t* values = static_cast<uint32_t*>(p.out);
+  if (thread_id() == n_threads() - 1) values[block_id()] = uint32_t(block_id() + 1);
+  cluster_barrier();
+  if (thread_id() > 0) return;
+  const int first = block_id() / p.n * p.n;
+  for (int i = first; i < first + p.n; ++i) values[n_blocks() + block_id()] += values[i];
 }
 
 // Blocks go through in the order of their ids, the last one first. out: int [blocks]

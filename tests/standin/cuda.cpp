@@ -120,19 +120,14 @@ Status peer_enable(Handle peer, unsigned) {
 
 Status launch_with(const LaunchConfig* config, Handle kernel, void** params, void** extra) {
   std::string how = "cuLaunchKernelEx";
-  LaunchAttribute kept[4];
-  LaunchConfig plain = *config;
-  plain.attributes = kept;
-  plain.n_attributes = 0;
   for (uint32_t i = 0; i < config->n_attributes; ++i) {
     const LaunchAttribute& a = config->attributes[i];
     if (a.id == LaunchAttribute::kCluster) how += " cluster=" + std::to_string(a.value.cluster[0]);
     if (a.id == LaunchAttribute::kOverlapPrevious) how += " overlap=" + std::to_string(a.value.flag);
     if (a.id == LaunchAttribute::kCooperative) how += " cooperative=" + std::to_string(a.value.flag);
-    if (a.id != LaunchAttribute::kCluster) kept[plain.n_attributes++] = a;  // the simulator has no clusters
   }
   note(how);
-  return pass("cuLaunchKernelEx", sim().launch_with, &plain, kernel, params, extra);
+  return pass("cuLaunchKernelEx", sim().launch_with, config, kernel, params, extra);
 }
 
 struct Entry {

@@ -107,7 +107,8 @@ std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, F
 // The convolution, whose first channels are prepared as q and k: y, history, pending, g and beta after it.
 std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inputs(
     PythonPack& pack, FloatMatrix x, FloatMatrix w, FloatMatrix history, FloatMatrix pending, FloatMatrix g,
-    FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps, Indices accepted) {
+    FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps, Indices accepted,
+    Indices parent) {
   const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1), n_v_heads = a_neg.shape(0);
   check_shape("w", w, {channels, n_taps});
   check_shape("history", history, {n_taps - 1, channels});
@@ -123,7 +124,7 @@ std::tuple<nb::object, nb::object, nb::object, nb::object, nb::object> delta_inp
                                 .pending = call.in_out(pending.data(), pending.size()),
                                 .y = y,
                                 .accepted = accepted_of(call, accepted),
-                                .tree = {},
+                                .tree = tree_of(call, parent, std::nullopt, rows),
                                 .rows = int(rows),
                                 .channels = int(channels),
                                 .n_taps = int(n_taps)},
@@ -204,9 +205,9 @@ void bind_gpu_delta(nb::module_& m) {
   m.def("delta_prepare", &delta_prepare, "pack"_a, "qk"_a, "g"_a, "beta"_a, "a_neg"_a, "dt_bias"_a, "n_k_heads"_a,
         "dk"_a, "eps"_a, "qk, g and beta, prepared.");
   m.def("delta_inputs", &delta_inputs, "pack"_a, "x"_a, "w"_a, "history"_a, "pending"_a, "g"_a, "beta"_a, "a_neg"_a,
-        "dt_bias"_a, "n_k_heads"_a, "dk"_a, "eps"_a, "accepted"_a = nb::none(),
-        "Of one row or a long chain: y with q and k prepared, and the state after it: history, pending, then g and "
-        "beta.");
+        "dt_bias"_a, "n_k_heads"_a, "dk"_a, "eps"_a, "accepted"_a = nb::none(), "parent"_a = nb::none(),
+        "Of one row, or more of the usual shape: y with q and k prepared, and the state after it: history, pending, "
+        "then g and beta.");
   m.def("gated_delta", &gated_delta, "pack"_a, "qkv"_a, "g"_a, "beta"_a, "S"_a, "k_pending"_a, "cs_pending"_a,
         "delta"_a, "buffer"_a = 0, "accepted"_a = nb::none(), "parent"_a = nb::none(), "ancestors"_a = nb::none(),
         "order"_a = "grouped", "o and the state after it: S, k_pending, cs_pending, delta.");

@@ -63,7 +63,8 @@ gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int r
                                           .rows = rows,
                                           .n_k_heads = heads,
                                           .n_v_heads = heads,
-                                          .dk = dim}},
+                                          .dk = dim,
+                                          .row_stride = long(y.size())}},
                   target);
   }
   if (op == "swiglu") return choose(SwiGlu{.rows = rows, .dim = dim}, target);

@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kDevices = 2;  // so that code for several devices can be tested
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
+constexpr uint32_t kMostCluster = 8;                                                       // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kMemory = size_t(4) << 30;
 constexpr size_t kAlignment = 256;  // what the vendors' allocators promise
@@ -97,6 +98,7 @@ constexpr std::pair<int DeviceAttributes::*, int> kAttributes[] = {
     {&DeviceAttributes::l2_bytes, 4 << 20},
     {&DeviceAttributes::integrated, 1},
     {&DeviceAttributes::cooperative, 1},
+    {&DeviceAttributes::clusters, 1},
 };
 
 Status device_attribute(int* value, int attribute, int) {
@@ -383,13 +385,17 @@ Status launch_cooperative(Handle kernel, unsigned gx, unsigned gy, unsigned gz, 
 // Kernels of the simulator run one after the other, so a launch that may overlap the one before it simply follows it.
 Status launch_with(const LaunchConfig* config, Handle kernel, void** params, void**) {
   bool cooperative = false;
+  uint32_t cluster = 1;
   for (uint32_t i = 0; i < config->n_attributes; ++i) {
     const LaunchAttribute& attribute = config->attributes[i];
-    if (attribute.id == LaunchAttribute::kCluster) return failed(kNotSupported, "the simulator has no clusters");
+    if (attribute.id == LaunchAttribute::kCluster) cluster = attribute.value.cluster[0];
     if (attribute.id == LaunchAttribute::kCooperative) cooperative = attribute.value.flag != 0;
   }
-  return run(kernel, described(kernel, config->grid, config->block, config->shared_bytes, cooperative), config->stream,
-             params);
+  if (cluster > kMostCluster || config->grid[0] % cluster != 0)
+    return failed(kInvalidValue, cat("clusters of ", cluster, " blocks, grid ", config->grid[0]));
+  lb_sim_launch launch = described(kernel, config->grid, config->block, config->shared_bytes, cooperative);
+  launch.cluster = cluster;
+  return run(kernel, launch, config->stream, params);
 }
 
 Driver make() {

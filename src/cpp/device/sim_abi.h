@@ -24,6 +24,7 @@ struct lb_sim_launch {
   // Zero for the usual: threads and blocks in ascending order, stacks of 128 KiB (512 KiB under address sanitizer).
   uint64_t order_seed;  // anything else permutes the order in which threads run
   size_t stack_bytes;
+  uint32_t cluster;  // consecutive blocks that are alive at once; 0 and 1: none
 };
 
 // The pack's kernels in order of name.

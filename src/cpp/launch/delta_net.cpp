@@ -63,11 +63,16 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 }
 
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
-bool is_chain(const DeltaInputs& op) {
+bool has_tiles(const DeltaInputs& op) {  // of more than one row
   const CausalConv& conv = op.conv;
-  return conv.rows > kMaxTree && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 &&
-         conv.n_taps == kChainTaps && op.prepare.row_stride == conv.channels && is_aligned(conv.x) &&
-         is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
+  return conv.rows > 1 && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 && conv.n_taps == kChainTaps &&
+         op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
+         is_aligned(conv.history) && is_aligned(conv.pending);
+}
+
+bool is_few(const GatedDelta& op, const Target& target) {
+  return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainKey && op.dv % kDeltaFewColumns == 0 &&
+         target.has("gated_delta_few_kernel");
 }
 
 void check_shape(const GatedDelta& op, const std::string& what) {
@@ -121,7 +126,7 @@ Launch choose(const DeltaPrepare& op, const Target& target) {
                  target, what);
 }
 
-bool is_fused(const DeltaInputs& op) { return is_step(op) || is_chain(op); }
+bool is_fused(const DeltaInputs& op) { return is_step(op) || has_tiles(op); }
 
 Launch choose(const DeltaInputs& op, const Target& target) {
   const CausalConv& conv = op.conv;
@@ -130,17 +135,23 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   const std::string what = cat("[delta_inputs] [", conv.rows, ", ", conv.channels, "], ", conv.n_taps, " taps, ",
                                prepare.n_k_heads, " heads of ", prepare.dk);
   LB_CHECK(is_fused(op) && prepare.rows == conv.rows, kUnsupported, what, ": one row, heads of up to ", kInputThreads,
-           "; or a chain of more than ", kMaxTree, ", heads of ", kChainKey, ", ", kChainTaps, " taps");
+           "; or more, heads of ", kChainKey, ", ", kChainTaps, " taps");
+  LB_CHECK(conv.rows <= kMaxTree || !conv.tree.parent, kInvalid, what, ": a tree has at most ", kMaxTree, " rows");
   LB_CHECK(conv.n_taps >= 2 && conv.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
   LB_CHECK(prepare.n_k_heads >= 1 && prepare.n_v_heads >= 1 && prepare.dk >= 1 && 2 * keys <= conv.channels, kInvalid,
            what, ": q and k must be heads of the first channels");
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
-  const bool is_long = is_chain(op);
+  const bool is_long = conv.rows > kMaxTree;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
-  return checked({.kernel = is_long ? "delta_inputs_chain_kernel" : "delta_inputs_kernel",
+  return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
+                            : is_long   ? "delta_inputs_chain_kernel"
+                                        : "delta_inputs_few_kernel",
                   .grid = {n_heads + 1, n_row_tiles, 1},
-                  .block = {is_long ? uint32_t(kChainInputThreads) : up_to_warp(prepare.dk), 1, 1},
+                  .block = {is_step(op) ? up_to_warp(prepare.dk)
+                            : is_long   ? uint32_t(kChainInputThreads)
+                                        : uint32_t(kFewInputThreads),
+                            1, 1},
                   .overlap_previous = true},
                  target, what);
 }
@@ -158,6 +169,9 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (is_chain(op, target)) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
+  } else if (is_few(op, target)) {
+    add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target,
+               what));
   } else if (op.rows > 1) {
     add(pairs(op, target, what));
     add(runs(op, target, what));
@@ -171,7 +185,7 @@ bool is_chain(const GatedDelta& op, const Target& target) {
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2) return 0;
+  if (op.rows < 2 || is_few(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
   return n_runs(op.rows) * floats * sizeof(float);

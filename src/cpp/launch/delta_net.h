@@ -14,12 +14,13 @@ namespace lb::gpu {
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// One row alone, and long chains of the usual shape: convolution and preparation in one launch.
+// One row alone, and more of the usual shape: convolution and preparation in one launch.
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
-// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run. More: a
-// fold, the pairs of all runs, then the runs one after another in one launch; these on matrix units where is_chain().
+// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run; up to 32
+// one launch where there is a kernel for them. More: a fold, the pairs of all runs, then the runs one after another in
+// one launch; these on matrix units where is_chain().
 struct DeltaLaunches {
   Launch launches[3];
   int n;

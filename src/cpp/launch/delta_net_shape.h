@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/delta_net.h"
+#include "quant/half.h"
 
 namespace lb::gpu {
 
@@ -12,8 +13,10 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: a thread a channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs of a long chain: so many taps, a block kChainInputRows of kChainKey channels.
+// delta_inputs of more rows: so many taps, a block kChainKey channels; of a long chain kChainInputRows of them, else
+// all.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
+inline constexpr int kFewInputThreads = 256;
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
 // [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
@@ -34,6 +37,15 @@ inline constexpr int kPairThreads = 256, kRunThreads = 128;
 inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // rows start in different banks
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
+
+// Few rows in one launch, as gated_delta_few.cpp says: a block so many columns of S, which are 128 x 40 pairs of bf16;
+// keys and queries are rows of 136.
+inline constexpr int kDeltaFewRows = 32, kDeltaFewColumns = 32, kDeltaFewThreads = 256;
+inline constexpr int kDeltaFewStateBytes = 128 * (kDeltaFewColumns + 8) * 4;
+LB_FN constexpr int delta_few_bytes(int rows) {
+  const int padded = rows <= 16 ? 16 : kDeltaFewRows;
+  return kDeltaFewStateBytes + padded * (kDeltaFewColumns + 4) * 4 + 2 * padded * 136 * 4;
+}
 
 // Chains on matrix units, as gated_delta_chain.cpp says: keys have so many values, a block so many columns of S.
 inline constexpr int kChainKey = 128, kChainColumns = 32;

@@ -324,36 +324,19 @@ BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const s
   return batch;
 }
 
-FewRowsLaunch few_rows_launch(const Linear& first, int tile_rows, const RoundedRows& x, Scratch& scratch,
-                              const Target& target) {
-  auto* y = static_cast<uint8_t*>(scratch.take(size_t(first.n_in / kFewValues) * tile_rows * kFewRowBytes));
-  return {
-      .launch = checked({.kernel = "few_rows_kernel",
-                         .grid = {uint32_t(ceil_div(first.n_in / kRoundRun, kFewRowsThreads)), uint32_t(tile_rows), 1},
-                         .block = {kFewRowsThreads, 1, 1},
-                         .keeps_l1 = true,
-                         .overlap_previous = true},
-                        target, cat("[few_rows] ", first.rows, " rows of ", first.n_in)),
-      .params = {.x = x,
-                 .y = y,
-                 .power = static_cast<float*>(scratch.take(tile_rows * sizeof(float))),
-                 .rows = first.rows,
-                 .n_in = first.n_in}};
-}
-
-FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const FewRows& x, uint32_t* arrived,
+FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedRows& x, uint32_t* arrived,
                      const std::string& what, Scratch& scratch, const Target& target) {
   FewLaunch few = {};
   LinearFew& p = few.params;
   p.group = group;
-  p.x = x.y;
-  p.power = x.power;
+  p.x = x;
   p.arrived = arrived;
   for (int i = 0; i < group.n; ++i) p.first_out[i + 1] = p.first_out[i] + group.products[i].n_out;
   p.n_outs = p.first_out[group.n];
   p.n_slices = cut.n_slices;
   p.n_ranges = cut.n_ranges;
   p.range_tiles = cut.range_tiles;
+  p.is_cluster = cut.is_cluster;
   const int n_thread_blocks = cut.n_ranges * cut.n_slices;
   p.pieces = static_cast<float*>(
       scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * 16));
@@ -361,7 +344,8 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const FewRows&
                         .grid = {uint32_t(n_thread_blocks), 1, 1},
                         .block = {kFewThreads, 1, 1},
                         .shared_bytes = cut.shared_bytes,
-                        .is_one_wave = cut.tile_rows > kFewLastRows,
+                        .is_one_wave = cut.tile_rows > kFewLastRows && !cut.is_cluster,
+                        .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
                         .keeps_l1 = true,
                         .overlap_previous = true},
                        target, what);
@@ -411,19 +395,13 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
     }
     narrow[i] = result.narrow[j].params.y;
   }
-  std::optional<FewCut> few[kMaxProducts];
-  for (int i = 0; i < n_types; ++i) few[i] = few_cut(types[i], target);
-  if (const auto* cut = std::ranges::find_if(few, [](const auto& one) { return one.has_value(); });
-      cut != std::end(few))
-    result.few_rows = few_rows_launch(first, (*cut)->tile_rows, x, scratch, target);
   // The products run one after another, so they share what follows.
   const size_t before = scratch.used;
   size_t most = before;
   for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
-    if (few[i]) {
-      result.few[result.n_few++] =
-          few_launch(types[i], *few[i], result.few_rows.params, arrived, what, scratch, target);
+    if (const std::optional<FewCut> few = few_cut(types[i], target)) {
+      result.few[result.n_few++] = few_launch(types[i], *few, x, arrived, what, scratch, target);
     } else {
       std::optional<ExpandLaunch> expand;
       if (expanded[i]) {

@@ -28,10 +28,6 @@ struct BatchLaunch {
   bool has_sum;
   LinearBatch params;  // of both
 };
-struct FewRowsLaunch {
-  Launch launch;
-  FewRows params;
-};
 struct FewLaunch {
   Launch launch;
   LinearFew params;
@@ -41,7 +37,6 @@ struct FewLaunch {
 struct BatchLaunches {
   NarrowLaunch narrow[3];
   BatchLaunch products[kMaxProducts];
-  FewRowsLaunch few_rows;  // x of all in `few`
   FewLaunch few[kMaxProducts];
   int n_narrow, n_products, n_few;
 };
@@ -55,7 +50,6 @@ void in_order(const BatchLaunches& batch, Run&& run) {
     run(product.tiles, product.params);
     if (product.has_sum) run(product.sum, product.params);
   }
-  if (batch.n_few > 0) run(batch.few_rows.launch, batch.few_rows.params);
   for (int i = 0; i < batch.n_few; ++i) run(batch.few[i].launch, batch.few[i].params);
 }
 

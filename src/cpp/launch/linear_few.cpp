@@ -21,17 +21,20 @@ constexpr FewKernel kKernels[] = {
     {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
 };
 
+// Of 227 KB of an H100 that a block can have, what it can have with the division that Pack asks for.
+constexpr int kFewWhole = 227, kFewBesideL1 = 163;
+
 int ceil_div(int n, int unit) { return (n + unit - 1) / unit; }
 
 // Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
-// once, pieces and their sums. Above three quarters of the shared memory too little of L1 is left for weights on their
-// way.
-long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bool is_large) {
+// once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is left for
+// weights on their way.
+long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bool is_cluster, bool is_large) {
   const int segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
   const int passes = ceil_div(segments, 4 * kFewWarps);
   const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
   const long x = 900 * passes + 10 * tile_rows * most_blocks;
-  return units + x + pieces + 30 * tile_rows * n_slices + (is_large ? 5000 : 0);
+  return (is_large ? 5 : 4) * units / 4 + x + pieces + 30 * tile_rows * n_slices - (is_cluster ? 1500 : 0);
 }
 
 }  // namespace
@@ -55,10 +58,11 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
     const int n_ranges = std::min({n_sms / n_slices, ceil_div(n_outs, 16), kFewRanges});
     const int most_outs = ceil_div(n_outs, n_ranges), range_tiles = ceil_div(most_outs, 16);
     const size_t shared =
-        std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)), size_t(range_tiles) * n_slices * kFewPieceBytes);
+        size_t(few_x_bytes(kernel->tile_rows, most_blocks)) + size_t(range_tiles) * n_slices * kFewPieceBytes;
     if (shared + kFewStaticBytes > target.shared_block_bytes) continue;
-    const bool is_large = shared > target.shared_block_bytes / 4 * 3;
-    const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_large);
+    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
+    const bool is_large = shared + kFewStaticBytes > target.shared_block_bytes / kFewWhole * kFewBesideL1;
+    const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
     if (best && ns >= best_ns) continue;
     best_ns = ns;
     best = {.kernel = kernel->name,
@@ -66,6 +70,7 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
             .n_slices = n_slices,
             .n_ranges = n_ranges,
             .range_tiles = range_tiles,
+            .is_cluster = is_cluster,
             .shared_bytes = shared};
   }
   return best;

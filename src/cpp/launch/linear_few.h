@@ -12,6 +12,7 @@ namespace lb::gpu {
 struct FewCut {
   const char* kernel;
   int tile_rows, n_slices, n_ranges, range_tiles;
+  bool is_cluster;
   size_t shared_bytes;
 };
 

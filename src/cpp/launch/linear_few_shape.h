@@ -23,39 +23,33 @@ inline constexpr int kFewValues = 256;
 inline constexpr int kFewRanges = 1024;  // at most
 inline constexpr int kFewLastRows = 16;  // up to so many one block of a range adds up, of more all its blocks
 
-// x as the products read it, in one piece for any slice: for each 256 values, for each row of a tile, the values as
-// 16-bit numbers that the row's power has brought below 2, in the order of the products, and the sums of its runs as
-// two 16-bit numbers each. What follows each other starts in different halves of the banks of shared memory.
+// x of a slice in shared memory: for each 256 values, for each row of a tile, the values as 16-bit numbers, in units of
+// a power of two that brings the largest to 127 to 254, in the order of the products, the sums of its runs as two
+// 16-bit numbers each, and the power. What follows each other starts in different halves of the banks.
 inline constexpr int kFewRowBytes = kFewValues * 2 + 64;
 // Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
 LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 * 32; }
-struct FewRows {
-  RoundedRows x;
-  uint8_t* y;    // [n_in / 256, tile_rows, kFewRowBytes], zero behind the last row
-  float* power;  // [tile_rows] of two: what the values are to be multiplied with
-  int rows, n_in;
-};
-inline constexpr int kFewRowsThreads = 128;  // a run each; grid x walks a row, y has the rows of a tile
+// The 32 bytes beside them, and where its power is there; so that of eight rows every second lies in another bank.
+LB_FN constexpr int few_rest_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32; }
+LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 2 * 8; }
 
 struct LinearFew {
   LinearGroup group;  // of one type
-  const uint8_t* x;   // of FewRows
-  const float* power;
+  RoundedRows x;
   float* pieces;                    // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
   uint32_t* arrived;                // [n_ranges], zero at first, and nobody else's
   int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
   int n_outs, n_slices, n_ranges;
   int range_tiles;  // times 16 outputs that a range has at most
+  bool is_cluster;  // the blocks of a range are one
 };
 
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
 
-// Of x in shared memory, with the powers behind it.
-LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) {
-  return tile_rows * (n_blocks * kFewRowBytes + int(sizeof(float)));
-}
+LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kFewRowBytes; }
 
-inline constexpr int kFewPieceBytes = 8;     // of its table of pieces, for 16 outputs and a slice
+inline constexpr int kFewPieceBytes = 8;     // of the table of pieces behind x, for 16 outputs and a slice
+inline constexpr int kFewCluster = 2;        // blocks: more do not fill all multiprocessors, whose groups vary in size
 inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
 
 struct FewSlice {

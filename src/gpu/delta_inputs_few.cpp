@@ -1,0 +1,97 @@
+// DeltaInputs of 2 to 64 rows, a tree or a chain, whose heads of q and k have 128 values: y = silu(taps * [history,
+// x]), the heads of q and k of unit length, gates, and the state as causal_conv leaves it.
+//
+// A block has 128 channels, a head of q or k or as many of v, whose rows lie in shared memory behind what the previous
+// append left; a warp has every eighth row, four channels a lane. The last block has the gates.
+// Bound: latency; 12 bytes a value.
+#include "dialect.h"
+
+#include "delta_gates.h"
+#include "launch/delta_net_shape.h"
+
+namespace lb::gpu {
+
+inline constexpr int kPastRows = kChainTaps - 1;
+
+// dependents_may_launch() comes second: who starts then may rely on all that lies before this kernel.
+LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
+  LB_SHARED(f32x4, inputs, (kPastRows + kMaxTree) * 32);  // oldest first
+  LB_SHARED(int32_t, parents, kMaxTree);
+  const CausalConv& conv = p.conv;
+  const DeltaPrepare& prepare = p.prepare;
+  if (block_id() == n_blocks() - 1) {
+    wait_for_previous();
+    dependents_may_launch();
+    for (int i = thread_id(); i < conv.rows * prepare.n_v_heads; i += n_threads())
+      prepare_gates(prepare, i / prepare.n_v_heads, i % prepare.n_v_heads);
+    return;
+  }
+  constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
+  const int head = block_id(), c = head * kChainKey + 4 * lane();
+  f32x4 taps[4];  // of each channel, that of the row itself last
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
+  wait_for_previous();
+  dependents_may_launch();
+
+  f32x4 own[kEach] = {};
+  LB_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int row = warp() + i * kWarps;
+    if (row < conv.rows) own[i] = load<f32x4>(conv.x + long(row) * conv.channels + c);
+  }
+  if (warp() < kPastRows) {
+    const int from = warp() + (conv.accepted.n ? *conv.accepted.n : 0);  // of [history, accepted rows]
+    inputs[warp() * 32 + lane()] =
+        from < kPastRows ? load<f32x4>(conv.history + long(from) * conv.channels + c)
+                         : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
+  }
+  if (thread_id() < conv.rows)
+    parents[thread_id()] = conv.tree.parent ? max(conv.tree.parent[thread_id()], -1) : thread_id() - 1;
+  LB_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int row = warp() + i * kWarps;
+    if (row < conv.rows) inputs[(kPastRows + row) * 32 + lane()] = own[i];
+  }
+  block_barrier();
+
+  const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
+  const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
+  LB_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int row = warp() + i * kWarps;
+    if (row >= conv.rows) break;
+    f32x4 y = {};
+    int of = row;  // negative: rows of history, the youngest -1
+    LB_UNROLL
+    for (int d = 0; d < kChainTaps; ++d) {
+      const f32x4 x = inputs[(kPastRows + of) * 32 + lane()];
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) y[j] = fma(taps[j][kPastRows - d], x[j], y[j]);
+      of = of > 0 ? int(parents[of]) : of - 1;
+    }
+    float squares = 0;
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      y[j] = silu(y[j]);
+      squares = fma(y[j], y[j], squares);
+    }
+    if (is_unit) {
+      const float scale = factor / sqrt(warp_sum(squares) + prepare.eps);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) y[j] *= scale;
+    }
+    store(conv.y + long(row) * conv.channels + c, y);
+  }
+  if (warp() < kPastRows) {
+    const f32x4 past = inputs[warp() * 32 + lane()];
+    store(conv.history + long(warp()) * conv.channels + c, past);
+  }
+  LB_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int row = warp() + i * kWarps;
+    if (row < conv.rows) store(conv.pending + long(row) * conv.channels + c, own[i]);
+  }
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,59 @@
+// Products of fp32 numbers on matrix units: an operand x is two bf16 numbers, high + low, right to 2^-17, and a product
+// three, high high + high low + low high, summed in fp32.
+#pragma once
+
+namespace lb::gpu {
+
+// A matrix as operands in shared memory: [kRows, kWidth] of the high parts, then the low ones.
+template <int kRows, int kWidth>
+struct Parts {
+  static constexpr int kStride = kWidth + 8;  // rows start in different banks
+  static constexpr int kLow = kRows * kStride, kBytes = 2 * kLow * int(sizeof(bf16));
+  bf16* high;
+  LB_DEVICE explicit Parts(void* at) : high(static_cast<bf16*>(at)) {}
+  LB_DEVICE bf16* at(int row, int column) const { return high + row * kStride + column; }
+};
+template <class Fragment>
+struct Both {
+  Fragment high, low;
+};
+using OperandA = Both<FragmentA<bf16>>;
+using OperandB = Both<FragmentB<bf16>>;
+
+template <class Fragment, class Matrix>
+LB_DEVICE void read(Both<Fragment>& both, const Matrix& m, int row, int k) {
+  load_shared(both.high, m.at(row, k), Matrix::kStride);
+  load_shared(both.low, m.at(row, k) + Matrix::kLow, Matrix::kStride);
+}
+template <class Matrix>
+LB_DEVICE void read_transposed(OperandB& b, const Matrix& m, int k, int row) {
+  load_shared_transposed(b.high, m.at(k, row), Matrix::kStride);
+  load_shared_transposed(b.low, m.at(k, row) + Matrix::kLow, Matrix::kStride);
+}
+LB_DEVICE void add_product(FragmentC& c, const OperandA& a, const OperandB& b) {
+  multiply(c, a.low, b.high);
+  multiply(c, a.high, b.low);
+  multiply(c, a.high, b.high);
+}
+LB_DEVICE void add(FragmentC& c, FragmentC& other) {
+  float values[8];
+  int n = 0;
+  for_each(other, [&](int, int, float x) { values[n++] = x; });
+  n = 0;
+  for_each(c, [&](int, int, float& x) { x += values[n++]; });
+}
+template <class Matrix>
+LB_DEVICE void write(const Matrix& m, int row, int column, FragmentC& c) {
+  store_parts(c, m.at(row, column), m.at(row, column) + Matrix::kLow, Matrix::kStride);
+}
+
+// Four numbers in two parts each.
+LB_DEVICE void part(const f32x4& x, Vec<bf16, 4>& high, Vec<bf16, 4>& low) {
+  LB_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    high[i] = to_bf16(x[i]);
+    low[i] = to_bf16(x[i] - to_f32(high[i]));
+  }
+}
+
+}  // namespace lb::gpu
