@@ -36,7 +36,7 @@ struct SumStream {
   }
   // By all warps but the helping ones, between products.
   LB_DEVICE void stop() {
-    wait_for_place(pass);
+    wait_until_finished();  // nobody is looking at is_over
     if (thread_id() == 0) is_over = 1;
     give(pass);
   }
