@@ -65,7 +65,8 @@ Teams teams_of(const Linear& op, int rows) {
   const int piece_cost = most * values * 3 / 2, x_cost = values, batch_cost = 230;
   const auto with = [&](int threads) {
     Teams teams = {threads, kMegaThreads / threads};
-    while (teams.n > 1 && chunk_bytes(op.type, op.n_in, teams.n) > kTeamsBytes) --teams.n;
+    // Halved, since rows of an odd number may end within 16 bytes.
+    while (teams.n > 1 && chunk_bytes(op.type, op.n_in, teams.n) > kTeamsBytes) teams.n /= 2;
     return teams;
   };
   const int widest = up_to(parts_of(n_pieces, parts_of(n_pieces, kMegaThreads)), 32);
