@@ -93,7 +93,7 @@ struct DirectRows {
   int pass = 0, matrix = 0, rows_left, ahead = 0;  // of the next piece; ahead: from the thread's first
 };
 
-// pool: product_pool_bytes(n_in).
+// pool: product_pool_bytes().
 template <class Format>
 LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);

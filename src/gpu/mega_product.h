@@ -132,7 +132,7 @@ struct RingRows {
   }
 };
 
-// pool: product_pool_bytes(n_in). A row is shared by row_threads threads, each with the x of its own pieces; a team has
+// pool: product_pool_bytes(). A row is shared by row_threads threads, each with the x of its own pieces; a team has
 // a batch's rows at once. Where a batch has fewer, the other sums are anything, and nobody reads them.
 //
 // A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, and what the finishing
