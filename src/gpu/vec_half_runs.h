@@ -30,12 +30,21 @@ struct HalvedX : RoundedX<32, 8> {
 };
 
 template <int kBits>
+LB_DEVICE auto half_x() {
+  if constexpr (kBits == 8) {
+    return HalvedX{};
+  } else {
+    return RoundedX<32, kBits>{};
+  }
+}
+
+template <int kBits>
 struct Q6_KFormat {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr int kValues = 32;
   using Rows = PlaneRows<kType, kValues, u32x4, u32x2, uint16_t, f16>;
   using Piece = typename Rows::Piece;
-  using X = std::conditional_t<kBits == 8, HalvedX, RoundedX<kValues, kBits>>;
+  using X = decltype(half_x<kBits>());
   struct Scale {
     uint16_t of_halves;  // signed bytes
     f16 d;
