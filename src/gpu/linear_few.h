@@ -6,9 +6,8 @@
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
 // on their way. Sums of pieces leave for memory as they lie in registers, and are added in the order of slices and
 // warps by all blocks of the range, a share of its outputs each. These wait for each other: as a cluster where there
-// are two of them, else the grid has to be alive at once; or, up to kFewLastRows rows in more slices, the block that
-// comes last adds all. Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
-// docs/kernels/matmul.md.
+// are two of them, else the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
+// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
 #include "cluster.h"
@@ -47,13 +46,13 @@ struct FewShare {
         slice(thread_block - range * p.n_slices),
         blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
         outs(few_range(p, range)),
-        n_tiles((outs.end_out - outs.first_out + 15) / 16),
+        n_tiles((outs.end_out - outs.first_out) / kFewOuts),
         n_in(p.group.products[0].n_in) {
     units = few_units(n_tiles, blocks.n_blocks);
   }
 };
 
-// Where a lane reads: of 16 outputs those of rows lane / 4 and lane / 4 + 8, behind the last the last again.
+// Where a lane reads: of a tile's outputs lane / 4 and lane / 4 + 8, behind a product's last the last again.
 template <class Format>
 struct FewCursor {
   typename Format::Row rows[2];
@@ -76,14 +75,14 @@ struct FewCursor {
 
  private:
   LB_DEVICE void find(const LinearFew& p, const FewShare& share) {
+    const int first_out = share.outs.first_out + tile * kFewOuts;
+    const FewProduct product = few_product(p, first_out);
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, product.n_out, share.n_in);
     LB_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int out = min(share.outs.first_out + tile * 16 + lane() / 4 + 8 * i, share.outs.end_out - 1);
-      const FewProduct product = few_product(p, out);
-      const quant::PlaneLayout layout = quant::plane_layout(Format::kType, product.n_out, share.n_in);
-      rows[i] = typename Format::Row(static_cast<const uint8_t*>(product.w), layout, out - product.first_out,
+    for (int i = 0; i < 2; ++i)
+      rows[i] = typename Format::Row(static_cast<const uint8_t*>(product.w), layout,
+                                     min(first_out - product.first_out + lane() / 4 + 8 * i, product.n_out - 1),
                                      share.blocks.first_block + block);
-    }
   }
 };
 
@@ -223,19 +222,7 @@ LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
   block_barrier();
 }
 
-// Whether all other blocks of a range have left their pieces; the last one leaves the counter as it was.
-LB_DEVICE bool is_last_of_range(uint32_t* counter, int n_slices) {
-  LB_SHARED(uint32_t, before, 1);
-  block_barrier();
-  if (thread_id() == 0) before[0] = n_slices == 1 ? 0 : atomic_add_ordered(counter, 1);
-  block_barrier();
-  const uint32_t others = before[0] & 0x7fffffffu;
-  if (int(others) != n_slices - 1) return false;
-  if (thread_id() == 0 && n_slices > 1) store(counter, before[0] - others);
-  return true;
-}
-
-// Where the pieces of 16 outputs lie: the first of a slice, and how many.
+// Where the pieces of a tile lie: the first of a slice, and how many.
 struct FewPieces {
   int first, n;
 };
@@ -258,84 +245,61 @@ LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share, FewPie
   }
 }
 
-// The sums of a tile of a range, made by a warp.
+// The sums of eight rows of a tile of a range, by a warp.
 template <int kRows>
-struct FewTotals {
-  static constexpr int kTiles = kRows / 8, kAtOnce = kTiles <= 4 ? 4 : 2;
-  FewProduct products[2];
-  f32x4 sums[kTiles];
-
-  // Before any y of the tile is written, which may lie there: a load behind a store of the same memory would wait for
-  // it.
-  LB_DEVICE void open(const LinearFew& p, const FewShare& share, int tile) {
+LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces, int tile, int eight) {
+  constexpr int kEights = kRows / 8, kAtOnce = 8;
+  const int first_out = share.outs.first_out + tile * kFewOuts;
+  const FewProduct product = few_product(p, first_out);
+  long places[4];  // in y; none behind the product and the last row
+  for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
+    const int out = first_out - product.first_out + of_16, row = eight * 8 + row_of_8;
+    places[n] = out < product.n_out && row < p.group.products[0].rows ? long(row) * product.n_out + out : -1;
+  });
+  f32x4 sums = {};
+  if (product.add != nullptr) {
     LB_UNROLL
-    for (int rows = 0; rows < kTiles; ++rows) sums[rows] = {};
-    LB_UNROLL
-    for (int i = 0; i < 2; ++i) products[i] = few_product(p, share.outs.first_out + tile * 16 + lane() / 4 + 8 * i);
-    for_each_y(p, share, tile, [](const FewProduct& to, long at, float& sum) {
-      if (to.add != nullptr) sum = to.add[at];
-    });
+    for (int n = 0; n < 4; ++n)
+      if (places[n] >= 0) sums[n] = product.add[places[n]];
   }
-  LB_DEVICE void add_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
-    const int slots = few_pieces(p.range_tiles);
-    int slice = 0, piece = 0;
-    FewPieces some = pieces[0];
-    while (slice < p.n_slices) {
-      f32x4 more[kAtOnce][kTiles] = {};
+  pieces += tile * p.n_slices;
+  const int slots = few_pieces(p.range_tiles);
+  int slice = 0, piece = 0;
+  FewPieces some = pieces[0];
+  while (slice < p.n_slices) {
+    f32x4 more[kAtOnce] = {};
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (slice == p.n_slices) continue;
+      const long at = long(share.range * p.n_slices + slice) * slots + some.first + piece;
+      more[i] = load<f32x4>(p.pieces + ((at * kEights + eight) * 32 + lane()) * 4);
+      if (++piece < some.n) continue;
+      piece = 0;
+      if (++slice < p.n_slices) some = pieces[slice];
+    }
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
       LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (slice == p.n_slices) continue;
-        const long at = long(share.range * p.n_slices + slice) * slots + some.first + piece;
-        LB_UNROLL
-        for (int tile = 0; tile < kTiles; ++tile)
-          more[i][tile] = load<f32x4>(p.pieces + ((at * kTiles + tile) * 32 + lane()) * 4);
-        if (++piece < some.n) continue;
-        piece = 0;
-        if (++slice < p.n_slices) some = pieces[slice];
-      }
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce * kTiles * 4; ++i)
-        sums[i / 4 % kTiles][i % 4] += more[i / 4 / kTiles][i / 4 % kTiles][i % 4];
+      for (int n = 0; n < 4; ++n) sums[n] += more[i][n];
     }
   }
-  LB_DEVICE void close(const LinearFew& p, const FewShare& share, int tile) {
-    for_each_y(p, share, tile, [](const FewProduct& to, long at, float sum) { to.y[at] = sum; });
-  }
+  LB_UNROLL
+  for (int n = 0; n < 4; ++n)
+    if (places[n] >= 0) product.y[places[n]] = sums[n];
+}
 
- private:
-  template <class Visit>
-  LB_DEVICE void for_each_y(const LinearFew& p, const FewShare& share, int tile, Visit&& visit) {
-    const int first_out = share.outs.first_out + tile * 16;
-    LB_UNROLL
-    for (int rows = 0; rows < kTiles; ++rows)
-      for_each_sum([&](int of_16, int row_of_8, int i, int, int n) {
-        const int out = first_out + of_16, row = rows * 8 + row_of_8;
-        if (out < share.outs.end_out && row < p.group.products[0].rows)
-          visit(products[i], long(row) * products[i].n_out + out - products[i].first_out, sums[rows][n]);
-      });
-  }
-};
-
-// A warp has every kFewWarps-th tile of its block's share, or of the range.
+// A block adds up its share of the range's tiles.
 template <int kRows>
 LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
-  const bool is_shared = kRows > kFewLastRows || p.is_cluster;
-  const int first = is_shared ? share.n_tiles * share.slice / p.n_slices : 0;
-  const int end = is_shared ? share.n_tiles * (share.slice + 1) / p.n_slices : share.n_tiles;
-  FewTotals<kRows> totals;
-  int tile = first + warp();
-  if (is_shared && tile < end) totals.open(p, share, tile);
+  constexpr int kEights = kRows / 8;
+  const int first = share.n_tiles * share.slice / p.n_slices, end = share.n_tiles * (share.slice + 1) / p.n_slices;
   if (p.is_cluster)
     cluster_barrier();
-  else if (is_shared)
+  else
     wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-  else if (!is_last_of_range(p.arrived + share.range, p.n_slices))
-    return;
-  for (bool is_open = is_shared; tile < end; tile += kFewWarps, is_open = false) {
-    if (!is_open) totals.open(p, share, tile);
-    totals.add_pieces(p, share, pieces + tile * p.n_slices);
-    totals.close(p, share, tile);
-  }
+  LB_UNROLL_BY(1)
+  for (int i = first * kEights + warp(); i < end * kEights; i += kFewWarps)
+    sum_few_pieces<kRows>(p, share, pieces, i / kEights, i % kEights);
 }
 
 template <class Format, int kRows, int kAhead>

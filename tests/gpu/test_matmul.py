@@ -175,7 +175,7 @@ def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gp
 @pytest.mark.parametrize(("rows", "n_in"), [(2, 256), (7, 5120), (13, 768), (16, 2816), (22, 3328), (32, 1280)])
 @pytest.mark.parametrize("dtype", FEW_TYPES)
 def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
-    """Several blocks have a share of each sum; who comes last does not show, and the next product finds their counter
+    """Several blocks have a share of each sum and wait for each other; the next product finds their counter
     as it was."""
     pack = pack_of_few
     rng = np.random.default_rng(seed)
@@ -193,7 +193,7 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
 @pytest.mark.parametrize("rows", [11, 19])
 @pytest.mark.parametrize("dtype", FEW_TYPES)
 def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
-    """16 outputs belong to several products; one block adds up the pieces of a range, or all its blocks."""
+    """Tiles of 16 outputs that a product does not fill."""
     rng = np.random.default_rng(seed)
     n_in, n_out = 1536, [75, 1, 40, 9]
     weights = [random_weights(dtype, n * n_in, rng) for n in n_out]

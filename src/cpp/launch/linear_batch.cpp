@@ -331,20 +331,22 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedR
   p.group = group;
   p.x = x;
   p.arrived = arrived;
-  for (int i = 0; i < group.n; ++i) p.first_out[i + 1] = p.first_out[i] + group.products[i].n_out;
-  p.n_outs = p.first_out[group.n];
+  for (int i = 0; i < group.n; ++i) {
+    p.first_out[i] = p.n_outs;
+    p.n_outs += ceil_div(group.products[i].n_out, kFewOuts) * kFewOuts;
+  }
   p.n_slices = cut.n_slices;
   p.n_ranges = cut.n_ranges;
   p.range_tiles = cut.range_tiles;
   p.is_cluster = cut.is_cluster;
   const int n_thread_blocks = cut.n_ranges * cut.n_slices;
   p.pieces = static_cast<float*>(
-      scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * 16));
+      scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * kFewOuts));
   few.launch = checked({.kernel = cut.kernel,
                         .grid = {uint32_t(n_thread_blocks), 1, 1},
                         .block = {kFewThreads, 1, 1},
                         .shared_bytes = cut.shared_bytes,
-                        .is_one_wave = cut.tile_rows > kFewLastRows && !cut.is_cluster,
+                        .is_one_wave = !cut.is_cluster,
                         .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
                         .keeps_l1 = true,
                         .overlap_previous = true},

@@ -45,23 +45,23 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
     return k.type == first.type && k.tile_rows >= first.rows && target.has(k.name);
   });
   if (kernel == std::end(kKernels) || first.n_in % kFewValues != 0) return {};
-  int n_outs = 0;
+  int n_tiles = 0;
   for (int i = 0; i < group.n; ++i) {
     if (quant::plane_layout(first.type, group.products[i].n_out, first.n_in).bytes > 0xffffffff) return {};
-    n_outs += group.products[i].n_out;
+    n_tiles += ceil_div(group.products[i].n_out, kFewOuts);
   }
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
   std::optional<FewCut> best;
   long best_ns = 0;
   for (int n_slices = 1; n_slices <= std::min(n_blocks, n_sms); ++n_slices) {
     const int most_blocks = ceil_div(n_blocks, n_slices);
-    const int n_ranges = std::min({n_sms / n_slices, ceil_div(n_outs, 16), kFewRanges});
-    const int most_outs = ceil_div(n_outs, n_ranges), range_tiles = ceil_div(most_outs, 16);
+    const int n_ranges = std::min({n_sms / n_slices, n_tiles, kFewRanges});
+    const int range_tiles = ceil_div(n_tiles, n_ranges), most_outs = range_tiles * kFewOuts;
     const size_t shared =
         size_t(few_x_bytes(kernel->tile_rows, most_blocks)) + size_t(range_tiles) * n_slices * kFewPieceBytes;
-    if (shared + kFewStaticBytes > target.shared_block_bytes) continue;
+    if (shared > target.shared_block_bytes) continue;
     const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
-    const bool is_large = shared + kFewStaticBytes > target.shared_block_bytes / kFewWhole * kFewBesideL1;
+    const bool is_large = shared > target.shared_block_bytes / kFewWhole * kFewBesideL1;
     const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
     if (best && ns >= best_ns) continue;
     best_ns = ns;

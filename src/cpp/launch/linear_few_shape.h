@@ -1,11 +1,11 @@
 // What the kernels of products with few rows of x (src/gpu/linear_few.h) and their launch functions must agree on. Read
 // by host and device.
 //
-// The outputs of all products of a group are numbered one after another and cut into n_ranges, the inner dimension into
-// n_slices of whole blocks of 256 values. Thread block range * n_slices + slice has one of each; there it has units of
-// 16 outputs and 256 values, numbered with the values fastest, and warp w of those that have any has the units
-// [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of 16 outputs is a piece; it lies in the place of
-// its thread block, at (which 16 outputs) + w.
+// The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16
+// on, and cut into n_ranges of tiles, the inner dimension into n_slices of blocks of 256 values. Thread block range *
+// n_slices + slice has one of each; there it has units of a tile and 256 values, numbered with the values fastest, and
+// warp w of those that have any has the units [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of a
+// tile is a piece; it lies in the place of its thread block, at tile + w.
 #pragma once
 
 #include <stddef.h>
@@ -19,9 +19,8 @@ namespace lb::gpu {
 
 inline constexpr int kFewThreads = 384;  // of 168 registers each
 inline constexpr int kFewWarps = kFewThreads / 32;
-inline constexpr int kFewValues = 256;
-inline constexpr int kFewRanges = 1024;  // at most
-inline constexpr int kFewLastRows = 16;  // up to so many one block of a range adds up, of more all its blocks
+inline constexpr int kFewOuts = 16, kFewValues = 256;  // of a unit
+inline constexpr int kFewRanges = 1024;                // at most
 
 // x of a slice in shared memory: for each 256 values, for each row of a tile, the values as 16-bit numbers, in units of
 // a power of two that brings the largest to 127 to 254, in the order of the products, the sums of its runs as two
@@ -36,11 +35,11 @@ LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 
 struct LinearFew {
   LinearGroup group;  // of one type
   RoundedRows x;
-  float* pieces;                    // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;                // [n_ranges], zero at first, and nobody else's
-  int first_out[kMaxProducts + 1];  // outputs [first_out[i], first_out[i + 1]) are those of product i
+  float* pieces;                // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
+  uint32_t* arrived;            // [n_ranges], zero at first, and nobody else's
+  int first_out[kMaxProducts];  // outputs [first_out[i], first_out[i] + n_out) are those of product i
   int n_outs, n_slices, n_ranges;
-  int range_tiles;  // times 16 outputs that a range has at most
+  int range_tiles;  // that a range has at most
   bool is_cluster;  // the blocks of a range are one
 };
 
@@ -48,9 +47,8 @@ LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps
 
 LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kFewRowBytes; }
 
-inline constexpr int kFewPieceBytes = 8;     // of the table of pieces behind x, for 16 outputs and a slice
-inline constexpr int kFewCluster = 2;        // blocks: more do not fill all multiprocessors, whose groups vary in size
-inline constexpr int kFewStaticBytes = 128;  // of shared memory that a launch does not ask for
+inline constexpr int kFewPieceBytes = 8;  // of the table of pieces behind x, for a tile and a slice
+inline constexpr int kFewCluster = 2;     // blocks: more do not fill all multiprocessors, whose groups vary in size
 
 struct FewSlice {
   int first_block, n_blocks;
@@ -63,7 +61,8 @@ struct FewRange {
   int first_out, end_out;
 };
 LB_FN constexpr FewRange few_range(const LinearFew& p, int range) {
-  return {int(long(p.n_outs) * range / p.n_ranges), int(long(p.n_outs) * (range + 1) / p.n_ranges)};
+  const long n_tiles = p.n_outs / kFewOuts;
+  return {int(n_tiles * range / p.n_ranges) * kFewOuts, int(n_tiles * (range + 1) / p.n_ranges) * kFewOuts};
 }
 // Which warps of a thread block have units, and which units.
 struct FewUnits {
