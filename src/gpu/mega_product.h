@@ -205,8 +205,8 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
             rows.read(pieces, rows_left, n_teams, min(piece, n_pieces - 1));
           }
         }
-        warp_barrier();
-        if (lane() < n_chunks) barrier_arrive(stream.empty_of(chunk + lane()));
+        LB_UNROLL_BY(1)
+        for (int i = 0; i < n_chunks; ++i) barrier_arrive(stream.empty_of(chunk + i));
         chunk += uint32_t(n_chunks);
         chunks_left -= n_chunks;
         const int bytes = n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);

@@ -29,7 +29,7 @@ struct WeightStream {
     ring_bytes = p.memory.ring_bytes;
     for (int i = 0; i < kMegaChunks; ++i) {
       barrier_init(full + i, 1);
-      barrier_init(empty + i, kMegaThreads / 32);
+      barrier_init(empty + i, kMegaThreads);
     }
     show_to_products();
     step = 0;
@@ -102,8 +102,7 @@ struct WeightStream {
   // By all other warps, between products: the helping one shall end too. The next chunk is given back for it, which it
   // waits for at last; any other would be given back twice.
   LB_DEVICE void stop() {
-    if (lane() != 0) return;
-    is_over = 1;
+    if (lane() == 0) is_over = 1;
     barrier_arrive(empty_of(chunk));
   }
 
