@@ -15,7 +15,7 @@ import lucebox
 import numpy as np
 import pytest
 from engines import feed, open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, timeline
 from lucebox.bench import measure, profile
 from lucebox.cli import main
 from lucebox.numerics import compare
@@ -153,7 +153,10 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
     assert result.greedy_agreement >= 0.9  # where the two likeliest are not almost alike
 
 
-def test_a_timeline_of_the_megakernel(on_pack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeline_of_the_megakernel(
+    on_pack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "N_TOKENS", 3)  # the simulator takes a second for each
     model = synthetic_model(tmp_path, "qwen35-tiny", "BF16", "--layers", "1")
     page, picture = tmp_path / "out.html", tmp_path / "out.svg"
     flags = ["-p", "0", "-n", "2", "-r", "1", "-d", "3", "--target", on_pack, "--path", "megakernel"]
