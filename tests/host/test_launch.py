@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import asdict
@@ -208,13 +209,18 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
             "linear_batch_q4_k_int8_24_kernel",
             "linear_batch_sum_kernel",
         ]
-        for dtype in ("Q4_K", "Q6_K"):
-            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 22)["launches"]
-            assert launch["kernel"] == f"linear_few_{dtype.lower()}_24_kernel"
+        for dtype, rows in itertools.product(("Q4_K", "Q6_K"), (16, 22)):
+            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
+            assert launch["kernel"] == f"linear_few_{dtype.lower()}_{16 if rows == 16 else 24}_kernel"
             waits = "cluster 2" if n_in == 5120 else "one wave"
             assert 126 <= launch["grid"][0] <= 132 and waits in launch["text"]
-            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, 16)["launches"]
-            assert launch["kernel"] == f"linear_few_{dtype.lower()}_16_kernel" and "one wave" not in launch["text"]
+
+
+def test_blocks_that_wait_for_each_other_leave_room_for_another_grid() -> None:
+    """Slices of 17408 values that fit in shared memory are more than half of eight multiprocessors."""
+    for n_sms, kernel in ((8, "linear_batch_q4_k_int8_16_kernel"), (24, "linear_few_q4_k_16_kernel")):
+        launch = gpu_ops.choose_batch(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
+        assert launch["kernel"] == kernel
 
 
 def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
