@@ -217,8 +217,8 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
 
 
 def test_blocks_that_wait_for_each_other_leave_room_for_another_grid() -> None:
-    """Slices of 17408 values that fit in shared memory are more than half of eight multiprocessors."""
-    for n_sms, kernel in ((8, "linear_batch_q4_k_int8_16_kernel"), (24, "linear_few_q4_k_16_kernel")):
+    """Slices of 17408 values that fit in shared memory are more than half of twelve multiprocessors."""
+    for n_sms, kernel in ((12, "linear_batch_q4_k_int8_16_kernel"), (24, "linear_few_q4_k_16_kernel")):
         launch = gpu_ops.choose_batch(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
 
