@@ -332,8 +332,8 @@ FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedR
   p.x = x;
   p.arrived = arrived;
   for (int i = 0; i < group.n; ++i) {
-    p.first_out[i] = p.n_outs;
-    p.n_outs += ceil_div(group.products[i].n_out, kFewOuts) * kFewOuts;
+    p.first_out[i] = p.n_tiles * kFewOuts;
+    p.n_tiles += ceil_div(group.products[i].n_out, kFewOuts);
   }
   p.n_slices = cut.n_slices;
   p.n_ranges = cut.n_ranges;

@@ -53,10 +53,10 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
   // Blocks of a range wait for each other on their multiprocessors. Where another model's grid runs beside this one, a
   // range of which each has begun a part must leave room for the rest.
-  const int most_slices = std::min(n_blocks, std::max(4, n_sms / 2));
+  const int most_slices = std::min({n_blocks, n_sms, std::max(4, n_sms / 2)});
   std::optional<FewCut> best;
   long best_ns = 0;
-  for (int n_slices = 1; n_slices <= std::min(most_slices, n_sms); ++n_slices) {
+  for (int n_slices = 1; n_slices <= most_slices; ++n_slices) {
     const int most_blocks = ceil_div(n_blocks, n_slices);
     const int n_ranges = std::min({n_sms / n_slices, n_tiles, kFewRanges});
     const int range_tiles = ceil_div(n_tiles, n_ranges), most_outs = range_tiles * kFewOuts;

@@ -38,7 +38,7 @@ struct LinearFew {
   float* pieces;                // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
   uint32_t* arrived;            // [n_ranges], zero at first, and nobody else's
   int first_out[kMaxProducts];  // outputs [first_out[i], first_out[i] + n_out) are those of product i
-  int n_outs, n_slices, n_ranges;
+  int n_tiles, n_slices, n_ranges;
   int range_tiles;  // that a range has at most
   bool is_cluster;  // the blocks of a range are one
 };
@@ -61,8 +61,8 @@ struct FewRange {
   int first_out, end_out;
 };
 LB_FN constexpr FewRange few_range(const LinearFew& p, int range) {
-  const long n_tiles = p.n_outs / kFewOuts;
-  return {int(n_tiles * range / p.n_ranges) * kFewOuts, int(n_tiles * (range + 1) / p.n_ranges) * kFewOuts};
+  return {int(long(p.n_tiles) * range / p.n_ranges) * kFewOuts,
+          int(long(p.n_tiles) * (range + 1) / p.n_ranges) * kFewOuts};
 }
 // Which warps of a thread block have units, and which units.
 struct FewUnits {

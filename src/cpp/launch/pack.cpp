@@ -43,12 +43,9 @@ void Pack::run(const Launch& launch, const void* params, size_t params_bytes, co
   if (launch.shared_bytes > kernel.max_dynamic_shared_bytes()) kernel.allow_shared(launch.shared_bytes);
   kernel.divide(launch.keeps_l1 ? kSharedBesideL1 : Kernel::kAllShared);
   const DeviceInfo& device = device_.info();
-  if (launch.is_one_wave) {
-    const int threads = int(launch.block[0] * launch.block[1] * launch.block[2]);
-    LB_CHECK(launch.grid[0] * launch.grid[1] * launch.grid[2] <=
-                 uint32_t(kernel.occupancy(threads, launch.shared_bytes) * device.n_sms),
-             kUnsupported, to_string(launch), " does not fit on ", device.name, " at once");
-  }
+  LB_CHECK(!launch.is_one_wave || launch.grid[0] * launch.grid[1] * launch.grid[2] <= uint32_t(device.n_sms),
+           kUnsupported, to_string(launch), ": more blocks wait for each other than ", device.name,
+           " has multiprocessors, ", device.n_sms);
   const LaunchShape shape{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                           .block = {launch.block[0], launch.block[1], launch.block[2]},
                           .shared_bytes = launch.shared_bytes,
