@@ -1,56 +1,18 @@
-// The products of a few rows of x with quantised weights: y = x w^T (+ add).
+// The products of a few rows of x with quantised weights: y = x w^T (+ add), or what the next products read of it.
 //
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
-// lies in shared memory for the whole launch, as 16-bit numbers in units of a power of two for each row and 256 values,
-// which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
-// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
-// on their way. Sums of pieces leave for memory as they lie in registers, and are added in the order of slices and
-// warps by all blocks of the range, a share of its outputs each. These wait for each other: as a cluster where there
-// are two of them, else the grid has to be alive at once. Weights are asked for before the previous kernel has ended.
+// lies in shared memory, as 16-bit numbers in units of a power of two for each row and 256 values, which is multiplied
+// into their sums; weights go from memory straight into registers, where they become 16-bit operands: no ring, no
+// barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of
+// pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them. Weights are asked for
+// before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
-#include "cluster.h"
 #include "linear_few_formats.h"
+#include "linear_few_sums.h"
 
 namespace lb::gpu {
-
-struct FewProduct {
-  const void* w;
-  const float* add;
-  float* y;
-  int n_out, first_out;
-};
-// Constant indices keep the parameters where they are.
-LB_DEVICE FewProduct few_product(const LinearFew& p, int out) {
-  const Linear& first = p.group.products[0];
-  FewProduct product = {first.w, first.add, first.y, first.n_out, 0};
-  LB_UNROLL
-  for (int i = 1; i < kMaxProducts; ++i)
-    if (i < p.group.n && out >= p.first_out[i]) {
-      const Linear& other = p.group.products[i];
-      product = {other.w, other.add, other.y, other.n_out, p.first_out[i]};
-    }
-  return product;
-}
-
-// What a thread block has.
-struct FewShare {
-  int range, slice;
-  FewSlice blocks;
-  FewRange outs;
-  FewUnits units;
-  int n_tiles, n_in;
-  LB_DEVICE FewShare(const LinearFew& p, int thread_block)
-      : range(thread_block / p.n_slices),
-        slice(thread_block - range * p.n_slices),
-        blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
-        outs(few_range(p, range)),
-        n_tiles((outs.end_out - outs.first_out) / kFewOuts),
-        n_in(p.group.products[0].n_in) {
-    units = few_units(n_tiles, blocks.n_blocks);
-  }
-};
 
 // Where a lane reads: of a tile's outputs lane / 4 and lane / 4 + 8, behind a product's last the last again.
 template <class Format>
@@ -75,14 +37,13 @@ struct FewCursor {
 
  private:
   LB_DEVICE void find(const LinearFew& p, const FewShare& share) {
-    const int first_out = share.outs.first_out + tile * kFewOuts;
-    const FewProduct product = few_product(p, first_out);
-    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, product.n_out, share.n_in);
+    const FewTile of(p, share.tiles.first_tile + tile);
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, of.n_out, share.n_in);
     LB_UNROLL
     for (int i = 0; i < 2; ++i)
-      rows[i] = typename Format::Row(static_cast<const uint8_t*>(product.w), layout,
-                                     min(first_out - product.first_out + lane() / 4 + 8 * i, product.n_out - 1),
-                                     share.blocks.first_block + block);
+      rows[i] =
+          typename Format::Row(static_cast<const uint8_t*>(of.w), layout,
+                               min(of.first_out + lane() / 4 + 8 * i, of.n_out - 1), share.blocks.first_block + block);
   }
 };
 
@@ -111,18 +72,41 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   return sum;
 }
 
+// What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
+// 8192 values are asked for at once.
+LB_DEVICE float few_norm(const LinearFew& p, int row, int n_in) {
+  constexpr int kAtOnce = 8;
+  const int n_sums = n_in / kRoundRun;
+  const float* from = p.squares + long(row) * n_sums;
+  float sum = 0;
+  LB_UNROLL_BY(1)
+  for (int first = lane() % 8 * 4; first < n_sums; first += kAtOnce * 32) {
+    f32x4 some[kAtOnce] = {};
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i * 32 < n_sums) some[i] = load<f32x4>(from + first + i * 32);
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) sum += some[i][0] + some[i][1] + (some[i][2] + some[i][3]);
+  }
+  LB_UNROLL
+  for (int mask = 1; mask < 8; mask *= 2) sum += shuffle_xor(sum, mask);
+  return rsqrt_fast(sum / float(n_in) + p.eps);
+}
+
 // x of a slice in shared memory.
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
 
-  // A lane has a run, eight lanes 256 values of a row. All codes come at once, to where values of other lanes will be,
-  // scales beside where the sums will be.
-  LB_DEVICE void bring(const LinearFew& p, const FewSlice& slice) const {
-    const int n_in = p.group.products[0].n_in, rows = p.group.products[0].rows, n = slice.n_blocks * kRows * 8;
+  // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
+  // values of other lanes will be, scales beside where the sums will be.
+  LB_DEVICE void bring(const LinearFew& p, const FewShare& share) const {
+    constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
+    static_assert(kStep * kTurns % kRows == 0);
+    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.blocks.n_blocks * kRows * 8;
     for (int at = thread_id(); at < n; at += kFewThreads) {
       const int row = at / 8 % kRows, run = at % 8;
-      const long of_row = (slice.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
+      const long of_row = (share.blocks.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       const int8_t* from = p.x.high + from_row * n_in + of_row * kRoundRun;
       copy_async_or_zero<16>(to + run * 32, from, row < rows);
@@ -131,8 +115,14 @@ struct FewX {
                             row < rows);
     }
     copy_commit();
+    float norms[kTurns];
+    LB_UNROLL
+    for (int i = 0; i < kTurns; ++i) {
+      const int row = (thread_id() / 8 + i * kStep) % kRows;
+      norms[i] = p.squares != nullptr ? few_norm(p, min(row, rows - 1), n_in) : 1.0f;
+    }
     copy_wait<0>();
-    for (int at = thread_id(); at < n; at += kFewThreads) {  // n is a multiple of 64: whole warps
+    for (int at = thread_id(), turn = 0; at < n; at += kFewThreads, ++turn) {  // n is a multiple of 64: whole warps
       const int row = at / 8 % kRows, run = at % 8;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       uint8_t* to_sum = to + few_sums_at(row);
@@ -148,7 +138,8 @@ struct FewX {
       const f16 high = to_f16(sum);
       store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
       store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
-      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23));
+      const float norm = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
+      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * norm);
     }
   }
 };
@@ -210,102 +201,10 @@ struct FewSums {
   }
 };
 
-// Until all blocks of a range have left their pieces. Adds up to 2^31, which flips the top bit of the counter and
-// leaves the rest as it was, as grid_barrier does: nobody resets it.
-LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
-  block_barrier();
-  if (thread_id() == 0 && n_slices > 1) {
-    const uint32_t before = atomic_add_ordered(counter, slice == 0 ? 0x80000000u - uint32_t(n_slices - 1) : 1u);
-    while (((load_acquire(counter) ^ before) & 0x80000000u) == 0) {
-    }
-  }
-  block_barrier();
-}
-
-// Where the pieces of a tile lie: the first of a slice, and how many.
-struct FewPieces {
-  int first, n;
-};
-static_assert(sizeof(FewPieces) == kFewPieceBytes);
-
-template <int kRows>
-LB_DEVICE FewPieces* few_pieces_behind(const FewShare& share) {  // x
-  uint8_t* memory = dynamic_shared<uint8_t>();
-  return reinterpret_cast<FewPieces*>(memory + few_x_bytes(kRows, share.blocks.n_blocks));
-}
-
-// Of all tiles of a range, [tiles, n_slices].
-LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share, FewPieces* pieces) {
-  for (int i = thread_id(); i < share.n_tiles * p.n_slices; i += kFewThreads) {
-    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
-    const int n_blocks = few_slice(share.n_in, p.n_slices, slice).n_blocks;
-    const FewUnits units = few_units(share.n_tiles, n_blocks);
-    const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
-    pieces[i] = {tile + first, last - first + 1};
-  }
-}
-
-// The sums of eight rows of a tile of a range, by a warp.
-template <int kRows>
-LB_DEVICE void sum_few_pieces(const LinearFew& p, const FewShare& share, const FewPieces* pieces, int tile, int eight) {
-  constexpr int kEights = kRows / 8, kAtOnce = 8;
-  const int first_out = share.outs.first_out + tile * kFewOuts;
-  const FewProduct product = few_product(p, first_out);
-  long places[4];  // in y; none behind the product and the last row
-  for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
-    const int out = first_out - product.first_out + of_16, row = eight * 8 + row_of_8;
-    places[n] = out < product.n_out && row < p.group.products[0].rows ? long(row) * product.n_out + out : -1;
-  });
-  f32x4 sums = {};
-  if (product.add != nullptr) {
-    LB_UNROLL
-    for (int n = 0; n < 4; ++n)
-      if (places[n] >= 0) sums[n] = product.add[places[n]];
-  }
-  pieces += tile * p.n_slices;
-  const int slots = few_pieces(p.range_tiles);
-  int slice = 0, piece = 0;
-  FewPieces some = pieces[0];
-  while (slice < p.n_slices) {
-    f32x4 more[kAtOnce] = {};
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (slice == p.n_slices) continue;
-      const long at = long(share.range * p.n_slices + slice) * slots + some.first + piece;
-      more[i] = load<f32x4>(p.pieces + ((at * kEights + eight) * 32 + lane()) * 4);
-      if (++piece < some.n) continue;
-      piece = 0;
-      if (++slice < p.n_slices) some = pieces[slice];
-    }
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      LB_UNROLL
-      for (int n = 0; n < 4; ++n) sums[n] += more[i][n];
-    }
-  }
-  LB_UNROLL
-  for (int n = 0; n < 4; ++n)
-    if (places[n] >= 0) product.y[places[n]] = sums[n];
-}
-
-// A block adds up its share of the range's tiles.
-template <int kRows>
-LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share, const FewPieces* pieces) {
-  constexpr int kEights = kRows / 8;
-  const int first = share.n_tiles * share.slice / p.n_slices, end = share.n_tiles * (share.slice + 1) / p.n_slices;
-  if (p.is_cluster)
-    cluster_barrier();
-  else
-    wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-  LB_UNROLL_BY(1)
-  for (int i = first * kEights + warp(); i < end * kEights; i += kFewWarps)
-    sum_few_pieces<kRows>(p, share, pieces, i / kEights, i % kEights);
-}
-
 template <class Format, int kRows, int kAhead>
 LB_DEVICE void linear_few(const LinearFew& p) {
   const FewShare share(p, block_id());
-  const FewX<kRows> x = {dynamic_shared<uint8_t>()};
+  const FewX<kRows> x = {few_behind_table(p)};
   int unit = few_first_unit(share.units, warp());
   const int end = few_first_unit(share.units, warp() + 1);
 
@@ -319,9 +218,9 @@ LB_DEVICE void linear_few(const LinearFew& p) {
       ahead.next(p, share);
     }
   dependents_may_launch();
-  find_few_pieces(p, share, few_pieces_behind<kRows>(share));
+  find_few_pieces(p, share);
   wait_for_previous();
-  x.bring(p, share.blocks);
+  x.bring(p, share);
   block_barrier();
 
   FewSums<Format, kRows> sums;
@@ -344,7 +243,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   }
 
   const FewShare again(p, forget(block_id()));  // nothing of it is kept in registers over the units
-  sum_few_range<kRows>(p, again, few_pieces_behind<kRows>(again));
+  sum_few_range<kRows>(p, again);
 }
 
 }  // namespace lb::gpu

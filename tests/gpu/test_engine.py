@@ -84,6 +84,27 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
     assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < limit
 
 
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_few_rows_make_what_the_next_product_reads(
+    pack: _engine.gpu.Pack, written: Write, family: str, dtype: str
+) -> None:
+    """Norms and gates have no launches of their own, and rounding costs no more than it does on the CPU."""
+    shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
+    path = written(replace(shape, dtype=dtype))
+    engine = open_engine(path, pack=pack, activations="int8")
+    ids = random_ids(44, engine.info["vocab"])
+    exact = on_cpu(path, len(ids))
+    noise = logits_of(open_engine(path, activations="int8"), ids) - exact
+    for rows in (2, 11, 22):
+        error = logits_of(engine, ids, rows) - exact
+        assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
+    times = _engine.Session(engine).profile_append(ids[:22], 22)
+    launches = {kernel: n for kernel, n, _ in times}
+    if any(kernel.startswith("linear_few") for kernel in launches):
+        assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
+
+
 @pytest.mark.parametrize("family", SHAPES)
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Back to every length that can be reached, then on along another way."""

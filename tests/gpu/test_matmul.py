@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import gpu_packs
@@ -205,6 +206,53 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
         want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
+
+
+@pytest.mark.parametrize(("rows", "n_in", "n_out"), [(2, 256, 256), (9, 1024, 768), (22, 3328, 512), (32, 512, 1280)])
+@pytest.mark.parametrize(("dtype", "last_dtype"), [("Q4_K", "Q6_K"), ("Q6_K", "Q5_K"), ("Q5_K", "Q4_K")])
+def test_few_rows_to_a_norm(
+    pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
+) -> None:
+    """The next product reads the norm of y, which nobody has written."""
+    pack, eps, n_last = pack_of_few, 1e-5, 75
+    rng = np.random.default_rng(seed)
+    w, last = random_weights(dtype, n_out * n_in, rng), random_weights(last_dtype, n_last * n_out, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = (rng.normal(size=(rows, n_out)) * 2.0 ** rng.integers(-20, 20, size=(rows, 1))).astype(np.float32)
+    norm = rng.normal(size=n_out).astype(np.float32)
+    run = functools.partial(gpu_ops.matmul_chain, pack, [w], dtype, n_out, n_in, x, add, norm, eps, last, last_dtype)
+    pack.take_started()
+    y, got = run(n_last)
+    started = pack.take_started()
+    assert len(started) == 3  # x is rounded once
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
+    check(y, want + add, scale + np.abs(add), family, "y")
+    exact = y.astype(np.float64)
+    normed = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + eps) * norm
+    want, scale, family = expected(pack, last, last_dtype, n_last, normed.astype(np.float32), "int8", started)
+    check(got, want, scale, family, "behind the norm")
+    assert all(np.array_equal(a, b) for a, b in zip(run(n_last), (y, got), strict=True))
+
+
+@pytest.mark.parametrize(("rows", "n_in", "n_out"), [(2, 256, 256), (9, 1024, 768), (22, 3328, 512), (32, 512, 1280)])
+@pytest.mark.parametrize(("dtype", "last_dtype"), [("Q4_K", "Q6_K"), ("Q6_K", "Q5_K"), ("Q5_K", "Q4_K")])
+def test_few_rows_to_a_gate(
+    pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
+) -> None:
+    pack, n_last = pack_of_few, 75
+    rng = np.random.default_rng(seed)
+    weights = [random_weights(dtype, n_out * n_in, rng) for _ in range(2)]
+    last = random_weights(last_dtype, n_last * n_out, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    x /= 2 * gpu_ops.matmul(pack, weights[0], dtype, n_out, n_in, x).std()  # so that gates are neither open nor shut
+    pack.take_started()
+    y, got = gpu_ops.matmul_chain(pack, weights, dtype, n_out, n_in, x, None, None, 0.0, last, last_dtype, n_last)
+    started = pack.take_started()
+    assert len(started) == 3 and np.isnan(y).all()
+    gate, up = (a.astype(np.float64) for a in gpu_ops.matmul_group(pack, weights, 2 * [dtype], 2 * [n_out], n_in, x))
+    gated = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+    want, scale, family = expected(pack, last, last_dtype, n_last, gated, "int8", started)
+    check(got, want, scale, family, "behind the gate")
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])

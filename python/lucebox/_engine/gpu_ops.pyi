@@ -94,6 +94,11 @@ def matmul(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], di
 def matmul_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
     """Up to four products of one x, those of one type in one launch."""
 
+def matmul_chain(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, eps: float, last: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], last_dtype: str, n_last: int) -> tuple:
+    """
+    Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the product of `last` with silu(x w0^T) * x w1^T).
+    """
+
 def time_matmul(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
     """
     Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over `sets` rotated sets of weights, the bytes it moves, and the launch of its tiles.

@@ -52,7 +52,7 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
     pack.run(RoundRows{.x = on_device, .y = rounded, .rows = int(rows), .n_in = n_in});
   }
   void* scratch = call.out<std::byte>(gpu::linear_batch_scratch_bytes(group, pack.target()));
-  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kBatchArrivedBytes));
+  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kFewArrivedBytes));
   run_in_order(pack, gpu::choose_batch(group, rounded, scratch, arrived, pack.target()));
   std::vector<nb::object> results;
   for (int i = 0; i < group.n; ++i) results.push_back(call.read(group.products[i].y, rows, size_t(n_out[i])));
@@ -64,6 +64,77 @@ nb::object matmul(PythonPack& pack, Bytes w, const std::string& dtype, int n_out
   std::optional<std::vector<FloatMatrix>> adds;
   if (add) adds.emplace().push_back(*add);
   return matmul_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
+}
+
+// Products of few rows of x, then a norm (of one) or a gate (of two), which has no launch of its own, then a product.
+nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, const std::string& dtype, int n_out,
+                       int n_in, FloatMatrix x, const std::optional<FloatMatrix>& add,
+                       const std::optional<In<float, 1>>& norm, float eps, Bytes last, const std::string& last_dtype,
+                       int n_last) {
+  const int rows = int(x.shape(0));
+  check_shape("x", x, {size_t(rows), size_t(n_in)});
+  LB_CHECK(weights.size() == (norm ? 1 : 2), kInvalid, "a norm reads one product, a gate two; got ", weights.size());
+  if (add) check_shape("add", *add, {size_t(rows), size_t(n_out)});
+  if (norm) check_shape("norm", *norm, {size_t(n_out)});
+  Call call(pack);
+  const size_t n_between = size_t(rows) * n_out;
+  const auto product = [&](Bytes w, const std::string& of, const float* from, float* y, int n, int n_from) {
+    const DType type = dtype_named(of);
+    return Linear{.w = call.weights(w, type, n, n_from),
+                  .type = type,
+                  .x = from,
+                  .add = nullptr,
+                  .y = y,
+                  .rows = rows,
+                  .n_in = n_from,
+                  .n_out = n,
+                  .activations = Activations::kInt8};
+  };
+  const float* on_device = call.in(x);
+  LinearGroup group{}, readers{};
+  for (const Bytes& w : weights) {
+    float* y = add ? call.in_out(add->data(), n_between) : call.out<float>(n_between);
+    group.products[group.n++] = product(w, dtype, on_device, y, n_out, n_in);
+    if (add) group.products[group.n - 1].add = y;
+  }
+  float* between = call.out<float>(n_between);
+  float* y = call.out<float>(size_t(rows) * n_last);
+  readers.products[readers.n++] = product(last, last_dtype, between, y, n_last, n_out);
+
+  const RoundedRows rounded = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_in, false)), rows, n_in, false);
+  const RoundedRows made = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_out, false)), rows, n_out, false);
+  const size_t pieces =
+      std::max(gpu::few_scratch(group, pack.target()).pieces, gpu::few_scratch(readers, pack.target()).pieces);
+  auto* scratch = call.out<std::byte>(pieces);
+  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kFewArrivedBytes));
+  pack.run(RoundRows{.x = on_device, .y = rounded, .rows = rows, .n_in = n_in});
+  gpu::FewChain chain;
+  std::optional<gpu::FewStep> first;
+  if (chain.begin(group, rounded, pack.target())) {
+    if (norm)
+      first = chain.follow(RmsNorm{.x = group.products[0].y,
+                                   .w = call.in(*norm),
+                                   .y = between,
+                                   .rows = rows,
+                                   .heads = 1,
+                                   .dim = n_out,
+                                   .row_stride = n_out,
+                                   .head_stride = 0,
+                                   .eps = eps},
+                           readers, made, pack.target());
+    else
+      first = chain.follow(SwiGlu{group.products[0].y, group.products[1].y, between, rows, n_out}, readers, made,
+                           pack.target());
+  }
+  LB_CHECK(first, kUnsupported, "the pack of ", pack.target().name, " has no kernel for this chain");
+  const auto start = [&](const gpu::FewStep& step) {
+    const gpu::FewLaunch few = gpu::few_launch(step, scratch, arrived, pack.target());
+    pack.run(few.launch, few.params);
+  };
+  start(*first);
+  std::ranges::for_each(chain.take(), start);
+  return nb::make_tuple(call.read(group.products[0].y, size_t(rows), size_t(n_out)),
+                        call.read(y, size_t(rows), size_t(n_last)));
 }
 
 nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
@@ -108,7 +179,7 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   }
   const size_t scratch_bytes = gpu::linear_batch_scratch_bytes(groups[0], pack.target());
   const gpu::Buffer scratch(pack.device(), std::max<size_t>(scratch_bytes, 16));
-  const gpu::Buffer arrived_memory(pack.device(), gpu::kBatchArrivedBytes);
+  const gpu::Buffer arrived_memory(pack.device(), gpu::kFewArrivedBytes);
   pack.stream().fill(arrived_memory.data(), 0, arrived_memory.size());
   auto* arrived = reinterpret_cast<uint32_t*>(arrived_memory.data());
   const double seconds = time_on_device(pack, replays, tries, [&] {
@@ -133,6 +204,10 @@ void bind_gpu_matmul(nb::module_& m) {
   m.def("matmul_group", &matmul_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
         "add"_a = nb::none(), "activations"_a = "int8",
         "Up to four products of one x, those of one type in one launch.");
+  m.def("matmul_chain", &matmul_chain, "pack"_a, "weights"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a.none(),
+        "norm"_a.none(), "eps"_a, "last"_a, "last_dtype"_a, "n_last"_a,
+        "Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the "
+        "product of `last` with silu(x w0^T) * x w1^T).");
   m.def("time_matmul", &time_matmul, "pack"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a, "activations"_a = "int8",
         "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,22 @@ size_t group_scratch(LinearGroup group, int most_rows, const gpu::Target& target
   return bytes;
 }
 
+// The largest scratch of groups that make each other's x (gpu::FewChain): of one the pieces, of two x.
+size_t chain_scratch(std::span<LinearGroup> groups, int most_rows, const gpu::Target& target) {
+  size_t most = 0;
+  for (int rows = 2; rows <= most_rows; ++rows) {
+    size_t x = 0, pieces = 0;
+    for (LinearGroup& group : groups) {
+      for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+      const gpu::FewScratch scratch = gpu::few_scratch(group, target);
+      x = std::max(x, scratch.x);
+      pieces = std::max(pieces, scratch.pieces);
+    }
+    if (pieces > 0) most = std::max(most, 2 * x + pieces);
+  }
+  return most;
+}
+
 // Ops run one after another: they share the scratch of the largest.
 size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const ModelInfo& info = model.info();
@@ -47,6 +64,7 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
         bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(op, target));
       }
   std::set<std::vector<std::pair<DType, int>>> seen;  // layers repeat each other
+  std::vector<LinearGroup> groups;
   model.for_each_group([&](Model::Group matrices) {
     LinearGroup group = {};
     std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
@@ -55,9 +73,10 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
           .type = m->type, .n_in = m->n_in, .n_out = m->n_out, .activations = options.activations};
       key.emplace_back(m->type, m->n_out);
     }
-    if (seen.insert(key).second) bytes = std::max(bytes, group_scratch(group, rows, target));
+    if (seen.insert(key).second) groups.push_back(group);
   });
-  return bytes;
+  for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
+  return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
 class GpuPlace final : public Place {

@@ -24,7 +24,7 @@ GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int 
       stream_(pack_->device()),
       capacity_(capacity),
       scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
-      arrived_(pack_->device(), gpu::kBatchArrivedBytes),
+      arrived_(pack_->device(), gpu::kFewArrivedBytes),
       staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {
   stream_.fill(arrived_.data(), 0, arrived_.size());
 }
@@ -51,7 +51,7 @@ void GpuStream::upload(void* to, const void* from, size_t bytes) {
     const size_t part = std::min(bytes - done, kStagingBytes / 4);
     std::byte* staged = stage(part);
     std::memcpy(staged, static_cast<const std::byte*>(from) + done, part);
-    stream_.copy_to_device(static_cast<std::byte*>(to) + done, staged, part);
+    queue().copy_to_device(static_cast<std::byte*>(to) + done, staged, part);
     done += part;
   }
 }
@@ -60,7 +60,7 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const size_t part = std::min(bytes - done, kStagingBytes);
     std::byte* staged = stage(part);
-    stream_.copy_to_host(staged, static_cast<std::byte*>(const_cast<void*>(from)) + done, part);
+    queue().copy_to_host(staged, static_cast<std::byte*>(const_cast<void*>(from)) + done, part);
     stream_.synchronize();
     staged_ = 0;
     std::memcpy(static_cast<std::byte*>(to) + done, staged, part);
@@ -68,7 +68,7 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
   }
 }
 
-void GpuStream::zero(void* to, size_t bytes) { stream_.fill(static_cast<std::byte*>(to), 0, bytes); }
+void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }
 
 // Keeps the device busy, with the buffer it returns, while the host sends what is to be timed: a span that waited for
 // its launch would count the host's time. The simulator runs what it is sent at once.
@@ -81,11 +81,12 @@ gpu::Buffer GpuStream::run_ahead() {
 }
 
 std::vector<gpu::KernelTime> GpuStream::time_kernels(const std::function<void()>& work) {
-  gpu::KernelTimer timer(pack_->device(), stream_);
+  gpu::KernelTimer timer(pack_->device(), queue());
   const gpu::Buffer busy = run_ahead();
   timer_ = &timer;
   try {
     work();
+    flush();
   } catch (...) {
     timer_ = nullptr;
     throw;
@@ -141,8 +142,10 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
+    flush();
     std::byte* scratch =
         scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
+    if (chain_.begin(group, x, target)) return;
     const gpu::BatchLaunches batch =
         gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = batch.n_few > 0;
@@ -152,6 +155,31 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   keeps_l1_ = false;
   const gpu::VecLaunches vecs = gpu::choose(group, x, target);
   for (int i = 0; i < vecs.n; ++i) start(vecs.launches[i].launch, vecs.launches[i].params);
+}
+
+// Of a step's x and what it makes, one lies at the start of the scratch and the other at its end, in turns; its pieces
+// are between them.
+RoundedRows GpuStream::made_place(const LinearGroup& readers) const {
+  const Linear& first = readers.products[0];
+  std::byte* end = scratch_.data() + scratch_.size() / 256 * 256;
+  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::batch_scratch_at(first, 8), first.rows,
+                      first.n_in, false);
+}
+
+void GpuStream::start_few(const gpu::FewStep& step) {
+  const bool makes_x = step.makes != gpu::FewMakes::kSums;
+  Linear at_start = step.group.products[0];
+  if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
+  keeps_l1_ = true;
+  const gpu::FewLaunch few = gpu::few_launch(step, scratch_.data() + gpu::batch_scratch_at(at_start, 8),
+                                             reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
+  start_now(few.launch, few.params);
+  chain_is_at_end_ ^= makes_x;
+}
+
+void GpuStream::flush() {
+  for (const gpu::FewStep& step : chain_.take()) start_few(step);
+  chain_is_at_end_ = false;
 }
 
 void GpuStream::run(const RopeTable& op) { send(op); }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/memory.h"
@@ -21,13 +22,16 @@ class GpuStream final : public Stream {
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
 
   gpu::Pack& pack() { return *pack_; }
-  const gpu::Stream& queue() const { return stream_; }
+  const gpu::Stream& queue() {
+    flush();
+    return stream_;
+  }
 
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
-  void wait() override { stream_.synchronize(); }
+  void wait() override { queue().synchronize(); }
 
   // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
@@ -49,9 +53,9 @@ class GpuStream final : public Stream {
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
   void run(const DeltaInputs&) override;
-  void feed(const RmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
+  void feed(const RmsNorm& op, const LinearGroup& readers) override { follow(op, readers); }
   void feed(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
-  void feed(const SwiGlu& op, const LinearGroup& readers) override { send_rounded(op, readers); }
+  void feed(const SwiGlu& op, const LinearGroup& readers) override { follow(op, readers); }
   void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
   void run(const CountWindow&);
   void run(const NextToken&);
@@ -61,13 +65,27 @@ class GpuStream final : public Stream {
   void send(const Op& op) {
     start(gpu::choose(op, pack_->target()), op);
   }
+  // Behind the products that wait for what reads them.
   template <class Params>
-  void start(gpu::Launch launch, const Params& params) {
+  void start(const gpu::Launch& launch, const Params& params) {
+    flush();
+    start_now(launch, params);
+  }
+  template <class Params>
+  void start_now(gpu::Launch launch, const Params& params) {
     launch.keeps_l1 = keeps_l1_;
     if (timer_ != nullptr) timer_->begin(launch.kernel);
     pack_->run(launch, params, stream_);
     if (timer_ != nullptr) timer_->end();
   }
+  template <class Op>
+  void follow(const Op& op, const LinearGroup& readers) {
+    std::optional<gpu::FewStep> step;
+    if (!chain_.is_empty()) step = chain_.follow(op, readers, made_place(readers), pack_->target());
+    step ? start_few(*step) : send_rounded(op, readers);
+  }
+  void start_few(const gpu::FewStep& step);
+  void flush();
   gpu::Buffer run_ahead();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
@@ -75,6 +93,7 @@ class GpuStream final : public Stream {
   bool is_batch(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                     // 0: its x stays as it is
   RoundedRows rounded_place(const LinearGroup& group, int bits) const;  // at the start of the scratch
+  RoundedRows made_place(const LinearGroup& readers) const;             // at its start or its end, in turns
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
@@ -83,6 +102,8 @@ class GpuStream final : public Stream {
   gpu::Buffer scratch_;  // of one op at a time
   gpu::Buffer arrived_;  // blocks of a product
   gpu::Buffer staging_;
+  gpu::FewChain chain_;
+  bool chain_is_at_end_ = false;       // of the scratch, the x of what waits
   bool keeps_l1_ = false;              // of the last product: what lies between products divides memory as they do
   size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for
   gpu::KernelTimer* timer_ = nullptr;  // of time_kernels, while it works

@@ -158,14 +158,13 @@ constexpr long kMostExpandedBytes = 256l << 20;
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
 // Where x has 8 bits and the target's pack has a kernel for so few rows.
-std::optional<FewCut> few_cut(const LinearGroup& group, const Target& target) {
-  if (bits_of(group.products[0]) != 8) return {};
-  return cut_for_few(group, target);
+bool is_few(const LinearGroup& group, const Target& target) {
+  return bits_of(group.products[0]) == 8 && has_few(group, target);
 }
 
 // Whether a kernel reads the product's weights as they are.
 bool is_read(const Linear& op, const Target& target) {
-  return kernel_of(op.type, bits_of(op), op.rows, target) || few_cut({.products = {op}, .n = 1}, target);
+  return kernel_of(op.type, bits_of(op), op.rows, target) || is_few({.products = {op}, .n = 1}, target);
 }
 
 // Whether none does, but expanded ones can be multiplied.
@@ -324,36 +323,6 @@ BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const s
   return batch;
 }
 
-FewLaunch few_launch(const LinearGroup& group, const FewCut& cut, const RoundedRows& x, uint32_t* arrived,
-                     const std::string& what, Scratch& scratch, const Target& target) {
-  FewLaunch few = {};
-  LinearFew& p = few.params;
-  p.group = group;
-  p.x = x;
-  p.arrived = arrived;
-  for (int i = 0; i < group.n; ++i) {
-    p.first_out[i] = p.n_tiles * kFewOuts;
-    p.n_tiles += ceil_div(group.products[i].n_out, kFewOuts);
-  }
-  p.n_slices = cut.n_slices;
-  p.n_ranges = cut.n_ranges;
-  p.range_tiles = cut.range_tiles;
-  p.is_cluster = cut.is_cluster;
-  const int n_thread_blocks = cut.n_ranges * cut.n_slices;
-  p.pieces = static_cast<float*>(
-      scratch.take(sizeof(float) * n_thread_blocks * few_pieces(cut.range_tiles) * cut.tile_rows * kFewOuts));
-  few.launch = checked({.kernel = cut.kernel,
-                        .grid = {uint32_t(n_thread_blocks), 1, 1},
-                        .block = {kFewThreads, 1, 1},
-                        .shared_bytes = cut.shared_bytes,
-                        .is_one_wave = !cut.is_cluster,
-                        .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
-                        .keeps_l1 = true,
-                        .overlap_previous = true},
-                       target, what);
-  return few;
-}
-
 BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
                              const Target& target) {
   LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear_batch] a group has 1 to ", kMaxProducts,
@@ -402,8 +371,9 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
   size_t most = before;
   for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
-    if (const std::optional<FewCut> few = few_cut(types[i], target)) {
-      result.few[result.n_few++] = few_launch(types[i], *few, x, arrived, what, scratch, target);
+    if (is_few(types[i], target)) {
+      auto* pieces = static_cast<std::byte*>(scratch.take(few_scratch(types[i], target).pieces));
+      result.few[result.n_few++] = few_launch({.group = types[i], .x = x}, pieces, arrived, target);
     } else {
       std::optional<ExpandLaunch> expand;
       if (expanded[i]) {

@@ -7,7 +7,7 @@
 
 #include "launch/launch.h"
 #include "launch/linear_batch_shape.h"
-#include "launch/linear_few_shape.h"
+#include "launch/linear_few.h"
 #include "launch/target.h"
 
 namespace lb::gpu {
@@ -27,10 +27,6 @@ struct BatchLaunch {
   Launch tiles, sum;
   bool has_sum;
   LinearBatch params;  // of both
-};
-struct FewLaunch {
-  Launch launch;
-  LinearFew params;
 };
 // What makes up a group: x as 16-bit numbers, in the forms that its products read, then a product for each type, in
 // tiles or of a few rows.
@@ -65,10 +61,9 @@ bool has_batch(const LinearGroup& group, const Target& target);
 
 // Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when batch_rounded_bits says
 // so; `scratch`, 256-byte aligned, has linear_batch_scratch_bytes of the same group, and is free again afterwards;
-// `arrived` has kBatchArrivedBytes, zero at first, and nobody else's.
+// `arrived` has kFewArrivedBytes, zero at first, and nobody else's.
 BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                            const Target& target);
-inline constexpr size_t kBatchArrivedBytes = kFewRanges * sizeof(uint32_t);
 size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target);
 
 }  // namespace lb::gpu

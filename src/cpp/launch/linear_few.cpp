@@ -2,6 +2,12 @@
 #include "launch/linear_few.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/error.h"
 
 namespace lb::gpu {
 namespace {
@@ -21,10 +27,24 @@ constexpr FewKernel kKernels[] = {
     {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
 };
 
+// How a product is cut.
+struct FewCut {
+  const FewKernel* kernel;
+  int n_tiles, n_slices, n_ranges, range_tiles;
+  bool is_cluster;
+  size_t shared_bytes;
+  size_t piece_bytes() const {
+    return sizeof(float) * n_ranges * n_slices * few_pieces(range_tiles) * kernel->tile_rows * kFewOuts;
+  }
+};
+
 // Of 227 KB of an H100 that a block can have, what it can have with the division that Pack asks for.
 constexpr int kFewWhole = 227, kFewBesideL1 = 163;
 
 int ceil_div(int n, int unit) { return (n + unit - 1) / unit; }
+size_t aligned(size_t bytes) {
+  return (bytes + quant::kPlaneAlignment - 1) / quant::kPlaneAlignment * quant::kPlaneAlignment;
+}
 
 // Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
 // once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is left for
@@ -37,9 +57,7 @@ long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bo
   return (is_large ? 5 : 4) * units / 4 + x + pieces + 30 * tile_rows * n_slices - (is_cluster ? 1500 : 0);
 }
 
-}  // namespace
-
-std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target) {
+std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Target& target) {
   const Linear& first = group.products[0];
   const auto* kernel = std::ranges::find_if(kKernels, [&](const FewKernel& k) {
     return k.type == first.type && k.tile_rows >= first.rows && target.has(k.name);
@@ -51,6 +69,8 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
     n_tiles += ceil_div(group.products[i].n_out, kFewOuts);
   }
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
+  const int grain = few_grain(makes), n_grains = n_tiles / grain;
+  if (n_grains == 0) return {};
   // Blocks of a range wait for each other on their multiprocessors. Where another model's grid runs beside this one, a
   // range of which each has begun a part must leave room for the rest.
   const int most_slices = std::min({n_blocks, n_sms, std::max(4, n_sms / 2)});
@@ -58,18 +78,20 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
   long best_ns = 0;
   for (int n_slices = 1; n_slices <= most_slices; ++n_slices) {
     const int most_blocks = ceil_div(n_blocks, n_slices);
-    const int n_ranges = std::min({n_sms / n_slices, n_tiles, kFewRanges});
-    const int range_tiles = ceil_div(n_tiles, n_ranges), most_outs = range_tiles * kFewOuts;
+    const int n_ranges = std::min({n_sms / n_slices, n_grains, kFewRanges});
+    const int range_tiles = ceil_div(n_grains, n_ranges) * grain, most_outs = range_tiles * kFewOuts;
+    const int made_tiles = makes == FewMakes::kSums ? 0 : ceil_div(range_tiles / grain, n_slices) * grain;
     const size_t shared =
-        size_t(few_x_bytes(kernel->tile_rows, most_blocks)) + size_t(range_tiles) * n_slices * kFewPieceBytes;
+        few_table_bytes(range_tiles, n_slices) + std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)),
+                                                          size_t(few_sums_bytes(kernel->tile_rows, made_tiles)));
     if (shared > target.shared_block_bytes) continue;
-    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
     const bool is_large = shared > target.shared_block_bytes / kFewWhole * kFewBesideL1;
+    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
     const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
     if (best && ns >= best_ns) continue;
     best_ns = ns;
-    best = {.kernel = kernel->name,
-            .tile_rows = kernel->tile_rows,
+    best = {.kernel = kernel,
+            .n_tiles = n_tiles,
             .n_slices = n_slices,
             .n_ranges = n_ranges,
             .range_tiles = range_tiles,
@@ -77,6 +99,120 @@ std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target
             .shared_bytes = shared};
   }
   return best;
+}
+
+const Linear& first_of(const FewStep& step) { return step.group.products[0]; }
+
+std::string describe(const LinearGroup& group) {
+  const Linear& first = group.products[0];
+  std::string what = cat("[linear_few] ", first.rows, " rows, ", name(first.type), " ");
+  for (int i = 0; i < group.n; ++i) what += cat(i ? " + " : "", group.products[i].n_out);
+  return cat(what, " x ", first.n_in);
+}
+
+}  // namespace
+
+bool has_few(const LinearGroup& group, const Target& target) {
+  return cut_of(group, FewMakes::kSums, target).has_value();
+}
+
+FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
+  const FewCut cut = *cut_of(step.group, step.makes, target);
+  FewLaunch few = {.launch = checked({.kernel = cut.kernel->name,
+                                      .grid = {uint32_t(cut.n_ranges * cut.n_slices), 1, 1},
+                                      .block = {kFewThreads, 1, 1},
+                                      .shared_bytes = cut.shared_bytes,
+                                      .is_one_wave = !cut.is_cluster,
+                                      .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
+                                      .keeps_l1 = true,
+                                      .overlap_previous = true},
+                                     target, describe(step.group)),
+                   .params = {.group = step.group,
+                              .x = step.x,
+                              .squares = step.squares,
+                              .eps = step.eps,
+                              .makes = step.makes,
+                              .norm_w = step.norm_w,
+                              .made = step.made,
+                              .pieces = reinterpret_cast<float*>(scratch),
+                              .arrived = arrived,
+                              .n_tiles = cut.n_tiles,
+                              .n_slices = cut.n_slices,
+                              .n_ranges = cut.n_ranges,
+                              .range_tiles = cut.range_tiles,
+                              .is_cluster = cut.is_cluster}};
+  int* first_tile = few.params.first_tile;
+  for (int i = 1; i < step.group.n; ++i)
+    first_tile[i] = first_tile[i - 1] + ceil_div(step.group.products[i - 1].n_out, kFewOuts);
+  return few;
+}
+
+FewScratch few_scratch(const LinearGroup& group, const Target& target) {
+  const Linear& first = group.products[0];
+  FewScratch scratch = {0, aligned(rounded_bytes(first.rows, first.n_in, false))};
+  for (int i = 0; i < group.n; ++i) {
+    LinearGroup of_type = {};
+    for (const Linear& op : std::span(group.products, group.n))
+      if (op.type == group.products[i].type) of_type.products[of_type.n++] = op;
+    for (FewMakes makes : {FewMakes::kSums, FewMakes::kNormed, FewMakes::kGated})
+      if (const std::optional<FewCut> cut = cut_of(of_type, makes, target))
+        scratch.pieces = std::max(scratch.pieces, aligned(cut->piece_bytes()));
+  }
+  return scratch;
+}
+
+bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Target& target) {
+  FewStep steps[kMaxProducts];
+  int n = 0;
+  for (const Linear& op : std::span(group.products, group.n)) {
+    if (op.activations != Activations::kInt8) return false;
+    int i = 0;
+    while (i < n && first_of(steps[i]).type != op.type) ++i;
+    if (i == n) steps[n++] = of_x;
+    LinearGroup& of_type = steps[i].group;
+    of_type.products[of_type.n++] = op;
+  }
+  if (!std::ranges::all_of(std::span(steps, n), [&](const FewStep& step) { return has_few(step.group, target); }))
+    return false;
+  std::ranges::copy(std::span(steps, n), steps_);
+  n_ = n;
+  return true;
+}
+
+bool FewChain::begin(const LinearGroup& group, const RoundedRows& x, const Target& target) {
+  LB_ASSERT(is_empty());
+  return append(group, {.x = x}, target);
+}
+
+std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
+                                        const Target& target) {
+  if (n_ != 1 || steps_[0].group.n != 1) return {};
+  FewStep step = steps_[0];
+  const Linear& product = first_of(step);
+  if (op.x != product.y || op.rows != product.rows || op.heads != 1 || op.dim != product.n_out ||
+      op.row_stride != op.dim || op.dim % kRoundRun != 0)
+    return {};
+  step.makes = FewMakes::kNormed;
+  step.norm_w = op.w;
+  step.made = made;
+  if (!cut_of(step.group, step.makes, target) ||
+      !append(readers, {.x = made, .squares = made.sum, .eps = op.eps}, target))
+    return {};
+  return step;
+}
+
+std::optional<FewStep> FewChain::follow(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
+                                        const Target& target) {
+  if (n_ != 1 || steps_[0].group.n != 2) return {};
+  FewStep step = steps_[0];
+  const Linear &gate = step.group.products[0], &up = step.group.products[1];
+  if (op.gate != gate.y || op.up != up.y || op.rows != gate.rows || op.dim != gate.n_out || op.dim != up.n_out ||
+      gate.add != nullptr || up.add != nullptr || op.dim % kRoundRun != 0)
+    return {};
+  step.makes = FewMakes::kGated;
+  step.made = made;
+  if (!cut_of(step.group, step.makes, target) || !append(readers, {.x = made}, target)) return {};
+  return step;
 }
 
 }  // namespace lb::gpu

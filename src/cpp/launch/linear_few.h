@@ -1,22 +1,71 @@
-// How the product of a few rows is cut where its weights go straight into registers (src/gpu/linear_few.h).
+// Products of a few rows whose weights go straight into registers (src/gpu/linear_few.h): how they are cut, and what
+// they make of their sums.
 #pragma once
 
 #include <cstddef>
 #include <optional>
+#include <span>
+#include <utility>
 
+#include "launch/launch.h"
 #include "launch/linear_few_shape.h"
 #include "launch/target.h"
+#include "ops/rms_norm.h"
 
 namespace lb::gpu {
 
-struct FewCut {
-  const char* kernel;
-  int tile_rows, n_slices, n_ranges, range_tiles;
-  bool is_cluster;
-  size_t shared_bytes;
+// Products of one type and x, rounded to 8 bits, and what is made of their sums; fields as in LinearFew.
+struct FewStep {
+  LinearGroup group;
+  RoundedRows x;
+  const float* squares;
+  float eps;
+  FewMakes makes;
+  const float* norm_w;
+  RoundedRows made;
+};
+struct FewLaunch {
+  Launch launch;
+  LinearFew params;
 };
 
-// Of a group of one type whose x is rounded to 8 bits; none where the target's pack has no kernel for it.
-std::optional<FewCut> cut_for_few(const LinearGroup& group, const Target& target);
+// Whether the target's pack has a kernel for such a group.
+bool has_few(const LinearGroup& group, const Target& target);
+
+// `scratch`, 256-byte aligned, has few_scratch's pieces; `arrived` has kFewArrivedBytes, zero at first, and nobody
+// else's.
+FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived, const Target& target);
+inline constexpr size_t kFewArrivedBytes = kFewRanges * sizeof(uint32_t);
+
+// What the steps of a group take at most: pieces of one of them, and x rounded.
+struct FewScratch {
+  size_t pieces, x;
+};
+FewScratch few_scratch(const LinearGroup& group, const Target& target);
+
+// Groups of products one behind another. The last waits until it is known what reads its sums: a norm or a gate with
+// products behind it is made where the sums are, without a launch of its own. Then its y is not written, nor is that of
+// products that only a gate reads.
+class FewChain {
+ public:
+  bool is_empty() const { return n_ == 0; }
+
+  // False, and nothing done, where a product has no kernel.
+  bool begin(const LinearGroup& group, const RoundedRows& x, const Target& target);
+  // The step that waited, to be started now, while the readers of what it makes wait. None, and nothing done, where op
+  // reads something else, or a product has no kernel.
+  std::optional<FewStep> follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
+                                const Target& target);
+  std::optional<FewStep> follow(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
+                                const Target& target);
+  // What waits, a step for each type, to be started as it is; there until the next begin().
+  std::span<const FewStep> take() { return {steps_, size_t(std::exchange(n_, 0))}; }
+
+ private:
+  bool append(const LinearGroup& group, const FewStep& of_x, const Target& target);
+
+  FewStep steps_[kMaxProducts] = {};
+  int n_ = 0;
+};
 
 }  // namespace lb::gpu

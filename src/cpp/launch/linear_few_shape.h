@@ -2,10 +2,11 @@
 // by host and device.
 //
 // The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16
-// on, and cut into n_ranges of tiles, the inner dimension into n_slices of blocks of 256 values. Thread block range *
-// n_slices + slice has one of each; there it has units of a tile and 256 values, numbered with the values fastest, and
-// warp w of those that have any has the units [n_units w / n_warps, n_units (w + 1) / n_warps). What a warp has of a
-// tile is a piece; it lies in the place of its thread block, at tile + w.
+// on (FewMakes::kGated: two tiles of either product in turn), and cut into n_ranges of tiles, the inner dimension into
+// n_slices of blocks of 256 values. Thread block range * n_slices + slice has one of each; there it has units of a tile
+// and 256 values, numbered with the values fastest, and warp w of those that have any has the units [n_units w /
+// n_warps, n_units (w + 1) / n_warps). What a warp has of a tile is a piece; it lies in the place of its thread block,
+// at tile + w.
 #pragma once
 
 #include <stddef.h>
@@ -32,12 +33,29 @@ LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 *
 LB_FN constexpr int few_rest_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32; }
 LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 2 * 8; }
 
+// What becomes of the sums:
+//   kSums    y
+//   kNormed  y, of one product, and y * norm_w rounded, with sums of squares of y: who reads these finds what the norm
+//            divides by
+//   kGated   silu(products[0]) * products[1], rounded; no y
+enum class FewMakes : int { kSums, kNormed, kGated };
+
+// Tiles that are made together: a run of 32 values has two.
+LB_FN constexpr int few_grain(FewMakes makes) {
+  return makes == FewMakes::kSums ? 1 : makes == FewMakes::kNormed ? 2 : 4;
+}
+
 struct LinearFew {
-  LinearGroup group;  // of one type
-  RoundedRows x;
-  float* pieces;                // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;            // [n_ranges], zero at first, and nobody else's
-  int first_out[kMaxProducts];  // outputs [first_out[i], first_out[i] + n_out) are those of product i
+  LinearGroup group;     // of one type
+  RoundedRows x;         // codes and scales
+  const float* squares;  // [rows, n_in / 32] of the x that is to be normed yet; null: no
+  float eps;             // of that norm
+  FewMakes makes;
+  const float* norm_w;           // kNormed: [n_out]
+  RoundedRows made;              // kNormed, kGated: [rows, n_out]; for kNormed sum has the sums of squares
+  float* pieces;                 // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
+  uint32_t* arrived;             // [n_ranges], zero at first, and nobody else's
+  int first_tile[kMaxProducts];  // of each product, where they do not take turns
   int n_tiles, n_slices, n_ranges;
   int range_tiles;  // that a range has at most
   bool is_cluster;  // the blocks of a range are one
@@ -47,8 +65,15 @@ LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps
 
 LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kFewRowBytes; }
 
-inline constexpr int kFewPieceBytes = 8;  // of the table of pieces behind x, for a tile and a slice
-inline constexpr int kFewCluster = 2;     // blocks: more do not fill all multiprocessors, whose groups vary in size
+// Shared memory: the table of pieces, of 8 bytes for a tile and a slice, then x, and where that was, sums of tiles of
+// which something is made.
+inline constexpr int kFewPieceBytes = 8;
+LB_FN constexpr int few_table_bytes(int range_tiles, int n_slices) {
+  return (range_tiles * n_slices * kFewPieceBytes + 127) / 128 * 128;
+}
+inline constexpr int kFewSumBytes = 32 * 16;  // of a tile and eight rows
+LB_FN constexpr int few_sums_bytes(int tile_rows, int n_tiles) { return tile_rows / 8 * n_tiles * kFewSumBytes; }
+inline constexpr int kFewCluster = 2;  // blocks: more do not fill all multiprocessors, whose groups vary in size
 
 struct FewSlice {
   int first_block, n_blocks;
@@ -58,11 +83,11 @@ LB_FN constexpr FewSlice few_slice(int n_in, int n_slices, int slice) {
   return {first, n * (slice + 1) / n_slices - first};
 }
 struct FewRange {
-  int first_out, end_out;
+  int first_tile, end_tile;
 };
 LB_FN constexpr FewRange few_range(const LinearFew& p, int range) {
-  return {int(long(p.n_tiles) * range / p.n_ranges) * kFewOuts,
-          int(long(p.n_tiles) * (range + 1) / p.n_ranges) * kFewOuts};
+  const long grain = few_grain(p.makes), n_grains = p.n_tiles / grain;
+  return {int(n_grains * range / p.n_ranges * grain), int(n_grains * (range + 1) / p.n_ranges * grain)};
 }
 // Which warps of a thread block have units, and which units.
 struct FewUnits {
