@@ -1,5 +1,6 @@
 // A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and
-// the staging memory of copies are made with it, so that an op allocates nothing.
+// the staging memory of copies are made with it, so that an op allocates nothing. Products of few rows wait for the op
+// that reads them (gpu::FewChain), and whatever else is asked of the stream starts them first.
 #pragma once
 
 #include <functional>
