@@ -89,7 +89,7 @@ LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share) {
   }
 }
 
-// The sums of eight rows of a tile, by a warp, as for_each_sum has them; 0 behind the last row and output.
+// The sums of eight rows of a tile, by a warp, as for_each_sum has them; they are y, but for a gate.
 template <int kRows>
 LB_DEVICE f32x4 sum_few_pieces(const LinearFew& p, const FewShare& share, int tile, int eight) {
   constexpr int kEights = kRows / 8, kAtOnce = 8;
