@@ -44,8 +44,8 @@ class Stream {
   virtual void run(const GatedDelta&) = 0;
   virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
 
-  // The op, then the products that read its y: a device that rounds their x may do so where y is made. Nobody else reads
-  // y, nor what a SwiGlu reads, so that neither need be written.
+  // The op, then the products that read its y: a device that rounds their x may do so where y is made. Nobody else
+  // reads y, nor what a SwiGlu reads, so that neither need be written.
   virtual void feed(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
