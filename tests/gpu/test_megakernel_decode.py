@@ -138,7 +138,8 @@ def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
 def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
     """Where x is rounded to 8 bits, sums that differ in their last bit now and then move a code by one. That must cost
-    less than the rounding itself; where it has not happened, the logits are those of the graph."""
+    less than the rounding itself, and a part of it over all tokens, as which of them it strikes is chance; where it has
+    not happened, the logits are those of the graph."""
     path, ids = write_model(tmp_path / "deep.gguf", replace(DEEP, dtype=dtype)), [7 * i % 61 for i in range(24)]
     ways = {"graph": "int8", "megakernel": "int8", "auto": "f32"}
     decoders = [
@@ -154,7 +155,8 @@ def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path:
     graph, mega, exact = np.swapaxes(np.array(logits), 0, 1)
     of_order, of_rounding = (np.abs(other - graph).max(axis=1) for other in (mega, exact))
     assert of_order.min() < CLOSE
-    assert np.all(of_order < tolerance("logits", "rounded_share") * of_rounding)
+    assert np.all(of_order < of_rounding)
+    assert of_order.mean() < tolerance("logits", "rounded_share") * of_rounding.mean()
 
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
