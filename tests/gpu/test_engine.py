@@ -84,14 +84,11 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
     assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < limit
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K"])
 @pytest.mark.parametrize("family", SHAPES)
-def test_few_rows_make_what_the_next_product_reads(
-    pack: _engine.gpu.Pack, written: Write, family: str, dtype: str
-) -> None:
+def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Norms and gates have no launches of their own, and rounding costs no more than it does on the CPU."""
     shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
-    path = written(replace(shape, dtype=dtype))
+    path = written(replace(shape, dtype="Q4_K"))
     engine = open_engine(path, pack=pack, activations="int8")
     ids = random_ids(44, engine.info["vocab"])
     exact = on_cpu(path, len(ids))

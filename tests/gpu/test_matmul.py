@@ -24,6 +24,14 @@ PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
 
+# Products of few rows and of what is made of their sums.
+CHAINS = [
+    ("Q4_K", "Q6_K", 2, 256, 256),
+    ("Q6_K", "Q5_K", 9, 1024, 768),
+    ("Q5_K", "Q4_K", 22, 3328, 512),
+    ("Q4_K", "Q4_K", 32, 512, 1280),
+]
+
 F32 = NDArray[np.float32]
 
 
@@ -208,8 +216,7 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
 
 
-@pytest.mark.parametrize(("rows", "n_in", "n_out"), [(2, 256, 256), (9, 1024, 768), (22, 3328, 512), (32, 512, 1280)])
-@pytest.mark.parametrize(("dtype", "last_dtype"), [("Q4_K", "Q6_K"), ("Q6_K", "Q5_K"), ("Q5_K", "Q4_K")])
+@pytest.mark.parametrize(("dtype", "last_dtype", "rows", "n_in", "n_out"), CHAINS)
 def test_few_rows_to_a_norm(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
@@ -234,8 +241,7 @@ def test_few_rows_to_a_norm(
     assert all(np.array_equal(a, b) for a, b in zip(run(n_last), (y, got), strict=True))
 
 
-@pytest.mark.parametrize(("rows", "n_in", "n_out"), [(2, 256, 256), (9, 1024, 768), (22, 3328, 512), (32, 512, 1280)])
-@pytest.mark.parametrize(("dtype", "last_dtype"), [("Q4_K", "Q6_K"), ("Q6_K", "Q5_K"), ("Q5_K", "Q4_K")])
+@pytest.mark.parametrize(("dtype", "last_dtype", "rows", "n_in", "n_out"), CHAINS)
 def test_few_rows_to_a_gate(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
