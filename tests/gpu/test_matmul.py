@@ -220,7 +220,7 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
 def test_few_rows_to_a_norm(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
-    """The next product reads the norm of y, which nobody has written."""
+    """The next product reads the norm of y, which no kernel of its own has made."""
     pack, eps, n_last = pack_of_few, 1e-5, 75
     rng = np.random.default_rng(seed)
     w, last = random_weights(dtype, n_out * n_in, rng), random_weights(last_dtype, n_last * n_out, rng)

@@ -140,9 +140,9 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 
 // x: the group's x rounded, where its weights want it so.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
+  flush();
   const gpu::Target& target = pack_->target();
   if (is_batch(group)) {
-    flush();
     std::byte* scratch =
         scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
     if (chain_.begin(group, x, target)) return;
