@@ -20,12 +20,10 @@ struct FewCursor {
   typename Format::Row rows[2];
   int tile, block;
 
-  LB_DEVICE FewCursor(const LinearFew& p, const FewShare& share, int unit)
-      : tile(unit / share.blocks.n_blocks), block(unit - tile * share.blocks.n_blocks) {
-    find(p, share);
-  }
+  LB_DEVICE FewCursor(const FewShare& share, int unit)
+      : tile(unit / share.n_blocks), block(unit - tile * share.n_blocks) {}
   LB_DEVICE void next(const LinearFew& p, const FewShare& share) {
-    if (++block < share.blocks.n_blocks) {
+    if (++block < share.n_blocks) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) rows[i].next();
       return;
@@ -34,16 +32,13 @@ struct FewCursor {
     ++tile;
     find(p, share);
   }
-
- private:
   LB_DEVICE void find(const LinearFew& p, const FewShare& share) {
-    const FewTile of(p, share.tiles.first_tile + tile);
+    const FewTile of(p, share.first_tile + tile);
     const quant::PlaneLayout layout = quant::plane_layout(Format::kType, of.n_out, share.n_in);
     LB_UNROLL
     for (int i = 0; i < 2; ++i)
-      rows[i] =
-          typename Format::Row(static_cast<const uint8_t*>(of.w), layout,
-                               min(of.first_out + lane() / 4 + 8 * i, of.n_out - 1), share.blocks.first_block + block);
+      rows[i] = typename Format::Row(static_cast<const uint8_t*>(of.w), layout,
+                                     min(of.first_out + lane() / 4 + 8 * i, of.n_out - 1), share.first_block + block);
   }
 };
 
@@ -74,24 +69,42 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
 
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
-LB_DEVICE float few_norm(const LinearFew& p, int row, int n_in) {
-  constexpr int kAtOnce = 8;
-  const int n_sums = n_in / kRoundRun;
-  const float* from = p.squares + long(row) * n_sums;
-  float sum = 0;
-  LB_UNROLL_BY(1)
-  for (int first = lane() % 8 * 4; first < n_sums; first += kAtOnce * 32) {
-    f32x4 some[kAtOnce] = {};
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i * 32 < n_sums) some[i] = load<f32x4>(from + first + i * 32);
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) sum += some[i][0] + some[i][1] + (some[i][2] + some[i][3]);
+struct FewNorm {
+  static constexpr int kAtOnce = 8;
+  const float* squares = nullptr;  // null: no norm
+  int n_sums;
+  f32x4 some[kAtOnce];
+
+  LB_DEVICE void ask(const LinearFew& p, int row, int n_in) {
+    if (p.squares == nullptr) return;
+    n_sums = n_in / kRoundRun;
+    squares = p.squares + min(row, p.group.products[0].rows - 1) * n_sums;
+    load_from(lane() % 8 * 4);
   }
-  LB_UNROLL
-  for (int mask = 1; mask < 8; mask *= 2) sum += shuffle_xor(sum, mask);
-  return rsqrt_fast(sum / float(n_in) + p.eps);
-}
+  LB_DEVICE float value(const LinearFew& p) {
+    if (squares == nullptr) return 1;
+    float sum = 0;
+    LB_UNROLL_BY(1)
+    for (int first = lane() % 8 * 4;; load_from(first)) {
+      LB_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) sum += some[i][0] + some[i][1] + (some[i][2] + some[i][3]);
+      first += kAtOnce * 32;
+      if (first >= n_sums) break;
+    }
+    LB_UNROLL
+    for (int mask = 1; mask < 8; mask *= 2) sum += shuffle_xor(sum, mask);
+    return rsqrt_fast(fma(sum, p.per_value, p.eps));
+  }
+
+ private:
+  LB_DEVICE void load_from(int first) {
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      some[i] = {};
+      if (first + i * 32 < n_sums) some[i] = load<f32x4>(squares + first + i * 32);
+    }
+  }
+};
 
 // x of a slice in shared memory.
 template <int kRows>
@@ -100,28 +113,33 @@ struct FewX {
 
   // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
   // values of other lanes will be, scales beside where the sums will be.
-  LB_DEVICE void bring(const LinearFew& p, const FewShare& share) const {
-    constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
-    static_assert(kStep * kTurns % kRows == 0);
-    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.blocks.n_blocks * kRows * 8;
+  LB_DEVICE void ask(const LinearFew& p, const FewShare& share) const {
+    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
+    LB_UNROLL_BY(1)
     for (int at = thread_id(); at < n; at += kFewThreads) {
       const int row = at / 8 % kRows, run = at % 8;
-      const long of_row = (share.blocks.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
+      const int of_row = (share.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
-      const int8_t* from = p.x.high + from_row * n_in + of_row * kRoundRun;
+      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundRun);
       copy_async_or_zero<16>(to + run * 32, from, row < rows);
       copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
-      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + from_row * (n_in / kRoundRun) + of_row,
+      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
                             row < rows);
     }
     copy_commit();
-    float norms[kTurns];
-    LB_UNROLL
-    for (int i = 0; i < kTurns; ++i) {
-      const int row = (thread_id() / 8 + i * kStep) % kRows;
-      norms[i] = p.squares != nullptr ? few_norm(p, min(row, rows - 1), n_in) : 1.0f;
+  }
+  // norm: of row thread_id() / 8 % kRows.
+  LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewNorm& norm) const {
+    constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
+    static_assert(kStep * kTurns % kRows == 0);
+    const int n_in = share.n_in, n = share.n_blocks * kRows * 8;
+    float norms[kTurns] = {norm.value(p)};
+    if (kTurns == 2) {
+      norm.ask(p, (thread_id() / 8 + kStep) % kRows, n_in);
+      norms[kTurns - 1] = norm.value(p);
     }
     copy_wait<0>();
+    LB_UNROLL_BY(1)
     for (int at = thread_id(), turn = 0; at < n; at += kFewThreads, ++turn) {  // n is a multiple of 64: whole warps
       const int row = at / 8 % kRows, run = at % 8;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
@@ -138,8 +156,8 @@ struct FewX {
       const f16 high = to_f16(sum);
       store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
       store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
-      const float norm = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
-      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * norm);
+      const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
+      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
     }
   }
 };
@@ -203,46 +221,51 @@ struct FewSums {
 
 template <class Format, int kRows, int kAhead>
 LB_DEVICE void linear_few(const LinearFew& p) {
-  const FewShare share(p, block_id());
+  const FewShare share(p, block_id_y(), block_id());
   const FewX<kRows> x = {few_behind_table(p)};
-  int unit = few_first_unit(share.units, warp());
-  const int end = few_first_unit(share.units, warp() + 1);
+  int unit = first_of(share.units, warp());
+  const int end = unit + size_of(share.units, warp());
 
-  FewCursor<Format> ahead(p, share, min(unit, share.units.n_units - 1));
+  FewCursor<Format> ahead(share, unit);
   int tile = ahead.tile, block = ahead.block;
   typename Format::Unit units[kAhead];
   LB_UNROLL
-  for (int i = 0; i < kAhead; ++i)
-    if (unit + i < end) {
-      units[i].read(ahead.rows);
-      ahead.next(p, share);
-    }
+  for (int i = 0; i < kAhead; ++i) {
+    if (unit + i >= end) break;
+    i == 0 ? ahead.find(p, share) : ahead.next(p, share);
+    units[i].read(ahead.rows);
+  }
   dependents_may_launch();
-  find_few_pieces(p, share);
   wait_for_previous();
-  x.bring(p, share);
+  x.ask(p, share);
+  FewNorm norm;
+  norm.ask(p, thread_id() / 8 % kRows, share.n_in);
+  find_few_pieces(p, share);
+  x.make(p, share, norm);
   block_barrier();
 
   FewSums<Format, kRows> sums;
-  float* pieces = p.pieces + long(block_id()) * few_pieces(p.range_tiles) * kRows * 16;
+  float* pieces =
+      p.pieces + long(share.range * p.n_slices + share.slice) * few_pieces(p.range_tiles) * (kRows * kFewOuts);
   while (unit < end) {
     LB_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       if (unit >= end) break;
       sums.add(units[i], x, block);
       if (unit + kAhead < end) {
-        units[i].read(ahead.rows);
         ahead.next(p, share);
+        units[i].read(ahead.rows);
       }
       ++unit;
-      if (++block < share.blocks.n_blocks && unit < end) continue;
+      if (++block < share.n_blocks && unit < end) continue;
       sums.put(pieces + (tile + warp()) * kRows * 16);
       block = 0;
       ++tile;
     }
   }
 
-  const FewShare again(p, forget(block_id()));  // nothing of it is kept in registers over the units
+  const FewShare again(p, forget(block_id_y()),
+                       forget(block_id()));  // nothing of it is kept in registers over the units
   sum_few_range<kRows>(p, again);
 }
 

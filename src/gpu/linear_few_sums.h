@@ -37,18 +37,28 @@ struct FewTile {
 // What a thread block has.
 struct FewShare {
   int range, slice;
-  FewSlice blocks;
-  FewRange tiles;
-  FewUnits units;
-  int n_tiles, n_in;
-  LB_DEVICE FewShare(const LinearFew& p, int thread_block)
-      : range(thread_block / p.n_slices),
-        slice(thread_block - range * p.n_slices),
-        blocks(few_slice(p.group.products[0].n_in, p.n_slices, slice)),
-        tiles(few_range(p, range)),
-        n_tiles(tiles.end_tile - tiles.first_tile),
-        n_in(p.group.products[0].n_in) {
-    units = few_units(n_tiles, blocks.n_blocks);
+  int first_block, n_blocks, first_tile, n_tiles;
+  FewParts units;
+  int n_in;
+  LB_DEVICE FewShare(const LinearFew& p, int range_, int slice_)
+      : range(range_),
+        slice(slice_),
+        first_block(first_of(p.slices, slice)),
+        n_blocks(size_of(p.slices, slice)),
+        first_tile(first_of(p.ranges, range) * few_grain(p.makes)),
+        n_tiles(size_of(p.ranges, range) * few_grain(p.makes)),
+        units(few_units(n_tiles, n_blocks)),
+        n_in(p.group.products[0].n_in) {}
+};
+
+// The tiles of a range that a thread block adds up.
+struct FewAdded {
+  int first, n;
+  LB_DEVICE FewAdded(const LinearFew& p, const FewShare& share) {
+    const int grain = few_grain(p.makes);
+    const FewParts parts = few_parts(size_of(p.ranges, share.range), p.n_slices);
+    first = first_of(parts, share.slice) * grain;
+    n = size_of(parts, share.slice) * grain;
   }
 };
 
@@ -64,73 +74,81 @@ LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
   block_barrier();
 }
 
-// Where the pieces of a tile lie: the first of a slice, and how many.
-struct FewPieces {
-  int first, n;
-};
-static_assert(sizeof(FewPieces) == kFewPieceBytes);
-
-LB_DEVICE FewPieces* few_table() {
+LB_DEVICE int32_t* few_table() {
   uint8_t* memory = dynamic_shared<uint8_t>();
-  return reinterpret_cast<FewPieces*>(memory);
+  return reinterpret_cast<int32_t*>(memory);
 }
 LB_DEVICE uint8_t* few_behind_table(const LinearFew& p) {
-  return dynamic_shared<uint8_t>() + few_table_bytes(p.range_tiles, p.n_slices);
+  return dynamic_shared<uint8_t>() + few_table_bytes(p.share_tiles, p.tile_pieces);
 }
 
-// Of all tiles of a range, [tiles, n_slices].
+// Where the pieces of the tiles that the block adds up lie, -1 for none.
 LB_DEVICE void find_few_pieces(const LinearFew& p, const FewShare& share) {
-  for (int i = thread_id(); i < share.n_tiles * p.n_slices; i += kFewThreads) {
-    const int tile = i / p.n_slices, slice = i - tile * p.n_slices;
-    const int n_blocks = few_slice(share.n_in, p.n_slices, slice).n_blocks;
-    const FewUnits units = few_units(share.n_tiles, n_blocks);
-    const int first = few_warp_of(units, tile * n_blocks), last = few_warp_of(units, (tile + 1) * n_blocks - 1);
-    few_table()[i] = {tile + first, last - first + 1};
+  const FewAdded added(p, share);
+  const int slots = few_pieces(p.range_tiles);
+  LB_UNROLL_BY(1)
+  for (int i = thread_id(); i < added.n * p.tile_pieces; i += kFewThreads) {
+    const int of_tile = i / p.tile_pieces, tile = added.first + of_tile, place = i - of_tile * p.tile_pieces;
+    const int slice = place / p.slice_pieces, piece = place - slice * p.slice_pieces;
+    int at = -1;
+    if (slice < p.n_slices) {
+      const int n_blocks = size_of(p.slices, slice);
+      const FewParts units = few_units(share.n_tiles, n_blocks);
+      const int warp = part_of(units, tile * n_blocks) + piece;
+      if (warp <= part_of(units, (tile + 1) * n_blocks - 1))
+        at = (share.range * p.n_slices + slice) * slots + tile + warp;
+    }
+    store(few_table() + i, at);
   }
 }
 
-// The sums of eight rows of a tile, by a warp, as for_each_sum has them; they are y, but for a gate.
+// The sums of a tile that the block has left in shared memory, [tiles it adds up, eights].
 template <int kRows>
-LB_DEVICE f32x4 sum_few_pieces(const LinearFew& p, const FewShare& share, int tile, int eight) {
-  constexpr int kEights = kRows / 8, kAtOnce = 8;
-  const FewTile of(p, share.tiles.first_tile + tile);
-  long places[4];  // in y; none behind the product and the last row
-  for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
-    const int out = of.first_out + of_16, row = eight * 8 + row_of_8;
-    places[n] = out < of.n_out && row < p.group.products[0].rows ? long(row) * of.n_out + out : -1;
-  });
-  f32x4 sums = {};
-  if (of.add != nullptr) {
+LB_DEVICE uint8_t* few_sums_of(const LinearFew& p, int tile, int eight) {
+  return few_behind_table(p) + (tile * (kRows / 8) + eight) * kFewSumBytes + lane() * 16;
+}
+
+// Sums of the pieces of eight rows of a tile, by a warp; they are y, but for a gate, and stay in shared memory for what
+// is made of them.
+template <int kRows>
+LB_DEVICE void add_few_pieces(const LinearFew& p, const FewShare& share, const FewAdded& added) {
+  constexpr int kEights = kRows / 8;
+  LB_UNROLL_BY(1)
+  for (int item = warp(); item < added.n * kEights; item += kFewWarps) {
+    const int tile = item / kEights, eight = item % kEights;
+    const FewTile of(p, share.first_tile + added.first + tile);
+    long places[4];  // in y, as for_each_sum has them; none behind the product and the last row
+    for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
+      const int out = of.first_out + of_16, row = eight * 8 + row_of_8;
+      places[n] = out < of.n_out && row < p.group.products[0].rows ? long(row) * of.n_out + out : -1;
+    });
+    f32x4 sums = {};
+    if (of.add != nullptr) {
+      LB_UNROLL
+      for (int n = 0; n < 4; ++n)
+        if (places[n] >= 0) sums[n] = of.add[places[n]];
+    }
+    const float* pieces = p.pieces + (eight * 32 + lane()) * 4;
+    LB_UNROLL_BY(1)
+    for (int first = 0; first < p.tile_pieces; first += kFewAtOnce) {
+      f32x4 more[kFewAtOnce] = {};
+      LB_UNROLL
+      for (int i = 0; i < kFewAtOnce; ++i) {
+        const int piece = load<int32_t>(few_table() + tile * p.tile_pieces + first + i);
+        if (piece >= 0) more[i] = load<f32x4>(pieces + long(piece) * (kRows * kFewOuts));
+      }
+      LB_UNROLL
+      for (int i = 0; i < kFewAtOnce; ++i) {
+        LB_UNROLL
+        for (int n = 0; n < 4; ++n) sums[n] += more[i][n];
+      }
+    }
+    if (p.makes != FewMakes::kSums) store(few_sums_of<kRows>(p, tile, eight), sums);
+    if (p.makes == FewMakes::kGated) continue;
     LB_UNROLL
     for (int n = 0; n < 4; ++n)
-      if (places[n] >= 0) sums[n] = of.add[places[n]];
+      if (places[n] >= 0) of.y[places[n]] = sums[n];
   }
-  const FewPieces* pieces = few_table() + tile * p.n_slices;
-  const int slots = few_pieces(p.range_tiles);
-  int slice = 0, piece = 0;
-  FewPieces some = pieces[0];
-  while (slice < p.n_slices) {
-    f32x4 more[kAtOnce] = {};
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (slice == p.n_slices) continue;
-      const long at = long(share.range * p.n_slices + slice) * slots + some.first + piece;
-      more[i] = load<f32x4>(p.pieces + ((at * kEights + eight) * 32 + lane()) * 4);
-      if (++piece < some.n) continue;
-      piece = 0;
-      if (++slice < p.n_slices) some = pieces[slice];
-    }
-    LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      LB_UNROLL
-      for (int n = 0; n < 4; ++n) sums[n] += more[i][n];
-    }
-  }
-  if (p.makes == FewMakes::kGated) return sums;
-  LB_UNROLL
-  for (int n = 0; n < 4; ++n)
-    if (places[n] >= 0) of.y[places[n]] = sums[n];
-  return sums;
 }
 
 // Rounds 32 values of eight rows, as two tiles have them, by a warp. The lanes of a row differ in lane / 4.
@@ -153,19 +171,20 @@ LB_DEVICE void round_few(const RoundedRows& to, int n_out, int first_out, int fi
   }
 }
 
-// The sums of a tile that the block has left in shared memory, [tiles of its share, eights].
-template <int kRows>
-LB_DEVICE uint8_t* few_sums_of(const LinearFew& p, int tile_of_share, int eight) {
-  return few_behind_table(p) + (tile_of_share * (kRows / 8) + eight) * kFewSumBytes + lane() * 16;
+// The weights of a norm that a warp needs to make eight rows of 32 values.
+LB_DEVICE f32x4 few_norm_weights(const LinearFew& p, int first_out) {
+  f32x4 w = {};
+  if (p.makes != FewMakes::kNormed) return w;
+  LB_UNROLL
+  for (int i = 0; i < 4; ++i) w[i] = p.norm_w[first_out + i * 8 + lane() / 4];
+  return w;
 }
 
-// What is made of tiles that belong together, for eight rows, by a warp.
+// What is made of tiles that belong together, for eight rows, by a warp. norm_w is of them.
 template <int kRows>
-LB_DEVICE void make_few(const LinearFew& p, const FewShare& share, int first_of_share, int tile, int eight) {
+LB_DEVICE void make_few(const LinearFew& p, int tile, int eight, int first_out, const f32x4& norm_w) {
   const bool is_gated = p.makes == FewMakes::kGated;
   const int n_out = p.group.products[0].n_out, rows = p.group.products[0].rows;
-  const int first_tile = share.tiles.first_tile + first_of_share + tile;
-  const int first_out = (is_gated ? first_tile / 2 : first_tile) * kFewOuts;
   f32x4 made[2];
   float squares[2] = {};
   LB_UNROLL
@@ -179,7 +198,7 @@ LB_DEVICE void make_few(const LinearFew& p, const FewShare& share, int first_of_
       LB_UNROLL
       for (int n = 0; n < 4; ++n) {
         squares[n % 2] = fma(made[i][n], made[i][n], squares[n % 2]);
-        made[i][n] *= p.norm_w[first_out + i * kFewOuts + n / 2 * 8 + lane() / 4];
+        made[i][n] *= norm_w[2 * i + n / 2];
       }
     }
   }
@@ -198,23 +217,29 @@ LB_DEVICE void make_few(const LinearFew& p, const FewShare& share, int first_of_
 template <int kRows>
 LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
   constexpr int kEights = kRows / 8;
-  const int grain = few_grain(p.makes), n_grains = share.n_tiles / grain;
-  const int first = n_grains * share.slice / p.n_slices * grain,
-            end = n_grains * (share.slice + 1) / p.n_slices * grain;
+  const FewAdded added(p, share);
+  const int grain = few_grain(p.makes), n_made = added.n / grain * kEights;
+  const auto tile_of = [&](int item) { return item / kEights * grain; };
+  const auto out_of = [&](int item) {
+    const int tile = share.first_tile + added.first + tile_of(item);
+    return (p.makes == FewMakes::kGated ? tile / 2 : tile) * kFewOuts;
+  };
+  int item = warp();
+  f32x4 norm_w = {};
+  if (item < n_made) norm_w = few_norm_weights(p, out_of(item));  // while others have units
   if (p.is_cluster)
     cluster_barrier();
   else
     wait_for_range(p.arrived + share.range, share.slice, p.n_slices);
-  LB_UNROLL_BY(1)
-  for (int i = warp(); i < (end - first) * kEights; i += kFewWarps) {
-    const f32x4 sums = sum_few_pieces<kRows>(p, share, first + i / kEights, i % kEights);
-    if (p.makes != FewMakes::kSums) store(few_sums_of<kRows>(p, i / kEights, i % kEights), sums);
-  }
+  add_few_pieces<kRows>(p, share, added);
   if (p.makes == FewMakes::kSums) return;
   block_barrier();
   LB_UNROLL_BY(1)
-  for (int i = warp(); i < (end - first) / grain * kEights; i += kFewWarps)
-    make_few<kRows>(p, share, first, i / kEights * grain, i % kEights);
+  while (item < n_made) {
+    make_few<kRows>(p, tile_of(item), item % kEights, out_of(item), norm_w);
+    item += kFewWarps;
+    if (item < n_made) norm_w = few_norm_weights(p, out_of(item));
+  }
 }
 
 }  // namespace lb::gpu

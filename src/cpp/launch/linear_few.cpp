@@ -30,7 +30,8 @@ constexpr FewKernel kKernels[] = {
 // How a product is cut.
 struct FewCut {
   const FewKernel* kernel;
-  int n_tiles, n_slices, n_ranges, range_tiles;
+  int n_blocks, n_grains, n_slices, n_ranges;
+  int range_tiles, share_tiles, slice_pieces, tile_pieces;
   bool is_cluster;
   size_t shared_bytes;
   size_t piece_bytes() const {
@@ -80,10 +81,16 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
     const int most_blocks = ceil_div(n_blocks, n_slices);
     const int n_ranges = std::min({n_sms / n_slices, n_grains, kFewRanges});
     const int range_tiles = ceil_div(n_grains, n_ranges) * grain, most_outs = range_tiles * kFewOuts;
-    const int made_tiles = makes == FewMakes::kSums ? 0 : ceil_div(range_tiles / grain, n_slices) * grain;
+    const int share_tiles = ceil_div(range_tiles / grain, n_slices) * grain;
+    int slice_pieces = 1;
+    for (int n_grains_of_range : {n_grains / n_ranges, ceil_div(n_grains, n_ranges)})
+      for (int n_blocks_of_slice : {n_blocks / n_slices, most_blocks})
+        slice_pieces = std::max(slice_pieces, few_most_pieces(n_grains_of_range * grain, n_blocks_of_slice));
+    const int tile_pieces = ceil_div(n_slices * slice_pieces, kFewAtOnce) * kFewAtOnce;
+    const int made_tiles = makes == FewMakes::kSums ? 0 : share_tiles;
     const size_t shared =
-        few_table_bytes(range_tiles, n_slices) + std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)),
-                                                          size_t(few_sums_bytes(kernel->tile_rows, made_tiles)));
+        few_table_bytes(share_tiles, tile_pieces) + std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)),
+                                                             size_t(few_sums_bytes(kernel->tile_rows, made_tiles)));
     if (shared > target.shared_block_bytes) continue;
     const bool is_large = shared > target.shared_block_bytes / kFewWhole * kFewBesideL1;
     const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
@@ -91,17 +98,21 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
     if (best && ns >= best_ns) continue;
     best_ns = ns;
     best = {.kernel = kernel,
-            .n_tiles = n_tiles,
+            .n_blocks = n_blocks,
+            .n_grains = n_grains,
             .n_slices = n_slices,
             .n_ranges = n_ranges,
             .range_tiles = range_tiles,
+            .share_tiles = share_tiles,
+            .slice_pieces = slice_pieces,
+            .tile_pieces = tile_pieces,
             .is_cluster = is_cluster,
             .shared_bytes = shared};
   }
   return best;
 }
 
-const Linear& first_of(const FewStep& step) { return step.group.products[0]; }
+const Linear& first_product(const FewStep& step) { return step.group.products[0]; }
 
 std::string describe(const LinearGroup& group) {
   const Linear& first = group.products[0];
@@ -119,7 +130,7 @@ bool has_few(const LinearGroup& group, const Target& target) {
 FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
   const FewCut cut = *cut_of(step.group, step.makes, target);
   FewLaunch few = {.launch = checked({.kernel = cut.kernel->name,
-                                      .grid = {uint32_t(cut.n_ranges * cut.n_slices), 1, 1},
+                                      .grid = {uint32_t(cut.n_slices), uint32_t(cut.n_ranges), 1},
                                       .block = {kFewThreads, 1, 1},
                                       .shared_bytes = cut.shared_bytes,
                                       .is_one_wave = !cut.is_cluster,
@@ -131,15 +142,19 @@ FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived,
                               .x = step.x,
                               .squares = step.squares,
                               .eps = step.eps,
+                              .per_value = 1 / float(step.group.products[0].n_in),
                               .makes = step.makes,
                               .norm_w = step.norm_w,
                               .made = step.made,
                               .pieces = reinterpret_cast<float*>(scratch),
                               .arrived = arrived,
-                              .n_tiles = cut.n_tiles,
+                              .slices = few_parts(cut.n_blocks, cut.n_slices),
+                              .ranges = few_parts(cut.n_grains, cut.n_ranges),
                               .n_slices = cut.n_slices,
-                              .n_ranges = cut.n_ranges,
                               .range_tiles = cut.range_tiles,
+                              .share_tiles = cut.share_tiles,
+                              .tile_pieces = cut.tile_pieces,
+                              .slice_pieces = cut.slice_pieces,
                               .is_cluster = cut.is_cluster}};
   int* first_tile = few.params.first_tile;
   for (int i = 1; i < step.group.n; ++i)
@@ -167,7 +182,7 @@ bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Targe
   for (const Linear& op : std::span(group.products, group.n)) {
     if (op.activations != Activations::kInt8) return false;
     int i = 0;
-    while (i < n && first_of(steps[i]).type != op.type) ++i;
+    while (i < n && first_product(steps[i]).type != op.type) ++i;
     if (i == n) steps[n++] = of_x;
     LinearGroup& of_type = steps[i].group;
     of_type.products[of_type.n++] = op;
@@ -188,7 +203,7 @@ std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& re
                                         const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 1) return {};
   FewStep step = steps_[0];
-  const Linear& product = first_of(step);
+  const Linear& product = first_product(step);
   if (op.x != product.y || op.rows != product.rows || op.heads != 1 || op.dim != product.n_out ||
       op.row_stride != op.dim || op.dim % kRoundRun != 0)
     return {};

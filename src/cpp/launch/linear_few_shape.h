@@ -2,11 +2,13 @@
 // by host and device.
 //
 // The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16
-// on (FewMakes::kGated: two tiles of either product in turn), and cut into n_ranges of tiles, the inner dimension into
-// n_slices of blocks of 256 values. Thread block range * n_slices + slice has one of each; there it has units of a tile
-// and 256 values, numbered with the values fastest, and warp w of those that have any has the units [n_units w /
-// n_warps, n_units (w + 1) / n_warps). What a warp has of a tile is a piece; it lies in the place of its thread block,
-// at tile + w.
+// on (FewMakes::kGated: two tiles of either product in turn), and cut into ranges of tiles, the inner dimension into
+// slices of blocks of 256 values. Thread block (slice, range) of the grid has one of each; there it has units of a tile
+// and 256 values, numbered with the values fastest, and each warp its part of them. What a warp has of a tile is a
+// piece; it lies in the place of its thread block, at tile + warp.
+//
+// What is shared out is so by FewParts: nobody reads weights before it has found its own, and divisions would take
+// longer than the rest of that.
 #pragma once
 
 #include <stddef.h>
@@ -45,63 +47,60 @@ LB_FN constexpr int few_grain(FewMakes makes) {
   return makes == FewMakes::kSums ? 1 : makes == FewMakes::kNormed ? 2 : 4;
 }
 
+// Things shared out: so many each, and one more to the first parts.
+struct FewParts {
+  int each, more;
+};
+LB_FN constexpr FewParts few_parts(int n, int n_parts) { return {n / n_parts, n % n_parts}; }
+LB_FN constexpr int first_of(const FewParts& parts, int i) {
+  return parts.each * i + (i < parts.more ? i : parts.more);
+}
+LB_FN constexpr int size_of(const FewParts& parts, int i) { return parts.each + (i < parts.more ? 1 : 0); }
+LB_FN constexpr int part_of(const FewParts& parts, int thing) {
+  const int of_larger = parts.more * (parts.each + 1);
+  return thing < of_larger ? thing / (parts.each + 1) : parts.more + (thing - of_larger) / parts.each;
+}
+
 struct LinearFew {
   LinearGroup group;     // of one type
   RoundedRows x;         // codes and scales
   const float* squares;  // [rows, n_in / 32] of the x that is to be normed yet; null: no
-  float eps;             // of that norm
+  float eps, per_value;  // of that norm; 1 / n_in
   FewMakes makes;
   const float* norm_w;           // kNormed: [n_out]
   RoundedRows made;              // kNormed, kGated: [rows, n_out]; for kNormed sum has the sums of squares
-  float* pieces;                 // [n_ranges, n_slices, few_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;             // [n_ranges], zero at first, and nobody else's
+  float* pieces;                 // [ranges, slices, few_pieces(range_tiles), tile_rows, 16]
+  uint32_t* arrived;             // [ranges], zero at first, and nobody else's
   int first_tile[kMaxProducts];  // of each product, where they do not take turns
-  int n_tiles, n_slices, n_ranges;
-  int range_tiles;  // that a range has at most
-  bool is_cluster;  // the blocks of a range are one
+  FewParts slices;               // blocks of 256 values
+  FewParts ranges;               // tiles, as many as are made together at a time
+  int n_slices;
+  int range_tiles, share_tiles;   // that a range has at most, and that a thread block adds up
+  int tile_pieces, slice_pieces;  // places in the table of a tile, and of those for a slice
+  bool is_cluster;                // the blocks of a range are one
 };
 
 LB_FN constexpr int few_pieces(int range_tiles) { return range_tiles + kFewWarps - 1; }
 
 LB_FN constexpr int few_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kFewRowBytes; }
 
-// Shared memory: the table of pieces, of 8 bytes for a tile and a slice, then x, and where that was, sums of tiles of
-// which something is made.
-inline constexpr int kFewPieceBytes = 8;
-LB_FN constexpr int few_table_bytes(int range_tiles, int n_slices) {
-  return (range_tiles * n_slices * kFewPieceBytes + 127) / 128 * 128;
+// Shared memory: the table of the pieces that a thread block adds up, then x, and where that was, sums of tiles of
+// which something is made. The table, [share_tiles, tile_pieces], has for each slice as many places as a tile can have
+// pieces there, and a multiple of what is read at once.
+inline constexpr int kFewAtOnce = 8;
+LB_FN constexpr int few_table_bytes(int share_tiles, int tile_pieces) {
+  return (share_tiles * tile_pieces * int(sizeof(int32_t)) + 127) / 128 * 128;
 }
 inline constexpr int kFewSumBytes = 32 * 16;  // of a tile and eight rows
 LB_FN constexpr int few_sums_bytes(int tile_rows, int n_tiles) { return tile_rows / 8 * n_tiles * kFewSumBytes; }
 inline constexpr int kFewCluster = 2;  // blocks: more do not fill all multiprocessors, whose groups vary in size
 
-struct FewSlice {
-  int first_block, n_blocks;
-};
-LB_FN constexpr FewSlice few_slice(int n_in, int n_slices, int slice) {
-  const int n = n_in / kFewValues, first = n * slice / n_slices;
-  return {first, n * (slice + 1) / n_slices - first};
-}
-struct FewRange {
-  int first_tile, end_tile;
-};
-LB_FN constexpr FewRange few_range(const LinearFew& p, int range) {
-  const long grain = few_grain(p.makes), n_grains = p.n_tiles / grain;
-  return {int(n_grains * range / p.n_ranges * grain), int(n_grains * (range + 1) / p.n_ranges * grain)};
-}
-// Which warps of a thread block have units, and which units.
-struct FewUnits {
-  int n_units, n_warps;
-};
-LB_FN constexpr FewUnits few_units(int n_tiles, int n_blocks) {
-  const int n_units = n_tiles * n_blocks;
-  return {n_units, n_units < kFewWarps ? n_units : kFewWarps};
-}
-LB_FN constexpr int few_first_unit(const FewUnits& units, int warp) {
-  return warp < units.n_warps ? units.n_units * warp / units.n_warps : units.n_units;
-}
-LB_FN constexpr int few_warp_of(const FewUnits& units, int unit) {
-  return ((unit + 1) * units.n_warps - 1) / units.n_units;
+// The units of a thread block, by warp.
+LB_FN constexpr FewParts few_units(int n_tiles, int n_blocks) { return few_parts(n_tiles * n_blocks, kFewWarps); }
+// Warps that can have units of one tile.
+LB_FN constexpr int few_most_pieces(int n_tiles, int n_blocks) {
+  const int each = few_units(n_tiles, n_blocks).each;
+  return each == 0 ? n_blocks : (n_blocks + each - 2) / each + 1;
 }
 
 }  // namespace lb::gpu
