@@ -10,7 +10,9 @@ inline constexpr float kNothingSeen = -__builtin_inff();  // the maximum of no s
 inline constexpr float kLog2E = 1.44269504f;
 
 // The first splits share the pages; behind them are those of a context that has fewer pages than splits.
-LB_DEVICE int live_splits(int n_splits, int n_slots) { return min(n_splits, (n_slots + kPageTokens - 1) / kPageTokens); }
+LB_DEVICE int live_splits(int n_splits, int n_slots) {
+  return min(n_splits, (n_slots + kPageTokens - 1) / kPageTokens);
+}
 
 // Pages [begin, end) of a split.
 struct PageRun {

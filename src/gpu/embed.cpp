@@ -1,7 +1,7 @@
 // One block a row, a thread a value: rows are short and few, codes come by whole sectors all the same.
 // Bound: latency; the bytes of a row and 4 bytes a value.
-// dependents_may_launch() comes second: all kernels of a step behind this one may rely, ahead of their own wait, on what
-// lies before it (the rotation's table, n_past, the page table, older rows of the cache).
+// dependents_may_launch() comes second: all kernels of a step behind this one may rely, ahead of their own wait, on
+// what lies before it (the rotation's table, n_past, the page table, older rows of the cache).
 #include "dialect.h"
 
 #include "embed_row.h"

@@ -185,7 +185,9 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
 
 @pytest.mark.parametrize("is_tree", (False, True))
 @pytest.mark.parametrize("n_past", (0, 61, 700))
-@pytest.mark.parametrize(("dtype", "dim", "rows"), (("F16", 256, 22), ("BF16", 64, 5), ("F32", 96, 9), ("F16", 128, 64)))
+@pytest.mark.parametrize(
+    ("dtype", "dim", "rows"), (("F16", 256, 22), ("BF16", 64, 5), ("F32", 96, 9), ("F16", 128, 64))
+)
 def test_the_merge_rounds(
     pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, n_past: int, is_tree: bool, seed: int
 ) -> None:

@@ -208,7 +208,8 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   check_cache(cache, what, target);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 1, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
-  for (const void* p : {op.u, static_cast<const float*>(op.q), static_cast<const float*>(op.k), op.v, op.q_norm, op.k_norm})
+  for (const void* p :
+       {op.u, static_cast<const float*>(op.q), static_cast<const float*>(op.k), op.v, op.q_norm, op.k_norm})
     LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
   LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
   constexpr int kWarps = kPrepareThreads / 32;

@@ -16,10 +16,10 @@ namespace lb::gpu {
 struct AttentionSplits {
   Attention op;
   int n_splits;
-  int ring;  // tiles of K or V that shared memory has room for
-  float* m;  // [n_splits, rows, n_heads]
-  float* l;  // [n_splits, rows, n_heads]
-  float* o;  // [n_splits, rows, n_heads, head_dim]
+  int ring;               // tiles of K or V that shared memory has room for
+  float* m;               // [n_splits, rows, n_heads]
+  float* l;               // [n_splits, rows, n_heads]
+  float* o;               // [n_splits, rows, n_heads, head_dim]
   RoundedRows rounded{};  // by the merge: also op.o as RoundRows makes it, [rows, n_heads * head_dim]; null: no
 };
 
