@@ -50,14 +50,14 @@ LB_KERNEL(attention_any_kernel, AttentionSplits, kAttentionThreads, 1) {
   float* slots = q + kAnyQueries * stride;             // [kAnySlots][stride]
   float* weights = slots + kAnySlots * stride;         // [kAnyQueries][kAnySlots]
   float* factors = weights + kAnyQueries * kAnySlots;  // [kAnyQueries]
-  dependents_may_launch();
-  wait_for_previous();
 
   const Queries queries(op, block_id_y());
   const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kAnyQueries;
+  if (split >= live_splits(p.n_splits, n_past + op.rows)) return;
   const int end = slots_seen(op, n_past, queries.row(min(first + kAnyQueries, queries.n) - 1));
   const PageRun pages = pages_of(split, p.n_splits, end);
   const int run_end = min(pages.end * kPageTokens, end);
+  begin_attention();
 
   for (int i = 4 * thread_id(); i < kAnyQueries * dim; i += 4 * kAttentionThreads) {
     const int query = first + i / dim;

@@ -23,17 +23,13 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
   float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);  // [2][5][16]: m, l
   T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kFewQueries);
   T* own_ring = rings + warp() * p.ring * kTile;
-  dependents_may_launch();
-  wait_for_previous();
 
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
   const PageRun pages = pages_of(split, p.n_splits, end);
-  if (pages.begin == pages.end) {
-    if (thread_id() < queries.n) write_softmax(p, queries, thread_id(), kNothingSeen, 0, split);
-    return;
-  }
+  if (pages.begin == pages.end) return;
+  begin_attention();
 
   const int first_slot = pages.begin * kPageTokens + warp() * kSlots;
   const int last_slot = (pages.end - 1) * kPageTokens + warp() * kSlots;
@@ -49,7 +45,7 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
       .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
   };
   ring.start();
-  stage_queries<T, kDim>(q, op, queries, 0, kFewQueries);
+  stage_queries<T, kDim, kFewQueries>(q, op, queries, 0);
   block_barrier();
 
   QueryTiles<T, kDim, kSlots, 1> tile;

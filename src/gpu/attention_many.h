@@ -23,18 +23,18 @@ LB_DEVICE void attention_many(const AttentionSplits& p) {
   T* q = reinterpret_cast<T*>(shared);
   T* scratch = q + kQueries * kStride;
   T* buffers = scratch + kAttentionWarps * kOperandScratch;
-  dependents_may_launch();
-  wait_for_previous();
 
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id_z(), n_past = *op.n_past;
+  if (split >= live_splits(p.n_splits, n_past + op.rows)) return;
   const int first = (n_blocks() - 1 - block_id()) * kQueries;
   const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
   const int end = slots_seen(op, n_past, last_row);
   const PageRun pages = pages_of(split, p.n_splits, end);
   const int first_slot = pages.begin * kPageTokens;
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
+  begin_attention();
 
   Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier> ring = {
       .cache = op.cache,
@@ -48,7 +48,7 @@ LB_DEVICE void attention_many(const AttentionSplits& p) {
       .n_tiles = (n_slots + kSlots - 1) / kSlots,
   };
   ring.start();
-  stage_queries<T, kDim>(q, op, queries, first, kQueries);
+  stage_queries<T, kDim, kQueries>(q, op, queries, first);
   block_barrier();
 
   QueryTiles<T, kDim, kSlots, kTiles> tile;

@@ -1,59 +1,98 @@
-// o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s: the splits of the context become one softmax.
+// o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s: the splits of the context become one softmax. Also
+// rounded where asked for.
 //
 // A block a head of a row. Threads that share columns take every n-th split, so that many partials are on their way at
-// once; the order of the sums depends on the shape alone. Bound: latency; 4 head_dim bytes a split, row and head.
+// once; the order of the sums depends on the shape and on how many splits have pages. What the gate is of lies before
+// attention_prepare, and is asked for ahead of the wait. Bound: latency; 4 head_dim bytes a split, row and head.
 #include "dialect.h"
 
 #include "attention_queries.h"
+#include "round_run.h"
 
 namespace lb::gpu {
 
+// A softmax that is open: exponents of 2 are over m.
+struct OpenSums {
+  float m = kNothingSeen, l = 0;
+  f32x4 o = {};
+
+  // `top` is at least m.
+  LB_DEVICE void raise(float top) {
+    const float shrink = exp2_fast(m - (top == kNothingSeen ? 0.0f : top));
+    m = top;
+    l *= shrink;
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) o[j] *= shrink;
+  }
+  // Of one whose m is not above; its o is no number where it has seen nothing.
+  LB_DEVICE void add(float of_m, float of_l, const f32x4& of_o) {
+    const float weight = exp2_fast(of_m - (m == kNothingSeen ? 0.0f : m));
+    l += weight * of_l;
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) o[j] += weight * (weight != 0 ? of_o[j] : 0.0f);
+  }
+};
+
 LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
-  LB_SHARED(float, weights, kMaxSplits);
-  LB_SHARED(f32x4, sums, kMergeThreads);
-  LB_SHARED(float, reduction, 32);
+  LB_SHARED(f32x4, part_o, kMergeThreads);
+  LB_SHARED(float, part_m, kMergeThreads);
+  LB_SHARED(float, part_l, kMergeThreads);
+  const Attention& op = p.op;
+  const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
+  const int n_live = live_splits(p.n_splits, *op.n_past + op.rows);
+  const int n_columns = dim / 4, n_parts = n_threads() / n_columns;
+  const int part = thread_id() / n_columns, column = thread_id() % n_columns * 4;
+  f32x4 gate = {1, 1, 1, 1};
+  if (op.gate != nullptr && part == 0)
+    gate = load<f32x4>(op.gate + row * op.gate_row_stride + head * op.gate_head_stride + column);
   dependents_may_launch();
   wait_for_previous();
 
-  const Attention& op = p.op;
-  const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
+  constexpr int kAtOnce = 4;
   const long step = long(op.rows) * op.n_heads, first = block_id();
-  float m = kNothingSeen;
-  for (int s = thread_id(); s < p.n_splits; s += n_threads()) m = max(m, p.m[s * step + first]);
-  m = block_max(m, reduction);
-  float l = 0;
-  for (int s = thread_id(); s < p.n_splits; s += n_threads()) {
-    const float weight = exp2_fast(p.m[s * step + first] - m);
-    weights[s] = weight;
-    l += weight * p.l[s * step + first];
-  }
-  l = block_sum(l, reduction);  // its barriers show the weights to all
-
-  const int n_columns = dim / 4, n_parts = n_threads() / n_columns;
-  const int part = thread_id() / n_columns, column = thread_id() % n_columns * 4;
-  f32x4 sum = {};
-  if (part < n_parts) {
-    LB_UNROLL_BY(4)
-    for (int s = part; s < p.n_splits; s += n_parts) {
-      const float weight = weights[s];
-      f32x4 o = {};  // there is none where nothing was seen
-      if (weight != 0) o = load<f32x4>(p.o + (s * step + first) * dim + column);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) sum[j] += weight * o[j];
-    }
-  }
-  sums[thread_id()] = sum;
-  block_barrier();
-  if (part != 0) return;
-  const float scale = 1.0f / l;
-  for (int i = 1; i < n_parts; ++i) {
-    const f32x4 more = sums[i * n_columns + thread_id()];
+  OpenSums sums;
+  for (int s = part; s < n_live && part < n_parts; s += kAtOnce * n_parts) {
+    float m[kAtOnce], l[kAtOnce], top = sums.m;
+    f32x4 o[kAtOnce];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) sum[j] += more[j];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const long at = (s + i * n_parts) * step + first;
+      m[i] = kNothingSeen;
+      if (s + i * n_parts >= n_live) continue;
+      m[i] = p.m[at];
+      l[i] = p.l[at];
+      o[i] = load<f32x4>(p.o + at * dim + column);
+    }
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) top = max(top, m[i]);
+    sums.raise(top);
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      if (s + i * n_parts < n_live) sums.add(m[i], l[i], o[i]);
   }
+  part_o[thread_id()] = sums.o;
+  part_m[thread_id()] = sums.m;
+  part_l[thread_id()] = sums.l;
+  block_barrier();
+  if (warp() * 32 >= n_columns) return;  // rounding takes whole warps
+
+  const bool is_inside = part == 0;
+  const int n_with = min(n_parts, n_live), own = is_inside ? thread_id() : 0;
+  float top = kNothingSeen;
+  LB_UNROLL_BY(4)
+  for (int i = 0; i < n_with; ++i) top = max(top, part_m[i * n_columns + own]);
+  OpenSums whole;
+  whole.raise(top);
+  LB_UNROLL_BY(4)
+  for (int i = 0; i < n_with; ++i) {
+    const int at = i * n_columns + own;
+    whole.add(part_m[at], part_l[at], part_o[at]);
+  }
+  const float scale = 1.0f / whole.l;
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) sum[j] *= scale * gate_of(op, row, head, column + j);
-  store(op.o + first * dim + column, sum);
+  for (int j = 0; j < 4; ++j) whole.o[j] *= scale * (op.gate != nullptr ? sigmoid(gate[j]) : 1.0f);
+  if (is_inside) store(op.o + first * dim + column, whole.o);
+  if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, whole.o, is_inside);
 }
 
 }  // namespace lb::gpu

@@ -7,7 +7,7 @@ namespace lb::gpu {
 
 LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) {
   float* staged = dynamic_shared<float>() + warp() * p.cache.head_dim;
-  attention_prepare(p, long(block_id()) * n_warps() + warp(), staged, [] {
+  attention_prepare(p, block_id() * n_warps() + warp(), staged, [] {
     dependents_may_launch();
     wait_for_previous();
   });

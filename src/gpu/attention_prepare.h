@@ -1,7 +1,8 @@
 // The body of AttentionPrepare: queries and keys normalised and rotated, keys and values into the cache.
 //
-// A warp a head of a row: the query heads, then those of K, then those of V. A lane has every 32nd value in registers;
-// they meet their partners of the rotation in shared memory. Norm weights are asked for before what precedes has ended.
+// A warp a head of a row: the query heads, then those of K, then those of V. A lane has runs of four values in
+// registers; pairs of the rotation meet in shared memory. Asked for ahead of the wait: norm weights, and what lies
+// before the embedding of a step: the rotation's table, n_past, the page table.
 #pragma once
 
 #include "kv_slots.h"
@@ -9,114 +10,113 @@
 
 namespace lb::gpu {
 
-// Of value i of a head: which pair it is in, where the other one is.
-struct Turn {
-  int pair, partner;
-  bool is_second;
-  LB_DEVICE Turn(const AttentionPrepare& p, int i) {
-    if (p.pairs == RopePairs::kHalves) {
-      is_second = i >= p.n_pairs;
-      pair = is_second ? i - p.n_pairs : i;
-      partner = is_second ? pair : i + p.n_pairs;
-    } else {
-      is_second = i % 2 != 0;
-      pair = i / 2;
-      partner = i ^ 1;
-    }
-  }
-};
-
-LB_DEVICE void store_value(void* values, DType type, long at, float x) {
+template <class T>
+LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
+  Vec<T, 4> rounded;
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) rounded[j] = stored_as(x[j], T{});
+  store(static_cast<T*>(values) + at, rounded);
+}
+LB_DEVICE void store_four(void* values, DType type, long at, const f32x4& x) {
   if (type == DType::kF16)
-    store(static_cast<f16*>(values) + at, stored_as(x, f16{}));
+    store_four<f16>(values, at, x);
   else if (type == DType::kBF16)
-    store(static_cast<bf16*>(values) + at, stored_as(x, bf16{}));
+    store_four<bf16>(values, at, x);
   else
-    store(static_cast<float*>(values) + at, x);
+    store_four<float>(values, at, x);
 }
 
-// Loops of no more rounds than a head has need of, as their instructions are what takes time. Lanes of up to 8 values
-// ask for all they need ahead; with more they would hold too many registers for 8 blocks on a processor.
-template <int kHeldValues, class Start>
-LB_DEVICE void attention_prepare(const AttentionPrepare& p, long item, float* staged, Start&& start) {
+// Of heads of up to 128 kRounds values; loops of no more rounds than a head has need of, as their instructions are what
+// takes time. With four the table would take too many registers for 8 blocks on a processor, were it asked for ahead.
+template <int kRounds, class Start>
+LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
+  constexpr int kPairRounds = 2 * kRounds, kPairsAhead = kRounds <= 2 ? kPairRounds : 0;
   const KvLayer& cache = p.cache;
   const int dim = cache.head_dim, n_kv = cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
-  const long row = item / n_items;
-  const int of_row = int(item % n_items);
-  const bool is_inside = row < p.rows, is_q = of_row < p.n_heads, is_v = of_row >= p.n_heads + n_kv;
-  const int head = is_q ? of_row : (of_row - p.n_heads) % n_kv;
+  const int row = item / n_items, of_row = item % n_items;
+  if (row >= p.rows) return start();  // whole warps
+  const bool is_q = of_row < p.n_heads, is_v = of_row >= p.n_heads + n_kv;
+  const int head = is_q ? of_row : is_v ? of_row - p.n_heads - n_kv : of_row - p.n_heads;
 
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-  constexpr bool kIsAhead = kHeldValues <= 8;
-  float w[kHeldValues] = {}, x[kHeldValues] = {};
+  const auto column = [](int j) { return 4 * lane() + 128 * j; };
+  f32x4 w[kRounds], x[kRounds];
+  float cos[kPairRounds], sin[kPairRounds];
+  const auto read_table = [&](int j) {
+    const long entry = long(row) * p.n_pairs + lane() + 32 * j;
+    cos[j] = p.cos[entry];
+    sin[j] = p.sin[entry];
+  };
   LB_UNROLL
-  for (int j = 0; j < kHeldValues; ++j)
-    if (kIsAhead && norm != nullptr && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
+  for (int j = 0; j < kRounds; ++j)
+    if (norm != nullptr && column(j) < dim) w[j] = load<f32x4>(norm + column(j));
+  LB_UNROLL
+  for (int j = 0; j < kPairsAhead; ++j)
+    if (!is_v && lane() + 32 * j < p.n_pairs) read_table(j);
+  const long at = is_q ? (long(row) * p.n_heads + head) * dim : slot_row(cache, *p.n_past + row, head) * dim;
   start();
-  if (!is_inside) return;  // whole warps
 
-  const long kv_at = (row * n_kv + head) * dim;
-  const float* from = is_q ? p.u + row * p.u_row_stride + head * p.u_head_stride : (is_v ? p.v : p.k) + kv_at;
+  const float* from =
+      is_q ? p.u + row * p.u_row_stride + head * p.u_head_stride : (is_v ? p.v : p.k) + (long(row) * n_kv + head) * dim;
+  float sum = 0;
   LB_UNROLL
-  for (int j = 0; j < kHeldValues; ++j)
-    if (lane() + 32 * j < dim) x[j] = from[lane() + 32 * j];
-  const long at = is_q ? (row * p.n_heads + head) * dim : slot_row(cache, *p.n_past + int(row), head) * dim;
-
-  const auto entry = [&](int i) { return row * p.n_pairs + Turn(p, i).pair; };
-  float cos[kHeldValues] = {}, sin[kHeldValues] = {};  // asked for before the sum
-  LB_UNROLL
-  for (int j = 0; j < kHeldValues; ++j) {
-    const int i = lane() + 32 * j;
-    if (!kIsAhead || is_v || i >= 2 * p.n_pairs) continue;
-    cos[j] = p.cos[entry(i)];
-    sin[j] = p.sin[entry(i)];
+  for (int j = 0; j < kRounds; ++j) {
+    x[j] = {};
+    if (column(j) < dim) x[j] = load<f32x4>(from + column(j));
   }
-
-  if (norm != nullptr) {
-    float sum = 0;
-    LB_UNROLL
-    for (int j = 0; j < kHeldValues; ++j) sum += x[j] * x[j];
-    const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
-    LB_UNROLL
-    for (int j = 0; j < kHeldValues; ++j) {
-      if (!kIsAhead && lane() + 32 * j < dim) w[j] = norm[lane() + 32 * j];
-      x[j] = x[j] * scale * w[j];
+  if (!is_v) {
+    if (norm != nullptr) {
+      LB_UNROLL
+      for (int j = 0; j < kRounds; ++j) {
+        LB_UNROLL
+        for (int i = 0; i < 4; ++i) sum += x[j][i] * x[j][i];
+      }
+      const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
+      LB_UNROLL
+      for (int j = 0; j < kRounds; ++j) {
+        LB_UNROLL
+        for (int i = 0; i < 4; ++i) x[j][i] = x[j][i] * scale * w[j][i];
+      }
     }
+    LB_UNROLL
+    for (int j = 0; j < kRounds; ++j)
+      if (column(j) < dim) store(staged + column(j), x[j]);
+    warp_barrier();
+    const bool is_halves = p.pairs == RopePairs::kHalves;
+    LB_UNROLL
+    for (int j = 0; j < kPairRounds; ++j) {
+      const int pair = lane() + 32 * j;
+      if (pair >= p.n_pairs) continue;
+      if (j >= kPairsAhead) read_table(j);
+      float *first = staged + (is_halves ? pair : 2 * pair), *second = first + (is_halves ? p.n_pairs : 1);
+      const float a = load<float>(first), b = load<float>(second);
+      store(first, a * cos[j] - b * sin[j]);
+      store(second, b * cos[j] + a * sin[j]);
+    }
+    warp_barrier();
+    LB_UNROLL
+    for (int j = 0; j < kRounds; ++j)
+      if (column(j) < dim) x[j] = load<f32x4>(staged + column(j));
   }
   LB_UNROLL
-  for (int j = 0; j < kHeldValues; ++j)
-    if (lane() + 32 * j < dim) store(staged + lane() + 32 * j, x[j]);
-  warp_barrier();
-  LB_UNROLL
-  for (int j = 0; j < kHeldValues; ++j) {
-    const int i = lane() + 32 * j;
-    if (i >= dim) continue;
-    float y = x[j];
-    if (!is_v && i < 2 * p.n_pairs) {
-      const Turn turn(p, i);
-      if (!kIsAhead) cos[j] = p.cos[entry(i)], sin[j] = p.sin[entry(i)];
-      const float other = load<float>(staged + turn.partner);
-      y = turn.is_second ? y * cos[j] + other * sin[j] : y * cos[j] - other * sin[j];
-    }
+  for (int j = 0; j < kRounds; ++j) {
+    if (column(j) >= dim) continue;
     if (is_q)
-      p.q[at + i] = y;
+      store(p.q + at + column(j), x[j]);
     else
-      store_value(is_v ? cache.v : cache.k, is_v ? cache.v_type : cache.k_type, at + i, y);
+      store_four(is_v ? cache.v : cache.k, is_v ? cache.v_type : cache.k_type, at + column(j), x[j]);
   }
 }
 
 // One item, by a warp; staged: [head_dim], its own. start() is called when the inputs are needed, by every warp.
 template <class Start>
-LB_DEVICE void attention_prepare(const AttentionPrepare& p, long item, float* staged, Start&& start) {
-  if (p.cache.head_dim <= 64) {
+LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
+  if (p.cache.head_dim <= 128)
+    attention_prepare<1>(p, item, staged, start);
+  else if (p.cache.head_dim <= 256)
     attention_prepare<2>(p, item, staged, start);
-  } else if (p.cache.head_dim <= 128) {
-    attention_prepare<4>(p, item, staged, start);
-  } else if (p.cache.head_dim <= 256) {
-    attention_prepare<8>(p, item, staged, start);
-  } else {
-    attention_prepare<kMaxPreparedDim / 32>(p, item, staged, start);
-  }
+  else
+    attention_prepare<kMaxPreparedDim / 128>(p, item, staged, start);
 }
 
 }  // namespace lb::gpu

@@ -9,13 +9,19 @@ namespace lb::gpu {
 inline constexpr float kNothingSeen = -__builtin_inff();  // the maximum of no score
 inline constexpr float kLog2E = 1.44269504f;
 
+// The first splits share the pages; behind them are those of a context that has fewer pages than splits.
+LB_DEVICE int live_splits(int n_splits, int n_slots) {
+  return min(n_splits, (n_slots + kPageTokens - 1) / kPageTokens);
+}
+
 // Pages [begin, end) of a split.
 struct PageRun {
   int begin, end;
 };
 LB_DEVICE PageRun pages_of(int split, int n_splits, int n_slots) {
-  const int n_pages = (n_slots + kPageTokens - 1) / kPageTokens;
-  return {n_pages * split / n_splits, n_pages * (split + 1) / n_splits};
+  const int n_pages = (n_slots + kPageTokens - 1) / kPageTokens, n_live = min(n_splits, n_pages);
+  if (split >= n_live) return {0, 0};
+  return {n_pages * split / n_live, n_pages * (split + 1) / n_live};
 }
 
 // The queries of one KV head, row after row, each row's heads together: a tile of them reads K and V once.
@@ -29,6 +35,13 @@ struct Queries {
   // Its index in [rows, n_heads].
   LB_DEVICE long at(const Attention& op, int query) const { return long(row(query)) * op.n_heads + head(query); }
 };
+
+// Before q and the rows of this append are read. What lies before the embedding of a step (n_past, the page table,
+// older rows) may be read ahead of this, and by who starts after it also what lies before attention_prepare.
+LB_DEVICE void begin_attention() {
+  wait_for_previous();
+  dependents_may_launch();
+}
 
 // Whether `row` sees the slot n_past + `offset`.
 LB_DEVICE bool sees(const Attention& op, int row, int offset) {
@@ -69,19 +82,33 @@ LB_DEVICE void write_softmax(const AttentionSplits& p, const Queries& queries, i
 LB_DEVICE f16 as_operand(float x, f16) { return to_f16(x); }
 LB_DEVICE bf16 as_operand(float x, bf16) { return to_bf16(x); }
 
-// n_rows queries from `first` on for the matrix unit, [n_rows][kDim]: scaled so that scores are exponents of 2, and
-// zero beyond the last query.
-template <class T, int kDim>
-LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first, int n_rows) {
+// kRows queries from `first` on for the matrix unit, [kRows][kDim]: scaled so that scores are exponents of 2, and zero
+// beyond the last query. A thread asks for eight pieces before it needs the first.
+template <class T, int kDim, int kRows>
+LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first) {
+  constexpr int kPieces = kDim / 4, kEach = kRows * kPieces / kAttentionThreads, kAtOnce = kEach < 8 ? kEach : 8;
+  constexpr int kStep = kAttentionThreads / kPieces, kWidth = kPieces < 32 ? kPieces : 32;  // lanes of one row
+  static_assert(kEach <= kWidth && kEach % kAtOnce == 0);
   const float scale = op.scale * kLog2E;
-  for (int i = thread_id(); i < n_rows * kDim / 4; i += n_threads()) {
-    const int query = first + i / (kDim / 4), column = i % (kDim / 4) * 4;
-    f32x4 q = {};
-    if (query < queries.n) q = load<f32x4>(op.q + queries.at(op, query) * kDim + column);
-    Vec<T, 4> rounded;
+  const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
+  // Where the n-th piece's query lies, by the n-th of these lanes: a division each instead of one for each piece.
+  const int of_lane = int(queries.at(op, min(first + own_row + lane() % kWidth * kStep, queries.n - 1)));
+  LB_UNROLL_BY(1)
+  for (int done = 0; done < kEach; done += kAtOnce) {
+    f32x4 q[kAtOnce];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) rounded[j] = as_operand(q[j] * scale, T{});
-    store(to + i / (kDim / 4) * operand_stride(kDim) + column, rounded);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const long at = shuffle(of_lane, lane() / kWidth * kWidth + done + n);
+      q[n] = {};
+      if (first + own_row + (done + n) * kStep < queries.n) q[n] = load<f32x4>(op.q + at * kDim + column);
+    }
+    LB_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      Vec<T, 4> rounded;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) rounded[j] = as_operand(q[n][j] * scale, T{});
+      store(to + (own_row + (done + n) * kStep) * operand_stride(kDim) + column, rounded);
+    }
   }
 }
 

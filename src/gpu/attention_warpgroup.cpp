@@ -97,6 +97,7 @@ LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k
   };
 
   find(0);
+  begin_attention();
   for (int i = 0; i <= n_tiles;
        ++i) {  // K i, then V i - 1: the order of their use; a tile is told when the next is asked for
     LB_UNROLL
@@ -127,6 +128,35 @@ LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k
   }
   copy_wait<0>();
   tell(v_done);
+}
+
+// Queries of 256 values, scaled so that scores are exponents of 2 and zero beyond the last, by the warps that multiply:
+// a warp a query, and eight on their way at once.
+template <class T, int kDim>
+LB_DEVICE void stage_group_queries(T* to, const Attention& op, const GroupWork& work, int own_warp) {
+  constexpr int kWarps = 2 * kGroupThreads / 32, kAtOnce = 8;
+  static_assert(kDim == 256 && kGroupQueries % (kWarps * kAtOnce) == 0 && kGroupQueries <= kWarps * 32);
+  const float scale = op.scale * kLog2E;
+  const int column = 8 * lane();
+  const int of_lane = int(work.queries.at(op, min(work.first + own_warp + kWarps * lane(), work.queries.n - 1)));
+  LB_UNROLL_BY(1)
+  for (int done = own_warp; done < kGroupQueries; done += kWarps * kAtOnce) {
+    f32x4 low[kAtOnce], high[kAtOnce];
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float* from = op.q + long(shuffle(of_lane, done / kWarps + i)) * kDim + column;
+      low[i] = high[i] = {};
+      if (work.first + done + i * kWarps < work.queries.n) low[i] = load<f32x4>(from), high[i] = load<f32x4>(from + 4);
+    }
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int query = done + i * kWarps;
+      Vec<T, 8> rounded;
+      LB_UNROLL
+      for (int j = 0; j < 8; ++j) rounded[j] = as_operand((j < 4 ? low[i][j] : high[i][j - 4]) * scale, T{});
+      store(to + query / 64 * 64 * kDim + tile_index(64, query % 64, column), rounded);
+    }
+  }
 }
 
 // 64 queries in four warps.
@@ -231,14 +261,23 @@ struct GroupQueries {
 };
 
 template <class T, int kDim>
-LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const T* shared_q, const T* k_tiles,
-                         const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
+LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* shared_q, CountedBarrier* has_queries,
+                         const T* k_tiles, const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
   constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
-  scratch += (warp() - kGroupThreads / 32) * kOperandScratch;
+  const int own_warp = warp() - kGroupThreads / 32;
+  scratch += own_warp * kOperandScratch;
   const Attention& op = p.op;
-  const int own_first = work.first + (warp() - kGroupThreads / 32) * 16;
+  const int own_first = work.first + own_warp * 16;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
+  begin_attention();
   GroupQueries<T, kDim> tile;
+  if constexpr (!tile.kHasRegisters) {
+    stage_group_queries<T, kDim>(shared_q, op, work, own_warp);
+    show_to_products();
+    warp_barrier();
+    if (lane() == 0) barrier_arrive(has_queries);
+    barrier_wait(has_queries, 0);
+  }
   tile.load_queries(op, work.queries, own_first, scratch);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
@@ -308,18 +347,32 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const 
   for (int i = 0; i < kLaneRows; ++i) {
     const int query = own_first + lane_row(i);
     const float l = row_sum(tile.l[i]);
-    scale[i] = p.n_splits > 1 ? 1.0f : 1.0f / l;
+    scale[i] = 1.0f / l;
     if (p.n_splits > 1 && lane() % 4 == 0 && query < work.queries.n)
       write_softmax(p, work.queries, query, tile.m[i], l, work.split);
   }
   if (n_tiles == 0) return;
+  if (p.n_splits > 1) {  // in little code, which runs once
+    LB_UNROLL
+    for (int i = 0; i < kLaneRows; ++i) {
+      const int query = own_first + lane_row(i);
+      if (query >= work.queries.n) continue;
+      const long at = long(work.split) * op.rows * op.n_heads + work.queries.at(op, query);
+      float* to = p.o + at * kDim + lane() % 4 * 2;
+      LB_UNROLL
+      for (int d = 0; d < kDim; d += 8) {
+        const float* sums = tile.o[d / 16].v + d % 16 / 2 + 2 * i;
+        store(to + d, f32x2{sums[0], sums[1]});
+      }
+    }
+    return;
+  }
   // Neighbours have two columns each of the same two rows; each takes four of one.
   const int own = lane() % 2, query = own_first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
-  const long at = work.queries.at(op, query) + (p.n_splits > 1 ? long(work.split) * op.rows * op.n_heads : 0);
-  float* to = (p.n_splits > 1 ? p.o : op.o) + at * kDim + first_column;
+  float* to = op.o + work.queries.at(op, query) * kDim + first_column;
   const float* gate = nullptr;
-  if (p.n_splits == 1 && op.gate != nullptr && is_inside)
+  if (op.gate != nullptr && is_inside)
     gate = op.gate + row * op.gate_row_stride + head * op.gate_head_stride + first_column;
   LB_UNROLL
   for (int d = 0; d < kDim; d += 16) {
@@ -348,32 +401,17 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, const 
 template <class T, int kDim>
 LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
   constexpr int kStages = group_stages(kDim), kTile = group_slots(kDim) * kDim;
-  LB_SHARED(CountedBarrier, barriers, 4 * kStages);
+  LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
   T* q = reinterpret_cast<T*>(shared);
   T* k_tiles = q + group_query_bytes(kDim) / sizeof(T);
   T* v_tiles = k_tiles + kStages * kTile;
-  if (thread_id() < 4 * kStages)
-    barrier_init(&barriers[thread_id()], thread_id() / kStages % 2 == 0 ? kGroupThreads / 32 : 2 * kGroupThreads / 32);
-  dependents_may_launch();
-  wait_for_previous();
-
   const GroupWork work(p);
-  if constexpr (group_query_bytes(kDim) > 0) {
-    const float scale = p.op.scale * kLog2E;
-    for (int i = thread_id(); i < kGroupQueries * kDim / 8; i += n_threads()) {
-      const int query = i / (kDim / 8), column = i % (kDim / 8) * 8;
-      Vec<T, 8> rounded = {};
-      if (work.first + query < work.queries.n) {
-        const float* from = p.op.q + work.queries.at(p.op, work.first + query) * kDim + column;
-        const auto low = load<f32x4>(from), high = load<f32x4>(from + 4);
-        LB_UNROLL
-        for (int j = 0; j < 8; ++j) rounded[j] = as_operand((j < 4 ? low[j] : high[j - 4]) * scale, T{});
-      }
-      store(q + query / 64 * 64 * kDim + tile_index(64, query % 64, column), rounded);
-    }
-    show_to_products();
+  if (work.split >= live_splits(p.n_splits, work.n_past + p.op.rows)) return;
+  if (thread_id() <= 4 * kStages) {
+    const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
+    barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kGroupThreads / 32);
   }
   block_barrier();
 
@@ -385,7 +423,7 @@ LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
     if (work.n_slots > 0) bring_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
   } else {
     take_registers<232>();
-    use_tiles<T, kDim>(p, work, q, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
+    use_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
   }
 }
 

@@ -171,8 +171,7 @@ def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int
 
 
 @pytest.mark.parametrize("n_past", (0, 130, 1150))
-@pytest.mark.parametrize("rows", (1, 9))
-@pytest.mark.parametrize("dtype", ("F16", "F32"))
+@pytest.mark.parametrize(("dtype", "rows"), (("F16", 1), ("F16", 9), ("F16", 40), ("F32", 1), ("F32", 9)))
 def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_past: int, seed: int) -> None:
     """The cut follows from the cache's size; how full it is decides which of the runs have anything to see."""
     rng = np.random.default_rng(seed)
@@ -182,6 +181,37 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     got = compare(pack, cache, q, n_past, gate)
     assert "attention_merge_kernel" in pack.take_started()
     assert np.array_equal(got, gpu_ops.attention(pack, q, *cache.pages, n_past, 0.125, gate))
+
+
+@pytest.mark.parametrize("is_tree", (False, True))
+@pytest.mark.parametrize("n_past", (0, 61, 700))
+@pytest.mark.parametrize(
+    ("dtype", "dim", "rows"), (("F16", 256, 22), ("BF16", 64, 5), ("F32", 96, 9), ("F16", 128, 64))
+)
+def test_the_merge_rounds(
+    pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, n_past: int, is_tree: bool, seed: int
+) -> None:
+    """The same bits as rounding afterwards, also where most splits have no pages."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
+    q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
+    parent, masks = random_tree(rows, rng) if is_tree else (None, None)
+    plain = compare(pack, cache, q, n_past, gate, masks, parent)
+    for bits in (8, 16):
+        o, rounded = gpu_ops.attention(pack, q, *cache.pages, n_past, dim**-0.5, gate, masks, bits)
+        assert np.array_equal(o, plain)
+        assert np.array_equal(rounded, gpu_ops.round_rows(pack, plain.reshape(rows, -1), bits))
+
+
+@pytest.mark.parametrize(("dtype", "dim"), (*FAST, ("F32", 64)))
+@pytest.mark.parametrize(("heads", "rows"), ((2, 70), (1, 130)))
+def test_tiles_of_a_chain_that_see_fewer_pages(
+    pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, rows: int, seed: int
+) -> None:
+    """The first tiles of queries end before pages that the last row sees: their splits leave that they saw nothing."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(rows, 1, dim, dtype, dtype, rng, capacity=4000)
+    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
 
 
 @pytest.mark.parametrize(("dtype", "rows"), (("F32", 1), ("F32", 20), ("F16", 1), ("F16", 20)))

@@ -103,6 +103,22 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
 
 
 @pytest.mark.parametrize("family", SHAPES)
+def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
+    """Of a step's rounding only that of the last norm has a launch. Most of the context's splits are empty here."""
+    path = written(replace(SHAPES[family], dtype="Q4_K"))
+    engine = open_engine(path, pack=pack, activations="int8", context=1024)
+    ids = random_ids(70, engine.info["vocab"])
+    exact = on_cpu(path, len(ids))
+    noise = logits_of(open_engine(path, activations="int8"), ids) - exact
+    for rows in (1, 2, 3):
+        error = logits_of(engine, ids, rows) - exact
+        assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
+        launches = {kernel: n for kernel, n, _ in _engine.Session(engine).profile_append(ids[:rows], rows)}
+        assert launches["attention_merge_kernel"] == launches["attention_prepare_kernel"]
+        assert launches.get("round_rows_kernel", 0) <= 1, launches
+
+
+@pytest.mark.parametrize("family", SHAPES)
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Back to every length that can be reached, then on along another way."""
     path = written(SHAPES[family])

@@ -119,10 +119,10 @@ nb::tuple kv_move(PythonPack& pack, Pages k_pages, Pages v_pages, const std::str
 }
 
 // As the engine runs it, but twice into the same scratch, as a graph replays it. `gate`: the last head_dim values of
-// each of its heads.
+// each of its heads. `bits` of rounding by the merge: o, and the bytes of its rounded rows.
 nb::object attention(PythonPack& pack, In<float, 3> q, Pages k_pages, Pages v_pages, const std::string& k_type,
                      const std::string& v_type, In<int32_t, 1> page_table, int n_past, float scale,
-                     std::optional<In<float, 3>> gate, std::optional<In<uint64_t, 1>> ancestors) {
+                     std::optional<In<float, 3>> gate, std::optional<In<uint64_t, 1>> ancestors, int bits) {
   const int rows = size(q, 0), n_heads = size(q, 1), head_dim = size(q, 2);
   Call call(pack);
   const DevicePages pages = pages_on_device(call, k_pages, v_pages, k_type, v_type, page_table, n_past + rows);
@@ -151,10 +151,18 @@ nb::object attention(PythonPack& pack, In<float, 3> q, Pages k_pages, Pages v_pa
                      .scale = scale};
   const int capacity = size(page_table, 0) * kPageTokens;
   const size_t scratch_bytes = gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target());
-  const gpu::AttentionLaunches launches = gpu::choose(op, capacity, call.out<std::byte>(scratch_bytes), pack.target());
+  gpu::AttentionLaunches launches = gpu::choose(op, capacity, call.out<std::byte>(scratch_bytes), pack.target());
+  const int n_in = n_heads * head_dim;
+  const size_t bytes = bits == 0 ? 0 : rounded_bytes(rows, n_in, bits == 16);
+  uint8_t* rounded = call.out<uint8_t>(bytes);
+  if (bits > 0) {
+    LB_CHECK(launches.n == 2 && gpu::can_round(op), kInvalid, "only merged splits of whole runs are rounded");
+    launches.params.rounded = rounded_rows(rounded, rows, n_in, bits == 16);
+  }
   for (int i = 0; i < 2; ++i)
     for (int j = 0; j < launches.n; ++j) pack.run(launches.launches[j], launches.params);
-  return call.read(o, q.shape(0), q.shape(1), q.shape(2));
+  const nb::object result = call.read(o, q.shape(0), q.shape(1), q.shape(2));
+  return bits == 0 ? result : nb::make_tuple(result, call.read(rounded, bytes));
 }
 
 // Keys or values between 1/2 and 1 of either sign: bits without a pattern, and no infinity or NaN.
@@ -236,8 +244,9 @@ void bind_gpu_attention(nb::module_& m) {
   m.def("kv_move", &kv_move, "pack"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a, "path"_a,
         "n_past"_a, "The bytes of the pages of K and of V after the move.");
   m.def("attention", &attention, "pack"_a, "q"_a, "k_pages"_a, "v_pages"_a, "k_type"_a, "v_type"_a, "page_table"_a,
-        "n_past"_a, "scale"_a, "gate"_a = nb::none(), "ancestors"_a = nb::none(),
-        "The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's.");
+        "n_past"_a, "scale"_a, "gate"_a = nb::none(), "ancestors"_a = nb::none(), "bits"_a = 0,
+        "The gate is the last head_dim values of each head of `gate`; the cache's capacity is the page table's. With "
+        "bits, 8 or 16, also the bytes of the rounded rows.");
   m.def("time_attention", &time_attention, "pack"_a, "dtype"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a,
         "n_past"_a, "capacity"_a, "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to "

@@ -55,7 +55,9 @@ size_t chain_scratch(std::span<LinearGroup> groups, int most_rows, const gpu::Ta
 size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
-  size_t bytes = gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
+  const Linear of_attention = {.rows = rows, .n_in = info.n_heads * info.head_dim};
+  size_t bytes = gpu::batch_scratch_at(of_attention, 16) +
+                 gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int of_append : {rows, kMaxTree}) {

@@ -113,6 +113,8 @@ size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capa
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }
 
+bool can_round(const Attention& op) { return op.cache.head_dim % kRoundRun == 0; }
+
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {
   const std::string what = describe(op);
   check_cache(op.cache, what, target);
@@ -123,6 +125,8 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   LB_CHECK(capacity >= op.rows, kInvalid, what, ": a cache of ", capacity, " tokens cannot hold the rows");
   LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
            ": q, o and scratch must be 16-byte aligned");
+  LB_CHECK(is_aligned(op.gate) && op.gate_row_stride % 4 == 0 && op.gate_head_stride % 4 == 0, kInvalid, what,
+           ": the gate must be 16-byte aligned");
 
   const BlockShape block = block_shape(op, capacity, target);
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
@@ -204,6 +208,10 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   check_cache(cache, what, target);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 1, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
+  for (const void* p :
+       {op.u, static_cast<const float*>(op.q), static_cast<const float*>(op.k), op.v, op.q_norm, op.k_norm})
+    LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
+  LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
   constexpr int kWarps = kPrepareThreads / 32;
   const long items = long(op.rows) * (op.n_heads + 2 * cache.n_kv_heads);
   return checked({.kernel = "attention_prepare_kernel",

@@ -16,6 +16,9 @@ struct AttentionLaunches {
   AttentionSplits params;  // of both
 };
 
+// Whether the merge of splits, where there are several, can also round o (AttentionSplits::rounded).
+bool can_round(const Attention& op);
+
 // `capacity`: tokens that the cache has room for, which *n_past + rows never passes. `scratch`: at least
 // attention_scratch_bytes, 16-byte aligned.
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target);

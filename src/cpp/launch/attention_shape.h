@@ -4,20 +4,23 @@
 #include <stddef.h>
 
 #include "ops/attention.h"
+#include "ops/round_rows.h"
 #include "quant/half.h"
 
 namespace lb::gpu {
 
 // Parameters of every attention kernel. The context is cut into n_splits runs of whole pages; where they lie follows
 // from *n_past in the kernel. One split: the result goes to op.o, gated. Several: its softmax stays open in the
-// partials, m as an exponent of 2, and a run that a row sees nothing of has m = -inf, l = 0 and no o.
+// partials, m as an exponent of 2, and a run that a row sees nothing of has m = -inf, l = 0 and no o. Splits that have
+// no pages leave nothing.
 struct AttentionSplits {
   Attention op;
   int n_splits;
-  int ring;  // tiles of K or V that shared memory has room for
-  float* m;  // [n_splits, rows, n_heads]
-  float* l;  // [n_splits, rows, n_heads]
-  float* o;  // [n_splits, rows, n_heads, head_dim]
+  int ring;               // tiles of K or V that shared memory has room for
+  float* m;               // [n_splits, rows, n_heads]
+  float* l;               // [n_splits, rows, n_heads]
+  float* o;               // [n_splits, rows, n_heads, head_dim]
+  RoundedRows rounded{};  // by the merge: also op.o as RoundRows makes it, [rows, n_heads * head_dim]; null: no
 };
 
 // A block has four warps and one KV head. Queries are the rows times the query heads of that KV head.

@@ -213,4 +213,16 @@ void GpuStream::run(const Attention& op) {
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
 
+// The merge of splits rounds o; their partials lie behind it.
+void GpuStream::feed(const Attention& op, const LinearGroup& readers) {
+  LB_ASSERT(readers.products[0].x == op.o);
+  const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
+  std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(readers.products[0], bits);
+  gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());
+  const bool is_rounded = bits > 0 && attention.n > 1;
+  if (is_rounded) attention.params.rounded = rounded_place(readers, bits);
+  for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
+  is_rounded ? multiply(readers, attention.params.rounded) : run(readers);
+}
+
 }  // namespace lb

@@ -101,19 +101,18 @@ void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step&
                        .eps = eps,
                        .pairs = pairs},
       step.stream);
-  run(Attention{.q = b.q,
-                .gate = gated ? b.u + head_dim : nullptr,
-                .o = b.o,
-                .cache = cache,
-                .tree = step.tree,
-                .n_past = step.state.n_past(),
-                .rows = rows,
-                .n_heads = n_heads,
-                .gate_row_stride = u_row,
-                .gate_head_stride = u_head,
-                .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
-      step.stream);
-  run(product(o, b.o, x, step, x), step.stream);
+  feed(Attention{.q = b.q,
+                 .gate = gated ? b.u + head_dim : nullptr,
+                 .o = b.o,
+                 .cache = cache,
+                 .tree = step.tree,
+                 .n_past = step.state.n_past(),
+                 .rows = rows,
+                 .n_heads = n_heads,
+                 .gate_row_stride = u_row,
+                 .gate_head_stride = u_head,
+                 .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
+       {{product(o, b.o, x, step, x)}, 1}, step.stream);
 }
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }

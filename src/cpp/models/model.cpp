@@ -94,10 +94,10 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
 
+  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, info_.n_rot / 2}, stream);
   run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden,
             info_.vocab},
       stream);
-  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, info_.n_rot / 2}, stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())

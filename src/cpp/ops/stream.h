@@ -49,6 +49,7 @@ class Stream {
   virtual void feed(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void feed(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
 };
 
 template <class Op>
