@@ -3,13 +3,14 @@
 // every block makes it for itself:
 //   k_i.k_j, q_i.k_j, S^T k and S^T q   at once, on matrix units; operands are two bf16 numbers (delta_parts.h)
 //   delta                               by substitution, a column a lane
-//   o                                   from S^T q and the deltas, in fp32
+//   o                                   from S^T q and the deltas, in fp32; as the norm behind it wants it, if one does
 // S, the accepted rows and their fold come before the wait, as in a step.
 // Bound: latency, of five barriers; 16 KiB of S, 1 KiB of keys and queries a row and block.
 #include "dialect.h"
 
 #include "delta_parts.h"
 #include "gated_delta.h"
+#include "round_run.h"
 
 namespace lb::gpu {
 
@@ -17,6 +18,8 @@ static_assert(kChainKey == 128 && kDeltaFewColumns == 32 && kDeltaFewRows == 32 
 
 using FewState = Parts<kChainKey, kDeltaFewColumns>;
 static_assert(FewState::kBytes == kDeltaFewStateBytes);
+inline constexpr int kColumnLanes = kDeltaFewColumns / 4;
+static_assert(kDeltaFewColumns == kRoundRun);
 inline constexpr int kFewStride = kDeltaFewColumns + 4;  // of rows of columns in shared memory
 
 struct alignas(16) FewGates {
@@ -140,8 +143,24 @@ LB_DEVICE void substitute(const float* lower, float* rest) {
   for (int i = 0; i < kRows; ++i) store(rest + i * kFewStride + lane(), x[i]);
 }
 
+// A run of o as its norm, but for what its head is divided by, and its sum of squares: of four values the eight lanes
+// of a run have.
+LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4& w, const f32x4& z, bool is_inside) {
+  float squares = 0;
+  LB_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    squares = fma(o[c], o[c], squares);
+    o[c] *= w[c] * silu(z[c]);
+  }
+  LB_UNROLL
+  for (int mask = 1; mask < kColumnLanes; mask *= 2) squares += shuffle_xor(squares, mask);
+  round_to_codes(to, int(at), o, is_inside);
+  if (is_inside && at % kRoundRun == 0) to.sum[at / kRoundRun] = squares;
+}
+
 template <int kPadded, int kRows>
-LB_DEVICE void few_rows_of_delta(const GatedDelta& p, unsigned char* shared, Path* path, FewGates* gates) {
+LB_DEVICE void few_rows_of_delta(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
+                                 FewGates* gates) {
   constexpr int kTiles = kPadded / 16, kWarps = kDeltaFewThreads / 32;
   const FewMemory<kPadded> memory = {shared};
   constexpr int kStride = FewMemory<kPadded>::kStride;
@@ -196,12 +215,16 @@ LB_DEVICE void few_rows_of_delta(const GatedDelta& p, unsigned char* shared, Pat
       if (is_query) return store(memory.pairs() + row * kStride + column, y);
       store(memory.lower() + column * kStride + row, row == column ? 0.0f : load<float>(&gates->beta[row]) * y);
     });
+  const int row = at.row_lane, column = at.column - at.first_column;
+  const long to = (long(row) * p.n_v_heads + at.v_head) * p.dv + at.column;
+  const bool is_normed = norm.rounded.high != nullptr;
+  f32x4 w = {}, z = {};
+  if (is_normed && row < p.rows) w = load<f32x4>(norm.w + at.column), z = load<f32x4>(norm.z + to);
   block_barrier();
   if (warp() == 0) substitute<kPadded, kRows>(memory.lower(), memory.values());
   block_barrier();
 
-  const int row = at.row_lane, column = at.column - at.first_column;
-  if (row >= p.rows) return;
+  if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps
   f32x4 o = load<f32x4>(memory.out() + row * kFewStride + column);
   const int n_seen = min(row / 16 * 16 + 16, kRows);  // blocks of pairs above the diagonal are not there
   LB_UNROLL_BY(2)
@@ -214,9 +237,9 @@ LB_DEVICE void few_rows_of_delta(const GatedDelta& p, unsigned char* shared, Pat
       for (int c = 0; c < 4; ++c) o[c] = fma(pair[e], delta[c], o[c]);
     }
   }
-  const long to = (long(row) * p.n_v_heads + at.v_head) * p.dv + at.column;
-  store(p.delta + to, load<f32x4>(memory.values() + row * kFewStride + column));
-  store(p.o + to, o);
+  if (row < p.rows) store(p.delta + to, load<f32x4>(memory.values() + row * kFewStride + column));
+  if (is_normed) return round_normed(norm.rounded, to, o, w, z, row < p.rows);
+  if (row < p.rows) store(p.o + to, o);
 }
 
 LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
@@ -224,11 +247,11 @@ LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
   if (p.op.rows <= 16)
-    few_rows_of_delta<16, 16>(p.op, memory, &path[0], &gates[0]);
+    few_rows_of_delta<16, 16>(p.op, p.norm, memory, &path[0], &gates[0]);
   else if (p.op.rows <= 24)
-    few_rows_of_delta<32, 24>(p.op, memory, &path[0], &gates[0]);
+    few_rows_of_delta<32, 24>(p.op, p.norm, memory, &path[0], &gates[0]);
   else
-    few_rows_of_delta<32, 32>(p.op, memory, &path[0], &gates[0]);
+    few_rows_of_delta<32, 32>(p.op, p.norm, memory, &path[0], &gates[0]);
 }
 
 }  // namespace lb::gpu

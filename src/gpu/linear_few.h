@@ -93,13 +93,20 @@ LB_DEVICE float few_norm(const LinearFew& p, int row, int n_in) {
   return rsqrt_fast(sum / float(n_in) + p.eps);
 }
 
+// The same of a head, by the lanes of its runs.
+LB_DEVICE float few_head_norm(float squares, float eps) {
+  LB_UNROLL
+  for (int mask = 1; mask < kFewHead / kRoundRun; mask *= 2) squares += shuffle_xor(squares, mask);
+  return rsqrt_fast(squares / float(kFewHead) + eps);
+}
+
 // x of a slice in shared memory.
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
 
   // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
-  // values of other lanes will be, scales beside where the sums will be.
+  // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
   LB_DEVICE void bring(const LinearFew& p, const FewShare& share) const {
     constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
@@ -113,13 +120,16 @@ struct FewX {
       copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
       copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + from_row * (n_in / kRoundRun) + of_row,
                             row < rows);
+      if (p.norm == FewNorm::kHead)
+        copy_async_or_zero<4>(to + few_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
+                              row < rows);
     }
     copy_commit();
     float norms[kTurns];
     LB_UNROLL
     for (int i = 0; i < kTurns; ++i) {
       const int row = (thread_id() / 8 + i * kStep) % kRows;
-      norms[i] = p.squares != nullptr ? few_norm(p, min(row, rows - 1), n_in) : 1.0f;
+      norms[i] = p.norm == FewNorm::kRow ? few_norm(p, min(row, rows - 1), n_in) : 1.0f;
     }
     copy_wait<0>();
     for (int at = thread_id(), turn = 0; at < n; at += kFewThreads, ++turn) {  // n is a multiple of 64: whole warps
@@ -127,7 +137,8 @@ struct FewX {
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       uint8_t* to_sum = to + few_sums_at(row);
       const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
-      const float scale = load<float>(to + few_rest_at(row) + run * 4);
+      float scale = load<float>(to + few_rest_at(row) + run * 4);
+      if (p.norm == FewNorm::kHead) scale *= few_head_norm(load<float>(to_sum + run * 4), p.eps);
       float largest = scale;
       LB_UNROLL
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));

@@ -159,7 +159,7 @@ Launch choose(const DeltaInputs& op, const Target& target) {
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   const std::string what = describe(op);
   check_shape(op, what);
-  DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work}};
+  DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work, {}}};
   const auto add = [&](const Launch& launch) { result.launches[result.n++] = launch; };
   constexpr int kLanesOfRow = kStepColumns / 4;
   const uint32_t slice_threads = up_to_warp((op.dk + kSliceRows - 1) / kSliceRows * kLanesOfRow);
@@ -177,6 +177,15 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
     add(runs(op, target, what));
   }
   return result;
+}
+
+std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target) {
+  if (!is_few(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
+      !is_aligned(norm.w))
+    return {};
+  DeltaLaunches few = choose(op, nullptr, target);
+  few.params.norm = norm;
+  return few;
 }
 
 bool is_chain(const GatedDelta& op, const Target& target) {

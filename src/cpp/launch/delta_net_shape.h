@@ -23,6 +23,7 @@ inline constexpr int kFewInputThreads = 256;
 struct DeltaWork {
   GatedDelta op;
   float* work;
+  GatedRmsNorm norm;  // gated_delta_few: o leaves as norm.rounded, but for what heads are divided by; none: as o
 };
 
 // Of one run and value head: two matrices [64, 64] and [64], as gated_delta_runs.cpp says.
