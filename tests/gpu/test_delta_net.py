@@ -343,10 +343,11 @@ def test_between_projections(pack: Pack, rows: int, dtype: str, order: str, seed
         normed = norm_reference.gated_rms_norm(o, z.reshape(o.shape), norm_w, eps).reshape(n, -1).astype(np.float32)
         want, scale = linear_reference.linear(last, dtype, n_last, normed, "int8")
         is_few = any(kernel.startswith("linear_few") for kernel in started)
-        for row in range(n):
-            diff = distance(y[row].astype(np.float64), want[row])
-            assert diff < tolerance("matmul_few" if is_few else "linear", "diff"), f"row {row} of {n}: {diff:.2e}"
-            assert (np.abs(y[row] - want[row]) / scale[row]).max() < tolerance("matmul_few", "element")
+        # Of rows of one size: a value that is rounded to the other side shows in all of them together.
+        size = np.abs(want).max(axis=1, keepdims=True)
+        diff = distance(y / size, want / size)
+        assert diff < tolerance("matmul_few" if is_few else "linear", "diff"), f"{n} rows: {diff:.2e}"
+        assert (np.abs(y - want) / scale).max() < tolerance("matmul_few", "element")
         if 1 < n <= 32 and is_few and "gated_delta_few_kernel" in started:
             assert "gated_rms_norm_kernel" not in started
         accepted = path_to(parent, int(rng.integers(n)))

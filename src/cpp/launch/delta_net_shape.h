@@ -39,13 +39,12 @@ inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // rows 
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
 
-// Few rows in one launch, as gated_delta_few.cpp says: a block so many columns of S, which are 128 x 40 pairs of bf16;
-// keys and queries are rows of 136.
+// Few rows in one launch, as gated_delta_few.cpp says: a block so many columns of S. They, keys and queries are
+// operands in two parts; then what they make.
 inline constexpr int kDeltaFewRows = 32, kDeltaFewColumns = 32, kDeltaFewThreads = 256;
-inline constexpr int kDeltaFewStateBytes = 128 * (kDeltaFewColumns + 8) * 4;
 LB_FN constexpr int delta_few_bytes(int rows) {
   const int padded = rows <= 16 ? 16 : kDeltaFewRows;
-  return kDeltaFewStateBytes + padded * (kDeltaFewColumns + 4) * 4 + 2 * padded * 136 * 4;
+  return (2 * padded + kDeltaFewColumns) * 136 * 4 + 2 * padded * (padded + kDeltaFewColumns + 4) * 4;
 }
 
 // Chains on matrix units, as gated_delta_chain.cpp says: keys have so many values, a block so many columns of S.
