@@ -66,16 +66,13 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Place at, Path* path, const F
 // Keys and queries as operands, and gates, zeros beyond the last row. Keys stay for the next append.
 template <int kPadded>
 LB_DEVICE void bring_rows(const GatedDelta& p, const Place& at, const FewMemory<kPadded>& memory, FewGates* gates) {
-  constexpr int kUnits = kChainKey / 4, kEach = 2 * kPadded * kUnits / kDeltaFewThreads;
-  const int i = thread_id(), column = i % kUnits * 4;
-  f32x4 x[kEach];
+  constexpr int kUnits = kChainKey / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
+  const int i = thread_id(), column = i % kUnits * 4, team = i / kUnits;
+  f32x4 q[kEach] = {}, k[kEach] = {};
+  long from = team * p.row_stride + at.k_head * kChainKey + column;
   LB_UNROLL
-  for (int n = 0; n < kEach; ++n) {
-    const int row = i / kUnits + n % (kEach / 2) * (kDeltaFewThreads / kUnits);
-    const float* from = n < kEach / 2 ? p.q : p.k;
-    x[n] = {};
-    if (row < p.rows) x[n] = load<f32x4>(from + row * p.row_stride + long(at.k_head) * kChainKey + column);
-  }
+  for (int n = 0; n < kEach; ++n, from += kTeams * p.row_stride)
+    if (team + n * kTeams < p.rows) q[n] = load<f32x4>(p.q + from), k[n] = load<f32x4>(p.k + from);
   if (i < kPadded) {
     const bool is_row = i < p.rows;
     store(&gates->g[i], is_row ? p.g[long(i) * p.n_v_heads + at.v_head] : 0.0f);
@@ -83,14 +80,15 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Place& at, const FewMemory<
     const uint32_t seen = p.tree.ancestors && is_row ? uint32_t(p.tree.ancestors[i]) : ~0u >> (31 - i);
     store(&gates->seen[i], is_row ? seen : 0u);
   }
-  const bool is_pending = at.first_column == 0 && is_first_of_key_head(p, at.v_head);
-  float* pending = keys_in(p, buffer_after(p, 1)) + long(at.k_head) * kChainKey + column;
+  const int pending_stride = p.n_k_heads * kChainKey;
+  float* pending = keys_in(p, buffer_after(p, 1)) + team * pending_stride + at.k_head * kChainKey + column;
+  const int n_pending = at.first_column == 0 && is_first_of_key_head(p, at.v_head) ? p.rows : 0;
   LB_UNROLL
-  for (int n = 0; n < kEach; ++n) {
-    const bool is_key = n >= kEach / 2;
-    const int row = i / kUnits + n % (kEach / 2) * (kDeltaFewThreads / kUnits);
-    if (is_pending && is_key && row < p.rows) store(pending + long(row) * p.n_k_heads * kChainKey, x[n]);
-    put_parts(memory.operands(), (is_key ? kPadded : 0) + row, column, x[n]);
+  for (int n = 0; n < kEach; ++n, pending += kTeams * pending_stride) {
+    const int row = team + n * kTeams;
+    if (row < n_pending) store(pending, k[n]);
+    put_parts(memory.operands(), row, column, q[n]);
+    put_parts(memory.operands(), kPadded + row, column, k[n]);
   }
 }
 
@@ -246,7 +244,7 @@ LB_DEVICE void few_rows_of_delta(const GatedDelta& p, const GatedRmsNorm& norm, 
   if (row < p.rows) store(p.o + to, o);
 }
 
-LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
+LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 3) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();

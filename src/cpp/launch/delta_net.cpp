@@ -143,15 +143,19 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = conv.rows > kMaxTree;
+  const bool is_few = !is_step(op) && !is_long;
+  const int n_gates = conv.rows * prepare.n_v_heads;
+  const uint32_t n_gate_blocks = is_few ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
                             : is_long   ? "delta_inputs_chain_kernel"
                                         : "delta_inputs_few_kernel",
-                  .grid = {n_heads + 1, n_row_tiles, 1},
+                  .grid = {n_heads + n_gate_blocks, n_row_tiles, 1},
                   .block = {is_step(op) ? up_to_warp(prepare.dk)
                             : is_long   ? uint32_t(kChainInputThreads)
                                         : uint32_t(kFewInputThreads),
                             1, 1},
+                  .shared_bytes = is_few ? size_t(few_input_bytes(conv.rows)) : 0,
                   .overlap_previous = true},
                  target, what);
 }

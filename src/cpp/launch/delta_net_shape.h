@@ -17,6 +17,7 @@ inline constexpr int kInputThreads = 256;
 // all.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 inline constexpr int kFewInputThreads = 256;
+LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
 // [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
