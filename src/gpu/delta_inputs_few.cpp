@@ -16,7 +16,7 @@ inline constexpr int kPastRows = kChainTaps - 1;
 // dependents_may_launch() comes second: who starts then may rely on all that lies before this kernel.
 LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_SHARED(int32_t, parents, kMaxTree);
-  f32x4* inputs = dynamic_shared<f32x4>();  // [past rows, oldest first, and rows, 32]
+  auto inputs = dynamic_shared<f32x4>();  // [past rows, oldest first, and rows, 32]
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
   if (block_id() >= conv.channels / kChainKey) {

@@ -244,7 +244,7 @@ LB_DEVICE void few_rows_of_delta(const GatedDelta& p, const GatedRmsNorm& norm, 
   if (row < p.rows) store(p.o + to, o);
 }
 
-LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 3) {
+LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
