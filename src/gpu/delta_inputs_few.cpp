@@ -2,7 +2,7 @@
 // x]), the heads of q and k of unit length, gates, and the state as causal_conv leaves it.
 //
 // A block has 128 channels, a head of q or k or as many of v, whose rows lie in shared memory behind what the previous
-// append left; a warp has every eighth row, four channels a lane. The last block has the gates.
+// append left; a warp has every eighth row, four channels a lane. The blocks behind have a gate a thread.
 // Bound: latency; 12 bytes a value.
 #include "dialect.h"
 
@@ -15,15 +15,15 @@ inline constexpr int kPastRows = kChainTaps - 1;
 
 // dependents_may_launch() comes second: who starts then may rely on all that lies before this kernel.
 LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
-  LB_SHARED(f32x4, inputs, (kPastRows + kMaxTree) * 32);  // oldest first
   LB_SHARED(int32_t, parents, kMaxTree);
+  auto inputs = dynamic_shared<f32x4>();  // [past rows, oldest first, and rows, 32]
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
-  if (block_id() == n_blocks() - 1) {
+  if (block_id() >= conv.channels / kChainKey) {
     wait_for_previous();
     dependents_may_launch();
-    for (int i = thread_id(); i < conv.rows * prepare.n_v_heads; i += n_threads())
-      prepare_gates(prepare, i / prepare.n_v_heads, i % prepare.n_v_heads);
+    const int i = (block_id() - conv.channels / kChainKey) * kFewInputThreads + thread_id();
+    if (i < conv.rows * prepare.n_v_heads) prepare_gates(prepare, i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
   constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
@@ -57,10 +57,8 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
 
   const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
   const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
-  LB_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const int row = warp() + i * kWarps;
-    if (row >= conv.rows) break;
+  LB_UNROLL_BY(1)
+  for (int row = warp(); row < conv.rows; row += kWarps) {
     f32x4 y = {};
     int of = row;  // negative: rows of history, the youngest -1
     LB_UNROLL
@@ -77,7 +75,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
       squares = fma(y[j], y[j], squares);
     }
     if (is_unit) {
-      const float scale = factor / sqrt(warp_sum(squares) + prepare.eps);
+      const float scale = factor * rsqrt_fast(warp_sum(squares) + prepare.eps);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) y[j] *= scale;
     }

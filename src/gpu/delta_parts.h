@@ -55,5 +55,12 @@ LB_DEVICE void part(const f32x4& x, Vec<bf16, 4>& high, Vec<bf16, 4>& low) {
     low[i] = to_bf16(x[i] - to_f32(high[i]));
   }
 }
+template <class Matrix>
+LB_DEVICE void put_parts(const Matrix& m, int row, int column, const f32x4& x) {
+  Vec<bf16, 4> high, low;
+  part(x, high, low);
+  store(m.at(row, column), high);
+  store(m.at(row, column) + Matrix::kLow, low);
+}
 
 }  // namespace lb::gpu

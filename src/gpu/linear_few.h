@@ -69,14 +69,14 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
 
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
-struct FewNorm {
+struct FewRowNorm {
   static constexpr int kAtOnce = 8;
-  const float* squares = nullptr;  // null: no norm
+  const float* squares = nullptr;  // null: a row has no norm
   int n_sums;
   f32x4 some[kAtOnce];
 
   LB_DEVICE void ask(const LinearFew& p, int row, int n_in) {
-    if (p.squares == nullptr) return;
+    if (p.norm != FewNorm::kRow) return;
     n_sums = n_in / kRoundRun;
     squares = p.squares + min(row, p.group.products[0].rows - 1) * n_sums;
     load_from(lane() % 8 * 4);
@@ -106,13 +106,20 @@ struct FewNorm {
   }
 };
 
+// The same of a head, by the lanes of its runs.
+LB_DEVICE float few_head_norm(const LinearFew& p, float squares) {
+  LB_UNROLL
+  for (int mask = 1; mask < kFewHead / kRoundRun; mask *= 2) squares += shuffle_xor(squares, mask);
+  return rsqrt_fast(fma(squares, p.per_value, p.eps));
+}
+
 // x of a slice in shared memory.
 template <int kRows>
 struct FewX {
   uint8_t* blocks;
 
   // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
-  // values of other lanes will be, scales beside where the sums will be.
+  // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
   LB_DEVICE void ask(const LinearFew& p, const FewShare& share) const {
     const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
     LB_UNROLL_BY(1)
@@ -125,11 +132,14 @@ struct FewX {
       copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
       copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
                             row < rows);
+      if (p.norm == FewNorm::kHead)
+        copy_async_or_zero<4>(to + few_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
+                              row < rows);
     }
     copy_commit();
   }
   // norm: of row thread_id() / 8 % kRows.
-  LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewNorm& norm) const {
+  LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewRowNorm& norm) const {
     constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
     const int n_in = share.n_in, n = share.n_blocks * kRows * 8;
@@ -145,7 +155,8 @@ struct FewX {
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       uint8_t* to_sum = to + few_sums_at(row);
       const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
-      const float scale = load<float>(to + few_rest_at(row) + run * 4);
+      float scale = load<float>(to + few_rest_at(row) + run * 4);
+      if (p.norm == FewNorm::kHead) scale *= few_head_norm(p, load<float>(to_sum + run * 4));
       float largest = scale;
       LB_UNROLL
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
@@ -238,7 +249,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   dependents_may_launch();
   wait_for_previous();
   x.ask(p, share);
-  FewNorm norm;
+  FewRowNorm norm;
   norm.ask(p, thread_id() / 8 % kRows, share.n_in);
   find_few_pieces(p, share);
   x.make(p, share, norm);

@@ -80,9 +80,10 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
     at = end;
 
     const int warp = who.thread / 32;
-    if (word.write_epoch == epoch_ && (word.write_bytes & mask) && word.writer != who.thread) {
-      const bool ordered = word.writer / 32 == warp && word.write_warp_epoch != who.warp_epoch;
-      if (!ordered && !(access == Access::kAtomic && word.is_atomic)) return {word.writer, true};
+    if (word.write_epoch == epoch_ && word.writer != who.thread) {
+      const bool same_warp = word.writer / 32 == warp, ordered = same_warp && word.write_warp_epoch != who.warp_epoch;
+      const uint8_t written = same_warp ? word.recent_bytes : word.write_bytes;
+      if ((written & mask) && !ordered && !(access == Access::kAtomic && word.is_atomic)) return {word.writer, true};
     }
     if (access == Access::kRead) {
       if (word.read_epoch != epoch_) {
@@ -107,7 +108,9 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
       if (other_reads && !ordered) return {word.reader, false};
     }
     const bool same_writer = word.write_epoch == epoch_ && word.writer == who.thread;
+    const bool is_recent = same_writer && word.write_warp_epoch == who.warp_epoch;
     word.write_bytes = same_writer ? word.write_bytes | mask : mask;
+    word.recent_bytes = is_recent ? word.recent_bytes | mask : mask;
     word.write_epoch = epoch_;
     word.write_warp_epoch = who.warp_epoch;
     word.writer = who.thread;

@@ -64,8 +64,9 @@ class SharedMemory {
     uint32_t read_epoch, read_warp_epoch;
     uint16_t writer, reader;
     uint8_t write_bytes, read_bytes;  // masks
-    bool is_atomic;
-    uint8_t readers;  // 1: one thread, 2: several of one warp, 3: of several warps
+    uint8_t recent_bytes;             // of write_bytes, those since the warp's last barrier
+    uint8_t is_atomic : 1;
+    uint8_t readers : 2;  // 1: one thread, 2: several of one warp, 3: of several warps
   };
   struct Free {
     void operator()(std::byte* p) const;

@@ -7,8 +7,11 @@ import pytest
 from lucebox import _engine
 from numpy.typing import NDArray
 from reference import delta_net as reference
+from reference import linear as linear_reference
+from reference import rms_norm as norm_reference
 from reference import rope as rope_reference
-from tolerances import check
+from reference.linear import random_weights
+from tolerances import check, distance, tolerance
 from tree_data import path_to, random_tree
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
@@ -299,3 +302,51 @@ def test_inputs(
         close(mine, want)
     last = (rows - 1) % CAP + 1
     assert np.array_equal(got[1], history) and np.array_equal(got[2][:last], pending[:last])
+
+
+@pytest.mark.parametrize("order", ("grouped", "tiled"))
+@pytest.mark.parametrize(("rows", "dtype"), ((2, "Q6_K"), (7, "Q4_K"), (16, "Q4_K"), (22, "Q5_K"), (32, "Q4_K"),
+                                             (1, "Q4_K"), (33, "Q4_K"), (9, "Q8_0")))  # fmt: skip
+def test_between_projections(pack: Pack, rows: int, dtype: str, order: str, seed: int) -> None:
+    """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
+    state that the separate ops leave."""
+    rng = np.random.default_rng(seed)
+    shape: Shape = (2, 6, 128, 128)
+    kh, vh, dk, dv = shape
+    channels, n_last, eps = 2 * kh * dk + vh * dv, 75, 1e-5
+    layer = Layer(pack, shape, rng, order)
+    w, history = rng.normal(size=(channels, 4)).astype(np.float32), rng.normal(size=(3, channels)).astype(np.float32)
+    pending = np.full((CAP, channels), np.nan, np.float32)
+    gates = -rng.exponential(size=vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
+    norm_w, last = rng.normal(size=dv).astype(np.float32), random_weights(dtype, n_last * vh * dv, rng)
+    accepted = np.zeros(0, np.int32)
+    for n in (5, rows, 3):
+        x = rng.normal(size=(n, channels)).astype(np.float32)
+        # Heads of any size: what each is divided by differs.
+        x[:, 2 * kh * dk :] *= np.repeat(2.0 ** rng.integers(-8, 8, (n, vh)), dv, axis=1)
+        z = rng.normal(size=(n, vh * dv)).astype(np.float32)
+        g, beta = 5 * rng.normal(size=(2, n, vh)).astype(np.float32)
+        parent, masks = random_tree(n, rng)
+        y, started, *state = gpu_ops.delta_net(
+            pack, x, w, history, pending, g, beta, *gates, layer.S, layer.k, layer.cs, layer.delta, layer.buffer, z,
+            norm_w, eps, last, dtype, n_last, accepted, parent, masks, order)  # fmt: skip
+        qkv, history, pending, g, beta = gpu_ops.delta_inputs(
+            pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, accepted, parent)  # fmt: skip
+        inputs = Inputs.__new__(Inputs)
+        inputs.shape, inputs.qkv, inputs.g, inputs.beta = shape, qkv, g, beta
+        o = layer.run(inputs, accepted, parent=parent, ancestors=masks)
+        assert np.array_equal(state[0], history) and np.array_equal(state[1][:n], pending[:n])
+        twin = layer.copy()
+        twin.S, twin.k, twin.cs, twin.delta = state[2:]
+        for ours, theirs in zip(everything(twin, n), everything(layer, n), strict=True):
+            close(ours, theirs)
+        normed = norm_reference.gated_rms_norm(o, z.reshape(o.shape), norm_w, eps).reshape(n, -1).astype(np.float32)
+        want, scale = linear_reference.linear(last, dtype, n_last, normed, "int8")
+        size = np.abs(want).max(axis=1, keepdims=True)
+        diff = distance(y / size, want / size)
+        assert diff < tolerance("between_projections", "diff"), f"{n} rows: {diff:.2e}"
+        assert (np.abs(y - want) / scale).max() < tolerance("between_projections", "element")
+        if "gated_delta_few_kernel" in started:
+            has_norm = not any(kernel.startswith("linear_few") for kernel in started)
+            assert ("gated_rms_norm_kernel" in started) == has_norm
+        accepted = path_to(parent, int(rng.integers(n)))

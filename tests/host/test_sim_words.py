@@ -30,6 +30,13 @@ def test_indices(sim: SimPack, seed: int) -> None:
         assert (out[:, :, i] == values).all(), i
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_halves_of_words(sim: SimPack, seed: int) -> None:
+    out = np.zeros(32, np.uint32)
+    assert sim.run("halves_of_words_kernel", row(32, shared_bytes=64, seed=seed), out=out) == ""
+    assert (out == np.arange(32) + np.arange(32) // 2).all()
+
+
 @pytest.mark.parametrize("threads", (32, 64, 1024))
 @pytest.mark.parametrize("n", (1, 3, 16, 31))
 @pytest.mark.parametrize("width", (1, 2))

@@ -15,6 +15,18 @@ LB_KERNEL(indices_kernel, Io, 1024, 1) {
   for (int i = 0; i < 12; ++i) out[i] = values[i];
 }
 
+// out: uint32_t [32]; a word of shared memory by one lane, then its halves by two
+LB_KERNEL(halves_of_words_kernel, Io, 32, 1) {
+  auto bytes = dynamic_shared<uint8_t>();
+  if (lane() < 16) store(bytes + lane() * 4, 0x10000u * uint32_t(lane()));
+  warp_barrier();
+  const uint32_t first = load<uint32_t>(bytes + lane() / 2 * 4);
+  warp_barrier();
+  store(bytes + lane() * 2, uint16_t(lane() + (first >> 16)));
+  block_barrier();
+  static_cast<uint32_t*>(p.out)[lane()] = load<uint16_t>(bytes + lane() * 2);
+}
+
 // in: T [threads]; out: T [4, threads]; n: mask, source and distance at once
 template <class T>
 LB_DEVICE void shuffles(const Io& p) {

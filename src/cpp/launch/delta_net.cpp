@@ -143,15 +143,19 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = conv.rows > kMaxTree;
+  const bool is_few = !is_step(op) && !is_long;
+  const int n_gates = conv.rows * prepare.n_v_heads;
+  const uint32_t n_gate_blocks = is_few ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
                             : is_long   ? "delta_inputs_chain_kernel"
                                         : "delta_inputs_few_kernel",
-                  .grid = {n_heads + 1, n_row_tiles, 1},
+                  .grid = {n_heads + n_gate_blocks, n_row_tiles, 1},
                   .block = {is_step(op) ? up_to_warp(prepare.dk)
                             : is_long   ? uint32_t(kChainInputThreads)
                                         : uint32_t(kFewInputThreads),
                             1, 1},
+                  .shared_bytes = is_few ? size_t(few_input_bytes(conv.rows)) : 0,
                   .overlap_previous = true},
                  target, what);
 }
@@ -159,7 +163,7 @@ Launch choose(const DeltaInputs& op, const Target& target) {
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   const std::string what = describe(op);
   check_shape(op, what);
-  DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work}};
+  DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work, {}}};
   const auto add = [&](const Launch& launch) { result.launches[result.n++] = launch; };
   constexpr int kLanesOfRow = kStepColumns / 4;
   const uint32_t slice_threads = up_to_warp((op.dk + kSliceRows - 1) / kSliceRows * kLanesOfRow);
@@ -177,6 +181,15 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
     add(runs(op, target, what));
   }
   return result;
+}
+
+std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target) {
+  if (!is_few(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
+      !is_aligned(norm.w))
+    return {};
+  DeltaLaunches few = choose(op, nullptr, target);
+  few.params.norm = norm;
+  return few;
 }
 
 bool is_chain(const GatedDelta& op, const Target& target) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "launch/delta_net_shape.h"
 #include "launch/launch.h"
@@ -29,6 +30,9 @@ struct DeltaLaunches {
 // `work` has gated_delta_scratch_bytes. A step, and runs of up to 64 rows, read S and the accepted rows before the
 // kernel in front of them has ended: that must be delta_prepare or delta_inputs, or one that starts nothing early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
+// One launch, none where there is no kernel for it: of the norm's y, rounded, all but what the heads of a row are
+// divided by, and in rounded.sum the sums of squares of o.
+std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target);
 // Depend on the shape alone.
 bool is_chain(const GatedDelta& op, const Target& target);
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target);

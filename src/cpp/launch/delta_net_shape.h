@@ -17,12 +17,14 @@ inline constexpr int kInputThreads = 256;
 // all.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 inline constexpr int kFewInputThreads = 256;
+LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }
 
 // Any of its kernels. `work` is for two rows or more: [runs, VH] of kPairFloats; for chains on matrix units
 // [runs, KH] of kChainRowFloats and then [runs, VH] of kChainPairFloats.
 struct DeltaWork {
   GatedDelta op;
   float* work;
+  GatedRmsNorm norm;  // gated_delta_few: o leaves as norm.rounded, but for what heads are divided by; none: as o
 };
 
 // Of one run and value head: two matrices [64, 64] and [64], as gated_delta_runs.cpp says.
@@ -38,13 +40,12 @@ inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // rows 
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
 
-// Few rows in one launch, as gated_delta_few.cpp says: a block so many columns of S, which are 128 x 40 pairs of bf16;
-// keys and queries are rows of 136.
+// Few rows in one launch, as gated_delta_few.cpp says: a block so many columns of S. They, keys and queries are
+// operands in two parts; then what they make.
 inline constexpr int kDeltaFewRows = 32, kDeltaFewColumns = 32, kDeltaFewThreads = 256;
-inline constexpr int kDeltaFewStateBytes = 128 * (kDeltaFewColumns + 8) * 4;
 LB_FN constexpr int delta_few_bytes(int rows) {
   const int padded = rows <= 16 ? 16 : kDeltaFewRows;
-  return kDeltaFewStateBytes + padded * (kDeltaFewColumns + 4) * 4 + 2 * padded * 136 * 4;
+  return (2 * padded + kDeltaFewColumns) * 136 * 4 + 2 * padded * (padded + kDeltaFewColumns + 4) * 4;
 }
 
 // Chains on matrix units, as gated_delta_chain.cpp says: keys have so many values, a block so many columns of S.

@@ -197,6 +197,20 @@ void GpuStream::run(const GatedDelta& op) {
   for (int i = 0; i < delta.n; ++i) start(delta.launches[i], delta.params);
 }
 
+// Few rows leave all of the norm that is not common to a head's values to the recurrence, which has them, and that to
+// the products, which read them.
+void GpuStream::feed(const DeltaNet& op, const LinearGroup& readers) {
+  run(op.inputs);
+  flush();
+  GatedRmsNorm norm = op.norm;
+  norm.rounded = rounded_place(readers, 8);
+  const std::optional<gpu::DeltaLaunches> delta = gpu::choose(op.delta, norm, pack_->target());
+  if (delta && is_batch(readers) && chain_.begin(norm, readers, norm.rounded, pack_->target()))
+    return start_now(delta->launches[0], delta->params);
+  run(op.delta);
+  feed(op.norm, readers);
+}
+
 void GpuStream::run(const Sample& op, void* grid) {
   const gpu::SampleLaunches sample = gpu::choose(op, grid, pack_->target());
   start(sample.launch, sample.params);

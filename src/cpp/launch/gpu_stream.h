@@ -58,6 +58,7 @@ class GpuStream final : public Stream {
   void feed(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
   void feed(const SwiGlu& op, const LinearGroup& readers) override { follow(op, readers); }
   void feed(const Attention& op, const LinearGroup& readers) override;
+  void feed(const DeltaNet& op, const LinearGroup& readers) override;
   void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
   void run(const CountWindow&);
   void run(const NextToken&);

@@ -140,9 +140,10 @@ FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived,
                                      target, describe(step.group)),
                    .params = {.group = step.group,
                               .x = step.x,
+                              .norm = step.norm,
                               .squares = step.squares,
                               .eps = step.eps,
-                              .per_value = 1 / float(step.group.products[0].n_in),
+                              .per_value = 1 / float(step.norm == FewNorm::kHead ? kFewHead : first_product(step).n_in),
                               .makes = step.makes,
                               .norm_w = step.norm_w,
                               .made = step.made,
@@ -199,6 +200,11 @@ bool FewChain::begin(const LinearGroup& group, const RoundedRows& x, const Targe
   return append(group, {.x = x}, target);
 }
 
+bool FewChain::begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target) {
+  LB_ASSERT(is_empty());
+  return op.dim == kFewHead && append(group, {.x = x, .norm = FewNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
+}
+
 std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
                                         const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 1) return {};
@@ -211,7 +217,7 @@ std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& re
   step.norm_w = op.w;
   step.made = made;
   if (!cut_of(step.group, step.makes, target) ||
-      !append(readers, {.x = made, .squares = made.sum, .eps = op.eps}, target))
+      !append(readers, {.x = made, .norm = FewNorm::kRow, .squares = made.sum, .eps = op.eps}, target))
     return {};
   return step;
 }

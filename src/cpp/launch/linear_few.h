@@ -18,6 +18,7 @@ namespace lb::gpu {
 struct FewStep {
   LinearGroup group;
   RoundedRows x;
+  FewNorm norm;
   const float* squares;
   float eps;
   FewMakes makes;
@@ -52,6 +53,8 @@ class FewChain {
 
   // False, and nothing done, where a product has no kernel.
   bool begin(const LinearGroup& group, const RoundedRows& x, const Target& target);
+  // The same for x that is op's y but for what the heads of a row are divided by, the sums of squares of o in x.sum.
+  bool begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target);
   // The step that waited, to be started now, while the readers of what it makes wait. None, and nothing done, where op
   // reads something else, or a product has no kernel.
   std::optional<FewStep> follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,

@@ -35,6 +35,10 @@ LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 *
 LB_FN constexpr int few_rest_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32; }
 LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 2 * 8; }
 
+// x that is to be normed yet: what of it shares a factor.
+enum class FewNorm : int { kNone, kRow, kHead };
+inline constexpr int kFewHead = 128;  // values of a head
+
 // What becomes of the sums:
 //   kSums    y
 //   kNormed  y, of one product, and y * norm_w rounded, with sums of squares of y: who reads these finds what the norm
@@ -62,10 +66,11 @@ LB_FN constexpr int part_of(const FewParts& parts, int thing) {
 }
 
 struct LinearFew {
-  LinearGroup group;     // of one type
-  RoundedRows x;         // codes and scales
-  const float* squares;  // [rows, n_in / 32] of the x that is to be normed yet; null: no
-  float eps, per_value;  // of that norm; 1 / n_in
+  LinearGroup group;  // of one type
+  RoundedRows x;      // codes and scales
+  FewNorm norm;
+  const float* squares;  // [rows, n_in / 32] of x before its norm; null without one
+  float eps, per_value;  // of that norm; 1 / values that share a factor
   FewMakes makes;
   const float* norm_w;           // kNormed: [n_out]
   RoundedRows made;              // kNormed, kGated: [rows, n_out]; for kNormed sum has the sums of squares

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "ops/batch.h"
+#include "ops/rms_norm.h"
 
 namespace lb {
 
@@ -78,6 +79,13 @@ struct GatedDelta {   // rows == 0: only folds
   int rows, n_k_heads, n_v_heads, dk, dv;
   long row_stride;  // values from row to row of q, k and v
   HeadOrder order;
+};
+
+// What lies between a recurrent layer's projections; the last rows of the norm are those of the others.
+struct DeltaNet {
+  DeltaInputs inputs;
+  GatedDelta delta;
+  GatedRmsNorm norm;
 };
 
 size_t delta_thread_scratch(int dk, int dv);

@@ -45,11 +45,14 @@ class Stream {
   virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
 
   // The op, then the products that read its y: a device that rounds their x may do so where y is made. Nobody else
-  // reads y, nor what a SwiGlu reads, so that neither need be written.
+  // reads y, nor what a SwiGlu or a DeltaNet's parts read, so that neither need be written.
   virtual void feed(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void feed(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void feed(const DeltaNet& op, const LinearGroup& readers) {
+    run(op.inputs), run(op.delta), feed(op.norm, readers);
+  }
 };
 
 template <class Op>
