@@ -5,8 +5,8 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 2>(p); }
-LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 2>(p); }
+LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 3>(p); }
+LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 3>(p); }
 LB_KERNEL(linear_few_q4_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 24, 2>(p); }
 LB_KERNEL(linear_few_q4_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 32, 2>(p); }
 LB_KERNEL(linear_few_q4_k_48_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 48, 1>(p); }
