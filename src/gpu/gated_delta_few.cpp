@@ -168,7 +168,8 @@ LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gate
   const int row = lane() % kPadded;
   float* place = memory.of_key(row) + kPadded + 4 * warp();
   const float decay = exp_nonpositive(load<float>(&gates->cs[row])), beta = load<float>(&gates->beta[row]);
-  f32x4 x = load<f32x4>(place);
+  f32x4 x = {};
+  if (lane() < kPadded) x = load<f32x4>(place);
   LB_UNROLL
   for (int c = 0; c < 4; ++c) x[c] = beta * (v[c] - decay * x[c]);
   LB_UNROLL_BY(1)
