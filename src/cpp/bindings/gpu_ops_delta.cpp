@@ -77,30 +77,36 @@ std::tuple<nb::object, nb::object, nb::object> causal_conv(PythonPack& pack, Flo
           call.read(op.pending, size_t(kMaxTree), channels)};
 }
 
+// qk: rows of `row_stride` values, q and k first.
+DeltaPrepare prepare_of(Call& call, float* qk, size_t rows, size_t row_stride, FloatMatrix g, FloatMatrix beta,
+                        In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps) {
+  const size_t n_v_heads = a_neg.shape(0);
+  check_shape("g", g, {rows, n_v_heads});
+  check_shape("beta", beta, {rows, n_v_heads});
+  check_shape("dt_bias", dt_bias, {n_v_heads});
+  return {.q = qk,
+          .k = qk + size_t(n_k_heads) * dk,
+          .g = call.in_out(g.data(), g.size()),
+          .beta = call.in_out(beta.data(), beta.size()),
+          .a_neg = call.in(a_neg),
+          .dt_bias = call.in(dt_bias),
+          .rows = int(rows),
+          .n_k_heads = n_k_heads,
+          .n_v_heads = int(n_v_heads),
+          .dk = dk,
+          .row_stride = long(row_stride),
+          .eps = eps};
+}
+
 // qk: q and k side by side, and whatever follows them in a row.
 std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, FloatMatrix qk, FloatMatrix g,
                                                              FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias,
                                                              int n_k_heads, int dk, float eps) {
-  const size_t rows = qk.shape(0), n_v_heads = a_neg.shape(0);
-  const size_t keys = size_t(n_k_heads) * dk;
+  const size_t rows = qk.shape(0), n_v_heads = a_neg.shape(0), keys = size_t(n_k_heads) * dk;
   LB_CHECK(n_k_heads >= 1 && dk >= 1 && 2 * keys <= qk.shape(1), kInvalid, "rows of qk are too short");
-  check_shape("g", g, {rows, n_v_heads});
-  check_shape("beta", beta, {rows, n_v_heads});
-  check_shape("dt_bias", dt_bias, {n_v_heads});
   Call call(pack);
   float* q = call.in_out(qk.data(), qk.size());
-  const DeltaPrepare op{.q = q,
-                        .k = q + keys,
-                        .g = call.in_out(g.data(), g.size()),
-                        .beta = call.in_out(beta.data(), beta.size()),
-                        .a_neg = call.in(a_neg),
-                        .dt_bias = call.in(dt_bias),
-                        .rows = int(rows),
-                        .n_k_heads = n_k_heads,
-                        .n_v_heads = int(n_v_heads),
-                        .dk = dk,
-                        .row_stride = long(qk.shape(1)),
-                        .eps = eps};
+  const DeltaPrepare op = prepare_of(call, q, rows, qk.shape(1), g, beta, a_neg, dt_bias, n_k_heads, dk, eps);
   pack.run(gpu::choose(op, pack.target()), op);
   return {call.read(q, rows, qk.shape(1)), call.read(op.g, rows, n_v_heads), call.read(op.beta, rows, n_v_heads)};
 }
@@ -108,13 +114,10 @@ std::tuple<nb::object, nb::object, nb::object> delta_prepare(PythonPack& pack, F
 DeltaInputs inputs_of(Call& call, FloatMatrix x, FloatMatrix w, FloatMatrix history, FloatMatrix pending, FloatMatrix g,
                       FloatMatrix beta, In<float, 1> a_neg, In<float, 1> dt_bias, int n_k_heads, int dk, float eps,
                       const Accepted& accepted, const Tree& tree) {
-  const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1), n_v_heads = a_neg.shape(0);
+  const size_t rows = x.shape(0), channels = x.shape(1), n_taps = w.shape(1);
   check_shape("w", w, {channels, n_taps});
   check_shape("history", history, {n_taps - 1, channels});
   check_shape("pending", pending, {size_t(kMaxTree), channels});
-  check_shape("g", g, {rows, n_v_heads});
-  check_shape("beta", beta, {rows, n_v_heads});
-  check_shape("dt_bias", dt_bias, {n_v_heads});
   float* y = call.out<float>(x.size());
   return {.conv = {.x = call.in(x),
                    .w = call.in(w),
@@ -126,18 +129,7 @@ DeltaInputs inputs_of(Call& call, FloatMatrix x, FloatMatrix w, FloatMatrix hist
                    .rows = int(rows),
                    .channels = int(channels),
                    .n_taps = int(n_taps)},
-          .prepare = {.q = y,
-                      .k = y + size_t(n_k_heads) * dk,
-                      .g = call.in_out(g.data(), g.size()),
-                      .beta = call.in_out(beta.data(), beta.size()),
-                      .a_neg = call.in(a_neg),
-                      .dt_bias = call.in(dt_bias),
-                      .rows = int(rows),
-                      .n_k_heads = n_k_heads,
-                      .n_v_heads = int(n_v_heads),
-                      .dk = dk,
-                      .row_stride = long(channels),
-                      .eps = eps}};
+          .prepare = prepare_of(call, y, rows, channels, g, beta, a_neg, dt_bias, n_k_heads, dk, eps)};
 }
 
 // The convolution, whose first channels are prepared as q and k: y, history, pending, g and beta after it.
