@@ -81,6 +81,11 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
     const int most_blocks = ceil_div(n_blocks, n_slices);
     const int n_ranges = std::min({n_sms / n_slices, n_grains, kFewRanges});
     const int range_tiles = ceil_div(n_grains, n_ranges) * grain, most_outs = range_tiles * kFewOuts;
+    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
+    const auto expected = [&](bool is_large) {
+      return expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
+    };
+    if (best && expected(false) >= best_ns) continue;  // most end here, and an append asks for hundreds of cuts
     const int share_tiles = ceil_div(range_tiles / grain, n_slices) * grain;
     int slice_pieces = 1;
     for (int n_grains_of_range : {n_grains / n_ranges, ceil_div(n_grains, n_ranges)})
@@ -92,9 +97,7 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
         few_table_bytes(share_tiles, tile_pieces) + std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)),
                                                              size_t(few_sums_bytes(kernel->tile_rows, made_tiles)));
     if (shared > target.shared_block_bytes) continue;
-    const bool is_large = shared > target.shared_block_bytes / kFewWhole * kFewBesideL1;
-    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
-    const long ns = expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
+    const long ns = expected(shared > target.shared_block_bytes / kFewWhole * kFewBesideL1);
     if (best && ns >= best_ns) continue;
     best_ns = ns;
     best = {.kernel = kernel,
