@@ -219,10 +219,12 @@ def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) 
     """One slot takes it all, wherever it is: a maximum that grows late, and one that never does."""
     rng = np.random.default_rng(seed)
     cache = cache_of(180 + rows, 1, 64, dtype, dtype, rng)
-    q = normal(rng, rows, 1, 64) * np.float32(100)
+    q, unit = normal(rng, rows, 1, 64) * np.float32(100), np.float32(64**-0.5 * np.log2(np.e))
     for slot in (0, 100, 179):
         q[rows // 2] = cache.k[slot] * np.float32(60)
-        compare(pack, cache, q, 180, family="attention_sharp")
+        # What a matrix unit's operand holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
+        held = (q * unit).astype(np.float16).astype(np.float32) / unit
+        compare(pack, cache, held, 180, family="attention_sharp")
 
 
 @pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))
