@@ -1,5 +1,6 @@
 # The simulator: the kernels and the machine that runs them, as one library of the host's own code.
 include(LuceboxOptions)
+include(CheckCXXSourceRuns)
 
 file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/sim/*.cpp)
 list(APPEND kernel_sources ${runtime})
@@ -24,3 +25,11 @@ set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
 list(APPEND kernel_flags -std=c++20)
+# fma as an instruction: a call of the C library for each takes most of a test's time. A wheel is for any machine.
+if(NOT DEFINED SKBUILD)
+  check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
+  if(LUCEBOX_HAS_FMA)
+    target_compile_options(kernels PRIVATE -mfma)
+    list(APPEND kernel_flags -mfma)
+  endif()
+endif()
