@@ -69,7 +69,7 @@ def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32],
 
 
 def moved_code(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32]) -> F64:
-    """(rows of x, n_out): how far one value of x moves an output at most, if it is rounded to the code next to its own."""
+    """(rows of x, n_out): how far an output moves at most, if one value of x is rounded to the code next to its own."""
     weights = np.abs(decode(w, dtype).reshape(n_out, -1, 32).astype(np.float64)).max(axis=2)
     step = quantize_q8(x)[1].astype(np.float64)
     return (step[:, None, :] * weights).max(axis=2)
