@@ -222,7 +222,7 @@ def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) 
     q, unit = normal(rng, rows, 1, 64) * np.float32(100), np.float32(64**-0.5 * np.log2(np.e))
     for slot in (0, 100, 179):
         q[rows // 2] = cache.k[slot] * np.float32(60)
-        # What a matrix unit's operand holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
+        # What a matrix unit holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
         held = (q * unit).astype(np.float16).astype(np.float32) / unit
         compare(pack, cache, held, 180, family="attention_sharp")
 

@@ -345,7 +345,7 @@ def test_between_projections(pack: Pack, rows: int, dtype: str, order: str, seed
         size = np.abs(want).max(axis=1, keepdims=True)
         diff = distance(y / size, want / size)
         assert diff < tolerance("between_projections", "diff"), f"{n} rows: {diff:.2e}"
-        # Values of x halfway between two codes may be rounded to the other one; two of a row at most, in all likelihood.
+        # Values of x halfway between two codes may be rounded to the other one; hardly three of a row.
         moved = 2 * linear_reference.moved_code(last, dtype, n_last, normed)
         assert ((np.abs(y - want) - moved) / scale).max() < tolerance("between_projections", "element")
         if "gated_delta_few_kernel" in started:
