@@ -80,7 +80,8 @@ def tests() -> None:
     pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
     skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
     run(*pytest, *skipped, "tests/host", env=env)
-    other = [f"--ignore={file}" for file in ("tests/gpu/test_serve.py", MANY_TOKENS)]
+    # Reports and the server, of what other tests run too, and many tokens.
+    other = [f"--ignore={file}" for file in ("tests/gpu/test_bench.py", "tests/gpu/test_serve.py", MANY_TOKENS)]
     run(*pytest, *other, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
     run(*pytest, MANY_TOKENS, env=tools_environment())
 
