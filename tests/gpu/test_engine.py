@@ -107,7 +107,7 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
     """Of a step's rounding only that of the last norm has a launch. Most of the context's splits are empty here."""
     path = written(replace(SHAPES[family], dtype="Q4_K"))
     engine = open_engine(path, pack=pack, activations="int8", context=1024)
-    ids = random_ids(30, engine.info["vocab"])
+    ids = random_ids(70, engine.info["vocab"])
     exact = on_cpu(path, len(ids))
     noise = logits_of(open_engine(path, activations="int8"), ids) - exact
     for rows in (1, 2, 3):
