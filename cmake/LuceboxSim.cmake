@@ -25,7 +25,8 @@ set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
 list(APPEND kernel_flags -std=c++20)
-# fma as an instruction: a call of the C library for each takes most of a test's time. A wheel is for any machine.
+# fma as an instruction: a call of the C library for each takes most of the time of tests with many products. A wheel is
+# for any machine.
 if(NOT DEFINED SKBUILD)
   check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
   if(LUCEBOX_HAS_FMA)
