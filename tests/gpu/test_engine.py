@@ -155,6 +155,28 @@ def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: in
     assert largest_difference(session.append(ids[:2])[0], logits_of(plain, after)[-2:]) < EXACT, (parents, row)
 
 
+@pytest.mark.parametrize("family", SHAPES)
+def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
+    """From its second time on an append is replayed. The same bits as of one that never comes again: between any two,
+    another session forgets them for others."""
+    rng = np.random.default_rng(seed)
+    engine = open_engine(written(replace(SHAPES[family], dtype="Q4_K")), pack=pack, activations="int8")
+    again, anew = _engine.Session(engine), _engine.Session(engine)
+    for i in range(8):
+        rows = (5, 11, 5, 2)[i % 4]
+        ids = random_ids(rows, SHAPES[family].vocab, seed=seed + i)
+        parents = [-1] + [int(rng.integers(-1, i)) for i in range(1, rows)] if i % 3 else []
+        for others in (1, 3, 4, 6, 7, 8, 9, 10):  # as many as are kept
+            anew.append(np.zeros(others, np.int32))
+            anew.commit([])
+        (got, _), (want, _) = (session.append(ids, parents=parents) for session in (again, anew))
+        np.testing.assert_array_equal(got, want, f"append {i} of {rows} rows, {parents}")
+        row = int(rng.integers(rows))
+        path = path_to(row, parents) if parents else list(range(row + 1))
+        again.commit(path)
+        anew.commit(path)
+
+
 def generated(engine: _engine.Engine, n: int, **options: Any) -> tuple[list[int], list[float]]:
     """Tokens one by one through the device's own sampler, and the log probability of each."""
     session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], n_top=2, **options)

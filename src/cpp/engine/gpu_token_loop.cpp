@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/graph.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
 #include "launch/gpu_stream.h"
@@ -172,19 +171,16 @@ class GpuTokenLoop final : public TokenLoop {
     if (mega_) {
       mega_->step(started_);
     } else {
-      if (!graph_)
-        graph_ = record([&] {
-          run_forward();
-          run_choice();
-        });
-      graph_->launch(stream_.queue());
+      stream_.replay(graph_, [&] {
+        run_forward();
+        run_choice();
+      });
     }
     ++started_;
   }
 
   void step_only() override {
-    if (!forward_) forward_ = record([&] { run_forward(); });
-    forward_->launch(stream_.queue());
+    stream_.replay(forward_, [&] { run_forward(); });
   }
 
   void choose(std::span<const uint32_t> mask) override {
@@ -296,13 +292,6 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
   }
 
-  template <class Work>
-  std::optional<gpu::Graph> record(Work&& work) {
-    gpu::Capture capture(stream_.queue());
-    work();
-    return gpu::Graph(capture);
-  }
-
   // The device writes `written` last. An error of the device would never write it, so now and then the stream is asked.
   void wait() {
     const std::atomic_ref<uint32_t> written(ring_->written);
@@ -341,7 +330,7 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  std::optional<gpu::Graph> graph_, forward_;
+  std::unique_ptr<Recording> graph_, forward_;
   SampleOptions options_{};  // what the device has
   std::optional<MegaSteps> mega_;
   std::string why_;  // no megakernel, though it was wanted

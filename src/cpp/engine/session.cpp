@@ -69,12 +69,16 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
     placed = {executor.parents, executor.ancestors};
   }
   appended_.clear();
-  try {
+  const auto send = [&] {
     engine_->model().forward({.tokens = {executor.tokens, ids.size()},
                               .positions = {executor.positions, 3 * ids.size()},
                               .tree = placed,
                               .interrupted = interrupted ? &interrupted : nullptr},
                              state_, executor.workspace, engine_->options().activations, stream, taps);
+  };
+  try {
+    const bool has_taps = taps != nullptr && !taps->layers.empty();  // which are copied on the way
+    rows <= kMaxTree && !has_taps ? recorded_.send(rows, tree.parent != nullptr, stream, send) : send();
   } catch (...) {
     state_.abort_append();
     cut_tokens(state_.n_tokens());

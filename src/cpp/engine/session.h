@@ -12,6 +12,7 @@
 
 #include "decode/sampler.h"
 #include "engine/engine.h"
+#include "engine/recorded_appends.h"
 #include "engine/token_loop.h"
 #include "state/pieces.h"
 
@@ -124,6 +125,7 @@ class Session {
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
+  RecordedAppends recorded_;
   std::vector<int32_t> tokens_;      // committed
   std::vector<int32_t> ends_;        // of the appends they came from, up to the first that was not kept whole
   std::vector<int32_t> appended_;    // of the last append(), until it is committed or superseded

@@ -5,9 +5,15 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/graph.h"
 
 namespace lb {
 namespace {
+
+struct RecordedGraph final : Recording {
+  explicit RecordedGraph(gpu::Capture& capture) : graph(capture) {}
+  gpu::Graph graph;
+};
 
 class DeviceMemory final : public Memory {
  public:
@@ -69,6 +75,17 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
 }
 
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }
+
+void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {
+  if (timer_ != nullptr || !pack_->device().info().has_graphs) return work();
+  if (recording == nullptr) {
+    gpu::Capture capture(queue());
+    work();
+    flush();
+    recording = std::make_unique<RecordedGraph>(capture);
+  }
+  static_cast<RecordedGraph&>(*recording).graph.launch(queue());
+}
 
 // Keeps the device busy, with the buffer it returns, while the host sends what is to be timed: a span that waited for
 // its launch would count the host's time. The simulator runs what it is sent at once.

@@ -33,6 +33,7 @@ class GpuStream final : public Stream {
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override { queue().synchronize(); }
+  void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
 
   // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "base/memory.h"
@@ -15,6 +16,12 @@
 
 namespace lb {
 
+// Ops that a stream has written down.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -24,6 +31,10 @@ class Stream {
   virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; there on return
   virtual void zero(void* to, size_t bytes) = 0;
   virtual void wait() = 0;  // until all of what was sent is done
+
+  // Sends the ops of `work`, which copies nothing. A device writes them down the first time and afterwards sends what
+  // it has written: the same ops, on what their memory holds by then.
+  virtual void replay(std::unique_ptr<Recording>&, const std::function<void()>& work) { work(); }
 
   // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
   virtual int most_chain_rows() const = 0;
