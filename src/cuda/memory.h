@@ -157,7 +157,4 @@ template <int kPending>
 LB_DEVICE void copy_wait() {}
 #endif
 
-// Brings the line of p to L2; nothing waits for it.
-LB_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 }  // namespace lb::gpu

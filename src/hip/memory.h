@@ -87,7 +87,4 @@ LB_DEVICE void copy_commit() {}
 template <int kPending>
 LB_DEVICE void copy_wait() {}
 
-// A hint that this hardware has no instruction for.
-LB_DEVICE void prefetch(const void*) {}
-
 }  // namespace lb::gpu

@@ -70,6 +70,4 @@ void copy_wait() {
   sim::finish_copies(kPending);
 }
 
-inline void prefetch(const void* from) { sim::check_global(from, 1, "prefetch"); }
-
 }  // namespace lb::gpu
