@@ -5,6 +5,11 @@
 
 namespace lb::gpu {
 
+LB_KERNEL(linear_few_q8_0_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 8, 2>(p); }
+LB_KERNEL(linear_few_q8_0_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 16, 2>(p); }
+LB_KERNEL(linear_few_q8_0_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 24, 2>(p); }
+LB_KERNEL(linear_few_q8_0_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 32, 1>(p); }
+
 LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 3>(p); }
 LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 3>(p); }
 LB_KERNEL(linear_few_q4_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 24, 2>(p); }

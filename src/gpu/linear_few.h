@@ -56,9 +56,8 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
       sum = dot4(int(codes[half][j]), 0x01010101, sum);
       const uint32_t word = codes[half][j] ^ 0x80808080u;
       LB_UNROLL
-      for (int odd = 0; odd < 2; ++odd) {  // 1024 + 128 + code, as a pair
-        const uint32_t bits = permute_bytes(word, 0x64646464u, odd ? 0x4341 : 0x4240);
-        const f16x2 pair = fma2(pair_of(bits), pair_of(0x3c003c00u), pair_of(0xe480e480u));
+      for (int odd = 0; odd < 2; ++odd) {
+        const f16x2 pair = code_pair(word, odd);
         out[2 * half + odd] = pair_bits(fma2(pair, pair_of(highs), times(pair, lows)));
       }
     }

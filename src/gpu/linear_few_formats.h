@@ -27,6 +27,12 @@ LB_DEVICE f16x2 small_pair(uint32_t bits) {
 LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
 LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
 
+// Four bytes as 16-bit numbers: two of code + 128, even: bytes 0 and 2, odd: 1 and 3, to codes.
+LB_DEVICE f16x2 code_pair(uint32_t bytes, int odd) {
+  const uint32_t bits = permute_bytes(bytes, 0x64646464u, odd ? 0x4341 : 0x4240);  // 1024 + 128 + code
+  return fma2(pair_of(bits), pair_of(0x3c003c00u), pair_of(0xe480e480u));
+}
+
 // Where the entries of an output begin.
 LB_DEVICE uint64_t plane_place(const quant::PlaneLayout& layout, int plane, uint32_t out) {
   return layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]);
@@ -242,6 +248,83 @@ struct FewQ6_K {
               masked_or(low >> 8 * odd, 0x00f000f0u, masked_or(odd ? upper : upper << 8, 0x03000300u, 0x54005400u));
           a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
         }
+      }
+    }
+  }
+};
+
+// Eight blocks of 32 with a scale each, which the operands have in units of a power of two that brings the largest of
+// 256 values to 8 to 16; code times scale is rounded to 11 bits.
+struct FewQ8_0 {
+  static constexpr DType kType = DType::kQ8_0;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t d;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 256 + lane() % 4 * 32;
+      codes = w + first;
+      d = uint32_t(plane_place(layout, 1, out) + block * 16 + lane() % 4 * 2 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 256;
+      d -= 256 - 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2][2];  // [output, part, half of the run]
+    uint16_t d[2][2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          LB_UNROLL
+          for (int half = 0; half < 2; ++half)
+            codes[i][part][half] = load_stream<u32x4>(rows[i].codes + part * 128 + half * 16);
+          d[i][part] = load_cached<uint16_t>(rows[i].codes + rows[i].d + part * 8);
+        }
+      }
+    }
+  };
+  struct Fields {
+    float units[2];
+    f16x2 factors[2];  // of runs t and t + 4
+    LB_DEVICE explicit Fields(const Unit& unit) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        int largest = max(unit.d[i][0] & 0x7fff, unit.d[i][1] & 0x7fff);
+        LB_UNROLL
+        for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+        const int exponent = max(largest >> 10, 3);  // smaller ones are brought to 2 at least
+        units[i] = quant::float_of(uint32_t(exponent - 18 + 127) << 23);
+        factors[i] = times(pair_of(unit.d[i][0] | uint32_t(unit.d[i][1]) << 16),
+                           uint32_t(33 - exponent) << 10 | uint32_t(33 - exponent) << 26);
+      }
+    }
+    LB_DEVICE float scale(int i) const { return units[i]; }
+  };
+  struct Scales {
+    uint32_t factors[2];
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t pair = pair_bits(fields.factors[i]);
+        factors[i] = permute_bytes(pair, pair, part ? 0x3232 : 0x1010);
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t bytes = unit.codes[i][part][half][word] ^ 0x80808080u;
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd)
+          a[half].r[2 * odd + i] = pair_bits(times(code_pair(bytes, odd), scales.factors[i]));
       }
     }
   }

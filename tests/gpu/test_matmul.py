@@ -17,7 +17,7 @@ from tolerances import distance, tolerance
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-FEW_TYPES = ("Q4_K", "Q5_K", "Q6_K")  # of kernels for few rows, where the target has them
+FEW_TYPES = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # of kernels for few rows, where the target has them
 # Nothing reads these with many rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
@@ -30,6 +30,7 @@ CHAINS = [
     ("Q6_K", "Q5_K", 9, 1024, 768),
     ("Q5_K", "Q4_K", 22, 3328, 512),
     ("Q4_K", "Q4_K", 32, 512, 1280),
+    ("Q8_0", "Q8_0", 15, 1024, 1792),
 ]
 
 F32 = NDArray[np.float32]
@@ -197,6 +198,23 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
     for row in range(rows):
         check(got[row], want[row], scale[row], family, f"row {row} of {rows}, n_out {n_out}, n_in {n_in}")
     assert np.array_equal(gpu_ops.matmul(pack, w, dtype, n_out, n_in, x), got)
+
+
+def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int) -> None:
+    """f16 scales from the smallest to the largest, of either sign, and such that differ within 256 values."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in = 75, 1024
+    blocks = random_weights("Q8_0", n_out * n_in, rng).reshape(n_out, n_in // 32, 34)
+    exponents = np.linspace(-24, 15, n_out)[:, None] - rng.integers(0, 12, size=(n_out, n_in // 32))
+    d = (rng.choice([-1, 1], exponents.shape) * 2.0**exponents * rng.uniform(1, 2, exponents.shape)).astype(np.float16)
+    blocks[:, :, :2] = d[:, :, None].view(np.uint8).reshape(n_out, -1, 2)
+    x = rng.normal(size=(9, n_in)).astype(np.float32)
+    got = gpu_ops.matmul(pack_of_few, blocks.reshape(-1), "Q8_0", n_out, n_in, x)
+    want, scale, family = expected(
+        pack_of_few, blocks.reshape(-1), "Q8_0", n_out, x, "int8", pack_of_few.take_started()
+    )
+    for out in range(n_out):
+        check(got[:, out], want[:, out], scale[:, out], family, f"scales near {float(np.abs(d[out]).max())}")
 
 
 @pytest.mark.parametrize("rows", [11, 19])

@@ -18,6 +18,8 @@ struct FewKernel {
   const char* name;
 };
 constexpr FewKernel kKernels[] = {
+    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},   {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
+    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"}, {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
     {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},   {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
     {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"}, {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
     {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"}, {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
