@@ -21,7 +21,10 @@ from lucebox import _engine
 from matvec_gpu import SHAPES, commit, load
 
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
+# Bits of a value. Those of --types unless told; and the other types.
 BITS = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}
+OTHER_BITS = {"Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "IQ4_NL": 4.5, "MXFP4": 4.25}
+OTHER_BITS |= {"Q2_K": 2.625, "Q3_K": 3.4375, "Q5_K": 5.5, "IQ4_XS": 4.25}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def measure(
 ) -> list[Row]:
     """One type and shape: one row first."""
     n_out, n_in = (int(part) for part in shape.split("x"))
-    sets = max(4, int(4 * info.l2_bytes / (n_out * n_in * BITS[dtype] / 8)) + 1) if info.l2_bytes else 2
+    sets = max(4, int(4 * info.l2_bytes / (n_out * n_in * (BITS | OTHER_BITS)[dtype] / 8)) + 1) if info.l2_bytes else 2
     one = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
     measured = []
     for rows in [1, *all_rows]:
@@ -76,7 +79,7 @@ def measure(
         )
         measured.append(row)
         print(
-            f"{dtype:5} {activations:4} {shape:>12} {rows:5} rows {row.us:10.2f} us {row.gb_s:8.1f} GB/s "
+            f"{dtype:6} {activations:4} {shape:>12} {rows:5} rows {row.us:10.2f} us {row.gb_s:8.1f} GB/s "
             f"{row.tflop_s:7.2f} TFLOP/s {row.times_one_row:7.2f}x   {row.launch}",
             flush=True,
         )
@@ -87,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, required=True, help="folder with manifest.json")
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--types", nargs="+", default=tuple(BITS), choices=tuple(BITS))
+    parser.add_argument("--types", nargs="+", default=tuple(BITS), choices=tuple(BITS | OTHER_BITS))
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "f32"])
@@ -98,7 +101,7 @@ def main() -> None:
     print(f"{info.name}, pack {pack.target}; times that of one row")
     rows: list[Row] = []
     for dtype in options.types:
-        for activations in options.activations if dtype.startswith("Q") else ["f32"]:
+        for activations in options.activations if dtype not in ("F32", "F16", "BF16") else ["f32"]:
             for shape in options.shapes:
                 rows += measure(pack, info, dtype, shape, activations, options.rows)
     if options.csv:

@@ -1,6 +1,7 @@
 // Quantised types with one scale for each run of 32 values in the mat-vec: all but Q6_K, Q3_K and Q2_K.
 #pragma once
 
+#include "nibble_table.h"
 #include "plane_scales.h"
 #include "vec_formats.h"
 
@@ -26,17 +27,6 @@ LB_DEVICE auto run_rows() {
   } else {
     return PlaneRows<kType, 32, u32x4, ScaleEntry<kType>>{};
   }
-}
-
-template <DType kType>
-inline constexpr bool kHasTable = kType == DType::kIQ4_NL || kType == DType::kIQ4_XS || kType == DType::kMXFP4;
-
-// Of eight values of a table.
-LB_DEVICE u32x2 magnitudes(const int8_t* values) {
-  u32x2 words = {};
-  LB_UNROLL
-  for (int i = 0; i < 8; ++i) words[i / 4] |= uint32_t(values[i] < 0 ? -values[i] : values[i]) << 8 * (i % 4);
-  return words;
 }
 
 // x in the order of what lookup8 makes of the codes.
@@ -104,22 +94,20 @@ struct RunFormat {
     return x.dot(codes, 0);
   }
 
-  // One half of each table has no negative value, the other no positive one: two sums of magnitudes.
+  // Two sums of magnitudes.
   LB_DEVICE static float dot_looked_up(const Piece& piece, const X& x) {
-    constexpr bool kIsMxfp4 = kType == DType::kMXFP4;
-    const int8_t* values = kIsMxfp4 ? quant::kMxfp4Values : quant::kIq4Values;
-    const u32x2 first = magnitudes(values), second = magnitudes(values + 8);
     uint32_t firsts[8], seconds[8];
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const u32x2 a = lookup8(first, part<0>(piece)[i]), b = lookup8(second, part<0>(piece)[i] ^ 0x88888888u);
-      firsts[i] = a[0];
-      firsts[4 + i] = a[1];
-      seconds[i] = b[0];
-      seconds[4 + i] = b[1];
+      const Looked looked = look_up<kType>(part<0>(piece)[i]);
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        firsts[i + 4 * half] = looked.first[half];
+        seconds[i + 4 * half] = looked.second[half];
+      }
     }
     const float difference = x.dot(seconds, 0) - x.dot(firsts, 0);
-    return kIsMxfp4 ? -difference : difference;
+    return kType == DType::kMXFP4 ? -difference : difference;
   }
 };
 

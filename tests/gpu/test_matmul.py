@@ -17,12 +17,21 @@ from tolerances import distance, tolerance
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-FEW_TYPES = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # of kernels for few rows, where the target has them
-# Nothing reads these with many rows as they are: they are expanded.
+# Of kernels for few rows, where the target has them: up to 32, of whole 256 values.
+FEW_TYPES = tuple(dtype for dtype in reference.BLOCK_TYPES if dtype != "Q2_K")
+# Nothing reads these with more rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
+
+FEW_SHAPES = [(2, 256), (7, 5120), (13, 768), (16, 2816), (22, 3328), (32, 1280)]  # rows, n_in
+# All shapes of the formats that differ most.
+FEW_CASES = [
+    (dtype, *shape)
+    for dtype in FEW_TYPES
+    for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K") else FEW_SHAPES[1::4])
+]
 
 # Products of few rows and of what is made of their sums.
 CHAINS = [
@@ -31,6 +40,8 @@ CHAINS = [
     ("Q5_K", "Q4_K", 22, 3328, 512),
     ("Q4_K", "Q4_K", 32, 512, 1280),
     ("Q8_0", "Q8_0", 15, 1024, 1792),
+    ("IQ4_XS", "Q3_K", 13, 512, 512),
+    ("Q4_1", "MXFP4", 18, 768, 256),
 ]
 
 F32 = NDArray[np.float32]
@@ -106,7 +117,7 @@ def test_expanded(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> N
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
     started = pack.take_started()
-    assert ("expand_weights_kernel" in started) == (dtype not in FEW_TYPES or rows > 32)
+    assert ("expand_weights_kernel" in started) == (dtype not in FEW_TYPES or rows > 32 or n_in % 256 != 0)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
@@ -182,8 +193,7 @@ def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gp
     return gpu_packs.load(pack_folder, manifest)
 
 
-@pytest.mark.parametrize(("rows", "n_in"), [(2, 256), (7, 5120), (13, 768), (16, 2816), (22, 3328), (32, 1280)])
-@pytest.mark.parametrize("dtype", FEW_TYPES)
+@pytest.mark.parametrize(("dtype", "rows", "n_in"), FEW_CASES)
 def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
     """Several blocks have a share of each sum and wait for each other; the next product finds their counter
     as it was."""
@@ -324,7 +334,7 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
         gpu_ops.matmul(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32))
 
-    with pytest.raises(UnsupportedError, match="no batch kernel reads IQ4_XS weights"):
-        product("IQ4_XS", 136, 256)
+    with pytest.raises(UnsupportedError, match="no batch kernel reads Q2_K weights"):
+        product("Q2_K", 84, 256)
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)

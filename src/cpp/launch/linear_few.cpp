@@ -18,15 +18,23 @@ struct FewKernel {
   const char* name;
 };
 constexpr FewKernel kKernels[] = {
-    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},   {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
-    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"}, {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
-    {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},   {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
-    {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"}, {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
-    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"}, {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
-    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"}, {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
-    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"}, {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
-    {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"}, {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
-    {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
+    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},       {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
+    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"},     {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
+    {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},       {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
+    {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"},     {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
+    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"},     {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
+    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"},     {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
+    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"},     {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
+    {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"},     {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
+    {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},     {DType::kQ3_K, 16, "linear_few_q3_k_16_kernel"},
+    {DType::kQ3_K, 32, "linear_few_q3_k_32_kernel"},     {DType::kIQ4_XS, 16, "linear_few_iq4_xs_16_kernel"},
+    {DType::kIQ4_XS, 32, "linear_few_iq4_xs_32_kernel"}, {DType::kQ4_0, 16, "linear_few_q4_0_16_kernel"},
+    {DType::kQ4_0, 32, "linear_few_q4_0_32_kernel"},     {DType::kQ4_1, 16, "linear_few_q4_1_16_kernel"},
+    {DType::kQ4_1, 32, "linear_few_q4_1_32_kernel"},     {DType::kQ5_0, 16, "linear_few_q5_0_16_kernel"},
+    {DType::kQ5_0, 32, "linear_few_q5_0_32_kernel"},     {DType::kQ5_1, 16, "linear_few_q5_1_16_kernel"},
+    {DType::kQ5_1, 32, "linear_few_q5_1_32_kernel"},     {DType::kIQ4_NL, 16, "linear_few_iq4_nl_16_kernel"},
+    {DType::kIQ4_NL, 32, "linear_few_iq4_nl_32_kernel"}, {DType::kMXFP4, 16, "linear_few_mxfp4_16_kernel"},
+    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},
 };
 
 // How a product is cut.

@@ -1,14 +1,12 @@
-// Products of few rows of x, 8 bits of each value, by type and rows (body: linear_few.h).
+// Products of few rows of x, 8 bits of each value, by type and rows (body: linear_few.h): blocks of 256
+// values.
 #include "dialect.h"
+
+#include "linear_few_256.h"
 
 #include "linear_few.h"
 
 namespace lb::gpu {
-
-LB_KERNEL(linear_few_q8_0_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 8, 2>(p); }
-LB_KERNEL(linear_few_q8_0_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 16, 2>(p); }
-LB_KERNEL(linear_few_q8_0_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 24, 2>(p); }
-LB_KERNEL(linear_few_q8_0_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ8_0, 32, 1>(p); }
 
 LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 3>(p); }
 LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 3>(p); }
@@ -25,5 +23,11 @@ LB_KERNEL(linear_few_q6_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ
 LB_KERNEL(linear_few_q6_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 16, 2>(p); }
 LB_KERNEL(linear_few_q6_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 24, 2>(p); }
 LB_KERNEL(linear_few_q6_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ6_K, 32, 1>(p); }
+
+LB_KERNEL(linear_few_q3_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ3_K, 16, 2>(p); }
+LB_KERNEL(linear_few_q3_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ3_K, 32, 2>(p); }
+
+LB_KERNEL(linear_few_iq4_xs_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 16, 2>(p); }
+LB_KERNEL(linear_few_iq4_xs_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 32, 1>(p); }
 
 }  // namespace lb::gpu

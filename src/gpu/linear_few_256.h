@@ -1,0 +1,348 @@
+// Products of few rows: types of blocks of 256 values. Operands are whole numbers, code times scale, which f16 holds
+// exactly up to 2048.
+#pragma once
+
+#include "linear_few_formats.h"
+#include "linear_few_table.h"
+
+namespace lb::gpu {
+
+struct FewQ4_K {
+  static constexpr DType kType = DType::kQ4_K;
+  static constexpr bool kHasMin = true;
+
+  struct Row {
+    const uint8_t *codes, *scales;
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+        : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
+          scales(w + plane_place(layout, 1, out) + block * 16) {}
+    LB_DEVICE void next() {
+      codes += 128;
+      scales += 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    u32x4 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        codes[i][0] = load_stream<u32x4>(rows[i].codes);
+        codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
+        scales[i] = load_cached<u32x4>(rows[i].scales);
+      }
+    }
+  };
+  struct Fields {
+    uint32_t d[2];
+    f16x2 scales[2], min_fields[2];  // of runs t and t + 4
+    template <class AnyUnit>
+    LB_DEVICE explicit Fields(const AnyUnit& unit) {
+      const int t = lane() % 4;
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const u32x4& words = unit.scales[i];
+        d[i] = words[0];
+        const uint32_t first = bits_from(t < 3 ? words[1] : words[2], words[2], 12 * t);
+        const uint32_t second = bits_from(t < 2 ? words[2] : words[3], words[3], 12 * t + 16);
+        const uint32_t both = (first & 0xfff) | second << 16;
+        scales[i] = small_pair<0>(both & 0x003f003fu);
+        min_fields[i] = small_pair<0>(both >> 6 & 0x003f003fu);
+      }
+    }
+    LB_DEVICE float scale(int i) const { return to_f32(f16{uint16_t(d[i])}); }
+    LB_DEVICE float min(int i) const { return to_f32(f16{uint16_t(d[i] >> 16)}); }
+    LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
+      const uint32_t a = pair_bits(min_fields[0]), b = pair_bits(min_fields[1]);
+      return {{a, b, a, b}};
+    }
+
+   private:
+    LB_DEVICE static uint32_t bits_from(uint32_t low, uint32_t high, int bit) {
+      return uint32_t((uint64_t(high) << 32 | low) >> (bit & 31));
+    }
+  };
+  // 1024 + code and 1024 + 16 * code, as masks leave them, become code * scale.
+  struct Scales {
+    f16x2 low[2], low_off[2], high[2], high_off[2];
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t pair = pair_bits(fields.scales[i]);
+        low[i] = pair_of(permute_bytes(pair, pair, part ? 0x3232 : 0x1010));
+        low_off[i] = times(low[i], 0xe400e400u);   // -1024
+        high[i] = times(low[i], 0x2c002c00u);      // 1 / 16
+        high_off[i] = times(low[i], 0xd400d400u);  // -64
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t even = unit.codes[i][part][word], odd = even >> 8;
+      a[0].r[i] = scaled(masked_or(even, 0x000f000fu, 0x64006400u), scales.low[i], scales.low_off[i]);
+      a[0].r[2 + i] = scaled(masked_or(odd, 0x000f000fu, 0x64006400u), scales.low[i], scales.low_off[i]);
+      a[1].r[i] = scaled(masked_or(even, 0x00f000f0u, 0x64006400u), scales.high[i], scales.high_off[i]);
+      a[1].r[2 + i] = scaled(masked_or(odd, 0x00f000f0u, 0x64006400u), scales.high[i], scales.high_off[i]);
+    }
+  }
+};
+
+// Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly too.
+struct FewQ5_K {
+  static constexpr DType kType = DType::kQ5_K;
+  static constexpr bool kHasMin = true;
+  using Fields = FewQ4_K::Fields;
+  using Scales = FewQ4_K::Scales;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+      codes = w + first;
+      upper = uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first);
+      scales = uint32_t(plane_place(layout, 2, out) + block * 16 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 128;
+      upper -= 128 - 32;
+      scales -= 128 - 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    uint32_t upper[2][2];
+    u32x4 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
+          upper[i][part] = load_stream<uint32_t>(rows[i].codes + rows[i].upper + part * 16);
+        }
+        scales[i] = load_cached<u32x4>(rows[i].codes + rows[i].scales);
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t codes = unit.codes[i][part][word] >> 8 * odd, upper = unit.upper[i][part] >> (8 * odd + word);
+        const uint32_t low = masked_or(codes, 0x000f000fu, masked_or(upper << 4, 0x00100010u, 0x64006400u));
+        const uint32_t high = masked_or(codes, 0x00f000f0u, masked_or(upper << 4, 0x01000100u, 0x64006400u));
+        a[0].r[2 * odd + i] = scaled(low, scales.low[i], scales.low_off[i]);
+        a[1].r[2 * odd + i] = scaled(high, scales.high[i], scales.high_off[i]);
+      }
+    }
+  }
+};
+
+// Codes of six bits less 32, a scale of 8 bits for each 16 values: products up to 4096 are rounded to 11 bits.
+struct FewQ6_K {
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t upper, scales, d;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+      codes = w + first;
+      upper = uint32_t(plane_place(layout, 1, out) + block * 64 + lane() % 4 * 8 - first);
+      scales = uint32_t(plane_place(layout, 2, out) + block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_place(layout, 3, out) + block * 2 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 128;
+      upper -= 128 - 64;
+      scales -= 128 - 16;
+      d -= 128 - 2;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    u32x2 upper[2][2];
+    uint16_t scales[2][2];
+    f16 d[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
+          upper[i][part] = load_stream<u32x2>(rows[i].codes + rows[i].upper + part * 32);
+          scales[i][part] = load_cached<uint16_t>(rows[i].codes + rows[i].scales + part * 8);
+        }
+        d[i] = load_cached<f16>(rows[i].codes + rows[i].d);
+      }
+    }
+  };
+  struct Fields {
+    const Unit& unit;
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
+    LB_DEVICE float scale(int i) const { return to_f32(unit.d[i]); }
+  };
+  // 64 + code, which is a number of f16 with the code in bits 4 to 9, becomes (code - 32) * scale.
+  struct Scales {
+    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t bytes = fields.unit.scales[i][part] ^ 0x8080u;
+        LB_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          scale[i][half] = small_pair<128>(permute_bytes(bytes, 0, half ? 0x4141 : 0x4040));
+          off[i][half] = times(scale[i][half], 0xd600d600u);  // -96
+        }
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = unit.codes[i][part][word];
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = half ? codes : codes << 4, upper = unit.upper[i][part][half] >> 2 * word;
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t bits =
+              masked_or(low >> 8 * odd, 0x00f000f0u, masked_or(odd ? upper : upper << 8, 0x03000300u, 0x54005400u));
+          a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
+        }
+      }
+    }
+  }
+};
+
+// Three bits, a scale of 6 bits for each 16 values: at most 4 * 32, which f16 holds exactly.
+struct FewQ3_K {
+  static constexpr DType kType = DType::kQ3_K;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 64 + lane() % 4 * 8;
+      codes = w + first;
+      upper = uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first);
+      scales = uint32_t(plane_place(layout, 2, out) + block * 16 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 64;
+      upper -= 64 - 32;
+      scales -= 64 - 16;
+    }
+  };
+  struct Unit {
+    u32x2 codes[2][2];  // [output, part], a word for each half of the run
+    uint32_t upper[2][2];
+    u32x4 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x2>(rows[i].codes + part * 32);
+          upper[i][part] = load_stream<uint32_t>(rows[i].codes + rows[i].upper + part * 16);
+        }
+        scales[i] = load_cached<u32x4>(rows[i].codes + rows[i].scales);
+      }
+    }
+  };
+  struct Fields {
+    const Unit& unit;
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
+    LB_DEVICE float scale(int i) const { return to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])}); }
+  };
+  // 64 + code, which is a number of f16 with the code in bits 4 to 6, becomes (code - 4) * scale.
+  struct Scales {
+    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      const int t = lane() % 4;
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const u32x4& words = fields.unit.scales[i];
+        const uint32_t both = (t < 2 ? words[2 * part] : words[2 * part + 1]) >> 12 * (t % 2);
+        LB_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          scale[i][half] = small_pair<32>((both >> 6 * half & 63) * 0x10001u);
+          off[i][half] = times(scale[i][half], twice(0xd440));  // -68
+        }
+      }
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = unit.codes[i][part][half] >> 2 * word, upper = unit.upper[i][part] >> (4 * half + word);
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t bits = masked_or(odd ? low >> 4 : low << 4, twice(0x30),
+                                          masked_or(odd ? upper >> 2 : upper << 6, twice(0x40), twice(0x5400)));
+          a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
+        }
+      }
+    }
+  }
+};
+
+// Values of a table of up to 127, scales of 6 bits: products up to 4064 are rounded to 11 bits.
+struct FewIQ4_XS {
+  static constexpr DType kType = DType::kIQ4_XS;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t *codes, *scales;
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+        : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
+          scales(w + plane_place(layout, 1, out) + block * 8) {}
+    LB_DEVICE void next() {
+      codes += 128;
+      scales += 8;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    u32x2 scales[2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        codes[i][0] = load_stream<u32x4>(rows[i].codes);
+        codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
+        scales[i] = load_cached<u32x2>(rows[i].scales);
+      }
+    }
+  };
+  struct Fields {
+    const Unit& unit;
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
+    LB_DEVICE float scale(int i) const { return to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])}); }
+  };
+  struct Scales {
+    f16x2 scale[2];
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i)
+        scale[i] = small_pair<32>((fields.unit.scales[i][part] >> 6 * (lane() % 4) & 63) * 0x10001u);
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) expand_looked_up<kType>(a, i, unit.codes[i][part][word], pair_bits(scales.scale[i]));
+  }
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,196 @@
+// Products of few rows: types of blocks of 32 values, eight of them at a time. Their scales go into the operands in
+// units of a power of two for 256 values; code times scale is rounded to 11 bits.
+#pragma once
+
+#include "linear_few_formats.h"
+#include "linear_few_table.h"
+#include "plane_scales.h"
+
+namespace lb::gpu {
+
+// Numbers of the runs t and t + 4 of an output, and a unit of all eight in which the largest is 8 to 16.
+struct FewRunScales {
+  float unit;
+  f16x2 of_runs;
+  FewRunScales() = default;
+  LB_DEVICE FewRunScales(f16 first, f16 second) {
+    int largest = max(first.bits & 0x7fff, second.bits & 0x7fff);
+    LB_UNROLL
+    for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+    const int exponent = max(largest >> 10, 3);  // of f16; the smallest ones are brought below 8
+    unit = quant::float_of(uint32_t(exponent - 18 + 127) << 23);
+    of_runs = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
+  }
+  // Powers of two, as quant::mxfp4_scale has them; the unit is the largest.
+  LB_DEVICE FewRunScales(uint8_t first, uint8_t second) {
+    int largest = max(int(first), int(second));
+    LB_UNROLL
+    for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+    unit = quant::mxfp4_scale(uint8_t(largest));
+    const auto power = [&](int e) {
+      return uint32_t(to_f16(quant::float_of(uint32_t(max(127 - largest + e, 0)) << 23)).bits);
+    };
+    of_runs = pair_of(power(first) | power(second) << 16);
+  }
+};
+
+// Of a part, twice each.
+struct FewPartScales {
+  uint32_t of_part[2];
+  template <class Fields>
+  LB_DEVICE FewPartScales(const Fields& fields, int part) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t pair = pair_bits(fields.scales[i].of_runs);
+      of_part[i] = permute_bytes(pair, pair, part ? 0x3232 : 0x1010);
+    }
+  }
+};
+
+struct FewQ8_0 {
+  static constexpr DType kType = DType::kQ8_0;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t d;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 256 + lane() % 4 * 32;
+      codes = w + first;
+      d = uint32_t(plane_place(layout, 1, out) + block * 16 + lane() % 4 * 2 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 256;
+      d -= 256 - 16;
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2][2];  // [output, part, half of the run]
+    uint16_t d[2][2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          LB_UNROLL
+          for (int half = 0; half < 2; ++half)
+            codes[i][part][half] = load_stream<u32x4>(rows[i].codes + part * 128 + half * 16);
+          d[i][part] = load_cached<uint16_t>(rows[i].codes + rows[i].d + part * 8);
+        }
+      }
+    }
+  };
+  struct Fields {
+    FewRunScales scales[2];
+    LB_DEVICE explicit Fields(const Unit& unit)
+        : scales{FewRunScales(f16{unit.d[0][0]}, f16{unit.d[0][1]}),
+                 FewRunScales(f16{unit.d[1][0]}, f16{unit.d[1][1]})} {}
+    LB_DEVICE float scale(int i) const { return scales[i].unit; }
+  };
+  using Scales = FewPartScales;
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t bytes = unit.codes[i][part][half][word] ^ 0x80808080u;
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd)
+          a[half].r[2 * odd + i] = pair_bits(times(code_pair(bytes, odd), scales.of_part[i]));
+      }
+    }
+  }
+};
+
+// Nibbles, of some types with a fifth bit; what lies in the last plane is plane_scales.h's.
+template <DType kType_>
+struct FewNibbles {
+  static constexpr DType kType = kType_;
+  static constexpr bool kHasMin = kHasOffsets<kType>;
+  static constexpr bool kHasFifth = kType == DType::kQ5_0 || kType == DType::kQ5_1;
+  static constexpr uint32_t kLess = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
+  using Entry = ScaleEntry<kType>;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+      codes = w + first;
+      upper = kHasFifth ? uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first) : 0;
+      scales = uint32_t(plane_place(layout, kHasFifth ? 2 : 1, out) + (block * 8 + lane() % 4) * sizeof(Entry) - first);
+    }
+    LB_DEVICE void next() {
+      codes += 128;
+      upper -= 128 - 32;
+      scales -= 128 - 8 * sizeof(Entry);
+    }
+  };
+  struct Unit {
+    u32x4 codes[2][2];  // [output, part]
+    uint32_t upper[2][2];
+    Entry scales[2][2];
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x4>(rows[i].codes + part * 64);
+          if constexpr (kHasFifth) upper[i][part] = load_stream<uint32_t>(rows[i].codes + rows[i].upper + part * 16);
+          scales[i][part] = load_cached<Entry>(rows[i].codes + rows[i].scales + part * 4 * sizeof(Entry));
+        }
+      }
+    }
+  };
+  struct Fields {
+    FewRunScales scales[2], offsets[2];
+    LB_DEVICE explicit Fields(const Unit& unit) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const auto& [first, second] = unit.scales[i];
+        if constexpr (kHasMin) {
+          scales[i] = FewRunScales(first.lo, second.lo);
+          offsets[i] = FewRunScales(first.hi, second.hi);
+        } else {
+          scales[i] = FewRunScales(first, second);
+        }
+      }
+    }
+    LB_DEVICE float scale(int i) const { return scales[i].unit; }
+    LB_DEVICE float min(int i) const { return -offsets[i].unit; }
+    LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
+      const uint32_t a = pair_bits(offsets[0].of_runs), b = pair_bits(offsets[1].of_runs);
+      return {{a, b, a, b}};
+    }
+  };
+  using Scales = FewPartScales;
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = unit.codes[i][part][word];
+      if constexpr (kHasTable<kType>) {
+        expand_looked_up<kType>(a, i, codes, scales.of_part[i]);
+      } else {
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd) {
+          uint32_t low = twice(0x6400), high = low;  // 1024 + code, 1024 + 16 * code
+          if constexpr (kHasFifth) {
+            const uint32_t upper = unit.upper[i][part] >> (8 * odd + word) << 4;
+            low = masked_or(upper, twice(0x10), low);
+            high = masked_or(upper, twice(0x100), high);
+          }
+          low = masked_or(codes >> 8 * odd, twice(0x0f), low);
+          high = masked_or(codes >> 8 * odd, twice(0xf0), high);
+          const f16x2 first = fma2(pair_of(low), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kLess)));
+          const f16x2 second = fma2(pair_of(high), pair_of(twice(0x2c00)), pair_of(twice(0xd400 + 16 * kLess)));
+          a[0].r[2 * odd + i] = pair_bits(times(first, scales.of_part[i]));
+          a[1].r[2 * odd + i] = pair_bits(times(second, scales.of_part[i]));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace lb::gpu

@@ -1,0 +1,26 @@
+// Operands of products of few rows whose codes name values of a table.
+#pragma once
+
+#include "linear_few_formats.h"
+#include "nibble_table.h"
+
+namespace lb::gpu {
+
+// What `expand` of a format makes of a word of codes of the i-th output: values times scale, which is there twice.
+template <DType kType>
+LB_DEVICE void expand_looked_up(PairsA (&a)[2], int i, uint32_t codes, uint32_t scale) {
+  const Looked looked = look_up<kType>(codes);
+  u32x2 bytes;  // value + 128: no byte takes from its neighbour
+  LB_UNROLL
+  for (int j = 0; j < 2; ++j)
+    bytes[j] = kType == DType::kMXFP4 ? 0x80808080u + looked.first[j] - looked.second[j]
+                                      : 0x80808080u + looked.second[j] - looked.first[j];
+  LB_UNROLL
+  for (int half = 0; half < 2; ++half) {  // low nibbles are the first half of a run
+    const uint32_t own = permute_bytes(bytes[0], bytes[1], half ? 0x7531 : 0x6420);
+    LB_UNROLL
+    for (int odd = 0; odd < 2; ++odd) a[half].r[2 * odd + i] = pair_bits(times(code_pair(own, odd), scale));
+  }
+}
+
+}  // namespace lb::gpu
