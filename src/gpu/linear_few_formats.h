@@ -22,14 +22,15 @@ LB_DEVICE constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
 // Two numbers below 1024, as bits 0 to 9 and 16 to 25, less `off`: their sums with 1024 are numbers of f16.
 template <int kOff>
 LB_DEVICE f16x2 small_pair(uint32_t bits) {
-  return fma2(pair_of(bits | 0x64006400u), pair_of(0x3c003c00u), pair_of(twice(0xe400 + kOff)));
+  return fma2(pair_of(bits | twice(0x6400)), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kOff)));
 }
 LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
 LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
 
-// Four bytes as 16-bit numbers: two of code + 128, even: bytes 0 and 2, odd: 1 and 3, to codes.
+// Of four bytes, codes + 128, a pair of codes: bytes 0 and 2, or 1 and 3.
 LB_DEVICE f16x2 code_pair(uint32_t bytes, int odd) {
-  return small_pair<128>(permute_bytes(bytes, 0, odd ? 0x4341 : 0x4240));
+  const uint32_t bits = permute_bytes(bytes, 0x64646464u, odd ? 0x4341 : 0x4240);  // 1024 + 128 + code
+  return fma2(pair_of(bits), pair_of(twice(0x3c00)), pair_of(twice(0xe480)));
 }
 
 // Where the entries of an output begin.
