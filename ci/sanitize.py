@@ -1,5 +1,6 @@
-"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then the native host
-tests and the GPU kernels' tests on the simulator, with address and undefined-behaviour sanitizers in all of it."""
+"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then half of the
+cases of the native host tests and of the GPU kernels' on the simulator, with address and undefined-behaviour
+sanitizers in all of it."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ PYTHON_ONLY = (
     "stop",
     "tokenizer",
 )
+HALF = "--half"  # of the cases, which differ in sizes and types: all of them run without sanitizers
 # Many tokens of what test_megakernel.py runs a few of: without sanitizers, which would take minutes.
 MANY_TOKENS = "tests/gpu/test_megakernel_decode.py"
 DESELECTED = (
@@ -79,10 +81,10 @@ def tests() -> None:
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
     pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
     skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
-    run(*pytest, *skipped, "tests/host", env=env)
+    run(*pytest, *skipped, HALF, "tests/host", env=env)
     # Reports and the server, of what other tests run too, and many tokens.
     other = [f"--ignore={file}" for file in ("tests/gpu/test_bench.py", "tests/gpu/test_serve.py", MANY_TOKENS)]
-    run(*pytest, *other, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
+    run(*pytest, *other, HALF, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
     run(*pytest, MANY_TOKENS, env=tools_environment())
 
 

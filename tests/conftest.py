@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,25 @@ settings.register_profile(
     "lucebox", deadline=None, derandomize=True
 )  # the same inputs in every run and on every machine
 settings.load_profile("lucebox")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", action="store_true", help="about half of each test's cases, always the same ones")
+
+
+@pytest.hookimpl(trylast=True)  # of those that -k and --deselect leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--half"):
+        return
+    seen: set[str] = set()
+    kept, left_out = [], []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % 2 == 0
+        seen.add(test)
+        (kept if is_kept else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")
