@@ -112,7 +112,7 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 22, 13, 32, 47, 130, 64)
-FEW = ("Q4_K", "Q5_K", "Q6_K")  # types of kernels for few rows, which are preferred to those of tiles
+TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")  # types of kernels of tiles, to which those for few rows are preferred
 # Types without kernels for many rows.
 EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 LEAST_EXPANDED_ROWS = 12
@@ -207,7 +207,7 @@ def _batches(rng: np.random.Generator) -> Iterator[Case]:
         for without in PREFERRED:
             for case in _batch(rng, dtype, (130, 768), 65):
                 yield replace(case, without=without)
-    for dtype in FEW:
+    for dtype in TILES:
         for rows in BATCH_ROWS:
             for case in _batch(rng, dtype, (130, 768), rows):
                 yield replace(case, without=("linear_few",), limit="int8" if case.limit == "few" else case.limit)
@@ -222,7 +222,7 @@ def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: i
     for activations in ("int8", "f32") if BLOCKS[dtype] else ("f32",):
         is_expanded = dtype in EXPANDED and rows >= LEAST_EXPANDED_ROWS
         is_wide = activations == "int8" and (rows > 64 or is_expanded)
-        limit = "half" if is_wide else "int16" if activations == "f32" else "few" if dtype in FEW else "int8"
+        limit = "half" if is_wide else "int16" if activations == "f32" else "few" if dtype != "Q2_K" else "int8"
         exact, given = "f32" if is_wide else activations, x
         if not BLOCKS[dtype]:
             limit = "matrix"

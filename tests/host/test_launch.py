@@ -12,7 +12,7 @@ import pytest
 from gpu_packs import ROOT
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES
+from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
 
 import targets
 
@@ -31,7 +31,7 @@ SOURCES = {
 }
 KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
-BATCH_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # the others take the mat-vec, row after row
+BATCH_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # of tiles, and of plain numbers
 N_SMS = 20
 
 
@@ -130,17 +130,31 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
 def test_types_without_kernels_of_many_rows_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
-            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K", "IQ4_XS"], [4096, 1024], 4096, rows)
+            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q2_K", "Q2_K"], [4096, 1024], 4096, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
             assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
             products = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
             assert not any(launch["overlap_previous"] for launch in products)  # they ask for weights at once
-        with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
-            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [4096], 4096, 11)
+        with pytest.raises(UnsupportedError, match="no batch kernel reads Q2_K"):
+            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q2_K"], [4096], 4096, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
             gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in BLOCK_TYPES if dtype != "Q2_K"])
+def test_few_rows_of_every_type(dtype: str) -> None:
+    for n_in, is_few in ((4096, True), (4096 + 32, False)):
+        if n_in % block_size(dtype)[0] != 0:
+            continue
+        for rows in (2, 8, 16, 22, 32, 33) if is_few else (12, 32):
+            batch = gpu_ops.choose_batch(manifest("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
+            kernel = str(batch["launches"][0]["kernel"])
+            few = is_few and rows <= (48 if dtype == "Q4_K" else 32)
+            assert kernel.startswith(f"linear_few_{dtype.lower()}_") == few, (rows, n_in, kernel)
+            if few:
+                assert int(kernel.split("_")[-2]) >= rows
 
 
 def test_long_rows_come_through_a_ring() -> None:
