@@ -1,5 +1,5 @@
-"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then half of the
-cases of the native host tests and of the GPU kernels' on the simulator, with address and undefined-behaviour
+"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then a third of
+the cases of the native host tests and of the GPU kernels' on the simulator, with address and undefined-behaviour
 sanitizers in all of it."""
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PYTHON_ONLY = (
     "stop",
     "tokenizer",
 )
-HALF = "--half"  # of the cases, which differ in sizes and types: all of them run without sanitizers
-# Many tokens of what test_megakernel.py runs a few of: without sanitizers, which would take minutes.
-MANY_TOKENS = "tests/gpu/test_megakernel_decode.py"
+THIRD = "--third"  # of the cases, which differ in sizes and types: all of them run without sanitizers
+# Reports, the server and many tokens, of what other tests run a few of: without sanitizers, which would take minutes.
+NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve")
 DESELECTED = (
     "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
     "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # many more of what other tests run here
@@ -81,11 +81,9 @@ def tests() -> None:
     # --capture=sys: a sanitizer's report goes to file descriptor 2 just before the process ends.
     pytest = (sys.executable, *PYTEST, "-q", "--capture=sys")
     skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
-    run(*pytest, *skipped, HALF, "tests/host", env=env)
-    # Reports and the server, of what other tests run too, and many tokens.
-    other = [f"--ignore={file}" for file in ("tests/gpu/test_bench.py", "tests/gpu/test_serve.py", MANY_TOKENS)]
-    run(*pytest, *other, HALF, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
-    run(*pytest, MANY_TOKENS, env=tools_environment())
+    run(*pytest, *skipped, THIRD, "tests/host", env=env)
+    other = [f"--ignore=tests/gpu/{name}.py" for name in NOT_SANITIZED]
+    run(*pytest, *other, THIRD, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
 
 
 if __name__ == "__main__":

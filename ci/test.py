@@ -33,6 +33,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "packs": lambda: test_packs.test(test_packs.TARGETS),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
+    "simulator": lambda: run(PYTHON, *PYTEST, "-q", "tests/gpu"),
     "tests": lambda: run(PYTHON, *PYTEST),  # last: its summary closes the output
 }
 
