@@ -7,33 +7,39 @@
 
 namespace lb::gpu {
 
+// Nibbles, and an entry of scales for 256 values.
+template <class Entry>
+struct FewNibbleRow {
+  const uint8_t *codes, *scales;
+  FewNibbleRow() = default;
+  LB_DEVICE FewNibbleRow(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+      : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
+        scales(w + plane_place(layout, 1, out) + block * int(sizeof(Entry))) {}
+  LB_DEVICE void next() {
+    codes += 128;
+    scales += sizeof(Entry);
+  }
+};
+template <class Entry>
+struct FewNibbleUnit {
+  u32x4 codes[2][2];  // [output, part]
+  Entry scales[2];
+  LB_DEVICE void read(const FewNibbleRow<Entry> (&rows)[2]) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      codes[i][0] = load_stream<u32x4>(rows[i].codes);
+      codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
+      scales[i] = load_cached<Entry>(rows[i].scales);
+    }
+  }
+};
+
 struct FewQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true;
 
-  struct Row {
-    const uint8_t *codes, *scales;
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
-          scales(w + plane_place(layout, 1, out) + block * 16) {}
-    LB_DEVICE void next() {
-      codes += 128;
-      scales += 16;
-    }
-  };
-  struct Unit {
-    u32x4 codes[2][2];  // [output, part]
-    u32x4 scales[2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
-      LB_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        codes[i][0] = load_stream<u32x4>(rows[i].codes);
-        codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
-        scales[i] = load_cached<u32x4>(rows[i].scales);
-      }
-    }
-  };
+  using Row = FewNibbleRow<u32x4>;
+  using Unit = FewNibbleUnit<u32x4>;
   struct Fields {
     uint32_t d[2];
     f16x2 scales[2], min_fields[2];  // of runs t and t + 4
@@ -303,29 +309,8 @@ struct FewIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;
   static constexpr bool kHasMin = false;
 
-  struct Row {
-    const uint8_t *codes, *scales;
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
-          scales(w + plane_place(layout, 1, out) + block * 8) {}
-    LB_DEVICE void next() {
-      codes += 128;
-      scales += 8;
-    }
-  };
-  struct Unit {
-    u32x4 codes[2][2];  // [output, part]
-    u32x2 scales[2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
-      LB_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        codes[i][0] = load_stream<u32x4>(rows[i].codes);
-        codes[i][1] = load_stream<u32x4>(rows[i].codes + 64);
-        scales[i] = load_cached<u32x2>(rows[i].scales);
-      }
-    }
-  };
+  using Row = FewNibbleRow<u32x2>;
+  using Unit = FewNibbleUnit<u32x2>;
   struct Fields {
     const Unit& unit;
     LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
