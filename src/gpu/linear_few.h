@@ -66,6 +66,9 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   return sum;
 }
 
+template <class Format>
+inline constexpr bool kFewIsPlain = quant::plane_format(Format::kType).block_values == 1;
+
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
 struct FewRowNorm {
@@ -137,7 +140,21 @@ struct FewX {
     }
     copy_commit();
   }
+  // The same of 16-bit x, which stays as it is.
+  LB_DEVICE void ask_plain(const LinearFew& p, const FewShare& share) const {
+    constexpr int kPieces = kFewValues * 2 / 16;
+    const int rows = p.group.products[0].rows, n = share.n_blocks * kRows * kPieces;
+    LB_UNROLL_BY(1)
+    for (int at = thread_id(); at < n; at += kFewThreads) {
+      const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
+      const long from_row = long(row < rows ? row : 0) * share.n_in;
+      const long value = from_row + (share.first_block + of_block / kRows) * kFewValues + piece * 8;
+      copy_async_or_zero<16>(blocks + of_block * kFewRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
+    }
+    copy_commit();
+  }
   // norm: of row thread_id() / 8 % kRows.
+  template <class Format>
   LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewRowNorm& norm) const {
     constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
@@ -152,6 +169,11 @@ struct FewX {
     for (int at = thread_id(), turn = 0; at < n; at += kFewThreads, ++turn) {  // n is a multiple of 64: whole warps
       const int row = at / 8 % kRows, run = at % 8;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
+      if constexpr (kFewIsPlain<Format>) {
+        if (run == 0) store(to + few_power_at(row), factor);
+        continue;
+      }
       uint8_t* to_sum = to + few_sums_at(row);
       const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
       float scale = load<float>(to + few_rest_at(row) + run * 4);
@@ -166,7 +188,6 @@ struct FewX {
       const f16 high = to_f16(sum);
       store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
       store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
-      const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
       if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
     }
   }
@@ -178,6 +199,28 @@ struct FewSums {
   static constexpr int kTiles = kRows / 8;
   float v[kTiles][4] = {};
 
+  // What is read next takes the place of what has been multiplied.
+  LB_DEVICE void add_plain(typename Format::Unit& unit, const FewX<kRows>& x, int block,
+                           const typename Format::Row (&next)[2], bool has_next) {
+    float sums[kTiles][4] = {};
+    const int row = lane() / 4, quarter = lane() % 4;
+    const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes + quarter * 16;
+    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
+    LB_UNROLL
+    for (int piece = 0; piece < Format::Unit::kPieces; ++piece) {
+      const u32x4 first = unit.values[0][piece], second = unit.values[1][piece];
+      const PairsA a[2] = {{{first[0], second[0], first[1], second[1]}}, {{first[2], second[2], first[3], second[3]}}};
+      LB_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const u32x4 b = load<u32x4>(from + tile * 8 * kFewRowBytes + piece * 64);
+        Format::multiply(sums[tile], a[0], b[0], b[1]);
+        Format::multiply(sums[tile], a[1], b[2], b[3]);
+      }
+      if (has_next) unit.read(next, piece);
+    }
+    LB_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) add_powers(sums[tile], from_power, tile);
+  }
   LB_DEVICE void add(const typename Format::Unit& unit, const FewX<kRows>& x, int block) {
     const typename Format::Fields fields(unit);
     float sums[kTiles][4] = {};
@@ -208,11 +251,14 @@ struct FewSums {
         multiply_pairs(mins, fields.mins(), b[0], b[1]);
         for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[n], sums[tile][n]); });
       }
-      float powers[2];  // of rows 2 quarter and 2 quarter + 1
-      LB_UNROLL
-      for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kFewRowBytes);
-      for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[tile][n], v[tile][n]); });
+      add_powers(sums[tile], from_power, tile);
     }
+  }
+  LB_DEVICE void add_powers(const float (&sums)[4], const uint8_t* from_power, int tile) {
+    float powers[2];  // of rows 2 quarter and 2 quarter + 1
+    LB_UNROLL
+    for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kFewRowBytes);
+    for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[n], v[tile][n]); });
   }
   // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
   LB_DEVICE void put(float* to) {
@@ -247,11 +293,14 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   }
   dependents_may_launch();
   wait_for_previous();
-  x.ask(p, share);
+  if constexpr (kFewIsPlain<Format>)
+    x.ask_plain(p, share);
+  else
+    x.ask(p, share);
   FewRowNorm norm;
   norm.ask(p, thread_id() / 8 % kRows, share.n_in);
   find_few_pieces(p, share);
-  x.make(p, share, norm);
+  x.template make<Format>(p, share, norm);
   block_barrier();
 
   FewSums<Format, kRows> sums;
@@ -261,10 +310,16 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     LB_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       if (unit >= end) break;
-      sums.add(units[i], x, block);
-      if (unit + kAhead < end) {
-        ahead.next(p, share);
-        units[i].read(ahead.rows);
+      const bool has_next = unit + kAhead < end;
+      if constexpr (kFewIsPlain<Format>) {
+        if (has_next) ahead.next(p, share);
+        sums.add_plain(units[i], x, block, ahead.rows, has_next);
+      } else {
+        sums.add(units[i], x, block);
+        if (has_next) {
+          ahead.next(p, share);
+          units[i].read(ahead.rows);
+        }
       }
       ++unit;
       if (++block < share.n_blocks && unit < end) continue;
@@ -276,7 +331,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
 
   const FewShare again(p, forget(block_id_y()),
                        forget(block_id()));  // nothing of it is kept in registers over the units
-  sum_few_range<kRows>(p, again);
+  sum_few_range<Format::kType, kRows>(p, again);
 }
 
 }  // namespace lb::gpu

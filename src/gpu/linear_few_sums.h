@@ -171,6 +171,24 @@ LB_DEVICE void round_few(const RoundedRows& to, int n_out, int first_out, int fi
   }
 }
 
+// The same as 16-bit numbers; of f16 what is too large is the largest.
+template <DType kType>
+LB_DEVICE void narrow_few(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
+                          const f32x4 (&v)[2]) {
+  LB_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    const int row = first_row + lane() % 4 * 2 + j;
+    if (row >= rows) continue;
+    auto* at = reinterpret_cast<uint16_t*>(to.high) + (long(row) * n_out + first_out + lane() / 4);
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float value = v[i / 2][i % 2 * 2 + j];
+      at[i * 8] = kType == DType::kBF16 ? to_bf16(value).bits
+                                        : to_f16(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value).bits;
+    }
+  }
+}
+
 // The weights of a norm that a warp needs to make eight rows of 32 values.
 LB_DEVICE f32x4 few_norm_weights(const LinearFew& p, int first_out) {
   f32x4 w = {};
@@ -180,8 +198,8 @@ LB_DEVICE f32x4 few_norm_weights(const LinearFew& p, int first_out) {
   return w;
 }
 
-// What is made of tiles that belong together, for eight rows, by a warp. norm_w is of them.
-template <int kRows>
+// What is made of tiles that belong together, for eight rows, by a warp. norm_w is of them; kType: of the weights.
+template <DType kType, int kRows>
 LB_DEVICE void make_few(const LinearFew& p, int tile, int eight, int first_out, const f32x4& norm_w) {
   const bool is_gated = p.makes == FewMakes::kGated;
   const int n_out = p.group.products[0].n_out, rows = p.group.products[0].rows;
@@ -202,7 +220,10 @@ LB_DEVICE void make_few(const LinearFew& p, int tile, int eight, int first_out, 
       }
     }
   }
-  round_few(p.made, n_out, first_out, eight * 8, rows, made);
+  if constexpr (quant::plane_format(kType).block_values == 1)
+    narrow_few<kType>(p.made, n_out, first_out, eight * 8, rows, made);
+  else
+    round_few(p.made, n_out, first_out, eight * 8, rows, made);
   if (is_gated) return;
   LB_UNROLL
   for (int j = 0; j < 2; ++j) {
@@ -214,7 +235,7 @@ LB_DEVICE void make_few(const LinearFew& p, int tile, int eight, int first_out, 
 }
 
 // A block adds up its share of the range's tiles, and makes of them what is asked for.
-template <int kRows>
+template <DType kType, int kRows>
 LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
   constexpr int kEights = kRows / 8;
   const FewAdded added(p, share);
@@ -236,7 +257,7 @@ LB_DEVICE void sum_few_range(const LinearFew& p, const FewShare& share) {
   block_barrier();
   LB_UNROLL_BY(1)
   while (item < n_made) {
-    make_few<kRows>(p, tile_of(item), item % kEights, out_of(item), norm_w);
+    make_few<kType, kRows>(p, tile_of(item), item % kEights, out_of(item), norm_w);
     item += kFewWarps;
     if (item < n_made) norm_w = few_norm_weights(p, out_of(item));
   }

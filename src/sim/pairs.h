@@ -18,14 +18,14 @@ struct PairsA {
   uint32_t r[4];
 };
 
-inline void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
-                           sim::Location where = sim::Location::current()) {
+template <class T>
+void multiply_pairs_of(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1, sim::Location where) {
   sim::Warp& warp = *sim::current->warp;
   float* all_a = warp.a[warp.parity];  // [16, 16]
   float* all_b = warp.b[warp.parity];  // [8, 16]
   const auto put = [](float* to, uint32_t pair) {
-    to[0] = to_f32(f16{uint16_t(pair)});
-    to[1] = to_f32(f16{uint16_t(pair >> 16)});
+    to[0] = to_f32(T{uint16_t(pair)});
+    to[1] = to_f32(T{uint16_t(pair >> 16)});
   };
   const int row = lane() / 4, k = lane() % 4 * 4;
   for (int i = 0; i < 4; ++i) put(all_a + (row + i % 2 * 8) * 16 + k + i / 2 * 2, a.r[i]);
@@ -36,6 +36,15 @@ inline void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t
   for_each_sum([&](int of_a, int of_b, int, int, int n) {
     for (int i = 0; i < 16; ++i) c[n] += all_a[of_a * 16 + i] * all_b[of_b * 16 + i];
   });
+}
+
+inline void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
+                           sim::Location where = sim::Location::current()) {
+  multiply_pairs_of<f16>(c, a, b0, b1, where);
+}
+inline void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
+                                sim::Location where = sim::Location::current()) {
+  multiply_pairs_of<bf16>(c, a, b0, b1, where);
 }
 
 }  // namespace lb::gpu

@@ -102,6 +102,23 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
         assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, family: str, dtype: str) -> None:
+    """What the next product reads is made where the sums are, as for quantised weights."""
+    shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
+    path = written(replace(shape, dtype=dtype))
+    engine = open_engine(path, pack=pack, activations="int8")
+    ids = random_ids(44, engine.info["vocab"])
+    for rows in (2, 11, 22):
+        assert largest_difference(logits_of(engine, ids, rows), on_cpu(path, len(ids))) < tolerance(
+            "logits", "half_device"
+        ), rows
+    launches = {kernel: n for kernel, n, _ in _engine.Session(engine).profile_append(ids[:22], 22)}
+    if any(kernel.startswith("linear_few") for kernel in launches):
+        assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches
+
+
 @pytest.mark.parametrize("family", SHAPES)
 def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Of a step's rounding only that of the last norm has a launch. Most of the context's splits are empty here."""

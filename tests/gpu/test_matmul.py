@@ -18,7 +18,7 @@ from tolerances import distance, tolerance
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 # Of kernels for few rows, where the target has them: up to 32, of whole 256 values.
-FEW_TYPES = tuple(dtype for dtype in reference.BLOCK_TYPES if dtype != "Q2_K")
+FEW_TYPES = (*(dtype for dtype in reference.BLOCK_TYPES if dtype != "Q2_K"), "F16", "BF16")
 # Nothing reads these with more rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
@@ -61,7 +61,7 @@ def expected(
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_halves")
-    if dtype in {*BLOCK_TYPES, *FEW_TYPES}:
+    if dtype in {*BLOCK_TYPES, *FEW_TYPES} - {*PLAIN_TYPES}:
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:

@@ -162,7 +162,12 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   if (is_batch(group)) {
     std::byte* scratch =
         scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
-    if (chain_.begin(group, x, target)) return;
+    const RoundedRows numbers = rounded_place(group, 16);
+    if (const auto narrow = gpu::choose_few_x(group, numbers.high, target)) {
+      start(narrow->launch, narrow->params);
+      if (chain_.begin(group, numbers, target)) return;
+    }
+    if (x.high != nullptr && chain_.begin(group, x, target)) return;
     const gpu::BatchLaunches batch =
         gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = batch.n_few > 0;
@@ -179,8 +184,9 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
 RoundedRows GpuStream::made_place(const LinearGroup& readers) const {
   const Linear& first = readers.products[0];
   std::byte* end = scratch_.data() + scratch_.size() / 256 * 256;
-  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::batch_scratch_at(first, 8), first.rows,
-                      first.n_in, false);
+  const int bits = gpu::few_x_bits(first);
+  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::batch_scratch_at(first, bits), first.rows,
+                      first.n_in, bits == 16);
 }
 
 void GpuStream::start_few(const gpu::FewStep& step) {
@@ -188,7 +194,7 @@ void GpuStream::start_few(const gpu::FewStep& step) {
   Linear at_start = step.group.products[0];
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
-  const gpu::FewLaunch few = gpu::few_launch(step, scratch_.data() + gpu::batch_scratch_at(at_start, 8),
+  const gpu::FewLaunch few = gpu::few_launch(step, scratch_.data() + gpu::batch_scratch_at(at_start, gpu::few_x_bits(at_start)),
                                              reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
   start_now(few.launch, few.params);
   chain_is_at_end_ ^= makes_x;

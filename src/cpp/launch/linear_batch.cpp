@@ -157,9 +157,10 @@ constexpr long kMostExpandedBytes = 256l << 20;
 // The 16-bit numbers that expanded weights are.
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
-// Where x has 8 bits and the target's pack has a kernel for so few rows.
+// Where x has 8 bits, or the 16 of plain weights, and the target's pack has a kernel for so few rows.
 bool is_few(const LinearGroup& group, const Target& target) {
-  return bits_of(group.products[0]) == 8 && has_few(group, target);
+  const Linear& first = group.products[0];
+  return (bits_of(first) == 8 || !is_quantised(first.type)) && has_few(group, target);
 }
 
 // Whether a kernel reads the product's weights as they are.
@@ -182,7 +183,7 @@ struct NarrowForm {
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
   return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights),
-          warpgroup_cut(group, target).has_value()};
+          !is_few(group, target) && warpgroup_cut(group, target).has_value()};
 }
 
 size_t aligned(size_t bytes) {
@@ -373,7 +374,8 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
     scratch.used = before;
     if (is_few(types[i], target)) {
       auto* pieces = static_cast<std::byte*>(scratch.take(few_scratch(types[i], target).pieces));
-      result.few[result.n_few++] = few_launch({.group = types[i], .x = x}, pieces, arrived, target);
+      const RoundedRows of_type = narrow[i] != nullptr ? few_x(const_cast<void*>(narrow[i])) : x;
+      result.few[result.n_few++] = few_launch({.group = types[i], .x = of_type}, pieces, arrived, target);
     } else {
       std::optional<ExpandLaunch> expand;
       if (expanded[i]) {
@@ -393,6 +395,15 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
 }
 
 }  // namespace
+
+std::optional<NarrowLaunch> choose_few_x(const LinearGroup& group, void* y, const Target& target) {
+  const DType type = group.products[0].type;
+  const auto is_of_type = [&](const Linear& op) { return op.type == type; };
+  if (is_quantised(type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
+      !is_few(group, target))
+    return {};
+  return narrow_launch(group.products[0], narrow_form(group, target), y, target);
+}
 
 int batch_rounded_bits(const LinearGroup& group, const Target& target) {
   int bits = 0;

@@ -1,0 +1,41 @@
+// Products of few rows: 16-bit weights. x is of their type and lies in shared memory as it comes: of 256 values a lane
+// has eight times eight of each output, and of x the same. What it has multiplied makes room for what comes next.
+#pragma once
+
+#include "linear_few_formats.h"
+
+namespace lb::gpu {
+
+template <DType kType_>
+struct FewPlain {
+  static constexpr DType kType = kType_;
+  static constexpr bool kHasMin = false;
+
+  struct Row {
+    const uint8_t* values;
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+        : values(w + plane_place(layout, 0, out) + block * (kFewValues * 2) + lane() % 4 * 16) {}
+    LB_DEVICE void next() { values += kFewValues * 2; }
+  };
+  struct Unit {
+    static constexpr int kPieces = kFewValues / 32;
+    u32x4 values[2][kPieces];  // [output, piece]
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int piece = 0; piece < kPieces; ++piece) read(rows, piece);
+    }
+    LB_DEVICE void read(const Row (&rows)[2], int piece) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) values[i][piece] = load_stream<u32x4>(rows[i].values + piece * 64);
+    }
+  };
+  LB_DEVICE static void multiply(float (&sums)[4], const PairsA& a, uint32_t b0, uint32_t b1) {
+    if constexpr (kType == DType::kBF16)
+      multiply_bf16_pairs(sums, a, b0, b1);
+    else
+      multiply_pairs(sums, a, b0, b1);
+  }
+};
+
+}  // namespace lb::gpu
