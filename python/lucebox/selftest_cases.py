@@ -112,7 +112,8 @@ ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256)
 # (n_out, n_in): tiles of 128 outputs, in shares of several blocks; rows: every kernel's, and between them.
 BATCHES = ((3, 256), (130, 768), (5, 17408))
 BATCH_ROWS = (2, 22, 13, 32, 47, 130, 64)
-TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")  # types of kernels of tiles, to which those for few rows are preferred
+# Types of kernels of tiles, to which those for few rows are preferred.
+TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16", "BF16")
 # Types without kernels for many rows.
 EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 LEAST_EXPANDED_ROWS = 12

@@ -3,13 +3,9 @@
 #include "dialect.h"
 
 #include "launch/linear_batch_shape.h"
+#include "narrow.h"
 
 namespace lb::gpu {
-
-LB_DEVICE uint16_t narrow(float x, DType type) {
-  if (type == DType::kBF16) return to_bf16(x).bits;
-  return to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x).bits;  // a NaN stays one
-}
 
 // A thread has 16 values; grid x walks a row, y the rows. Bound: bandwidth, 6 bytes a value.
 LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {

@@ -1,12 +1,12 @@
-// The products of a few rows of x with quantised weights: y = x w^T (+ add), or what the next products read of it.
+// The products of a few rows of x: y = x w^T (+ add), or what the next products read of it.
 //
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
-// lies in shared memory, as 16-bit numbers in units of a power of two for each row and 256 values, which is multiplied
-// into their sums; weights go from memory straight into registers, where they become 16-bit operands: no ring, no
-// barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them on their way. Sums of
-// pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them. Weights are asked for
-// before the previous kernel has ended.
-// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
+// lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
+// values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
+// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
+// on their way. Sums of pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them.
+// Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
+// docs/kernels/matmul.md.
 #pragma once
 
 #include "linear_few_formats.h"
@@ -65,9 +65,6 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   }
   return sum;
 }
-
-template <class Format>
-inline constexpr bool kFewIsPlain = quant::plane_format(Format::kType).block_values == 1;
 
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
@@ -170,7 +167,7 @@ struct FewX {
       const int row = at / 8 % kRows, run = at % 8;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
-      if constexpr (kFewIsPlain<Format>) {
+      if constexpr (few_is_plain(Format::kType)) {
         if (run == 0) store(to + few_power_at(row), factor);
         continue;
       }
@@ -293,7 +290,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   }
   dependents_may_launch();
   wait_for_previous();
-  if constexpr (kFewIsPlain<Format>)
+  if constexpr (few_is_plain(Format::kType))
     x.ask_plain(p, share);
   else
     x.ask(p, share);
@@ -311,7 +308,7 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     for (int i = 0; i < kAhead; ++i) {
       if (unit >= end) break;
       const bool has_next = unit + kAhead < end;
-      if constexpr (kFewIsPlain<Format>) {
+      if constexpr (few_is_plain(Format::kType)) {
         if (has_next) ahead.next(p, share);
         sums.add_plain(units[i], x, block, ahead.rows, has_next);
       } else {

@@ -9,7 +9,6 @@ namespace lb::gpu {
 template <DType kType_>
 struct FewPlain {
   static constexpr DType kType = kType_;
-  static constexpr bool kHasMin = false;
 
   struct Row {
     const uint8_t* values;

@@ -8,6 +8,7 @@
 #include "activation.h"
 #include "cluster.h"
 #include "launch/linear_few_shape.h"
+#include "narrow.h"
 #include "round_run.h"
 
 namespace lb::gpu {
@@ -171,7 +172,7 @@ LB_DEVICE void round_few(const RoundedRows& to, int n_out, int first_out, int fi
   }
 }
 
-// The same as 16-bit numbers; of f16 what is too large is the largest.
+// The same as 16-bit numbers.
 template <DType kType>
 LB_DEVICE void narrow_few(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
                           const f32x4 (&v)[2]) {
@@ -181,11 +182,7 @@ LB_DEVICE void narrow_few(const RoundedRows& to, int n_out, int first_out, int f
     if (row >= rows) continue;
     auto* at = reinterpret_cast<uint16_t*>(to.high) + (long(row) * n_out + first_out + lane() / 4);
     LB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float value = v[i / 2][i % 2 * 2 + j];
-      at[i * 8] = kType == DType::kBF16 ? to_bf16(value).bits
-                                        : to_f16(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value).bits;
-    }
+    for (int i = 0; i < 4; ++i) at[i * 8] = narrow(v[i / 2][i % 2 * 2 + j], kType);
   }
 }
 
@@ -220,7 +217,7 @@ LB_DEVICE void make_few(const LinearFew& p, int tile, int eight, int first_out, 
       }
     }
   }
-  if constexpr (quant::plane_format(kType).block_values == 1)
+  if constexpr (few_is_plain(kType))
     narrow_few<kType>(p.made, n_out, first_out, eight * 8, rows, made);
   else
     round_few(p.made, n_out, first_out, eight * 8, rows, made);

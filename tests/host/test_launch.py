@@ -143,14 +143,15 @@ def test_types_without_kernels_of_many_rows_are_expanded() -> None:
             gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in BLOCK_TYPES if dtype != "Q2_K"])
+@pytest.mark.parametrize("dtype", [*(dtype for dtype in BLOCK_TYPES if dtype != "Q2_K"), "F16", "BF16"])
 def test_few_rows_of_every_type(dtype: str) -> None:
+    narrow = dtype in ("F16", "BF16")
     for n_in, is_few in ((4096, True), (4096 + 32, False)):
         if n_in % block_size(dtype)[0] != 0:
             continue
         for rows in (2, 8, 16, 22, 32, 33) if is_few else (12, 32):
             batch = gpu_ops.choose_batch(manifest("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
-            kernel = str(batch["launches"][0]["kernel"])
+            kernel = str(batch["launches"][narrow]["kernel"])
             few = is_few and rows <= (48 if dtype == "Q4_K" else 32)
             assert kernel.startswith(f"linear_few_{dtype.lower()}_") == few, (rows, n_in, kernel)
             if few:

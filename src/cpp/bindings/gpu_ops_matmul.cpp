@@ -101,16 +101,23 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
   float* y = call.out<float>(size_t(rows) * n_last);
   readers.products[readers.n++] = product(last, last_dtype, between, y, n_last, n_out);
 
-  const RoundedRows rounded = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_in, false)), rows, n_in, false);
-  const RoundedRows made = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_out, false)), rows, n_out, false);
+  const auto place = [&](const Linear& reader) {
+    const bool is_16_bit = gpu::few_x_bits(reader) == 16;
+    auto* memory = call.out<std::byte>(rounded_bytes(rows, reader.n_in, is_16_bit));
+    return rounded_rows(memory, rows, reader.n_in, is_16_bit);
+  };
+  const RoundedRows of_few = place(group.products[0]), made = place(readers.products[0]);
   const size_t pieces =
       std::max(gpu::few_scratch(group, pack.target()).pieces, gpu::few_scratch(readers, pack.target()).pieces);
   auto* scratch = call.out<std::byte>(pieces);
   auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kFewArrivedBytes));
-  pack.run(RoundRows{.x = on_device, .y = rounded, .rows = rows, .n_in = n_in});
+  if (const auto narrow = gpu::choose_few_x(group, of_few.high, pack.target()))
+    pack.run(narrow->launch, narrow->params);
+  else
+    pack.run(RoundRows{.x = on_device, .y = of_few, .rows = rows, .n_in = n_in});
   gpu::FewChain chain;
   std::optional<gpu::FewStep> first;
-  if (chain.begin(group, rounded, pack.target())) {
+  if (chain.begin(group, of_few, pack.target())) {
     if (norm)
       first = chain.follow(RmsNorm{.x = group.products[0].y,
                                    .w = call.in(*norm),

@@ -162,12 +162,12 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   if (is_batch(group)) {
     std::byte* scratch =
         scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
-    const RoundedRows numbers = rounded_place(group, 16);
-    if (const auto narrow = gpu::choose_few_x(group, numbers.high, target)) {
+    RoundedRows of_few = x;
+    if (const auto narrow = gpu::choose_few_x(group, scratch_.data(), target)) {
       start(narrow->launch, narrow->params);
-      if (chain_.begin(group, numbers, target)) return;
+      of_few = rounded_place(group, 16);
     }
-    if (x.high != nullptr && chain_.begin(group, x, target)) return;
+    if (chain_.begin(group, of_few, target)) return;
     const gpu::BatchLaunches batch =
         gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = batch.n_few > 0;
@@ -194,8 +194,9 @@ void GpuStream::start_few(const gpu::FewStep& step) {
   Linear at_start = step.group.products[0];
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
-  const gpu::FewLaunch few = gpu::few_launch(step, scratch_.data() + gpu::batch_scratch_at(at_start, gpu::few_x_bits(at_start)),
-                                             reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
+  std::byte* pieces = scratch_.data() + gpu::batch_scratch_at(at_start, gpu::few_x_bits(at_start));
+  const gpu::FewLaunch few =
+      gpu::few_launch(step, pieces, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
   start_now(few.launch, few.params);
   chain_is_at_end_ ^= makes_x;
 }

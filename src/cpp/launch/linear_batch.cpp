@@ -157,10 +157,10 @@ constexpr long kMostExpandedBytes = 256l << 20;
 // The 16-bit numbers that expanded weights are.
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
-// Where x has 8 bits, or the 16 of plain weights, and the target's pack has a kernel for so few rows.
+// Where x has 8 bits, or 16 as the weights, and the target's pack has a kernel for so few rows.
 bool is_few(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
-  return (bits_of(first) == 8 || !is_quantised(first.type)) && has_few(group, target);
+  return (bits_of(first) == 8 || few_is_plain(first.type)) && has_few(group, target);
 }
 
 // Whether a kernel reads the product's weights as they are.
@@ -183,7 +183,7 @@ struct NarrowForm {
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
   return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights),
-          !is_few(group, target) && warpgroup_cut(group, target).has_value()};
+          warpgroup_cut(group, target).has_value()};
 }
 
 size_t aligned(size_t bytes) {
@@ -351,7 +351,7 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
     if (expanded[i]) types[i].products[0].type = wide_type(target);
   }
   NarrowForm forms[std::size(result.narrow)];
-  const void* narrow[kMaxProducts] = {};
+  void* narrow[kMaxProducts] = {};
   for (int i = 0; i < n_types; ++i) {
     const Linear& op = types[i].products[0];
     if (op.type == DType::kF32 || bits_of(op) != 0) continue;
@@ -372,10 +372,11 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
   size_t most = before;
   for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
-    if (is_few(types[i], target)) {
+    if (!expanded[i] && is_few(types[i], target)) {
       auto* pieces = static_cast<std::byte*>(scratch.take(few_scratch(types[i], target).pieces));
-      const RoundedRows of_type = narrow[i] != nullptr ? few_x(const_cast<void*>(narrow[i])) : x;
-      result.few[result.n_few++] = few_launch({.group = types[i], .x = of_type}, pieces, arrived, target);
+      FewStep step = {.group = types[i], .x = x};
+      if (few_is_plain(types[i].products[0].type)) step.x = {.high = static_cast<int8_t*>(narrow[i])};
+      result.few[result.n_few++] = few_launch(step, pieces, arrived, target);
     } else {
       std::optional<ExpandLaunch> expand;
       if (expanded[i]) {
@@ -397,12 +398,12 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
 }  // namespace
 
 std::optional<NarrowLaunch> choose_few_x(const LinearGroup& group, void* y, const Target& target) {
-  const DType type = group.products[0].type;
-  const auto is_of_type = [&](const Linear& op) { return op.type == type; };
-  if (is_quantised(type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
+  const Linear& first = group.products[0];
+  const auto is_of_type = [&](const Linear& op) { return op.type == first.type; };
+  if (!few_is_plain(first.type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
       !is_few(group, target))
     return {};
-  return narrow_launch(group.products[0], narrow_form(group, target), y, target);
+  return narrow_launch(first, narrow_form(group, target), y, target);
 }
 
 int batch_rounded_bits(const LinearGroup& group, const Target& target) {

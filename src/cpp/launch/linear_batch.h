@@ -64,7 +64,8 @@ bool has_batch(const LinearGroup& group, const Target& target);
 // `arrived` has kFewArrivedBytes, zero at first, and nobody else's.
 BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                            const Target& target);
-// x of few rows for plain weights, [rows, n_in] of their type; none where the group has no such kernel.
+// What makes x of a group of few rows, [rows, n_in] of the type of its 16-bit weights; none where it has no kernel for
+// them, or several types.
 std::optional<NarrowLaunch> choose_few_x(const LinearGroup& group, void* y, const Target& target);
 size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target);
 

@@ -18,14 +18,10 @@ struct FewKernel {
   const char* name;
 };
 constexpr FewKernel kKernels[] = {
-    {DType::kBF16, 8, "linear_few_bf16_8_kernel"},
-    {DType::kBF16, 16, "linear_few_bf16_16_kernel"},
-    {DType::kBF16, 24, "linear_few_bf16_24_kernel"},
-    {DType::kBF16, 32, "linear_few_bf16_32_kernel"},
-    {DType::kF16, 8, "linear_few_f16_8_kernel"},
-    {DType::kF16, 16, "linear_few_f16_16_kernel"},
-    {DType::kF16, 24, "linear_few_f16_24_kernel"},
-    {DType::kF16, 32, "linear_few_f16_32_kernel"},
+    {DType::kBF16, 8, "linear_few_bf16_8_kernel"},       {DType::kBF16, 16, "linear_few_bf16_16_kernel"},
+    {DType::kBF16, 24, "linear_few_bf16_24_kernel"},     {DType::kBF16, 32, "linear_few_bf16_32_kernel"},
+    {DType::kF16, 8, "linear_few_f16_8_kernel"},         {DType::kF16, 16, "linear_few_f16_16_kernel"},
+    {DType::kF16, 24, "linear_few_f16_24_kernel"},       {DType::kF16, 32, "linear_few_f16_32_kernel"},
     {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},       {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
     {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"},     {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
     {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},       {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
@@ -139,6 +135,11 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
 
 const Linear& first_product(const FewStep& step) { return step.group.products[0]; }
 
+// Whether x has the same form for both; a step makes x in the form that it reads.
+bool same_x(const Linear& a, const Linear& b) {
+  return a.type == b.type || !(few_is_plain(a.type) || few_is_plain(b.type));
+}
+
 std::string describe(const LinearGroup& group) {
   const Linear& first = group.products[0];
   std::string what = cat("[linear_few] ", first.rows, " rows, ", name(first.type), " ");
@@ -202,19 +203,11 @@ FewScratch few_scratch(const LinearGroup& group, const Target& target) {
   return scratch;
 }
 
-// What is made of a step's sums is of the kind that it reads.
-static bool makes_x_of(const FewStep& step, const LinearGroup& readers) {
-  const Linear &made = first_product(step), &read = readers.products[0];
-  return few_x_bits(made) == few_x_bits(read) && (few_x_bits(made) == 8 || made.type == read.type);
-}
-
 bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Target& target) {
   FewStep steps[kMaxProducts];
   int n = 0;
   for (const Linear& op : std::span(group.products, group.n)) {
-    const int bits = few_x_bits(op);
-    if (bits == 8 ? op.activations != Activations::kInt8 || few_x_bits(group.products[0]) != 8
-                  : op.type != group.products[0].type)
+    if (!same_x(op, group.products[0]) || (!few_is_plain(op.type) && op.activations != Activations::kInt8))
       return false;
     int i = 0;
     while (i < n && first_product(steps[i]).type != op.type) ++i;
@@ -236,7 +229,8 @@ bool FewChain::begin(const LinearGroup& group, const RoundedRows& x, const Targe
 
 bool FewChain::begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_ASSERT(is_empty());
-  return op.dim == kFewHead && few_x_bits(group.products[0]) == 8 && append(group, {.x = x, .norm = FewNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
+  return op.dim == kFewHead && !few_is_plain(group.products[0].type) &&
+         append(group, {.x = x, .norm = FewNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
 }
 
 std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
@@ -250,7 +244,7 @@ std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& re
   step.makes = FewMakes::kNormed;
   step.norm_w = op.w;
   step.made = made;
-  if (!makes_x_of(step, readers) || !cut_of(step.group, step.makes, target) ||
+  if (!same_x(first_product(step), readers.products[0]) || !cut_of(step.group, step.makes, target) ||
       !append(readers, {.x = made, .norm = FewNorm::kRow, .squares = made.sum, .eps = op.eps}, target))
     return {};
   return step;
@@ -266,7 +260,9 @@ std::optional<FewStep> FewChain::follow(const SwiGlu& op, const LinearGroup& rea
     return {};
   step.makes = FewMakes::kGated;
   step.made = made;
-  if (!makes_x_of(step, readers) || !cut_of(step.group, step.makes, target) || !append(readers, {.x = made}, target)) return {};
+  if (!same_x(first_product(step), readers.products[0]) || !cut_of(step.group, step.makes, target) ||
+      !append(readers, {.x = made}, target))
+    return {};
   return step;
 }
 

@@ -14,10 +14,7 @@
 
 namespace lb::gpu {
 
-// Bits of x: 8 in runs, or numbers of the type of plain weights.
-inline int few_x_bits(const Linear& op) { return op.type == DType::kF16 || op.type == DType::kBF16 ? 16 : 8; }
-// The numbers.
-inline RoundedRows few_x(void* at) { return {static_cast<int8_t*>(at), nullptr, nullptr, nullptr}; }
+inline int few_x_bits(const Linear& op) { return few_is_plain(op.type) ? 16 : 8; }
 
 // Products of one type and x, and what is made of their sums; fields as in LinearFew.
 struct FewStep {

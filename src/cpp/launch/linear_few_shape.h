@@ -35,6 +35,10 @@ LB_FN constexpr int few_sums_at(int row) { return kFewValues * 2 + row / 2 % 2 *
 LB_FN constexpr int few_rest_at(int row) { return kFewValues * 2 + (1 - row / 2 % 2) * 32; }
 LB_FN constexpr int few_power_at(int row) { return few_rest_at(row) + row / 4 % 2 * 8; }
 
+// 16-bit weights, which meet x as numbers of their own type: then the values in shared memory are x as it is, there are
+// no sums of runs, and the power is what the row's norm multiplies by. All others meet x rounded to 8 bits.
+LB_FN constexpr bool few_is_plain(DType type) { return type == DType::kF16 || type == DType::kBF16; }
+
 // x that is to be normed yet: what of it shares a factor.
 enum class FewNorm : int { kNone, kRow, kHead };
 inline constexpr int kFewHead = 128;  // values of a head
@@ -67,13 +71,13 @@ LB_FN constexpr int part_of(const FewParts& parts, int thing) {
 
 struct LinearFew {
   LinearGroup group;  // of one type
-  RoundedRows x;      // codes and scales
+  RoundedRows x;      // codes and scales; of plain weights high is [rows, n_in] numbers of their type
   FewNorm norm;
   const float* squares;  // [rows, n_in / 32] of x before its norm; null without one
   float eps, per_value;  // of that norm; 1 / values that share a factor
   FewMakes makes;
   const float* norm_w;           // kNormed: [n_out]
-  RoundedRows made;              // kNormed, kGated: [rows, n_out]; for kNormed sum has the sums of squares
+  RoundedRows made;              // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
   float* pieces;                 // [ranges, slices, few_pieces(range_tiles), tile_rows, 16]
   uint32_t* arrived;             // [ranges], zero at first, and nobody else's
   int first_tile[kMaxProducts];  // of each product, where they do not take turns

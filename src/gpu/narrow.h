@@ -1,0 +1,16 @@
+// fp32 as 16-bit numbers, bf16 or f16, of which what is too large becomes the largest.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "quant/half.h"
+
+namespace lb::gpu {
+
+LB_DEVICE uint16_t narrow(float x, DType type) {
+  if (type == DType::kBF16) return to_bf16(x).bits;
+  return to_f16(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x).bits;  // a NaN stays one
+}
+
+}  // namespace lb::gpu
