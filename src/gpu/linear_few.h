@@ -5,8 +5,8 @@
 // values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
 // on their way. Sums of pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them.
-// Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
-// docs/kernels/matmul.md.
+// Weights are asked for before the previous kernel has ended.
+// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
 #include "linear_few_formats.h"

@@ -1,5 +1,6 @@
 // Products of few rows: 16-bit weights. x is of their type and lies in shared memory as it comes: of 256 values a lane
-// has eight times eight of each output, and of x the same. What it has multiplied makes room for what comes next.
+// has eight times eight of each output, and of x the same. What it has multiplied makes room for what comes next. Of a
+// format (linear_few_formats.h) it has Row and Unit; multiply takes values as they are.
 #pragma once
 
 #include "linear_few_formats.h"
