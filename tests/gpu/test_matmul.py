@@ -250,7 +250,9 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
 
 
-@pytest.mark.parametrize(("dtype", "last_dtype", "rows", "n_in", "n_out"), CHAINS)
+@pytest.mark.parametrize(
+    ("dtype", "last_dtype", "rows", "n_in", "n_out"), [chain for chain in CHAINS if chain[1] != "F16"]
+)
 def test_few_rows_to_a_norm(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:

@@ -241,6 +241,7 @@ std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& re
   if (op.x != product.y || op.rows != product.rows || op.heads != 1 || op.dim != product.n_out ||
       op.row_stride != op.dim || op.dim % kRoundRun != 0)
     return {};
+  if (readers.products[0].type == DType::kF16) return {};  // y before it is divided may be beyond its range
   step.makes = FewMakes::kNormed;
   step.norm_w = op.w;
   step.made = made;
