@@ -3,8 +3,8 @@
 // A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
 // lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
 // values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
-// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another, kAhead of them
-// on their way. Sums of pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them.
+// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
+// kUnits of them. Sums of pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them.
 // Weights are asked for before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
@@ -218,8 +218,8 @@ struct FewSums {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) add_powers(sums[tile], from_power, tile);
   }
-  LB_DEVICE void add(const typename Format::Unit& unit, const FewX<kRows>& x, int block) {
-    const typename Format::Fields fields(unit);
+  template <class Fields>
+  LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const FewX<kRows>& x, int block) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
@@ -272,7 +272,9 @@ struct FewSums {
   }
 };
 
-template <class Format, int kRows, int kAhead>
+// A unit is asked for when the one before has come, not sooner: of loads that a loop carries into its next round the
+// compiler keeps one count, so that whoever waits for one waits for the newest.
+template <class Format, int kRows, int kUnits>
 LB_DEVICE void linear_few(const LinearFew& p) {
   const FewShare share(p, block_id_y(), block_id());
   const FewX<kRows> x = {few_behind_table(p)};
@@ -281,9 +283,9 @@ LB_DEVICE void linear_few(const LinearFew& p) {
 
   FewCursor<Format> ahead(share, unit);
   int tile = ahead.tile, block = ahead.block;
-  typename Format::Unit units[kAhead];
+  typename Format::Unit units[kUnits];
   LB_UNROLL
-  for (int i = 0; i < kAhead; ++i) {
+  for (int i = 0; i < kUnits; ++i) {
     if (unit + i >= end) break;
     i == 0 ? ahead.find(p, share) : ahead.next(p, share);
     units[i].read(ahead.rows);
@@ -303,19 +305,25 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   FewSums<Format, kRows> sums;
   float* pieces =
       p.pieces + long(share.range * p.n_slices + share.slice) * few_pieces(p.range_tiles) * (kRows * kFewOuts);
+  const int first = unit;
   while (unit < end) {
     LB_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
+    for (int i = 0; i < kUnits; ++i) {
       if (unit >= end) break;
-      const bool has_next = unit + kAhead < end;
+      const bool has_next = unit + 1 < end;
       if constexpr (few_is_plain(Format::kType)) {
         if (has_next) ahead.next(p, share);
         sums.add_plain(units[i], x, block, ahead.rows, has_next);
       } else {
-        sums.add(units[i], x, block);
-        if (has_next) {
+        const typename Format::Fields fields(units[i]);  // waits for the unit
+        if (kUnits == 2 && has_next && unit > first) {
           ahead.next(p, share);
-          units[i].read(ahead.rows);
+          units[kUnits - 1 - i].read(ahead.rows);
+        }
+        sums.add(units[i], fields, x, block);
+        if (kUnits == 1 && has_next) {
+          ahead.next(p, share);
+          units[0].read(ahead.rows);
         }
       }
       ++unit;

@@ -8,8 +8,8 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 3>(p); }
-LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 3>(p); }
+LB_KERNEL(linear_few_q4_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 8, 2>(p); }
+LB_KERNEL(linear_few_q4_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 16, 2>(p); }
 LB_KERNEL(linear_few_q4_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 24, 2>(p); }
 LB_KERNEL(linear_few_q4_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 32, 2>(p); }
 LB_KERNEL(linear_few_q4_k_48_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ4_K, 48, 1>(p); }
@@ -30,6 +30,6 @@ LB_KERNEL(linear_few_q3_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<Few
 
 LB_KERNEL(linear_few_iq4_xs_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 16, 2>(p); }
 LB_KERNEL(linear_few_iq4_xs_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 24, 2>(p); }
-LB_KERNEL(linear_few_iq4_xs_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 32, 1>(p); }
+LB_KERNEL(linear_few_iq4_xs_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 32, 2>(p); }
 
 }  // namespace lb::gpu

@@ -191,9 +191,16 @@ struct FewQ6_K {
     }
   };
   struct Fields {
-    const Unit& unit;
-    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
-    LB_DEVICE float scale(int i) const { return to_f32(unit.d[i]); }
+    uint32_t scales[2];  // + 128, of both parts
+    float d[2];
+    LB_DEVICE explicit Fields(const Unit& unit) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        scales[i] = (unit.scales[i][0] | uint32_t(unit.scales[i][1]) << 16) ^ 0x80808080u;
+        d[i] = to_f32(unit.d[i]);
+      }
+    }
+    LB_DEVICE float scale(int i) const { return d[i]; }
   };
   // 64 + code, which is a number of f16 with the code in bits 4 to 9, becomes (code - 32) * scale.
   struct Scales {
@@ -201,10 +208,9 @@ struct FewQ6_K {
     LB_DEVICE Scales(const Fields& fields, int part) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
-        const uint32_t bytes = fields.unit.scales[i][part] ^ 0x8080u;
         LB_UNROLL
         for (int half = 0; half < 2; ++half) {
-          scale[i][half] = small_pair<128>(permute_bytes(bytes, 0, half ? 0x4141 : 0x4040));
+          scale[i][half] = small_pair<128>(permute_bytes(fields.scales[i], 0, 0x4040 + (2 * part + half) * 0x101));
           off[i][half] = times(scale[i][half], 0xd600d600u);  // -96
         }
       }
@@ -267,8 +273,12 @@ struct FewQ3_K {
   };
   struct Fields {
     const Unit& unit;
-    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
-    LB_DEVICE float scale(int i) const { return to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])}); }
+    float d[2];
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
+    }
+    LB_DEVICE float scale(int i) const { return d[i]; }
   };
   // 64 + code, which is a number of f16 with the code in bits 4 to 6, becomes (code - 4) * scale.
   struct Scales {
@@ -313,8 +323,12 @@ struct FewIQ4_XS {
   using Unit = FewNibbleUnit<u32x2>;
   struct Fields {
     const Unit& unit;
-    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {}
-    LB_DEVICE float scale(int i) const { return to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])}); }
+    float d[2];
+    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
+    }
+    LB_DEVICE float scale(int i) const { return d[i]; }
   };
   struct Scales {
     f16x2 scale[2];

@@ -151,8 +151,8 @@ struct FewNibbles {
       for (int i = 0; i < 2; ++i) {
         const auto& [first, second] = unit.scales[i];
         if constexpr (kHasMin) {
-          scales[i] = FewRunScales(first.lo, second.lo);
-          offsets[i] = FewRunScales(first.hi, second.hi);
+          scales[i] = FewRunScales(f16{uint16_t(first)}, f16{uint16_t(second)});
+          offsets[i] = FewRunScales(f16{uint16_t(first >> 16)}, f16{uint16_t(second >> 16)});
         } else {
           scales[i] = FewRunScales(first, second);
         }
