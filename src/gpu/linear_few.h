@@ -315,16 +315,14 @@ LB_DEVICE void linear_few(const LinearFew& p) {
         if (has_next) ahead.next(p, share);
         sums.add_plain(units[i], x, block, ahead.rows, has_next);
       } else {
+        const auto read_next = [&](typename Format::Unit& into) {
+          ahead.next(p, share);
+          into.read(ahead.rows);
+        };
         const typename Format::Fields fields(units[i]);  // waits for the unit
-        if (kUnits == 2 && has_next && unit > first) {
-          ahead.next(p, share);
-          units[kUnits - 1 - i].read(ahead.rows);
-        }
+        if (kUnits == 2 && has_next && unit > first) read_next(units[kUnits - 1 - i]);
         sums.add(units[i], fields, x, block);
-        if (kUnits == 1 && has_next) {
-          ahead.next(p, share);
-          units[0].read(ahead.rows);
-        }
+        if (kUnits == 1 && has_next) read_next(units[0]);
       }
       ++unit;
       if (++block < share.n_blocks && unit < end) continue;
