@@ -4,9 +4,8 @@
 //   kHasMin   value = scale * (code * field) - min * field, fields of runs
 //   Row       where an output's planes are; next: 256 values on
 //   Unit      read: what a lane has of 256 values
-//   Fields    scale(i), min(i): of the 256 values of the i-th output; mins: fields of runs for a product with sums of
-//   x.
-//             Made, it has read what it needs of the unit but codes, so that the unit has come
+//   Fields    scale(i), min(i): of the 256 values of the i-th output; mins: of runs, for a product with sums of x. Once
+//             made, it has read what it needs of the unit but codes: so the unit has come
 //   Scales    of a part
 //   expand    word w of a part: [0] values 4w to 4w + 3, [1] those 16 further on; each as 0 and 2, then 1 and 3
 #pragma once

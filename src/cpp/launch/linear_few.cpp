@@ -67,13 +67,15 @@ size_t aligned(size_t bytes) {
 
 // Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
 // once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is left for
-// weights on their way.
-long expected_ns(int tile_rows, int most_blocks, int most_outs, int n_slices, bool is_cluster, bool is_large) {
-  const int segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
+// weights on their way. Of plain weights, which find x as it is, fewer slices were faster.
+long expected_ns(const FewKernel& kernel, int most_blocks, int most_outs, int n_slices, bool is_cluster,
+                 bool is_large) {
+  const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
   const int passes = ceil_div(segments, 4 * kFewWarps);
   const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
   const long x = 900 * passes + 10 * tile_rows * most_blocks;
-  return (is_large ? 5 : 4) * units / 4 + x + pieces + 30 * tile_rows * n_slices - (is_cluster ? 1500 : 0);
+  const int of_slice = few_is_plain(kernel.type) ? 30 : 4, less = few_is_plain(kernel.type) ? 1500 : 200;
+  return (is_large ? 5 : 4) * units / 4 + x + pieces + of_slice * tile_rows * n_slices - (is_cluster ? less : 0);
 }
 
 std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Target& target) {
@@ -101,7 +103,7 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
     const int range_tiles = ceil_div(n_grains, n_ranges) * grain, most_outs = range_tiles * kFewOuts;
     const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
     const auto expected = [&](bool is_large) {
-      return expected_ns(kernel->tile_rows, most_blocks, most_outs, n_slices, is_cluster, is_large);
+      return expected_ns(*kernel, most_blocks, most_outs, n_slices, is_cluster, is_large);
     };
     if (best && expected(false) >= best_ns) continue;  // most end here, and an append asks for hundreds of cuts
     const int share_tiles = ceil_div(range_tiles / grain, n_slices) * grain;
