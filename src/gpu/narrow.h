@@ -1,9 +1,9 @@
-// fp32 as 16-bit numbers, bf16 or f16, of which what is too large becomes the largest.
+// fp32 as 16-bit numbers, bf16 or f16; finite numbers stay finite.
 #pragma once
 
 #include <stdint.h>
 
-#include "base/dtype.h"
+#include "base/dtype_id.h"
 #include "quant/half.h"
 
 namespace lb::gpu {
