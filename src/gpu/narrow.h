@@ -1,4 +1,4 @@
-// fp32 as 16-bit numbers, bf16 or f16; finite numbers stay finite.
+// fp32 as 16-bit numbers: bf16, or f16, of which what is beyond becomes its largest.
 #pragma once
 
 #include <stdint.h>
