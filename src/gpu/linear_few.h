@@ -112,46 +112,20 @@ LB_DEVICE float few_head_norm(const LinearFew& p, float squares) {
   return rsqrt_fast(fma(squares, p.per_value, p.eps));
 }
 
-// x of a slice in shared memory.
-template <int kRows>
+// x of a slice in shared memory, for weights of a type.
+template <DType kType, int kRows>
 struct FewX {
   uint8_t* blocks;
 
-  // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
-  // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
   LB_DEVICE void ask(const LinearFew& p, const FewShare& share) const {
-    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
-    LB_UNROLL_BY(1)
-    for (int at = thread_id(); at < n; at += kFewThreads) {
-      const int row = at / 8 % kRows, run = at % 8;
-      const int of_row = (share.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
-      uint8_t* to = blocks + at / 8 * kFewRowBytes;
-      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundRun);
-      copy_async_or_zero<16>(to + run * 32, from, row < rows);
-      copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
-      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
-                            row < rows);
-      if (p.norm == FewNorm::kHead)
-        copy_async_or_zero<4>(to + few_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
-                              row < rows);
-    }
+    if constexpr (few_is_plain(kType))
+      ask_numbers(p, share);
+    else
+      ask_codes(p, share);
     copy_commit();
   }
-  // The same of 16-bit x, which stays as it is.
-  LB_DEVICE void ask_plain(const LinearFew& p, const FewShare& share) const {
-    constexpr int kPieces = kFewValues * 2 / 16;
-    const int rows = p.group.products[0].rows, n = share.n_blocks * kRows * kPieces;
-    LB_UNROLL_BY(1)
-    for (int at = thread_id(); at < n; at += kFewThreads) {
-      const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
-      const long from_row = long(row < rows ? row : 0) * share.n_in;
-      const long value = from_row + (share.first_block + of_block / kRows) * kFewValues + piece * 8;
-      copy_async_or_zero<16>(blocks + of_block * kFewRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
-    }
-    copy_commit();
-  }
+
   // norm: of row thread_id() / 8 % kRows.
-  template <class Format>
   LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewRowNorm& norm) const {
     constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
@@ -167,7 +141,7 @@ struct FewX {
       const int row = at / 8 % kRows, run = at % 8;
       uint8_t* to = blocks + at / 8 * kFewRowBytes;
       const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
-      if constexpr (few_is_plain(Format::kType)) {
+      if constexpr (few_is_plain(kType)) {
         if (run == 0) store(to + few_power_at(row), factor);
         continue;
       }
@@ -188,17 +162,51 @@ struct FewX {
       if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
     }
   }
+
+ private:
+  // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
+  // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
+  LB_DEVICE void ask_codes(const LinearFew& p, const FewShare& share) const {
+    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
+    LB_UNROLL_BY(1)
+    for (int at = thread_id(); at < n; at += kFewThreads) {
+      const int row = at / 8 % kRows, run = at % 8;
+      const int of_row = (share.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
+      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundRun);
+      copy_async_or_zero<16>(to + run * 32, from, row < rows);
+      copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
+      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
+                            row < rows);
+      if (p.norm == FewNorm::kHead)
+        copy_async_or_zero<4>(to + few_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
+                              row < rows);
+    }
+  }
+  // x of 16 bits stays as it is.
+  LB_DEVICE void ask_numbers(const LinearFew& p, const FewShare& share) const {
+    constexpr int kPieces = kFewValues * 2 / 16;
+    const int rows = p.group.products[0].rows, n = share.n_blocks * kRows * kPieces;
+    LB_UNROLL_BY(1)
+    for (int at = thread_id(); at < n; at += kFewThreads) {
+      const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
+      const long from_row = long(row < rows ? row : 0) * share.n_in;
+      const long value = from_row + (share.first_block + of_block / kRows) * kFewValues + piece * 8;
+      copy_async_or_zero<16>(blocks + of_block * kFewRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
+    }
+  }
 };
 
 // The sums of 16 outputs, as for_each_sum has them.
 template <class Format, int kRows>
 struct FewSums {
+  using X = FewX<Format::kType, kRows>;
   static constexpr int kTiles = kRows / 8;
   float v[kTiles][4] = {};
 
   // What is read next takes the place of what has been multiplied.
-  LB_DEVICE void add_plain(typename Format::Unit& unit, const FewX<kRows>& x, int block,
-                           const typename Format::Row (&next)[2], bool has_next) {
+  LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int block, const typename Format::Row (&next)[2],
+                           bool has_next) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes + quarter * 16;
@@ -219,7 +227,7 @@ struct FewSums {
     for (int tile = 0; tile < kTiles; ++tile) add_powers(sums[tile], from_power, tile);
   }
   template <class Fields>
-  LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const FewX<kRows>& x, int block) {
+  LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const X& x, int block) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
@@ -277,7 +285,7 @@ struct FewSums {
 template <class Format, int kRows, int kUnits>
 LB_DEVICE void linear_few(const LinearFew& p) {
   const FewShare share(p, block_id_y(), block_id());
-  const FewX<kRows> x = {few_behind_table(p)};
+  const FewX<Format::kType, kRows> x = {few_behind_table(p)};
   int unit = first_of(share.units, warp());
   const int end = unit + size_of(share.units, warp());
 
@@ -292,14 +300,11 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   }
   dependents_may_launch();
   wait_for_previous();
-  if constexpr (few_is_plain(Format::kType))
-    x.ask_plain(p, share);
-  else
-    x.ask(p, share);
+  x.ask(p, share);
   FewRowNorm norm;
   norm.ask(p, thread_id() / 8 % kRows, share.n_in);
   find_few_pieces(p, share);
-  x.template make<Format>(p, share, norm);
+  x.make(p, share, norm);
   block_barrier();
 
   FewSums<Format, kRows> sums;

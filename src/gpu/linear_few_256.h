@@ -234,6 +234,18 @@ struct FewQ6_K {
   }
 };
 
+// What scales of 6 bits are multiples of.
+template <class Unit>
+struct FewSixBitFields {
+  const Unit& unit;
+  float d[2];
+  LB_DEVICE explicit FewSixBitFields(const Unit& unit_) : unit(unit_) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
+  }
+  LB_DEVICE float scale(int i) const { return d[i]; }
+};
+
 // Three bits, a scale of 6 bits for each 16 values: at most 4 * 32, which f16 holds exactly.
 struct FewQ3_K {
   static constexpr DType kType = DType::kQ3_K;
@@ -271,15 +283,7 @@ struct FewQ3_K {
       }
     }
   };
-  struct Fields {
-    const Unit& unit;
-    float d[2];
-    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {
-      LB_UNROLL
-      for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
-    }
-    LB_DEVICE float scale(int i) const { return d[i]; }
-  };
+  using Fields = FewSixBitFields<Unit>;
   // 64 + code, which is a number of f16 with the code in bits 4 to 6, becomes (code - 4) * scale.
   struct Scales {
     f16x2 scale[2][2], off[2][2];  // [output, half of the run]
@@ -321,15 +325,7 @@ struct FewIQ4_XS {
 
   using Row = FewNibbleRow<u32x2>;
   using Unit = FewNibbleUnit<u32x2>;
-  struct Fields {
-    const Unit& unit;
-    float d[2];
-    LB_DEVICE explicit Fields(const Unit& unit_) : unit(unit_) {
-      LB_UNROLL
-      for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
-    }
-    LB_DEVICE float scale(int i) const { return d[i]; }
-  };
+  using Fields = FewSixBitFields<Unit>;
   struct Scales {
     f16x2 scale[2];
     LB_DEVICE Scales(const Fields& fields, int part) {

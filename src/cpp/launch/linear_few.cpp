@@ -74,8 +74,9 @@ long expected_ns(const FewKernel& kernel, int most_blocks, int most_outs, int n_
   const int passes = ceil_div(segments, 4 * kFewWarps);
   const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
   const long x = 900 * passes + 10 * tile_rows * most_blocks;
-  const int of_slice = few_is_plain(kernel.type) ? 30 : 4, less = few_is_plain(kernel.type) ? 1500 : 200;
-  return (is_large ? 5 : 4) * units / 4 + x + pieces + of_slice * tile_rows * n_slices - (is_cluster ? less : 0);
+  const bool is_plain = few_is_plain(kernel.type);
+  const int slice_ns = (is_plain ? 30 : 4) * tile_rows * n_slices, saved_ns = is_cluster ? (is_plain ? 1500 : 200) : 0;
+  return (is_large ? 5 : 4) * units / 4 + x + pieces + slice_ns - saved_ns;
 }
 
 std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Target& target) {
