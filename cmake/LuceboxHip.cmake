@@ -30,7 +30,7 @@ set(compiler "${name} ${CMAKE_MATCH_1}")
 # registers, but have the function save up to 176 bytes of them on a stack.
 set(kernel_flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
   -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20
-  -fno-optimize-sibling-calls)
+  -fno-optimize-sibling-calls ${kernel_defines})
 set(code_files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)

@@ -5,8 +5,13 @@ set_property(CACHE LUCEBOX_TOOLCHAIN PROPERTY STRINGS pypi system)
 if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
   message(FATAL_ERROR "LUCEBOX_TOOLCHAIN: expected pypi or system, got '${LUCEBOX_TOOLCHAIN}'")
 endif()
+option(LUCEBOX_TIMELINE "the megakernel stamps its steps, for lucebox bench --timeline; off in releases" OFF)
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
 
+set(kernel_defines)
+if(LUCEBOX_TIMELINE)
+  set(kernel_defines -DLUCEBOX_TIMELINE)
+endif()
 set(pack_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_pack.py)
 file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py)
 list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
@@ -40,7 +45,7 @@ list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
 list(JOIN wheels " " wheels)
 set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
 
-# Each module compiles kernel_sources and sets
+# Each module compiles kernel_sources with kernel_defines and sets
 #   code_files     what goes into the pack
 #   compiler       name and version, for the manifest
 #   kernel_flags   what the kernels were compiled with, without paths, for the manifest

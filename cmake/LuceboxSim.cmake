@@ -24,7 +24,8 @@ set(code_files $<TARGET_FILE:kernels>)
 set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
-list(APPEND kernel_flags -std=c++20)
+list(APPEND kernel_flags -std=c++20 ${kernel_defines})
+target_compile_options(kernels PRIVATE ${kernel_defines})
 # fma as an instruction: a call of the C library for each takes most of the time of tests with many products. A wheel is
 # for any machine.
 if(NOT DEFINED SKBUILD)

@@ -516,13 +516,17 @@ class LLM:
 
     def decode_timelines(self, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:
         """Of each of n_tokens decoded after `depth` tokens by the megakernel: (block, phase, task, began, waited, done)
-        of its steps, in ns, and what each task is. Empty where something else decodes."""
+        of its steps, in ns, and what each task is. Empty where something else decodes.
+
+        Raises:
+            UnsupportedError: the pack was built without LUCEBOX_TIMELINE.
+        """
         timelines: list[tuple[list[StepRow], list[str]]] = []
         ids = self._bench_ids(depth + n_tokens + 2)
         sampler = _engine.Sampler(self.info.vocab)
         with self._turn():
             self._session.reset()
-            for n in range(max(depth, 1), max(depth, 1) + n_tokens + 1):
+            for n in range(max(depth, 1), max(depth, 1) + n_tokens):
                 self._session.sync(ids[:n])
                 ids[n] = self._session.sample(sampler)  # the step with this token has begun
                 timelines.append(self._session.timeline())

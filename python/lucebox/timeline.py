@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT", "PhaseKind", "Timeline", "as_numbers", "measure_timeline", "save_timeline_page", "table"]
 
 N_TOKENS = 9  # looked at; the one of median duration is shown
-CONTEXT = N_TOKENS + 2  # that they take after what precedes them
+CONTEXT = N_TOKENS + 1  # that they take after what precedes them
 BLOCK, PHASE, TASK, BEGAN, WAITED, DONE = range(6)
 Us = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
     """The token of median duration of some that follow `depth` tokens, each a launch of its own.
 
     Raises:
-        UnsupportedError: tokens are not decoded by the megakernel; says why.
+        UnsupportedError: tokens are not decoded by the megakernel, or its pack has no stamps; says why.
     """
     if llm.pack is None:
         raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the target is the CPU")

@@ -8,6 +8,12 @@
 
 namespace lb::gpu {
 
+#ifdef LUCEBOX_TIMELINE  // a build option of the pack
+inline constexpr bool kTakesTimes = true;
+#else
+inline constexpr bool kTakesTimes = false;
+#endif
+
 inline constexpr int kLeastPollNs = 512;  // about what a look at a word takes
 
 // Where a block stands, in shared memory, as the tasks need the registers.
@@ -33,6 +39,13 @@ LB_DEVICE MegaState& mega_state() {
 
 // The thread of a block that watches the others.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
+
+// What this step has come to, by the watcher.
+LB_DEVICE void stamp(uint64_t StepTimes::* moment) {
+  if constexpr (kTakesTimes) {
+    if (StepTimes* times = mega_state().times) times->*moment = time_ns();
+  }
+}
 
 LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
   return p.first + uint32_t(token * p.n_phases) * uint32_t(n_blocks());
@@ -62,7 +75,7 @@ struct PhaseWait {
 
   // What the task needs is there.
   LB_DEVICE void has_passed() const {
-    if (is_watcher() && mega_state().times != nullptr) mega_state().times->waited = time_ns();
+    if (is_watcher()) stamp(&StepTimes::waited);
   }
 
   // For what is plain. At any other phase it only begins.
@@ -78,7 +91,7 @@ struct PhaseWait {
           break;
         }
       }
-      if (s.times != nullptr) s.times->waited = time_ns();
+      stamp(&StepTimes::waited);
     }
     block_barrier();
   }

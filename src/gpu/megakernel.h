@@ -141,8 +141,8 @@ LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i)
   MegaState& state = mega_state();
   state.goal = arrivals_before(p, token) + uint32_t(phase_of(step)) * uint32_t(n_blocks());
   state.phase = uint32_t(phase_of(step));
-  state.times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
-  if (state.times != nullptr) state.times->began = time_ns();
+  if constexpr (kTakesTimes) state.times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
+  stamp(&StepTimes::began);
 }
 
 // By one thread, behind step i, if the next one waits for that. Not by who watches: a release takes its time, and what
@@ -176,7 +176,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half) {
   if (is_watcher()) {
     state.goal = arrivals_before(p, token);
     state.phase = uint32_t(p.n_phases);
-    state.times = nullptr;
+    if constexpr (kTakesTimes) state.times = nullptr;  // what follows is no step
   }
   PhaseWait{.number = 0, .made_by = 0, .is_barrier = true}();
   return !has_stopped(half) && *p.goes_on != 0;
@@ -223,7 +223,7 @@ LB_DEVICE void megakernel(const Mega& p) {
                                           .is_barrier = waits(now)});
     copy_wait<0>();
     if (has_stopped(half)) return Weights::stop();
-    if (is_watcher() && state->times != nullptr) state->times->done = time_ns();
+    if (is_watcher()) stamp(&StepTimes::done);
     if (thread_id() == 0) arrive<Weights>(p, token, i);
     half ^= 1;
     i = following(p, i);

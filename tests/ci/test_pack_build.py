@@ -121,9 +121,9 @@ def configure(folder: Path, name: str, python: Path, *more: str, **environment: 
     return cmake(*where, f"-DLUCEBOX_TARGET={name}", f"-DPython_EXECUTABLE={python}", *more, **environment).stdout
 
 
-def build(folder: Path, name: str) -> tuple[str, Path]:
+def build(folder: Path, name: str, *more: str) -> tuple[str, Path]:
     """What the build said, and the folder of the pack."""
-    said = configure(folder, name, interpreter(name)) + cmake("--build", folder / "build").stdout
+    said = configure(folder, name, interpreter(name), *more) + cmake("--build", folder / "build").stdout
     return said, folder / f"build/pack/lucebox_{name.replace('_', '')}"
 
 
@@ -157,6 +157,20 @@ def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
         "spill_bytes": 0,
         "stack_bytes": 0,
     }
+
+
+@BOTH
+def test_the_timeline_is_an_option_that_the_manifest_tells(name: str, tmp_path: Path) -> None:
+    stamped = (
+        GOOD + "#ifdef LUCEBOX_TIMELINE\n" + GOOD.replace("good", "stamped").replace("kTable", "kOther") + "#endif\n"
+    )
+    folder = tree(tmp_path, name, stamped)
+    for more, kernels in ((), ["good_kernel"]), (["-DLUCEBOX_TIMELINE=ON"], ["good_kernel", "stamped_kernel"]):
+        said, pack = build(folder, name, *more)
+        assert pack.is_dir(), said
+        content = manifest(pack)
+        assert sorted(kernel["name"] for kernel in content["kernels"]) == kernels
+        assert ("-DLUCEBOX_TIMELINE" in content["compiler"]["flags"]) == bool(more)
 
 
 @BOTH

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gpu_packs
 import lucebox
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from lucebox.plots import save_bench_plot
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
 
+TIMELINE = "-DLUCEBOX_TIMELINE"
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SHAPE = Shape("qwen35", n_layers=2, recurrent=(True, False), n_heads=2, n_kv_heads=1, head_dim=64, d_state=64)
 
@@ -154,8 +156,10 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
 
 
 def test_a_timeline_of_the_megakernel(
-    on_pack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    on_pack: str, pack_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if TIMELINE not in gpu_packs.manifest_of(pack_folder)["compiler"]["flags"]:
+        pytest.skip("the pack was built without the timeline")
     monkeypatch.setattr(timeline, "N_TOKENS", 3)  # the simulator takes a second for each
     model = synthetic_model(tmp_path, "qwen35-tiny", "BF16", "--layers", "1")
     page, picture = tmp_path / "out.html", tmp_path / "out.svg"
@@ -177,6 +181,14 @@ def test_a_timeline_of_the_megakernel(
 
     assert main(["bench", str(model), *flags, "--timeline", str(picture)]) == 0
     assert "<svg" in picture.read_text() and "rms_norm" in capsys.readouterr().out
+
+
+def test_a_pack_without_the_timeline_says_how_to_build_one(pack_folder: Path, small: Path) -> None:
+    manifest = gpu_packs.manifest_of(pack_folder)
+    manifest["compiler"]["flags"] = [flag for flag in manifest["compiler"]["flags"] if flag != TIMELINE]
+    engine = open_engine(small, pack=gpu_packs.load(pack_folder, manifest), decode_path="megakernel")
+    with pytest.raises(lucebox.UnsupportedError, match=r"built without the timeline.*LUCEBOX_TIMELINE=ON"):
+        _engine.Session(engine).timeline()
 
 
 def test_ways_to_decode_that_are_not_there(

@@ -43,6 +43,7 @@ def manifest(name: str, **changes: object) -> str:
     value = {
         "target": name,
         "vendor": target.vendor,
+        "compiler": {"flags": []},
         "capabilities": capabilities,
         "tuning": asdict(target.tuning),
         "kernels": [

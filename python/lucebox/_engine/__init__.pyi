@@ -83,7 +83,7 @@ class Session:
 
     def timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
         """
-        Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, and what each task is. The first call turns the stamps on and is empty.
+        Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, and what each task is. Empty after a graph's; the pack was built with LUCEBOX_TIMELINE.
         """
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:

@@ -58,7 +58,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="also draw when each block of the megakernel waited and worked in a decoded token: a page (.html) or a "
-        "picture (.png, .svg)",
+        "picture (.png, .svg); the pack was built with LUCEBOX_TIMELINE",
     )
     parser.add_argument(
         "--compare",

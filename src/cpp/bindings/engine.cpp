@@ -317,7 +317,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("decode_path", &Session::decode_path)
       .def("timeline", &timeline,
            "Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, "
-           "and what each task is. The first call turns the stamps on and is empty.")
+           "and what each task is. Empty after a graph's; the pack was built with LUCEBOX_TIMELINE.")
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many of them it already held.")
       .def(

@@ -15,6 +15,7 @@ struct Tables {
   int32_t* stream_counts;
   uint32_t* arrived;
   gpu::Word* words;
+  gpu::StepTimes* times;
 
   Tables(Carver& carver, const gpu::MegaPlan& plan)
       : tasks(carver.take<gpu::Task>(plan.tasks.size())),
@@ -22,7 +23,8 @@ struct Tables {
         streams(carver.take<gpu::StreamStep>(plan.streams.size())),
         stream_counts(carver.take<int32_t>(plan.stream_counts.size())),
         arrived(carver.take<uint32_t>(1)),
-        words(carver.take<gpu::Word>(size_t(plan.n_words))) {}
+        words(carver.take<gpu::Word>(size_t(plan.n_words))),
+        times(plan.has_timeline ? carver.take<gpu::StepTimes>(plan.steps.size()) : nullptr) {}
 };
 
 }  // namespace
@@ -62,7 +64,7 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_toke
              .memory = plan.memory,
              .patience_ns = kPatienceNs,
              .report = &ring->report,
-             .times = nullptr};
+             .times = to.times};
 }
 
 void MegaSteps::step(uint32_t n) {
@@ -78,13 +80,12 @@ void MegaSteps::has_written(uint32_t n) {
 }
 
 Timeline MegaSteps::timeline() {
+  const gpu::Target& target = stream_.pack().target();
+  LB_CHECK(target.has_timeline, kUnsupported, "the pack of ", target.name,
+           " was built without the timeline. Build it with: pip install --force-reinstall ./targets/", target.name,
+           " -C cmake.define.LUCEBOX_TIMELINE=ON");
+  if (wanted_ == 0) return {};
   const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
-  if (params_.times == nullptr) {
-    stream_.wait();
-    times_ = stream_.reserve(n * sizeof(gpu::StepTimes));
-    params_.times = reinterpret_cast<gpu::StepTimes*>(times_->data());
-    return {};
-  }
   std::vector<gpu::StepTimes> times(n);
   std::vector<gpu::TaskStep> steps(n);
   stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));

@@ -37,7 +37,7 @@ class MegaSteps {
   // Token n has been written; the launch may have ended with it.
   void has_written(uint32_t n);
   const std::string& text() const { return text_; }
-  // Of the last step, [blocks, n_steps]; taken by launches after the first call, which ends the one that is running.
+  // Of the last step, [blocks, n_steps]; ends the launch that is running. Throws where the pack takes no stamps.
   Timeline timeline();
 
  private:
@@ -49,7 +49,7 @@ class MegaSteps {
   gpu::Launch launch_;
   std::string text_;
   std::vector<std::string> names_;  // of tasks
-  std::unique_ptr<Memory> memory_, times_;
+  std::unique_ptr<Memory> memory_;
   gpu::Mega params_ = {};
   uint32_t wanted_ = 0, begin_ = 0;  // tokens: asked for, and before the last launch
   bool is_running_ = false;          // it has not been seen to end

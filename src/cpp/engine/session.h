@@ -90,7 +90,7 @@ class Session {
   void rewind(int n_tokens);
   // How tokens are decoded: "graph", or the schedule of the megakernel; empty on the CPU and before the first graph.
   std::string decode_path() const { return loop_ == nullptr ? "" : loop_->describe(); }
-  // Of the last decoded token, where a megakernel made it; the stamps are taken from the first call on.
+  // Of the last decoded token, where a megakernel made it, empty otherwise. Throws where its pack takes no stamps.
   Timeline timeline();
   int rewind_floor() const { return state_.rewind_floor(); }
 

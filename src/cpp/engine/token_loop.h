@@ -51,7 +51,7 @@ class TokenLoop {
   virtual void check() = 0;
   // How steps are run, where that is decided: for a graph when there has been one.
   virtual std::string describe() const = 0;
-  // Of the last step where it is a megakernel's, empty otherwise; the first call turns the stamps on.
+  // Of the last step where it is a megakernel's, empty otherwise. Throws where its pack takes no stamps.
   virtual Timeline timeline() = 0;
   // Forgets choices not taken.
   virtual void drop() = 0;

@@ -211,7 +211,7 @@ struct Mega {
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
-  StepTimes* times;  // [blocks, n_steps], of the last token; null: none are taken
+  StepTimes* times;  // [blocks, n_steps], of the last token, by packs with Target::has_timeline; null: none are taken
 };
 
 // Dynamic shared memory: two tasks, how the block and its stream stand, sums of products, what a task needs (of a

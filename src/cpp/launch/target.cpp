@@ -34,6 +34,8 @@ Target target_of(std::string_view manifest_json, int n_sms, size_t device_shared
   target.shared_block_bytes = target.capabilities.shared_block_bytes;
   if (device_shared_block_bytes)
     target.shared_block_bytes = std::min(target.shared_block_bytes, device_shared_block_bytes);
+  for (const Json& flag : manifest.at("compiler").at("flags").array())
+    target.has_timeline |= flag.string() == "-DLUCEBOX_TIMELINE";
   for (const Json::Member& member : manifest.at("tuning").members())
     target.tuning[member.key] = static_cast<int>(member.value.integer());
   for (const Json& kernel : manifest.at("kernels").array())

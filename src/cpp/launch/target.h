@@ -21,6 +21,7 @@ struct Target {
   std::string vendor;  // "nvidia", "amd", "sim"
   int n_sms = 0;
   size_t shared_block_bytes = 0;  // the most one block may ask for, of pack and device the lesser
+  bool has_timeline = false;      // the megakernel stamps its steps: LUCEBOX_TIMELINE
   Capabilities capabilities;
   std::map<std::string, int, std::less<>> tuning;
   std::map<std::string, int, std::less<>> kernels;  // of the pack, with the most threads a block of each may have
