@@ -228,7 +228,8 @@ struct FewSums {
   }
   template <class Fields>
   LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const X& x, int block) {
-    float sums[kTiles][4] = {};
+    constexpr bool kHasHalfMins = requires(const typename Format::Scales& scales) { scales.mins(0); };
+    float sums[kTiles][4] = {}, mins[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
     const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
@@ -244,6 +245,10 @@ struct FewSums {
           const u32x4 b = load<u32x4>(from + tile * 8 * kFewRowBytes + word * 128 + part * 64 + quarter * 16);
           multiply_pairs(sums[tile], a[0], b[0], b[1]);
           multiply_pairs(sums[tile], a[1], b[2], b[3]);
+          if constexpr (kHasHalfMins) {
+            multiply_pairs(mins[tile], scales.mins(0), b[0], b[1]);
+            multiply_pairs(mins[tile], scales.mins(1), b[2], b[3]);
+          }
         }
       }
     }
@@ -251,10 +256,12 @@ struct FewSums {
     for (int tile = 0; tile < kTiles; ++tile) {
       for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
-        float mins[4] = {};
-        const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
-        multiply_pairs(mins, fields.mins(), b[0], b[1]);
-        for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[n], sums[tile][n]); });
+        if constexpr (!kHasHalfMins) {
+          const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
+          multiply_pairs(mins[tile], fields.mins(), b[0], b[1]);
+        }
+        for_each_sum(
+            [&](int, int, int i, int, int n) { sums[tile][n] = fma(-fields.min(i), mins[tile][n], sums[tile][n]); });
       }
       add_powers(sums[tile], from_power, tile);
     }

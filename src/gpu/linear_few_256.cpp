@@ -28,6 +28,10 @@ LB_KERNEL(linear_few_q3_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<Few
 LB_KERNEL(linear_few_q3_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ3_K, 24, 2>(p); }
 LB_KERNEL(linear_few_q3_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ3_K, 32, 2>(p); }
 
+LB_KERNEL(linear_few_q2_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ2_K, 16, 2>(p); }
+LB_KERNEL(linear_few_q2_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ2_K, 24, 2>(p); }
+LB_KERNEL(linear_few_q2_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewQ2_K, 32, 2>(p); }
+
 LB_KERNEL(linear_few_iq4_xs_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 16, 2>(p); }
 LB_KERNEL(linear_few_iq4_xs_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 24, 2>(p); }
 LB_KERNEL(linear_few_iq4_xs_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 32, 2>(p); }

@@ -318,6 +318,91 @@ struct FewQ3_K {
   }
 };
 
+// Two bits, a scale and a min of 4 bits each for each 16 values: at most 3 * 15.
+struct FewQ2_K {
+  static constexpr DType kType = DType::kQ2_K;
+  static constexpr bool kHasMin = true;
+
+  struct Row {
+    const uint8_t* codes;
+    uint32_t scales, d;  // from there; matrices are smaller than 4 GiB
+    Row() = default;
+    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
+      const uint64_t first = plane_place(layout, 0, out) + block * 64 + lane() % 4 * 8;
+      codes = w + first;
+      scales = uint32_t(plane_place(layout, 1, out) + block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_place(layout, 2, out) + block * 4 - first);
+    }
+    LB_DEVICE void next() {
+      codes += 64;
+      scales -= 64 - 16;
+      d -= 64 - 4;
+    }
+  };
+  struct Unit {
+    u32x2 codes[2][2];  // [output, part], a word for each half of the run
+    uint16_t scales[2][2];
+    uint32_t d[2];  // and of mins
+    LB_DEVICE void read(const Row (&rows)[2]) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int part = 0; part < 2; ++part) {
+          codes[i][part] = load_stream<u32x2>(rows[i].codes + part * 32);
+          scales[i][part] = load_cached<uint16_t>(rows[i].codes + rows[i].scales + part * 8);
+        }
+        d[i] = load_cached<uint32_t>(rows[i].codes + rows[i].d);
+      }
+    }
+  };
+  struct Fields {
+    uint32_t scales[2], d[2];
+    LB_DEVICE explicit Fields(const Unit& unit) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        scales[i] = unit.scales[i][0] | uint32_t(unit.scales[i][1]) << 16;
+        d[i] = unit.d[i];
+      }
+    }
+    LB_DEVICE float scale(int i) const { return to_f32(f16{uint16_t(d[i])}); }
+    LB_DEVICE float min(int i) const { return to_f32(f16{uint16_t(d[i] >> 16)}); }
+  };
+  // 1024 + code becomes code * scale.
+  struct Scales {
+    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    uint32_t min_fields[2][2];
+    LB_DEVICE Scales(const Fields& fields, int part) {
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        LB_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t both = permute_bytes(fields.scales[i], 0, 0x4040 + (2 * part + half) * 0x101);
+          scale[i][half] = small_pair<0>(both & twice(15));
+          off[i][half] = times(scale[i][half], twice(0xe400));  // -1024
+          min_fields[i][half] = pair_bits(small_pair<0>(both >> 4 & twice(15)));
+        }
+      }
+    }
+    LB_DEVICE PairsA mins(int half) const {
+      const uint32_t a = min_fields[0][half], b = min_fields[1][half];
+      return {{a, b, a, b}};
+    }
+  };
+  LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
+    LB_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      LB_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        LB_UNROLL
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t bits = masked_or(unit.codes[i][part][half] >> (8 * odd + 2 * word), twice(3), twice(0x6400));
+          a[half].r[2 * odd + i] = scaled(bits, scales.scale[i][half], scales.off[i][half]);
+        }
+      }
+    }
+  }
+};
+
 // Values of a table of up to 127, scales of 6 bits: products up to 4064 are rounded to 11 bits.
 struct FewIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;

@@ -1,12 +1,12 @@
 // How the products of few rows read each type, from the planes of quant/planes.h, and make 16-bit operands of it. Of
 // 256 values a lane has the runs t = lane % 4 (part 0) and t + 4 (part 1) of two outputs, lane / 4 and lane / 4 + 8.
 // What all of an output's 256 values share is multiplied in fp32 afterwards. A format has
-//   kHasMin   value = scale * (code * field) - min * field, fields of runs
+//   kHasMin   value = scale * (code * field) - min * field
 //   Row       where an output's planes are; next: 256 values on
 //   Unit      read: what a lane has of 256 values
 //   Fields    scale(i), min(i): of the 256 values of the i-th output; mins: of runs, for a product with sums of x. Once
 //             made, it has read what it needs of the unit but codes: so the unit has come
-//   Scales    of a part
+//   Scales    of a part; mins(half), where the fields of mins are those of half a run: for products with x itself
 //   expand    word w of a part: [0] values 4w to 4w + 3, [1] those 16 further on; each as 0 and 2, then 1 and 3
 #pragma once
 

@@ -18,7 +18,7 @@ from tolerances import distance, tolerance
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 # Of kernels for few rows, where the target has them: up to 32, of whole 256 values.
-FEW_TYPES = (*(dtype for dtype in reference.BLOCK_TYPES if dtype != "Q2_K"), "F16", "BF16")
+FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
 # Nothing reads these with more rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
@@ -41,6 +41,7 @@ CHAINS = [
     ("Q4_K", "Q4_K", 32, 512, 1280),
     ("Q8_0", "Q8_0", 15, 1024, 1792),
     ("IQ4_XS", "Q3_K", 13, 512, 512),
+    ("Q2_K", "Q2_K", 19, 1024, 768),
     ("Q4_1", "MXFP4", 18, 768, 256),
     ("BF16", "BF16", 9, 1024, 768),
     ("BF16", "BF16", 30, 256, 1280),
@@ -343,7 +344,7 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
         gpu_ops.matmul(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32))
 
-    with pytest.raises(UnsupportedError, match="no batch kernel reads Q2_K weights"):
-        product("Q2_K", 84, 256)
+    with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1 weights"):
+        product("Q4_1", 60, 96)
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)

@@ -131,20 +131,20 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
 def test_types_without_kernels_of_many_rows_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
-            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q2_K", "Q2_K"], [4096, 1024], 4096, rows)
+            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
             assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
             products = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
             assert not any(launch["overlap_previous"] for launch in products)  # they ask for weights at once
-        with pytest.raises(UnsupportedError, match="no batch kernel reads Q2_K"):
-            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q2_K"], [4096], 4096, 11)
+        with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1"):
+            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
             gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
-@pytest.mark.parametrize("dtype", [*(dtype for dtype in BLOCK_TYPES if dtype != "Q2_K"), "F16", "BF16"])
+@pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
 def test_few_rows_of_every_type(dtype: str) -> None:
     narrow = dtype in ("F16", "BF16")
     for n_in, is_few in ((4096, True), (4096 + 32, False)):

@@ -42,7 +42,8 @@ constexpr FewKernel kKernels[] = {
     {DType::kQ5_1, 32, "linear_few_q5_1_32_kernel"},     {DType::kIQ4_NL, 16, "linear_few_iq4_nl_16_kernel"},
     {DType::kIQ4_NL, 24, "linear_few_iq4_nl_24_kernel"}, {DType::kIQ4_NL, 32, "linear_few_iq4_nl_32_kernel"},
     {DType::kMXFP4, 16, "linear_few_mxfp4_16_kernel"},   {DType::kMXFP4, 24, "linear_few_mxfp4_24_kernel"},
-    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},
+    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},   {DType::kQ2_K, 16, "linear_few_q2_k_16_kernel"},
+    {DType::kQ2_K, 24, "linear_few_q2_k_24_kernel"},     {DType::kQ2_K, 32, "linear_few_q2_k_32_kernel"},
 };
 
 // How a product is cut.
