@@ -117,6 +117,7 @@ TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16", "BF16")
 # Types without kernels for many rows.
 EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 LEAST_EXPANDED_ROWS = 12
+PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types that have kernels for few rows together with Q6_K
 SHARED = ("Q4_K", "Q6_K")  # types of mat-vec kernels that read from shared memory
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
@@ -212,6 +213,16 @@ def _batches(rng: np.random.Generator) -> Iterator[Case]:
         for rows in BATCH_ROWS:
             for case in _batch(rng, dtype, (130, 768), rows):
                 yield replace(case, without=("linear_few",), limit="int8" if case.limit == "few" else case.limit)
+    for dtype in PAIRED:
+        for rows in PAIR_ROWS:
+            is_expanded = dtype in EXPANDED and rows >= LEAST_EXPANDED_ROWS
+            dtypes, n_out, n_in = [dtype, "Q6_K", dtype], [67, 130, 3], 768
+            weights = [_weights(rng, one, n * n_in) for one, n in zip(dtypes, n_out, strict=True)]
+            arguments = (weights, dtypes, n_out, n_in, _normal(rng, rows, n_in))
+            alone = partial(_alone, *arguments, "f32" if is_expanded else "int8")
+            unit = partial(_group_terms, weights, dtypes, arguments[-1])
+            limit = "half" if is_expanded else "few"
+            yield Case("matmul_group", limit, alone, arguments, {"activations": "int8"}, _side_by_side, unit)
 
 
 def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
@@ -223,7 +234,7 @@ def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: i
     for activations in ("int8", "f32") if BLOCKS[dtype] else ("f32",):
         is_expanded = dtype in EXPANDED and rows >= LEAST_EXPANDED_ROWS
         is_wide = activations == "int8" and (rows > 64 or is_expanded)
-        limit = "half" if is_wide else "int16" if activations == "f32" else "few" if dtype != "Q2_K" else "int8"
+        limit = "half" if is_wide else "int16" if activations == "f32" else "few"
         exact, given = "f32" if is_wide else activations, x
         if not BLOCKS[dtype]:
             limit = "matrix"

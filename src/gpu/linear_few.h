@@ -289,9 +289,9 @@ struct FewSums {
 
 // A unit is asked for when the one before has come, not sooner: of loads that a loop carries into its next round the
 // compiler keeps one count, so that whoever waits for one waits for the newest.
-template <class Format, int kRows, int kUnits>
+template <class Format, int kRows, int kUnits, bool kIsSecond = false>
 LB_DEVICE void linear_few(const LinearFew& p) {
-  const FewShare share(p, block_id_y(), block_id());
+  const FewShare share(p, block_id_y(), block_id(), kIsSecond);
   const FewX<Format::kType, kRows> x = {few_behind_table(p)};
   int unit = first_of(share.units, warp());
   const int end = unit + size_of(share.units, warp());
@@ -344,9 +344,18 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     }
   }
 
-  const FewShare again(p, forget(block_id_y()),
-                       forget(block_id()));  // nothing of it is kept in registers over the units
+  const FewShare again(p, forget(block_id_y()), forget(block_id()),
+                       kIsSecond);  // nothing of it is kept in registers over the units
   sum_few_range<Format::kType, kRows>(p, again);
+}
+
+// Of two types.
+template <class First, class Second, int kRows, int kFirstUnits, int kSecondUnits>
+LB_DEVICE void linear_few_pair(const LinearFew& p) {
+  if (block_id_y() < p.second_range)
+    linear_few<First, kRows, kFirstUnits>(p);
+  else
+    linear_few<Second, kRows, kSecondUnits, true>(p);
 }
 
 }  // namespace lb::gpu

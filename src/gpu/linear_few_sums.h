@@ -35,19 +35,21 @@ struct FewTile {
   }
 };
 
-// What a thread block has.
+// What a thread block has; is_second: of the group's second type.
 struct FewShare {
   int range, slice;
-  int first_block, n_blocks, first_tile, n_tiles;
+  int first_block, n_blocks, n_grains, first_tile, n_tiles;
   FewParts units;
   int n_in;
-  LB_DEVICE FewShare(const LinearFew& p, int range_, int slice_)
+  LB_DEVICE FewShare(const LinearFew& p, int range_, int slice_, bool is_second)
       : range(range_),
         slice(slice_),
         first_block(first_of(p.slices, slice)),
         n_blocks(size_of(p.slices, slice)),
-        first_tile(first_of(p.ranges, range) * few_grain(p.makes)),
-        n_tiles(size_of(p.ranges, range) * few_grain(p.makes)),
+        n_grains(is_second ? size_of(p.second_ranges, range - p.second_range) : size_of(p.ranges, range)),
+        first_tile(is_second ? p.second_tile + first_of(p.second_ranges, range - p.second_range)
+                             : first_of(p.ranges, range) * few_grain(p.makes)),
+        n_tiles(is_second ? n_grains : n_grains * few_grain(p.makes)),
         units(few_units(n_tiles, n_blocks)),
         n_in(p.group.products[0].n_in) {}
 };
@@ -57,7 +59,7 @@ struct FewAdded {
   int first, n;
   LB_DEVICE FewAdded(const LinearFew& p, const FewShare& share) {
     const int grain = few_grain(p.makes);
-    const FewParts parts = few_parts(size_of(p.ranges, share.range), p.n_slices);
+    const FewParts parts = few_parts(share.n_grains, p.n_slices);
     first = first_of(parts, share.slice) * grain;
     n = size_of(parts, share.slice) * grain;
   }

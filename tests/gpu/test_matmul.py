@@ -72,7 +72,7 @@ def expected(
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
-            is_few = any(kernel.startswith(f"linear_few_{dtype.lower()}") for kernel in started)
+            is_few = any(kernel.startswith("linear_few") and f"_{dtype.lower()}_" in kernel for kernel in started)
             return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_few else "linear")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
@@ -249,6 +249,26 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
         want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
+
+
+@pytest.mark.parametrize("rows", [2, 9, 22, 27])
+@pytest.mark.parametrize("dtypes", [("Q6_K", "Q4_K", "Q4_K", "Q6_K"), ("Q5_K", "Q6_K")])
+def test_few_rows_of_two_types_in_one_launch(
+    pack_of_few: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    n_in, n_out = 256 * int(rng.integers(1, 9)), [int(n) for n in rng.integers(1, 400, len(dtypes))]
+    weights = [random_weights(dtype, n * n_in, rng) for dtype, n in zip(dtypes, n_out, strict=True)]
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    pack_of_few.take_started()  # of other tests
+    got = gpu_ops.matmul_group(pack_of_few, weights, list(dtypes), n_out, n_in, x, add)
+    started = pack_of_few.take_started()
+    of_both = f"linear_few_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
+    assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("linear")] == [True], started
+    for y, dtype, w, n, a in zip(got, dtypes, weights, n_out, add, strict=True):
+        want, scale = reference.linear(w, dtype, n, x, "int8")
+        check(y, want + a, scale + np.abs(a), "matmul_few", f"{dtype}, n_out {n} of {n_out}, n_in {n_in}")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 #include "launch/linear_few.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <span>
 #include <string>
@@ -12,49 +13,88 @@
 namespace lb::gpu {
 namespace {
 
+constexpr DType kNoType = DType::kF32;  // which has no kernel
+
 struct FewKernel {
   DType type;
   int tile_rows;
   const char* name;
+  DType second = kNoType;  // of a group's last products
 };
 constexpr FewKernel kKernels[] = {
-    {DType::kBF16, 8, "linear_few_bf16_8_kernel"},       {DType::kBF16, 16, "linear_few_bf16_16_kernel"},
-    {DType::kBF16, 24, "linear_few_bf16_24_kernel"},     {DType::kBF16, 32, "linear_few_bf16_32_kernel"},
-    {DType::kF16, 8, "linear_few_f16_8_kernel"},         {DType::kF16, 16, "linear_few_f16_16_kernel"},
-    {DType::kF16, 24, "linear_few_f16_24_kernel"},       {DType::kF16, 32, "linear_few_f16_32_kernel"},
-    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},       {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
-    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"},     {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
-    {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},       {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
-    {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"},     {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
-    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"},     {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
-    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"},     {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
-    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"},     {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
-    {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"},     {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
-    {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},     {DType::kQ3_K, 16, "linear_few_q3_k_16_kernel"},
-    {DType::kQ3_K, 24, "linear_few_q3_k_24_kernel"},     {DType::kQ3_K, 32, "linear_few_q3_k_32_kernel"},
-    {DType::kIQ4_XS, 16, "linear_few_iq4_xs_16_kernel"}, {DType::kIQ4_XS, 24, "linear_few_iq4_xs_24_kernel"},
-    {DType::kIQ4_XS, 32, "linear_few_iq4_xs_32_kernel"}, {DType::kQ4_0, 16, "linear_few_q4_0_16_kernel"},
-    {DType::kQ4_0, 24, "linear_few_q4_0_24_kernel"},     {DType::kQ4_0, 32, "linear_few_q4_0_32_kernel"},
-    {DType::kQ4_1, 16, "linear_few_q4_1_16_kernel"},     {DType::kQ4_1, 24, "linear_few_q4_1_24_kernel"},
-    {DType::kQ4_1, 32, "linear_few_q4_1_32_kernel"},     {DType::kQ5_0, 16, "linear_few_q5_0_16_kernel"},
-    {DType::kQ5_0, 24, "linear_few_q5_0_24_kernel"},     {DType::kQ5_0, 32, "linear_few_q5_0_32_kernel"},
-    {DType::kQ5_1, 16, "linear_few_q5_1_16_kernel"},     {DType::kQ5_1, 24, "linear_few_q5_1_24_kernel"},
-    {DType::kQ5_1, 32, "linear_few_q5_1_32_kernel"},     {DType::kIQ4_NL, 16, "linear_few_iq4_nl_16_kernel"},
-    {DType::kIQ4_NL, 24, "linear_few_iq4_nl_24_kernel"}, {DType::kIQ4_NL, 32, "linear_few_iq4_nl_32_kernel"},
-    {DType::kMXFP4, 16, "linear_few_mxfp4_16_kernel"},   {DType::kMXFP4, 24, "linear_few_mxfp4_24_kernel"},
-    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},   {DType::kQ2_K, 16, "linear_few_q2_k_16_kernel"},
-    {DType::kQ2_K, 24, "linear_few_q2_k_24_kernel"},     {DType::kQ2_K, 32, "linear_few_q2_k_32_kernel"},
+    {DType::kBF16, 8, "linear_few_bf16_8_kernel"},
+    {DType::kBF16, 16, "linear_few_bf16_16_kernel"},
+    {DType::kBF16, 24, "linear_few_bf16_24_kernel"},
+    {DType::kBF16, 32, "linear_few_bf16_32_kernel"},
+    {DType::kF16, 8, "linear_few_f16_8_kernel"},
+    {DType::kF16, 16, "linear_few_f16_16_kernel"},
+    {DType::kF16, 24, "linear_few_f16_24_kernel"},
+    {DType::kF16, 32, "linear_few_f16_32_kernel"},
+    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},
+    {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
+    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"},
+    {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
+    {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},
+    {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
+    {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"},
+    {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
+    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"},
+    {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
+    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"},
+    {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
+    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"},
+    {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
+    {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"},
+    {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
+    {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
+    {DType::kQ3_K, 16, "linear_few_q3_k_16_kernel"},
+    {DType::kQ3_K, 24, "linear_few_q3_k_24_kernel"},
+    {DType::kQ3_K, 32, "linear_few_q3_k_32_kernel"},
+    {DType::kIQ4_XS, 16, "linear_few_iq4_xs_16_kernel"},
+    {DType::kIQ4_XS, 24, "linear_few_iq4_xs_24_kernel"},
+    {DType::kIQ4_XS, 32, "linear_few_iq4_xs_32_kernel"},
+    {DType::kQ4_0, 16, "linear_few_q4_0_16_kernel"},
+    {DType::kQ4_0, 24, "linear_few_q4_0_24_kernel"},
+    {DType::kQ4_0, 32, "linear_few_q4_0_32_kernel"},
+    {DType::kQ4_1, 16, "linear_few_q4_1_16_kernel"},
+    {DType::kQ4_1, 24, "linear_few_q4_1_24_kernel"},
+    {DType::kQ4_1, 32, "linear_few_q4_1_32_kernel"},
+    {DType::kQ5_0, 16, "linear_few_q5_0_16_kernel"},
+    {DType::kQ5_0, 24, "linear_few_q5_0_24_kernel"},
+    {DType::kQ5_0, 32, "linear_few_q5_0_32_kernel"},
+    {DType::kQ5_1, 16, "linear_few_q5_1_16_kernel"},
+    {DType::kQ5_1, 24, "linear_few_q5_1_24_kernel"},
+    {DType::kQ5_1, 32, "linear_few_q5_1_32_kernel"},
+    {DType::kIQ4_NL, 16, "linear_few_iq4_nl_16_kernel"},
+    {DType::kIQ4_NL, 24, "linear_few_iq4_nl_24_kernel"},
+    {DType::kIQ4_NL, 32, "linear_few_iq4_nl_32_kernel"},
+    {DType::kMXFP4, 16, "linear_few_mxfp4_16_kernel"},
+    {DType::kMXFP4, 24, "linear_few_mxfp4_24_kernel"},
+    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},
+    {DType::kQ2_K, 16, "linear_few_q2_k_16_kernel"},
+    {DType::kQ2_K, 24, "linear_few_q2_k_24_kernel"},
+    {DType::kQ2_K, 32, "linear_few_q2_k_32_kernel"},
+    {DType::kQ4_K, 8, "linear_few_q4_k_q6_k_8_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 16, "linear_few_q4_k_q6_k_16_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 24, "linear_few_q4_k_q6_k_24_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 32, "linear_few_q4_k_q6_k_32_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 8, "linear_few_q5_k_q6_k_8_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 16, "linear_few_q5_k_q6_k_16_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 24, "linear_few_q5_k_q6_k_24_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 32, "linear_few_q5_k_q6_k_32_kernel", DType::kQ6_K},
 };
 
 // How a product is cut.
 struct FewCut {
   const FewKernel* kernel;
-  int n_blocks, n_grains, n_slices, n_ranges;
+  int n_blocks, n_slices;
+  std::array<int, 2> n_grains, n_ranges;  // of either type
   int range_tiles, share_tiles, slice_pieces, tile_pieces;
   bool is_cluster;
   size_t shared_bytes;
+  int all_ranges() const { return n_ranges[0] + n_ranges[1]; }
   size_t piece_bytes() const {
-    return sizeof(float) * n_ranges * n_slices * few_pieces(range_tiles) * kernel->tile_rows * kFewOuts;
+    return sizeof(float) * all_ranges() * n_slices * few_pieces(range_tiles) * kernel->tile_rows * kFewOuts;
   }
 };
 
@@ -80,20 +120,34 @@ long expected_ns(const FewKernel& kernel, int most_blocks, int most_outs, int n_
   return (is_large ? 5 : 4) * units / 4 + x + pieces + slice_ns - saved_ns;
 }
 
+// Ranges of a group's types, by the bytes of their weights.
+std::array<int, 2> share_ranges(const std::array<int, 2>& n_grains, DType first, DType second, int most_ranges) {
+  if (n_grains[1] == 0) return {std::min(most_ranges, n_grains[0]), 0};
+  const size_t of_first = n_grains[0] * row_bytes(first, kFewValues);
+  const size_t bytes = of_first + n_grains[1] * row_bytes(second, kFewValues);
+  const int share = static_cast<int>((of_first * most_ranges + bytes / 2) / bytes);
+  const int n_first = std::min(std::clamp(share, 1, std::max(1, most_ranges - 1)), n_grains[0]);
+  return {n_first, std::min(most_ranges - n_first, n_grains[1])};
+}
+
+// The products of a second type lie behind the others.
 std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Target& target) {
   const Linear& first = group.products[0];
+  const DType last = group.products[group.n - 1].type, second = last == first.type ? kNoType : last;
   const auto* kernel = std::ranges::find_if(kKernels, [&](const FewKernel& k) {
-    return k.type == first.type && k.tile_rows >= first.rows && target.has(k.name);
+    return k.type == first.type && k.second == second && k.tile_rows >= first.rows && target.has(k.name);
   });
   if (kernel == std::end(kKernels) || first.n_in % kFewValues != 0) return {};
-  int n_tiles = 0;
-  for (int i = 0; i < group.n; ++i) {
-    if (quant::plane_layout(first.type, group.products[i].n_out, first.n_in).bytes > 0xffffffff) return {};
-    n_tiles += ceil_div(group.products[i].n_out, kFewOuts);
+  if (second != kNoType && makes != FewMakes::kSums) return {};
+  const int grain = few_grain(makes);
+  std::array<int, 2> n_grains = {};
+  for (const Linear& op : std::span(group.products, group.n)) {
+    if (quant::plane_layout(op.type, op.n_out, op.n_in).bytes > 0xffffffff) return {};
+    n_grains[op.type != first.type] += ceil_div(op.n_out, kFewOuts);
   }
+  n_grains[0] /= grain;
   const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
-  const int grain = few_grain(makes), n_grains = n_tiles / grain;
-  if (n_grains == 0) return {};
+  if (n_grains[0] == 0) return {};
   // Blocks of a range wait for each other on their multiprocessors. Where another model's grid runs beside this one, a
   // range of which each has begun a part must leave room for the rest.
   const int most_slices = std::min({n_blocks, n_sms, std::max(4, n_sms / 2)});
@@ -101,18 +155,25 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
   long best_ns = 0;
   for (int n_slices = 1; n_slices <= most_slices; ++n_slices) {
     const int most_blocks = ceil_div(n_blocks, n_slices);
-    const int n_ranges = std::min({n_sms / n_slices, n_grains, kFewRanges});
-    const int range_tiles = ceil_div(n_grains, n_ranges) * grain, most_outs = range_tiles * kFewOuts;
+    const std::array<int, 2> n_ranges =
+        share_ranges(n_grains, kernel->type, second, std::min(n_sms / n_slices, kFewRanges));
+    if (n_grains[1] > 0 && n_ranges[1] == 0) break;  // of two types either needs one
+    int range_tiles = 0, slice_pieces = 1;
+    for (int i = 0; i < 2; ++i)
+      if (n_ranges[i] > 0) range_tiles = std::max(range_tiles, ceil_div(n_grains[i], n_ranges[i]) * grain);
+    const int most_outs = range_tiles * kFewOuts;
     const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
     const auto expected = [&](bool is_large) {
       return expected_ns(*kernel, most_blocks, most_outs, n_slices, is_cluster, is_large);
     };
     if (best && expected(false) >= best_ns) continue;  // most end here, and an append asks for hundreds of cuts
     const int share_tiles = ceil_div(range_tiles / grain, n_slices) * grain;
-    int slice_pieces = 1;
-    for (int n_grains_of_range : {n_grains / n_ranges, ceil_div(n_grains, n_ranges)})
-      for (int n_blocks_of_slice : {n_blocks / n_slices, most_blocks})
-        slice_pieces = std::max(slice_pieces, few_most_pieces(n_grains_of_range * grain, n_blocks_of_slice));
+    for (int i = 0; i < 2; ++i) {
+      if (n_ranges[i] == 0) continue;
+      for (int n_grains_of_range : {n_grains[i] / n_ranges[i], ceil_div(n_grains[i], n_ranges[i])})
+        for (int n_blocks_of_slice : {n_blocks / n_slices, most_blocks})
+          slice_pieces = std::max(slice_pieces, few_most_pieces(n_grains_of_range * grain, n_blocks_of_slice));
+    }
     const int tile_pieces = ceil_div(n_slices * slice_pieces, kFewAtOnce) * kFewAtOnce;
     const int made_tiles = makes == FewMakes::kSums ? 0 : share_tiles;
     const size_t shared =
@@ -124,8 +185,8 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
     best_ns = ns;
     best = {.kernel = kernel,
             .n_blocks = n_blocks,
-            .n_grains = n_grains,
             .n_slices = n_slices,
+            .n_grains = n_grains,
             .n_ranges = n_ranges,
             .range_tiles = range_tiles,
             .share_tiles = share_tiles,
@@ -146,9 +207,35 @@ bool same_x(const Linear& a, const Linear& b) {
 
 std::string describe(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  std::string what = cat("[linear_few] ", first.rows, " rows, ", name(first.type), " ");
-  for (int i = 0; i < group.n; ++i) what += cat(i ? " + " : "", group.products[i].n_out);
+  std::string what = cat("[linear_few] ", first.rows, " rows, ");
+  for (int i = 0; i < group.n; ++i) {
+    const Linear& op = group.products[i];
+    what += cat(i ? " + " : "", name(op.type), " ", op.n_out);
+  }
   return cat(what, " x ", first.n_in);
+}
+
+// The products of each type.
+int split_types(const LinearGroup& group, LinearGroup (&types)[kMaxProducts]) {
+  int n = 0;
+  for (const Linear& op : std::span(group.products, group.n)) {
+    int i = 0;
+    while (i < n && types[i].products[0].type != op.type) ++i;
+    if (i == n) types[n++] = {};
+    types[i].products[types[i].n++] = op;
+  }
+  return n;
+}
+
+// Products of two types as one group, in the order that a kernel of both wants; none where there is none.
+std::optional<LinearGroup> few_pair(const LinearGroup& a, const LinearGroup& b, const Target& target) {
+  if (a.n + b.n > kMaxProducts) return {};
+  for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    LinearGroup both = *first;
+    for (const Linear& op : std::span(second->products, second->n)) both.products[both.n++] = op;
+    if (cut_of(both, FewMakes::kSums, target)) return both;
+  }
+  return {};
 }
 
 }  // namespace
@@ -157,10 +244,23 @@ bool has_few(const LinearGroup& group, const Target& target) {
   return cut_of(group, FewMakes::kSums, target).has_value();
 }
 
+int join_few(LinearGroup* types, int n, const Target& target) {
+  for (int i = 0; i < n; ++i) {
+    for (int j = i + 1; j < n; ++j) {
+      const std::optional<LinearGroup> both = few_pair(types[i], types[j], target);
+      if (!both) continue;
+      types[i] = *both;
+      types[j] = types[--n];
+      break;
+    }
+  }
+  return n;
+}
+
 FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
   const FewCut cut = *cut_of(step.group, step.makes, target);
   FewLaunch few = {.launch = checked({.kernel = cut.kernel->name,
-                                      .grid = {uint32_t(cut.n_slices), uint32_t(cut.n_ranges), 1},
+                                      .grid = {uint32_t(cut.n_slices), uint32_t(cut.all_ranges()), 1},
                                       .block = {kFewThreads, 1, 1},
                                       .shared_bytes = cut.shared_bytes,
                                       .is_one_wave = !cut.is_cluster,
@@ -180,7 +280,10 @@ FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived,
                               .pieces = reinterpret_cast<float*>(scratch),
                               .arrived = arrived,
                               .slices = few_parts(cut.n_blocks, cut.n_slices),
-                              .ranges = few_parts(cut.n_grains, cut.n_ranges),
+                              .ranges = few_parts(cut.n_grains[0], cut.n_ranges[0]),
+                              .second_ranges = few_parts(cut.n_grains[1], std::max(1, cut.n_ranges[1])),
+                              .second_range = cut.n_ranges[0],
+                              .second_tile = cut.n_grains[0] * few_grain(step.makes),
                               .n_slices = cut.n_slices,
                               .range_tiles = cut.range_tiles,
                               .share_tiles = cut.share_tiles,
@@ -196,32 +299,34 @@ FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived,
 FewScratch few_scratch(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   FewScratch scratch = {0, aligned(rounded_bytes(first.rows, first.n_in, few_x_bits(first) == 16))};
-  for (int i = 0; i < group.n; ++i) {
-    LinearGroup of_type = {};
-    for (const Linear& op : std::span(group.products, group.n))
-      if (op.type == group.products[i].type) of_type.products[of_type.n++] = op;
+  const auto count = [&](const LinearGroup& step) {
     for (FewMakes makes : {FewMakes::kSums, FewMakes::kNormed, FewMakes::kGated})
-      if (const std::optional<FewCut> cut = cut_of(of_type, makes, target))
+      if (const std::optional<FewCut> cut = cut_of(step, makes, target))
         scratch.pieces = std::max(scratch.pieces, aligned(cut->piece_bytes()));
+  };
+  LinearGroup types[kMaxProducts];
+  const int n = split_types(group, types);
+  for (int i = 0; i < n; ++i) {
+    count(types[i]);
+    for (int j = 0; j < i; ++j)
+      if (const std::optional<LinearGroup> both = few_pair(types[i], types[j], target)) count(*both);
   }
   return scratch;
 }
 
 bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Target& target) {
-  FewStep steps[kMaxProducts];
-  int n = 0;
-  for (const Linear& op : std::span(group.products, group.n)) {
+  for (const Linear& op : std::span(group.products, group.n))
     if (!same_x(op, group.products[0]) || (!few_is_plain(op.type) && op.activations != Activations::kInt8))
       return false;
-    int i = 0;
-    while (i < n && first_product(steps[i]).type != op.type) ++i;
-    if (i == n) steps[n++] = of_x;
-    LinearGroup& of_type = steps[i].group;
-    of_type.products[of_type.n++] = op;
-  }
-  if (!std::ranges::all_of(std::span(steps, n), [&](const FewStep& step) { return has_few(step.group, target); }))
+  LinearGroup types[kMaxProducts];
+  int n = split_types(group, types);
+  if (!std::ranges::all_of(std::span(types, n), [&](const LinearGroup& type) { return has_few(type, target); }))
     return false;
-  std::ranges::copy(std::span(steps, n), steps_);
+  n = join_few(types, n, target);
+  for (int i = 0; i < n; ++i) {
+    steps_[i] = of_x;
+    steps_[i].group = types[i];
+  }
   n_ = n;
   return true;
 }

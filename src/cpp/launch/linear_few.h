@@ -16,7 +16,7 @@ namespace lb::gpu {
 
 inline int few_x_bits(const Linear& op) { return few_is_plain(op.type) ? 16 : 8; }
 
-// Products of one type and x, and what is made of their sums; fields as in LinearFew.
+// Products of one x, of one type or of two that a kernel has, and what is made of their sums; fields as in LinearFew.
 struct FewStep {
   LinearGroup group;
   RoundedRows x;
@@ -34,6 +34,10 @@ struct FewLaunch {
 
 // Whether the target's pack has a kernel for such a group.
 bool has_few(const LinearGroup& group, const Target& target);
+
+// Of n groups of a type each and the same x, all of which have kernels, joins those of which one has both: the groups
+// that are left.
+int join_few(LinearGroup* types, int n, const Target& target);
 
 // `scratch`, 256-byte aligned, has few_scratch's pieces; `arrived` has kFewArrivedBytes, zero at first, and nobody
 // else's.
@@ -63,7 +67,7 @@ class FewChain {
                                 const Target& target);
   std::optional<FewStep> follow(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
                                 const Target& target);
-  // What waits, a step for each type, to be started as it is; there until the next begin().
+  // What waits, a step for each type or two, to be started as it is; there until the next begin().
   std::span<const FewStep> take() { return {steps_, size_t(std::exchange(n_, 0))}; }
 
  private:

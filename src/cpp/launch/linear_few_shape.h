@@ -7,6 +7,8 @@
 // and 256 values, numbered with the values fastest, and each warp its part of them. What a warp has of a tile is a
 // piece; it lies in the place of its thread block, at tile + warp.
 //
+// A group may have products of two types, those of the second behind the others, which then have ranges of their own.
+//
 // What is shared out is so by FewParts: nobody reads weights before it has found its own, and divisions would take
 // longer than the rest of that.
 #pragma once
@@ -70,19 +72,21 @@ LB_FN constexpr int part_of(const FewParts& parts, int thing) {
 }
 
 struct LinearFew {
-  LinearGroup group;  // of one type
+  LinearGroup group;  // of one type, or of two, one behind the other
   RoundedRows x;      // codes and scales; of plain weights high is [rows, n_in] numbers of their type
   FewNorm norm;
   const float* squares;  // [rows, n_in / 32] of x before its norm; null without one
   float eps, per_value;  // of that norm; 1 / values that share a factor
   FewMakes makes;
-  const float* norm_w;           // kNormed: [n_out]
-  RoundedRows made;              // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
-  float* pieces;                 // [ranges, slices, few_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;             // [ranges], zero at first, and nobody else's
-  int first_tile[kMaxProducts];  // of each product, where they do not take turns
-  FewParts slices;               // blocks of 256 values
-  FewParts ranges;               // tiles, as many as are made together at a time
+  const float* norm_w;            // kNormed: [n_out]
+  RoundedRows made;               // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
+  float* pieces;                  // [ranges, slices, few_pieces(range_tiles), tile_rows, 16]
+  uint32_t* arrived;              // [ranges], zero at first, and nobody else's
+  int first_tile[kMaxProducts];   // of each product, where they do not take turns
+  FewParts slices;                // blocks of 256 values
+  FewParts ranges;                // tiles, as many as are made together at a time; of the first type
+  FewParts second_ranges;         // of the second
+  int second_range, second_tile;  // where it begins
   int n_slices;
   int range_tiles, share_tiles;   // that a range has at most, and that a thread block adds up
   int tile_pieces, slice_pieces;  // places in the table of a tile, and of those for a slice
