@@ -350,7 +350,7 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
     types[i].products[types[i].n++] = op;
     if (expanded[i]) types[i].products[0].type = wide_type(target);
   }
-  int n_few = 0;
+  int n_few = 0;  // where all types have kernels for few rows, two may have one together
   for (int i = 0; i < n_types; ++i) n_few += !expanded[i] && is_few(types[i], target);
   if (n_few == n_types) n_types = join_few(types, n_types, target);
   NarrowForm forms[std::size(result.narrow)];
