@@ -24,6 +24,7 @@ OPS = (
     "linear",
     "linear_group",
     "matmul",
+    "matmul_group",
     "swiglu",
     "rms_norm_rounded",
     "gated_rms_norm_rounded",
