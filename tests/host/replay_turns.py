@@ -61,7 +61,8 @@ def main() -> None:
             list(cache.prefill(sessions[filler % 2], random_ids(options.context, vocab, options.seed + filler), SPREAD))
             if filler > 1 and cache.stats().evicted:
                 break
-        for turns in (options.turns // 2, options.turns - options.turns // 2):
+        half = options.turns // 2
+        for turns in (half, options.turns - half):
             for n_reused in replay(
                 engine, cache, talk, turns, n_answer=3, cold_every=options.cold_every, sessions=sessions
             ):
@@ -78,8 +79,7 @@ def main() -> None:
                 "tokens": len(talk.ids),
                 "reused": reused,
                 "settled_bytes": resident[SETTLED],
-                "largest_bytes": max(resident[SETTLED:]),
-                "last_bytes": resident[-1],
+                "largest_bytes": [max(resident[SETTLED:half]), max(resident[half:])],
                 "damaged": stats.damaged,
             }
         )
