@@ -1,5 +1,4 @@
-// Products of few rows of x, 8 bits of each value, by type and rows (body: linear_few.h): blocks of 256
-// values.
+// Products of few rows of x, 8 bits of each value, by type and rows (body: linear_few.h): blocks of 256 values.
 #include "dialect.h"
 
 #include "linear_few_256.h"
@@ -35,15 +34,5 @@ LB_KERNEL(linear_few_q2_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few<Few
 LB_KERNEL(linear_few_iq4_xs_16_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 16, 2>(p); }
 LB_KERNEL(linear_few_iq4_xs_24_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 24, 2>(p); }
 LB_KERNEL(linear_few_iq4_xs_32_kernel, LinearFew, kFewThreads, 1) { linear_few<FewIQ4_XS, 32, 2>(p); }
-
-// Products of one x, some of which are Q6_K, as in files of mixed types.
-LB_KERNEL(linear_few_q4_k_q6_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ4_K, FewQ6_K, 8, 2, 2>(p); }
-LB_KERNEL(linear_few_q4_k_q6_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ4_K, FewQ6_K, 16, 2, 2>(p); }
-LB_KERNEL(linear_few_q4_k_q6_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ4_K, FewQ6_K, 24, 2, 2>(p); }
-LB_KERNEL(linear_few_q4_k_q6_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ4_K, FewQ6_K, 32, 2, 1>(p); }
-LB_KERNEL(linear_few_q5_k_q6_k_8_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ5_K, FewQ6_K, 8, 2, 2>(p); }
-LB_KERNEL(linear_few_q5_k_q6_k_16_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ5_K, FewQ6_K, 16, 2, 2>(p); }
-LB_KERNEL(linear_few_q5_k_q6_k_24_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ5_K, FewQ6_K, 24, 2, 2>(p); }
-LB_KERNEL(linear_few_q5_k_q6_k_32_kernel, LinearFew, kFewThreads, 1) { linear_few_pair<FewQ5_K, FewQ6_K, 32, 1, 1>(p); }
 
 }  // namespace lb::gpu
