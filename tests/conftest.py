@@ -16,18 +16,21 @@ settings.load_profile("lucebox")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--third", action="store_true", help="about a third of each test's cases, always the same ones")
+    parser.addoption(
+        "--share", type=int, default=1, metavar="N", help="about one of N of each test's cases, always the same ones"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # of those that -k and --deselect leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--third"):
+    n = config.getoption("--share")
+    if n == 1:
         return
     seen: set[str] = set()
     kept, left_out = [], []
     for item in items:
         test = item.nodeid.partition("[")[0]
-        is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % 3 == 0
+        is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % n == 0
         seen.add(test)
         (kept if is_kept else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
