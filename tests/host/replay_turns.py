@@ -55,32 +55,32 @@ def main() -> None:
 
         talk = Conversation(vocab, np.random.default_rng(options.seed), options.longest_turn, options.context)
         sessions = _engine.Session(engine), _engine.Session(engine)
-        cache = open_cache()
-        # What sessions have reserved and the cache may take counts from the first turn on.
-        for filler in range(1, 1000):
-            list(cache.prefill(sessions[filler % 2], random_ids(options.context, vocab, options.seed + filler), SPREAD))
-            if filler > 1 and cache.stats().evicted:
-                break
-        half = options.turns // 2
+        half, damaged = options.turns // 2, 0
         for turns in (half, options.turns - half):
+            cache = open_cache()
+            # What sessions have reserved and the cache may take counts from its first turn on.
+            for filler in range(1, 1000):
+                ids = random_ids(options.context, vocab, options.seed + len(reused) + filler)
+                list(cache.prefill(sessions[filler % 2], ids, SPREAD))
+                if filler > 1 and cache.stats().evicted:
+                    break
             for n_reused in replay(
                 engine, cache, talk, turns, n_answer=3, cold_every=options.cold_every, sessions=sessions
             ):
                 reused.append(n_reused)
                 resident.append(resident_bytes())
+            damaged += cache.stats().damaged
             cache.close()
-            cache = open_cache()
-        stats = cache.stats()
-        cache.close()
+    lives = resident[:half], resident[half:]  # of the cache, before and after the restart
     print(
         json.dumps(
             {
                 "turns": len(reused),
                 "tokens": len(talk.ids),
                 "reused": reused,
-                "settled_bytes": resident[SETTLED],
-                "largest_bytes": [max(resident[SETTLED:half]), max(resident[half:])],
-                "damaged": stats.damaged,
+                "settled_bytes": [life[SETTLED] for life in lives],
+                "largest_bytes": [max(life[SETTLED:]) for life in lives],
+                "damaged": damaged,
             }
         )
     )
