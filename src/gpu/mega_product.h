@@ -36,99 +36,62 @@ LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that 
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
-// Where a thread's pieces of a batch's rows are in the ring of weights: those of its first piece.
+// Where a thread's pieces of a batch's rows are in the ring of weights.
 template <class Format>
 struct RingRows {
   using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
-  // Of more planes there are too many places for the registers.
-  static constexpr int kHeld = kPlanes > 2 ? 1 : kRows;
-  const int32_t* row_at;
-  int ring_end, ring_bytes, first;
-  int at[kHeld][kPlanes];  // in dynamic shared memory: of each row; or of all, which row_at precedes
+  int chunk_bytes, chunk_shift;
+  int own[kPlanes];     // in a chunk, of the team's first row
+  int stride[kPlanes];  // from there to its next
+  int chunk_at[kRows], row_in_chunk[kRows];  // of the batch's rows; chunks in the ring
 
-  LB_DEVICE RingRows(const ProductTask& p, const WeightStream& stream, const StreamStep& step, int team, int first)
-      : row_at(p.row_at), ring_end(stream.ring_at + stream.ring_bytes), ring_bytes(stream.ring_bytes), first(first) {
-    begin<0>(Piece{}, p, step, stream.ring_at + stream.at, team);
-  }
-  // The batch `bytes` behind.
-  LB_DEVICE void advance(int bytes) {
+  LB_DEVICE RingRows(const ProductTask& p, const WeightStream& stream, const StreamStep& step, int team)
+      : chunk_bytes(p.plane_at[quant::kMaxPlanes]), chunk_shift(p.chunk_shift), chunk_at(), row_in_chunk() {
     LB_UNROLL
-    for (int i = 0; i < kHeld; ++i) LB_UNROLL
-    for (int k = 0; k < kPlanes; ++k) at[i][k] = in_ring(at[i][k] + bytes);
+    for (int k = 0; k < kPlanes; ++k) {
+      own[k] = stream.ring_at + p.plane_at[k] + (int(step.skew[k]) & 15) + team * p.row_bytes[k];
+      stride[k] = p.n_teams * p.row_bytes[k];
+    }
   }
+  // The next batch has n_chunks, the last of last_bytes, behind what ends in the ring at `at`, where it then ends.
   // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
   // there meanwhile.
-  LB_DEVICE void read(Piece (&pieces)[kRows], int rows_left, int n_teams) const {
+  LB_DEVICE void go_on(const WeightStream& stream, int n_chunks, int last_bytes, int rows_left, int n_teams, int& at) {
+    int first = 0, begin = 0;
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      int from[kPlanes];
-      choose(from, i, rows_left, n_teams);
-      read_entries<0>(pieces[i], from);
+      const int chunk = i >> chunk_shift, row = i - (chunk << chunk_shift);
+      const bool is_next = row == 0 && chunk < n_chunks;
+      const int bytes = chunk + 1 == n_chunks ? last_bytes : chunk_bytes, next = stream.place_behind(at, bytes);
+      begin = is_next ? next : begin;
+      at = is_next ? next + bytes : at;
+      if (i == 0) first = begin;
+      const bool is_there = i * n_teams < rows_left;
+      chunk_at[i] = is_there ? begin : first;
+      row_in_chunk[i] = is_there ? row : 0;
     }
   }
-  // The same of another piece.
-  LB_DEVICE void read(Piece (&pieces)[kRows], int rows_left, int n_teams, int piece) const {
+  LB_DEVICE void read(Piece (&pieces)[kRows], int piece) const {
     LB_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      int from[kPlanes];
-      choose(from, i, rows_left, n_teams);
-      move<0>(Piece{}, from, piece);
-      read_entries<0>(pieces[i], from);
-    }
+    for (int i = 0; i < kRows; ++i) read_entries<0>(pieces[i], chunk_at[i], row_in_chunk[i], piece);
   }
 
  private:
-  LB_DEVICE void choose(int (&from)[kPlanes], int i, int rows_left, int n_teams) const {
-    const bool is_there = i == 0 || i * n_teams < rows_left;
-    LB_UNROLL
-    for (int k = 0; k < kPlanes; ++k) {
-      if constexpr (kHeld > 1) {
-        from[k] = is_there ? at[i][k] : at[0][k];
-      } else {
-        from[k] = in_ring(at[0][k] + row_at[k * kRows + (is_there ? i : 0)]);
-      }
-    }
-  }
-  LB_DEVICE int in_ring(int from) const { return from >= ring_end ? from - ring_bytes : from; }
   template <int kPlane, class Entry>
-  LB_DEVICE static int place(int piece) {
-    return piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
-  }
-  template <int kPlane, class Entry>
-  LB_DEVICE void begin_plane(const ProductTask& p, const StreamStep& step, int batch_at, int team) {
-    const int own = batch_at + (int(step.skew[kPlane]) & 15) + team * p.row_bytes[kPlane] + place<kPlane, Entry>(first);
-    LB_UNROLL
-    for (int i = 0; i < kHeld; ++i) at[i][kPlane] = in_ring(kHeld > 1 ? own + p.row_at[kPlane * kRows + i] : own);
+  LB_DEVICE Entry read_entry(int chunk_at, int row, int piece) const {
+    const int place = piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
+    return load<Entry>(dynamic_shared<unsigned char>() + (chunk_at + row * stride[kPlane] + (own[kPlane] + place)));
   }
   template <int kPlane>
-  LB_DEVICE void begin(const u32x4&, const ProductTask& p, const StreamStep& step, int batch_at, int team) {
-    begin_plane<kPlane, u32x4>(p, step, batch_at, team);
+  LB_DEVICE void read_entries(u32x4& entry, int chunk_at, int row, int piece) const {
+    entry = read_entry<kPlane, u32x4>(chunk_at, row, piece);
   }
   template <int kPlane, class First, class... Rest>
-  LB_DEVICE void begin(const Parts<First, Rest...>&, const ProductTask& p, const StreamStep& step, int batch_at,
-                       int team) {
-    begin_plane<kPlane, First>(p, step, batch_at, team);
-    if constexpr (sizeof...(Rest) > 0) begin<kPlane + 1>(Parts<Rest...>{}, p, step, batch_at, team);
-  }
-  template <int kPlane>
-  LB_DEVICE void move(const u32x4&, int (&from)[kPlanes], int piece) const {
-    from[kPlane] = in_ring(from[kPlane] + place<kPlane, u32x4>(piece) - place<kPlane, u32x4>(first));
-  }
-  template <int kPlane, class First, class... Rest>
-  LB_DEVICE void move(const Parts<First, Rest...>&, int (&from)[kPlanes], int piece) const {
-    from[kPlane] = in_ring(from[kPlane] + place<kPlane, First>(piece) - place<kPlane, First>(first));
-    if constexpr (sizeof...(Rest) > 0) move<kPlane + 1>(Parts<Rest...>{}, from, piece);
-  }
-  template <int kPlane>
-  LB_DEVICE void read_entries(u32x4& piece, const int (&from)[kPlanes]) const {
-    piece = load<u32x4>(dynamic_shared<unsigned char>() + from[kPlane]);
-  }
-  template <int kPlane, class First, class... Rest>
-  LB_DEVICE void read_entries(Parts<First, Rest...>& piece, const int (&from)[kPlanes]) const {
-    piece.first = load<First>(dynamic_shared<unsigned char>() + from[kPlane]);
-    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(piece.rest, from);
+  LB_DEVICE void read_entries(Parts<First, Rest...>& parts, int chunk_at, int row, int piece) const {
+    parts.first = read_entry<kPlane, First>(chunk_at, row, piece);
+    if constexpr (sizeof...(Rest) > 0) read_entries<kPlane + 1>(parts.rest, chunk_at, row, piece);
   }
 };
 
@@ -151,12 +114,10 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
   const bool is_member = team < n_teams;  // the others are left over
   const int n_rows = p.rows_each + (part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
-  const bool is_long = n_pieces > row_threads;
-  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks,
-            chunk_bytes = p.plane_at[quant::kMaxPlanes];
+  const int batch_rows = p.batch_rows * n_teams, batch_chunks = p.batch_chunks;
   int n_step = stream.step;
   uint32_t chunk = stream.chunk, n_pass = sums.pass;
-  Rows rows(p, stream, stream.steps()[n_step], team, min(column, n_pieces - 1));
+  Rows rows(p, stream, stream.steps()[n_step], team);
 
   int at = stream.at, last_bytes = 0, chunks_left = 0;
   bool has_x = false;
@@ -177,6 +138,8 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
       for (int first = pass; first < pass_end; first += batch_rows) {
         const int n_chunks = min(batch_chunks, chunks_left);
         const int rows_left = n_rows - first - team;
+        rows.go_on(stream, n_chunks, n_chunks == chunks_left ? last_bytes : rows.chunk_bytes, rows_left, n_teams,
+                   at);
         LB_UNROLL_BY(1)
         for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
         if (!has_x) {
@@ -189,30 +152,25 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
         }
         float total[Rows::kRows] = {};
         if (is_member && rows_left > 0) {
-          int piece = column;
           typename Format::Piece pieces[Rows::kRows];
-          rows.read(pieces, rows_left, n_teams);
-          LB_UNROLL_BY(1)
-          for (;;) {
-            LB_UNROLL
-            for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, piece);
-            if (!is_long) break;
-            piece += row_threads;
-            const bool is_end = piece - column >= n_pieces;
-            x = {};
-            if (is_end || piece < n_pieces) read_x<Format>(x, staged, is_end ? column : piece);
-            if (is_end) break;
-            rows.read(pieces, rows_left, n_teams, min(piece, n_pieces - 1));
+          rows.read(pieces, min(column, n_pieces - 1));
+          LB_UNROLL
+          for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, column);
+          if (column + row_threads < n_pieces) {
+            LB_UNROLL_BY(1)
+            for (int piece = column + row_threads; piece < n_pieces; piece += row_threads) {
+              rows.read(pieces, piece);
+              read_x<Format>(x, staged, piece);
+              LB_UNROLL
+              for (int i = 0; i < Rows::kRows; ++i) total[i] += Format::dot(pieces[i], x, piece);
+            }
+            read_x<Format>(x, staged, column);
           }
         }
         LB_UNROLL_BY(1)
         for (int i = 0; i < n_chunks; ++i) barrier_arrive(stream.empty_of(chunk + i));
         chunk += uint32_t(n_chunks);
         chunks_left -= n_chunks;
-        const int bytes = n_chunks * chunk_bytes + (chunks_left == 0 ? last_bytes - chunk_bytes : 0);
-        at += bytes;
-        if (at >= rows.ring_bytes) at -= rows.ring_bytes;
-        rows.advance(bytes);
         const float sum = sum_each(total);
         const int row = lane() / (32 / Rows::kRows) * n_teams + team, line = matrix * row_warps + column / 32;
         if (lane() % (32 / Rows::kRows) == 0 && row < batch_rows && is_member)

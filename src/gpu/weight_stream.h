@@ -3,7 +3,7 @@
 // the block waits for others or works on something else.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane; chunks follow each other
-// in a ring of bytes, in which one may go on at the start.
+// in a ring of bytes, at whose end one that does not fit is at the start instead, so that a chunk is in one piece.
 #pragma once
 
 #include "launch/megakernel_shape.h"
@@ -44,6 +44,8 @@ struct WeightStream {
   }
   LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
+  // In the ring, of a chunk that follows what ends at `at`.
+  LB_DEVICE int place_behind(int at, int bytes) const { return at + bytes > ring_bytes ? 0 : at; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
   // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds
@@ -54,7 +56,7 @@ struct WeightStream {
     unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
     int to = 0, n_free = units;  // in units of 16 bytes
     uint32_t n_begun = 0, n_freed = 0;
-    int old = 0, old_left = 0, old_size = 0, old_last = 0;  // the product whose chunks are being freed
+    int old = 0, old_left = 0, old_size = 0, old_last = 0, old_at = 0;  // the product whose chunks are being freed
     for (int token = 0; token < n_tokens; ++token) {
       for (int i = 0; i < count; ++i) {
         const StreamStep& now = all[i];
@@ -67,7 +69,9 @@ struct WeightStream {
         LB_UNROLL_BY(1)
         for (int left = int(now.n_chunks); left > 0; --left) {
           const bool is_last = left == 1;
-          const int taken = is_last ? last_size : size;
+          const int own = is_last ? last_size : size;
+          const bool fits = to + own <= units;
+          const int taken = own + (fits ? 0 : units - to);
           while (n_free < taken || n_begun - n_freed == kMegaChunks) {
             if (old_left == 0) {
               old_left = int(all[old].n_chunks);
@@ -77,21 +81,24 @@ struct WeightStream {
             }
             barrier_wait(empty_of(n_freed), parity(n_freed));
             if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
-            n_free += --old_left == 0 ? old_last : old_size;
+            const int freed = --old_left == 0 ? old_last : old_size;
+            if (old_at + freed > units) {
+              n_free += units - old_at;
+              old_at = 0;
+            }
+            n_free += freed;
+            old_at += freed;
             ++n_freed;
           }
           if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
           CountedBarrier* barrier = full_of(n_begun);
           if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? last_copied : size));
           warp_barrier();
-          int begin = to + in_chunk;
-          if (begin >= units) begin -= units;
-          const int n = is_last ? last : whole, first = min(n, units - begin);
-          if (first > 0) copy_bulk_once(ring + 16 * begin, from, 16 * first, barrier);
-          if (n > first) copy_bulk_once(ring, from + 16 * first, 16 * (n - first), barrier);
+          if (!fits) to = 0;
+          const int n = is_last ? last : whole;
+          if (n > 0) copy_bulk_once(ring + 16 * (to + in_chunk), from, 16 * n, barrier);
           from += step_bytes;
-          to += taken;
-          if (to >= units) to -= units;
+          to += own;
           n_free -= taken;
           ++n_begun;
         }

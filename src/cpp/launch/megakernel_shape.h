@@ -29,7 +29,6 @@ inline constexpr int kMostUnderWay = 4;
 
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
-inline constexpr int kMostRowPlanes = 4 * quant::kMaxPlanes;  // of those of a team, planes of each
 
 // Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
@@ -90,7 +89,6 @@ struct ProductTask {
   int n_pieces;   // of a row
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
-  int row_at[kMostRowPlanes];           // of row i of a team in plane k of a batch: [k * most_batch_rows + i]
   int rows_each, more;                  // part i has rows_each rows, and row_unit more while i < more
   int row_unit;
 };

@@ -114,13 +114,6 @@ void plan_batches(ProductTask& p, int rows_each) {
         p.plane_at[k] + up_to(rows * p.n_teams * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
   }
   for (int k = layout.n_planes; k < quant::kMaxPlanes; ++k) p.plane_at[k + 1] = p.plane_at[k];
-  for (int k = 0; k < layout.n_planes; ++k)
-    for (int i = 0; i < most; ++i) {
-      const int row = std::min(i, p.batch_rows - 1), chunk = row >> p.chunk_shift,
-                in_chunk = row - (chunk << p.chunk_shift);
-      p.row_at[k * most + i] =
-          chunk * p.plane_at[quant::kMaxPlanes] + p.plane_at[k] + in_chunk * p.n_teams * p.row_bytes[k];
-    }
 }
 
 // Whether blocks make whole runs of what quantised products read, and round them once for all: not where that leaves
