@@ -59,18 +59,19 @@ struct RingRows {
   // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
   // there meanwhile.
   LB_DEVICE void go_on(const WeightStream& stream, int n_chunks, int last_bytes, int rows_left, int n_teams, int& at) {
-    int first = 0, begin = 0;
+    const int shift = forget(chunk_shift), end = at + (n_chunks - 1) * chunk_bytes + last_bytes;
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) chunk_at[i] = at + (i >> shift) * chunk_bytes;
+    if (end <= stream.ring_bytes) {
+      at = end;
+    } else {
+      at = follow(stream, n_chunks, last_bytes, at);
+    }
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      const int chunk = i >> chunk_shift, row = i - (chunk << chunk_shift);
-      const bool is_next = row == 0 && chunk < n_chunks;
-      const int bytes = chunk + 1 == n_chunks ? last_bytes : chunk_bytes, next = stream.place_behind(at, bytes);
-      begin = is_next ? next : begin;
-      at = is_next ? next + bytes : at;
-      if (i == 0) first = begin;
       const bool is_there = i * n_teams < rows_left;
-      chunk_at[i] = is_there ? begin : first;
-      row_in_chunk[i] = is_there ? row : 0;
+      row_in_chunk[i] = is_there ? i & ((1 << shift) - 1) : 0;
+      if (!is_there) chunk_at[i] = chunk_at[0];
     }
   }
   LB_DEVICE void read(Piece (&pieces)[kRows], int piece) const {
@@ -79,6 +80,21 @@ struct RingRows {
   }
 
  private:
+  // Chunk by chunk, as one of them goes to the ring's start.
+  LB_DEVICE int follow(const WeightStream& stream, int n_chunks, int last_bytes, int end) {
+    int begin = 0;
+    LB_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const int chunk = i >> chunk_shift;
+      if ((i & ((1 << chunk_shift) - 1)) == 0 && chunk < n_chunks) {
+        const int bytes = chunk + 1 == n_chunks ? last_bytes : chunk_bytes;
+        begin = stream.place_behind(end, bytes);
+        end = begin + bytes;
+      }
+      chunk_at[i] = begin;
+    }
+    return end;
+  }
   template <int kPlane, class Entry>
   LB_DEVICE Entry read_entry(int chunk_at, int row, int piece) const {
     const int place = piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
@@ -137,7 +153,7 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
       LB_UNROLL_BY(1)
       for (int first = pass; first < pass_end; first += batch_rows) {
         const int n_chunks = min(batch_chunks, chunks_left);
-        const int rows_left = n_rows - first - team;
+        const int rows_left = min(n_rows - first, batch_rows) - team;
         rows.go_on(stream, n_chunks, n_chunks == chunks_left ? last_bytes : rows.chunk_bytes, rows_left, n_teams,
                    at);
         LB_UNROLL_BY(1)

@@ -35,7 +35,7 @@ int piece_values(DType type) {
 bool is_plain(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
 
 // Of the weights on their way to shared memory: a row's of each team, a chunk's, unless those are more, and a batch's.
-constexpr size_t kTeamsBytes = 20480, kChunkBytes = 20480 + 64, kBatchBytes = 65536;
+constexpr size_t kTeamsBytes = 24576, kChunkBytes = 32768 + 64, kBatchBytes = 65536;
 
 // The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
 constexpr size_t kUnderWayBytes = 65536;
