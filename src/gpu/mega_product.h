@@ -43,8 +43,8 @@ struct RingRows {
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
   int chunk_bytes, chunk_shift;
-  int own[kPlanes];     // in a chunk, of the team's first row
-  int stride[kPlanes];  // from there to its next
+  int own[kPlanes];                          // in a chunk, of the team's first row
+  int stride[kPlanes];                       // from there to its next
   int chunk_at[kRows], row_in_chunk[kRows];  // of the batch's rows; chunks in the ring
 
   LB_DEVICE RingRows(const ProductTask& p, const WeightStream& stream, const StreamStep& step, int team)
@@ -59,19 +59,27 @@ struct RingRows {
   // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
   // there meanwhile.
   LB_DEVICE void go_on(const WeightStream& stream, int n_chunks, int last_bytes, int rows_left, int n_teams, int& at) {
-    const int shift = forget(chunk_shift), end = at + (n_chunks - 1) * chunk_bytes + last_bytes;
-    LB_UNROLL
-    for (int i = 0; i < kRows; ++i) chunk_at[i] = at + (i >> shift) * chunk_bytes;
-    if (end <= stream.ring_bytes) {
-      at = end;
-    } else {
-      at = follow(stream, n_chunks, last_bytes, at);
+    const int shift = forget(chunk_shift), in_chunk = (1 << shift) - 1;
+    if (n_chunks == 1) {
+      const int begin = stream.place_behind(at, last_bytes);
+      at = begin + last_bytes;
+      LB_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        chunk_at[i] = begin;
+        row_in_chunk[i] = i * n_teams < rows_left ? i : 0;
+      }
+      return;
     }
+    int begin = at;
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      const bool is_there = i * n_teams < rows_left;
-      row_in_chunk[i] = is_there ? i & ((1 << shift) - 1) : 0;
-      if (!is_there) chunk_at[i] = chunk_at[0];
+      const int left = n_chunks - (i >> shift), bytes = left == 1 ? last_bytes : chunk_bytes;
+      const bool is_next = (i & in_chunk) == 0 && left > 0, is_there = i * n_teams < rows_left;
+      const int next = stream.place_behind(at, bytes);
+      begin = is_next ? next : begin;
+      at = is_next ? next + bytes : at;
+      chunk_at[i] = is_there || i == 0 ? begin : chunk_at[0];
+      row_in_chunk[i] = is_there ? i & in_chunk : 0;
     }
   }
   LB_DEVICE void read(Piece (&pieces)[kRows], int piece) const {
@@ -80,21 +88,6 @@ struct RingRows {
   }
 
  private:
-  // Chunk by chunk, as one of them goes to the ring's start.
-  LB_DEVICE int follow(const WeightStream& stream, int n_chunks, int last_bytes, int end) {
-    int begin = 0;
-    LB_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const int chunk = i >> chunk_shift;
-      if ((i & ((1 << chunk_shift) - 1)) == 0 && chunk < n_chunks) {
-        const int bytes = chunk + 1 == n_chunks ? last_bytes : chunk_bytes;
-        begin = stream.place_behind(end, bytes);
-        end = begin + bytes;
-      }
-      chunk_at[i] = begin;
-    }
-    return end;
-  }
   template <int kPlane, class Entry>
   LB_DEVICE Entry read_entry(int chunk_at, int row, int piece) const {
     const int place = piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
@@ -154,8 +147,7 @@ LB_APART void product(const ProductTask& p, int part, StreamedWeights, unsigned 
       for (int first = pass; first < pass_end; first += batch_rows) {
         const int n_chunks = min(batch_chunks, chunks_left);
         const int rows_left = min(n_rows - first, batch_rows) - team;
-        rows.go_on(stream, n_chunks, n_chunks == chunks_left ? last_bytes : rows.chunk_bytes, rows_left, n_teams,
-                   at);
+        rows.go_on(stream, n_chunks, n_chunks == chunks_left ? last_bytes : rows.chunk_bytes, rows_left, n_teams, at);
         LB_UNROLL_BY(1)
         for (int i = 0; i < n_chunks; ++i) barrier_wait(stream.full_of(chunk + i), stream.parity(chunk + i));
         if (!has_x) {
