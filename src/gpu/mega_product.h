@@ -57,10 +57,10 @@ struct RingRows {
   }
   // The next batch has n_chunks, the last of last_bytes, behind what ends in the ring at `at`, where it then ends.
   // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written
-  // there meanwhile.
+  // there meanwhile. forget: chunks of rows, kept from batch to batch, take registers that products need.
   LB_DEVICE void go_on(const WeightStream& stream, int n_chunks, int last_bytes, int rows_left, int n_teams, int& at) {
     const int shift = forget(chunk_shift), in_chunk = (1 << shift) - 1;
-    if (n_chunks == 1) {
+    if (n_chunks == 1) {  // as of short rows, whose batches are over soon
       const int begin = stream.place_behind(at, last_bytes);
       at = begin + last_bytes;
       LB_UNROLL
