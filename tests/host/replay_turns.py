@@ -80,6 +80,7 @@ def main() -> None:
                 "reused": reused,
                 "settled_bytes": [life[SETTLED] for life in lives],
                 "largest_bytes": [max(life[SETTLED:]) for life in lives],
+                "written_bytes": sessions[0].recurrent_bytes,
                 "damaged": damaged,
             }
         )

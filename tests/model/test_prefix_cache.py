@@ -35,4 +35,5 @@ def test_turns(model: str, turns: int, options: list[str]) -> None:
     assert reused[turns // 2] >= reused[turns // 2 - 1] > 64  # the restart lost nothing
     assert reused == sorted(reused) and reused[-1] > report["tokens"] * 0.75
     for settled, largest in zip(report["settled_bytes"], report["largest_bytes"], strict=True):
-        assert largest <= settled * (1 + GROWTH)
+        # The part that is being written may have left the cache: it is there beside a full one, now and then.
+        assert largest <= settled * (1 + GROWTH) + report["written_bytes"]

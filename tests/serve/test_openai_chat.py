@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-import httpx
 import openai
 import pytest
-from running import ASK, MODEL, Running, started
+from running import ASK, MODEL, Running
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 12}
 
@@ -235,63 +234,3 @@ def test_ignored_fields_are_named(server: Running) -> None:
         body = {"messages": ASK, "max_tokens": 1, "user": "me", "store": False, "metadata": None}
         answered = client.post("/v1/chat/completions", json=body)
     assert answered.headers["lucebox-ignored"] == "store, user"
-
-
-def test_a_client_that_leaves_ends_its_request(server: Running) -> None:
-    endless = {"messages": ASK, "max_tokens": 2000, "temperature": 0, "ignore_eos": True}
-    before = server.wait_until(running=0)["totals"]["generated_tokens"]
-    with server.client() as client, client.stream("POST", "/v1/chat/completions", json=endless | {"stream": True}) as s:
-        next(s.iter_bytes())
-    server.wait_until(running=0, waiting=0)
-    with pytest.raises(httpx.ReadTimeout), server.client() as client:
-        client.post("/v1/chat/completions", json=endless, timeout=0.3)
-    after = server.wait_until(running=0, waiting=0)
-    assert [record["outcome"] for record in after["requests"][-2:]] == ["cancelled"] * 2
-    assert after["totals"]["generated_tokens"] - before < 2000
-
-
-def test_a_client_that_leaves_the_queue_or_a_prefill(server: Running) -> None:
-    endless = {"messages": ASK, "max_tokens": 2000, "temperature": 0, "ignore_eos": True, "stream": True}
-    long = {"messages": [{"role": "user", "content": "word " * 1900}], "max_tokens": 1}
-    with server.client() as client, client.stream("POST", "/v1/chat/completions", json=endless):
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json=long, timeout=0.1)
-        with client.stream("POST", "/v1/chat/completions", json=endless), pytest.raises(httpx.ReadTimeout):
-            client.post("/v1/chat/completions", json=endless | {"stream": False}, timeout=0.2)
-        server.wait_until(waiting=0)
-    records = server.wait_until(running=0, waiting=0)["requests"]
-    assert [record["outcome"] for record in records[-4:]] == ["cancelled"] * 4
-    assert sum(record["generated_tokens"] == 0 for record in records[-4:]) >= 1
-
-
-def test_a_full_queue() -> None:
-    endless = {"messages": ASK, "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
-    with started("--slots", "1", "--max-queue", "1") as server, server.client() as client:
-        with (
-            client.stream("POST", "/v1/chat/completions", json=endless),
-            client.stream("POST", "/v1/chat/completions", json=endless),
-        ):
-            server.wait_until(running=1, waiting=1)
-            refused = client.post("/v1/chat/completions", json=endless)
-            assert refused.status_code == 503
-            assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json()["error"]["code"] == "server_overloaded"
-            other = client.post("/v1/messages", json={"messages": ASK, "max_tokens": 1})
-            assert other.status_code == 529
-            assert other.json()["error"]["type"] == "overloaded_error"
-            assert client.get("/health/ready").status_code == 200
-        server.wait_until(running=0, waiting=0)
-
-
-def test_heartbeats_while_waiting() -> None:
-    endless = {"messages": ASK, "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
-    with started("--slots", "1", "--heartbeat", "0.1") as server, server.client() as client:
-        with client.stream("POST", "/v1/chat/completions", json=endless):
-            server.wait_until(running=1)
-            with client.stream(
-                "POST", "/v1/messages", json={"messages": ASK, "max_tokens": 1, "stream": True}
-            ) as waits:
-                lines = waits.iter_lines()
-                comments = [next(lines), next(lines), next(lines)]
-        assert comments == [": keep-alive", "", ": keep-alive"]
-        server.wait_until(running=0, waiting=0)

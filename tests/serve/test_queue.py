@@ -1,0 +1,99 @@
+"""Clients that leave, and requests that wait: each step is taken when the server's status shows the one before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from running import ASK, Running, started
+
+CHAT = "/v1/chat/completions"
+CONTEXT = 8192  # all the model has
+ENDLESS = {"messages": ASK, "max_tokens": CONTEXT - 100, "temperature": 0, "ignore_eos": True}  # seconds of work
+LONG_PROMPT = {"messages": [{"role": "user", "content": "word " * (CONTEXT - 100)}], "max_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Running]:
+    """A server with room for answers that are still in progress when a test has seen what it waits for."""
+    with started("--slots", "2", context=CONTEXT) as running:
+        yield running
+
+
+@asynccontextmanager
+async def asked(server: Running, body: dict[str, Any], **status: int) -> AsyncIterator[None]:
+    """A request in progress, from the status that shows it until its client leaves."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        request = asyncio.create_task(client.post(CHAT, json=body))
+        await asyncio.to_thread(server.wait_until, **status)
+        yield
+        assert not request.done()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+def test_a_client_that_leaves_ends_its_request(patient: Running, is_stream: bool) -> None:
+    async def leave() -> None:
+        async with asked(patient, ENDLESS | {"stream": is_stream}, running=1):
+            pass
+
+    before = patient.wait_until(running=0, waiting=0)["totals"]["generated_tokens"]
+    asyncio.run(leave())
+    after = patient.wait_until(running=0, waiting=0)
+    assert after["requests"][-1]["outcome"] == "cancelled"
+    assert after["totals"]["generated_tokens"] - before < ENDLESS["max_tokens"]
+
+
+def test_a_client_that_leaves_the_queue_or_a_prefill(patient: Running) -> None:
+    async def leave() -> None:
+        async with asked(patient, ENDLESS | {"stream": True}, running=1):
+            async with asked(patient, LONG_PROMPT, running=2):
+                pass
+            await asyncio.to_thread(patient.wait_until, running=1)
+            async with (
+                asked(patient, ENDLESS | {"stream": True}, running=2),
+                asked(patient, ENDLESS, running=2, waiting=1),
+            ):
+                pass
+
+    patient.wait_until(running=0, waiting=0)
+    asyncio.run(leave())
+    records = patient.wait_until(running=0, waiting=0)["requests"][-4:]
+    assert [record["outcome"] for record in records] == ["cancelled"] * 4
+    assert records[0]["generated_tokens"] == 0  # it was in its prompt
+    assert sum(record["generated_tokens"] == 0 for record in records[1:]) >= 1  # and one had no slot
+    assert records[0]["prompt_tokens"] > CONTEXT - 200
+
+
+def test_a_full_queue() -> None:
+    with started("--slots", "1", "--max-queue", "1", context=CONTEXT) as server, server.client() as client:
+        body = ENDLESS | {"stream": True}
+        with client.stream("POST", CHAT, json=body), client.stream("POST", CHAT, json=body):
+            server.wait_until(running=1, waiting=1)
+            refused = client.post(CHAT, json=body)
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "server_overloaded"
+            other = client.post("/v1/messages", json={"messages": ASK, "max_tokens": 1})
+            assert other.status_code == 529
+            assert other.json()["error"]["type"] == "overloaded_error"
+            assert client.get("/health/ready").status_code == 200
+        server.wait_until(running=0, waiting=0)
+
+
+def test_heartbeats_while_waiting() -> None:
+    with started("--slots", "1", "--heartbeat", "0.1", context=CONTEXT) as server, server.client() as client:
+        with client.stream("POST", CHAT, json=ENDLESS | {"stream": True}):
+            server.wait_until(running=1)
+            brief = {"messages": ASK, "max_tokens": 1, "stream": True}
+            with client.stream("POST", "/v1/messages", json=brief) as waits:
+                lines = waits.iter_lines()
+                comments = [next(lines), next(lines), next(lines)]
+        assert comments == [": keep-alive", "", ": keep-alive"]
+        server.wait_until(running=0, waiting=0)
