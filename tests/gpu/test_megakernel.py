@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
-from engines import largest_difference, open_engine
+from engines import F32, largest_difference, open_engine
 from lucebox import _engine
 from lucebox.errors import LuceboxError
 from reference.gguf_files import Shape, write_model
+from reference.linear import random_weights
 from tolerances import tolerance
 
 SHAPES = {
@@ -178,6 +180,52 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
     once = _engine.gpu_ops.megakernel(*arguments)
     several = _engine.gpu_ops.megakernel(*arguments, most=most, allowed=allowed)
     assert np.array_equal(several, once)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_in", "block_rows", "chunk_bytes"),
+    [
+        ("F16", 32, 512, 4096),
+        ("Q8_0", 32, 1024, 4352),
+        ("F16", 256, 512, 32768),
+        ("F32", 2048, 64, 32768),
+        ("Q8_0", 1056, 256, 0),
+        ("Q4_K", 2560, 256, 0),
+    ],
+)
+def test_the_end_of_the_ring(
+    pack_folder: Path, seed: int, dtype: str, n_in: int, block_rows: int, chunk_bytes: int
+) -> None:
+    """Chunks of weights, one or two a batch, that end before a ring's end, with it, or would end 16 bytes behind it; in
+    rings of any size those of several planes. The least ring has room for some chunks and up to 16 bytes for each."""
+    manifest = gpu_packs.manifest_without(pack_folder, OTHERS["stream"])
+    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+        pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come through a ring")
+    rng = np.random.default_rng(seed)
+    most_bytes = manifest["capabilities"]["shared_block_bytes"]
+    n_out = block_rows * gpu_packs.load(pack_folder, manifest).device.n_sms - 3
+    x = rng.standard_normal(n_in).astype(np.float32)
+    w = random_weights(dtype, n_in * n_out, rng)
+
+    def logits(shared_bytes: int) -> F32:
+        manifest["capabilities"]["shared_block_bytes"] = shared_bytes
+        pack = gpu_packs.load(pack_folder, manifest)
+        return _engine.gpu_ops.megakernel(pack, x, np.ones_like(x), 1e-6, w, dtype, n_out, most=3, allowed=3)
+
+    def has_room(shared_bytes: int) -> bool:
+        try:
+            logits(shared_bytes)
+        except LuceboxError as error:
+            assert "shared memory" in str(error)
+            return False
+        return True
+
+    want = logits(most_bytes)
+    sizes = range(0, most_bytes, 16)
+    larger = sizes[bisect_left(sizes, True, key=has_room) :]
+    one_more = chunk_bytes // 16
+    for shared_bytes in [*larger[max(one_more - 12, 0) : one_more + 4], *rng.choice(larger, 16)]:
+        assert np.array_equal(logits(int(shared_bytes)), want), f"{shared_bytes} bytes of shared memory"
 
 
 def test_a_barrier_that_cannot_be_passed(pack: _engine.gpu.Pack) -> None:
