@@ -18,6 +18,7 @@ import httpx
 import openai
 
 MODEL = "tiny-hybrid"
+WHOLE_CONTEXT = 8192  # all that it has
 ASK = [{"role": "user", "content": "Once upon a time there was a small dog."}]
 
 

@@ -96,12 +96,12 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
     assert card(page, "running, of slots") == "0 / 2"
 
 
-def test_stop_ends_it_here_and_on_the_server(page: Page, server: Running) -> None:
-    ask(page, server, "Tell me everything.", temperature=2, max_tokens=1900, seed=1)
+def test_stop_ends_it_here_and_on_the_server(page: Page, patient: Running) -> None:
+    ask(page, patient, "Tell me everything.", temperature=2, max_tokens=8000, seed=1)
     until(page, "document.querySelector('.assistant .text')?.textContent.length > 20")
     page.click("#stop")
     until(page, "document.querySelector('.assistant .note').textContent.startsWith('stopped')")
-    assert server.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
+    assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
     page.click("#again")
     until(page, "document.querySelector('.assistant .text')?.textContent.length > 20")
     assert page.locator(".assistant").count() == 1

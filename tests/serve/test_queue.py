@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from running import ASK, Running, started
+from running import ASK, WHOLE_CONTEXT, Running, started
 
 CHAT = "/v1/chat/completions"
-CONTEXT = 8192  # all the model has
-ENDLESS = {"messages": ASK, "max_tokens": CONTEXT - 100, "temperature": 0, "ignore_eos": True}  # seconds of work
-LONG_PROMPT = {"messages": [{"role": "user", "content": "word " * (CONTEXT - 100)}], "max_tokens": 1}
-
-
-@pytest.fixture(scope="module")
-def patient() -> Iterator[Running]:
-    """A server with room for answers that are still in progress when a test has seen what it waits for."""
-    with started("--slots", "2", context=CONTEXT) as running:
-        yield running
+ENDLESS = {"messages": ASK, "max_tokens": WHOLE_CONTEXT - 100, "temperature": 0, "ignore_eos": True}  # seconds of work
+LONG_PROMPT = {"messages": [{"role": "user", "content": "word " * (WHOLE_CONTEXT - 100)}], "max_tokens": 1}
 
 
 @asynccontextmanager
@@ -68,11 +60,11 @@ def test_a_client_that_leaves_the_queue_or_a_prefill(patient: Running) -> None:
     assert [record["outcome"] for record in records] == ["cancelled"] * 4
     assert records[0]["generated_tokens"] == 0  # it was in its prompt
     assert sum(record["generated_tokens"] == 0 for record in records[1:]) >= 1  # and one had no slot
-    assert records[0]["prompt_tokens"] > CONTEXT - 200
+    assert records[0]["prompt_tokens"] > WHOLE_CONTEXT - 200
 
 
 def test_a_full_queue() -> None:
-    with started("--slots", "1", "--max-queue", "1", context=CONTEXT) as server, server.client() as client:
+    with started("--slots", "1", "--max-queue", "1", context=WHOLE_CONTEXT) as server, server.client() as client:
         body = ENDLESS | {"stream": True}
         with client.stream("POST", CHAT, json=body), client.stream("POST", CHAT, json=body):
             server.wait_until(running=1, waiting=1)
@@ -88,7 +80,7 @@ def test_a_full_queue() -> None:
 
 
 def test_heartbeats_while_waiting() -> None:
-    with started("--slots", "1", "--heartbeat", "0.1", context=CONTEXT) as server, server.client() as client:
+    with started("--slots", "1", "--heartbeat", "0.1", context=WHOLE_CONTEXT) as server, server.client() as client:
         with client.stream("POST", CHAT, json=ENDLESS | {"stream": True}):
             server.wait_until(running=1)
             brief = {"messages": ASK, "max_tokens": 1, "stream": True}
