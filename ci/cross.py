@@ -1,5 +1,5 @@
-"""Compiles the engine for aarch64 with the clang inside PyPI's ziglang: the portable code must build where no x86
-kernel exists. Objects only; nothing is linked or run."""
+"""Compiles the engine for aarch64 with the clang inside PyPI's ziglang, without a warning: the portable code must build
+where no x86 kernel exists. Objects only; nothing is linked or run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def main() -> None:
     env = tools_environment(ZIG_GLOBAL_CACHE_DIR=str(folder / "zig"), ZIG_LOCAL_CACHE_DIR=str(folder / "zig"))
     configure = (
         "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # here, where the compiler is pinned
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         # Linking, even of CMake's own probes, would first build zig's C++ library: minutes.

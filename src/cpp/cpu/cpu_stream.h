@@ -52,6 +52,7 @@ class CpuStream final : public Stream {
   void wait() override {}
   int most_chain_rows() const override { return kMaxTree; }
 
+  using Stream::run;
   void run(const Embed&) override;
   void run(const RopeTable&) override;
   void run(const Rope&) override;

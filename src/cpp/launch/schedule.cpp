@@ -650,7 +650,7 @@ void Schedule::plan_memory(MegaPlan& plan) const {
   memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
   memory.streams_at = memory.steps_at + up_to(plan.n_steps * int(sizeof(TaskStep)), 16);
   memory.ring_at = up_to(memory.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
-  require(memory.ring_at + kMegaStaticBytes <= target_.shared_block_bytes,
+  require(size_t(memory.ring_at + kMegaStaticBytes) <= target_.shared_block_bytes,
           "needs more shared memory for a row than a block has");
 }
 
