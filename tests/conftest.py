@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import zlib
 from pathlib import Path
 
@@ -13,6 +14,10 @@ settings.register_profile(
     "lucebox", deadline=None, derandomize=True
 )  # the same inputs in every run and on every machine
 settings.load_profile("lucebox")
+
+# A shell's background jobs ignore SIGINT, and so would what tests start from there to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
