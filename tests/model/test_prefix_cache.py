@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from lucebox import HubError, catalog
 
 SCRIPT = Path(__file__).parents[1] / "host" / "replay_turns.py"
 GROWTH = 0.01
+# Each large block is a mapping of its own: what is held counts, not where the heap had room for it at that moment.
+MAPPED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,7 @@ def test_turns(model: str, turns: int, options: list[str]) -> None:
     except HubError as error:
         pytest.skip(f"the weights cannot be fetched here: {error}")
     command = [sys.executable, str(SCRIPT), str(path), "--turns", str(turns), *options]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MAPPED)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     reused = report["reused"]
@@ -35,5 +38,4 @@ def test_turns(model: str, turns: int, options: list[str]) -> None:
     assert reused[turns // 2] >= reused[turns // 2 - 1] > 64  # the restart lost nothing
     assert reused == sorted(reused) and reused[-1] > report["tokens"] * 0.75
     for settled, largest in zip(report["settled_bytes"], report["largest_bytes"], strict=True):
-        # The part that is being written may have left the cache: it is there beside a full one, now and then.
-        assert largest <= settled * (1 + GROWTH) + report["written_bytes"]
+        assert largest <= settled * (1 + GROWTH)
