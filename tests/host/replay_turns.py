@@ -1,5 +1,5 @@
 """A conversation of many turns through a prefix cache on disk, with a restart of the cache in the middle, beside cold
-runs; then what it reused and what memory it took beside what it says it holds, as JSON.
+runs; then what it reused and what memory it took, as JSON.
 
     PYTHONPATH=python python tests/host/replay_turns.py MODEL --turns 100 --cold-every 1
 """
@@ -47,7 +47,7 @@ def main() -> None:
     )
     vocab = engine.info["vocab"]
     reused: list[int] = []
-    beside: list[int] = []
+    resident: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
 
         def open_cache() -> PrefixCache:
@@ -68,10 +68,10 @@ def main() -> None:
                 engine, cache, talk, turns, n_answer=3, cold_every=options.cold_every, sessions=sessions
             ):
                 reused.append(n_reused)
-                beside.append(resident_bytes() - cache.stats().memory_bytes)
+                resident.append(resident_bytes())
             damaged += cache.stats().damaged
             cache.close()
-    lives = beside[:half], beside[half:]  # of the cache, before and after the restart
+    lives = resident[:half], resident[half:]  # of the cache, before and after the restart
     print(
         json.dumps(
             {
@@ -80,6 +80,7 @@ def main() -> None:
                 "reused": reused,
                 "settled_bytes": [life[SETTLED] for life in lives],
                 "largest_bytes": [max(life[SETTLED:]) for life in lives],
+                "state_bytes": sessions[0].recurrent_bytes,
                 "damaged": damaged,
             }
         )

@@ -212,7 +212,6 @@ class Library:
                 data = part.data
             if data is not None and self._files is not None and not self._write(self._files, part, data):
                 return
-            del data  # it may be forgotten while there is nothing to write
 
     def _write(self, files: Files, part: Part, data: Bytes) -> bool:
         path = part.node.path()
