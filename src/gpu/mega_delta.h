@@ -4,8 +4,9 @@
 // convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row before, the older inputs of
 // the convolution, taps) is asked for at once before the projections are there, as if the append before had been a row
 // that was accepted; where it was not, the block folds what it was and asks again. Behind the wait stand one read, sums
-// within warps and one block barrier: k and q are scaled to unit length in the sums, not before. The commit: what the
-// convolution keeps for the next row is written a phase later, when nobody reads it any more.
+// within warps and one block barrier: k and q are scaled to unit length in the sums, not before. A warp then finishes
+// the columns of its unit, gates them and leaves their squares, by which readers find what the heads' norm divides by.
+// The commit: what the convolution keeps for the next row is written a phase later, when nobody reads it any more.
 //
 // Code that runs once a phase takes its time by the number of its instructions: dimensions are multiples of what a warp
 // takes, divisions are the host's, and warps without a slice only come to the barriers.
@@ -15,7 +16,7 @@
 #include "delta_gates.h"
 #include "gated_delta.h"
 #include "launch/megakernel_shape.h"
-#include "mega_wait.h"
+#include "mega_codes.h"
 #include "warp_sums.h"
 
 namespace lb::gpu {
@@ -25,15 +26,21 @@ inline constexpr int kStepRowLanes = 32 / kStepLanes;  // rows of S that a warp 
 inline constexpr int kOlder = kMegaTaps - 1;           // inputs of the convolution
 static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as lanes");
 
+LB_DEVICE bool is_first_of_unit(const DeltaTask& p, int slice) { return (slice & ((1 << p.unit_shift) - 1)) == 0; }
+
 // Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
 struct StepPlace {
   Place at;
   int row, q, k, v;
+  int n_columns;  // that the team's first warp finishes: those of its unit; of the unit's other teams their own, unused
+  int column;     // of o, that a lane finishes, modulo n_columns
 
   LB_DEVICE StepPlace(const DeltaTask& p, int slice) {
     const GatedDelta& op = p.step;
     const int of_team = warp() & ((1 << p.team_shift) - 1), keys = op.n_k_heads * op.dk;
     row = of_team * 32 + lane();
+    n_columns = is_first_of_unit(p, slice) ? kStepColumns << p.unit_shift : kStepColumns;
+    column = slice * kStepColumns + (lane() & (n_columns - 1));
     at.v_head = quotient(slice, p.head_slices_step);
     at.k_head = quotient(at.v_head, p.key_heads_step);
     if (op.order == HeadOrder::kTiled) at.k_head = at.v_head - at.k_head * op.n_k_heads;
@@ -44,7 +51,7 @@ struct StepPlace {
     at.is_inside = true;
     q = at.k_head * op.dk + row;
     k = keys + q;
-    v = 2 * keys + slice * kStepColumns + lane() % kStepColumns;
+    v = 2 * keys + column;
   }
 };
 
@@ -97,7 +104,7 @@ LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Pat
 // What a row needs that was there before its projections, of a thread.
 struct BeforeRow {
   f32x4 s[kSliceRows], delta;
-  float keys[2][kSliceRows], last[2], a_neg, dt_bias;
+  float keys[2][kSliceRows], last[2], a_neg, dt_bias, norm_w;
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step) {
@@ -118,13 +125,31 @@ struct BeforeRow {
     v.read(p.conv, place.v);
     a_neg = p.prepare.a_neg[at.v_head];
     dt_bias = p.prepare.dt_bias[at.v_head];
+    norm_w = p.norm_w[place.column - at.v_head * op.dv];
   }
 };
+
+// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have.
+LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit, float o, float y,
+                           const PhaseWait& wait) {
+  float squares = o * o;
+  LB_UNROLL
+  for (int mask = 1; mask < kStepColumns; mask *= 2) squares += shuffle_xor(squares, mask);
+  if (p.unit_shift == 0) {
+    if (lane() < kStepColumns) wait.write(p.y_words.at + place.column, y);
+  } else {
+    squares += shuffle_xor(squares, kStepColumns);
+    const int n = p.step.n_v_heads * p.step.dv;
+    write_run(p.y_words.at + unit * (kRoundRun / 4), p.y_words.at + n / 4 + unit, y, wait);
+  }
+  if (lane() == 0) wait.write(p.squares.at + unit, squares);
+}
 
 LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const GatedDelta& op = p.step;
-  const int begin = part * p.slices_each + min(part, p.more), end = begin + p.slices_each + (part < p.more ? 1 : 0);
+  const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
+  const int end = begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0);
   const int team = warp() >> p.team_shift, n_teams = n_warps() >> p.team_shift;
   if (begin == end) wait.has_passed();
 
@@ -171,15 +196,17 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     if (first == begin) wait();
 
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
-    float k = 0, v = 0, g = 0, beta = 0;
+    float k = 0, v = 0, g = 0, beta = 0, gate = 0;
     if (is_active) {
-      float in[5];
-      const Word* x = mega_state().words + p.x_words.at;
+      float in[6];
+      const Word *words = mega_state().words, *x = words + p.x_words.at;
       const uint32_t number = wait.number_of(p.x_words);
-      read_words<5>(wait,
-                    {x + place.q, x + place.k, x + place.v, mega_state().words + p.g_words.at + at.v_head,
-                     mega_state().words + p.beta_words.at + at.v_head},
-                    {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words)}, in);
+      read_words<6>(
+          wait,
+          {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head, words + p.beta_words.at + at.v_head,
+           words + p.z_words.at + place.column},
+          {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words), wait.number_of(p.z_words)},
+          in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[8] = {};  // S^T k of four columns, S^T q of the same
@@ -202,28 +229,32 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
       if (lane() % 8 == 0) store(own + 2 * kStepColumns + lane() / 8, length);
       g = log_decay(in[3], before.a_neg, before.dt_bias);
       beta = sigmoid(in[4]);
+      gate = silu(in[5]) * before.norm_w;
       v = before.v.convolved(in[2]);
     }
     block_barrier();
     if (first == begin && !wait.is_barrier) wait.has_passed();
-    if (is_active && (place.row < 32 || at.first_column == 0)) {
-      float of_state = 0;
+    const bool finishes = place.row < 32 && is_first_of_unit(p, slice);
+    if (is_active && (finishes || at.first_column == 0)) {
+      // Of the lane's column, whose slice is its team's or, of a unit of two, the next one's.
+      const float* of_column = sums + ((lane() & (place.n_columns - 1)) / kStepColumns << p.team_shift) * kStepSums;
+      float k_state = 0, q_state = 0;
       f32x4 lengths = {};
       LB_UNROLL_BY(4)
       for (int w = 0; w < 1 << p.team_shift; ++w) {
-        of_state += load<float>(sums + w * kStepSums + lane());
+        k_state += load<float>(of_column + w * kStepSums + lane() % kStepColumns);
+        q_state += load<float>(of_column + w * kStepSums + kStepColumns + lane() % kStepColumns);
         const f32x4 of_warp = load<f32x4>(sums + w * kStepSums + 2 * kStepColumns);
         LB_UNROLL
         for (int c = 0; c < 3; ++c) lengths[c] += of_warp[c];
       }
       const float k_scale = rsqrt_fast(lengths[0] + p.prepare.eps);
-      const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
-      const float q_state = shuffle_xor(of_state, kStepColumns);  // the first half of the lanes has S^T k
-      if (place.row < kStepColumns) {
-        const int to = slice * kStepColumns + place.row;
-        const float decay = exp_nonpositive(g), change = beta * (v - decay * (of_state * k_scale));
-        op.delta[to] = change;
-        wait.write(p.o_words.at + to, q_scale * fma(lengths[2] * k_scale, change, decay * q_state));
+      if (finishes) {
+        const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
+        const float decay = exp_nonpositive(g), change = beta * (v - decay * (k_state * k_scale));
+        const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
+        finish_unit(p, place, slice >> p.unit_shift, o, o * gate, wait);
+        if (lane() < place.n_columns) op.delta[place.column] = change;
       }
       if (at.first_column == 0) {
         if (place.row == 0) cs_in(op, 1 - buffer)[at.v_head] = g;
@@ -235,16 +266,16 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
   }
 }
 
-// Four channels a thread. Nobody reads what is overwritten when each slice has left a word of o.
+// Four channels a thread. Nobody reads what is overwritten when each unit of o has left its squares.
 LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;
   const int step = 4 * n_parts * n_threads();
   wait();
   LB_UNROLL_BY(1)
-  for (int i = thread_id(); i < p.n_slices; i += n_threads()) {
+  for (int i = thread_id(); i < p.n_units; i += n_threads()) {
     float any[1];
-    read_words<1>(wait, {mega_state().words + p.o_words.at + i * kStepColumns}, {wait.number_of(p.o_words)}, any);
+    read_words<1>(wait, {mega_state().words + p.squares.at + i}, {wait.number_of(p.squares)}, any);
   }
   block_barrier();
   if (!wait.is_barrier) wait.has_passed();

@@ -3,8 +3,7 @@
 
 #include "activation.h"
 #include "launch/megakernel_shape.h"
-#include "mega_wait.h"
-#include "round_run.h"
+#include "mega_codes.h"
 
 namespace lb::gpu {
 
@@ -22,19 +21,6 @@ LB_DEVICE float factor_of(const ProductTask& p, const float* squares) {
     sum += v[0] + v[1] + (v[2] + v[3]);
   }
   return rsqrt_fast(sum * p.mean_of + p.eps);
-}
-
-// A run of y, by a warp.
-LB_DEVICE void write_codes(const ProductTask& p, int row, float y, const PhaseWait& wait) {
-  int largest = magnitude(y);
-  LB_UNROLL
-  for (int mask = 1; mask < 32; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const RunScale run(largest);
-  uint32_t codes = run.code(y) << 8 * (lane() % 4);
-  codes |= shuffle_xor(codes, 1);
-  codes |= shuffle_xor(codes, 2);
-  if (lane() % 4 == 0) wait.write(p.y_words + row / 4, quant::float_of(codes));
-  if (lane() == 0) wait.write(p.y_words + p.op.n_out / 4 + row / kRoundRun, run.scale());
 }
 
 // What becomes of a row's sums, [matrices, row_warps] of them, pass_rows apart. added: the word of what is added, if it
@@ -63,7 +49,8 @@ LB_DEVICE void finish_row(const ProductTask& p, const float* sums, int row, floa
     y[0] += factor * products[0];
   }
   if (p.writes_codes != 0) {
-    write_codes(p, row, y[0], wait);
+    const int run = row / kRoundRun;  // of a warp's lanes
+    write_run(p.y_words + run * (kRoundRun / 4), p.y_words + p.op.n_out / 4 + run, y[0], wait);
   } else if (p.y_words >= 0) {
     wait.write(p.y_words + row, y[0]);
   }

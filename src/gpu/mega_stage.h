@@ -35,7 +35,6 @@ struct StagedX {
 LB_DEVICE f32x4 first_weights(const ProductTask& p) {
   f32x4 w = {};
   if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
-  if (p.from == XFrom::kGatedRms && 4 * lane() < p.head_dim) w = load_cached<f32x4>(p.w + 4 * lane());
   return w;
 }
 
@@ -65,33 +64,47 @@ LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, const X& t
   if (lane() == 0) squares[warp()] = sum;
 }
 
-// A head is a warp's. The gates were made with what o is made of, so they are there first.
+// What a head's norm divides by, of the squares that its makers left.
+LB_DEVICE float head_factor(const ProductTask& p, float squares) { return rsqrt_fast(squares * p.mean_of + p.eps); }
+
+// A head is a warp's; a lane has one of its sums of squares too.
 template <class X>
-LB_DEVICE void stage_gated(const ProductTask& p, const f32x4& w, const X& to, const PhaseWait& wait) {
+LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
+  const uint32_t number = wait.number_of(p.a_words);
+  const Word *values = mega_state().words + p.a_words.at, *squares = mega_state().words + p.squares.at;
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
-    int at[kHeadsAtOnce];
-    float sums[kHeadsAtOnce];
-    f32x4 gates[kHeadsAtOnce], v[kHeadsAtOnce];
-    LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const int head = first + k * n_warps();
-      at[k] = head < p.heads && 4 * lane() < dim ? head * dim + 4 * lane() : -1;
-    }
-    read_fours(wait, p.b_words, p.b, at, gates);
-    LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k) LB_UNROLL
-    for (int j = 0; j < 4; ++j) gates[k][j] = silu(gates[k][j]) * w[j];
-    read_fours(wait, p.a_words, p.a, at, v);
-    LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k) sums[k] = warp_sum(add_squares(0, v[k]));
-    LB_UNROLL
-    for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const float scale = rsqrt_fast(sums[k] * p.mean_of + p.eps);
+    Word words[kHeadsAtOnce][5];
+    uint32_t polls = mega_state().most_polls, differs;
+    LB_UNROLL_BY(1)
+    do {
+      differs = 0;
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) v[k][j] *= scale * gates[k][j];
-      to.put(at[k], v[k], at[k] >= 0);
+      for (int k = 0; k < kHeadsAtOnce; ++k) {
+        const int head = first + k * n_warps();
+        LB_UNROLL
+        for (int j = 0; j < 5; ++j) words[k][j] = Word(number) << 32;
+        if (head >= p.heads) continue;
+        if (4 * lane() < dim) {
+          load_relaxed(values + head * dim + 4 * lane(), words[k][0], words[k][1]);
+          load_relaxed(values + head * dim + 4 * lane() + 2, words[k][2], words[k][3]);
+        }
+        if (lane() < p.head_squares) words[k][4] = load_relaxed(squares + head * p.head_squares + lane());
+      }
+      LB_UNROLL
+      for (int k = 0; k < kHeadsAtOnce; ++k) LB_UNROLL
+      for (int j = 0; j < 5; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
+    } while (differs != 0 && --polls != 0);
+    if (differs != 0) wait.give_up();
+    LB_UNROLL
+    for (int k = 0; k < kHeadsAtOnce; ++k) {
+      const float factor = head_factor(p, warp_sum(value_of_word(words[k][4])));
+      f32x4 v;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) v[j] = value_of_word(words[k][j]) * factor;
+      const int head = first + k * n_warps();
+      to.put(head * dim + 4 * lane(), v, head < p.heads && 4 * lane() < dim);
     }
   }
 }
@@ -112,16 +125,20 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
   }
 }
 
-// Codes and scales follow each other as in RoundedRows.
+// Codes and scales follow each other as in RoundedRows. Of heads, what their norm divides by goes into the scales: a
+// thread has some runs' besides its codes.
+inline constexpr int kMostHeadRuns = 4;  // of heads of up to 128 values
+template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
-  constexpr int kAtOnce = 2;
-  const int n = p.op.n_in / 4 + p.op.n_in / kRoundRun, step = 2 * n_threads();
+  constexpr int kAtOnce = 2, kOfRun = kIsOfHeads ? 1 + kMostHeadRuns : 1;
+  const int n_runs = p.op.n_in / kRoundRun, n = p.op.n_in / 4 + (kIsOfHeads ? 0 : n_runs), step = 2 * n_threads();
   const uint32_t number = wait.number_of(p.a_words);
   const Word* from = mega_state().words + p.a_words.at;
+  int run = thread_id();
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
     uint32_t polls = mega_state().most_polls, differs;
-    Word words[kAtOnce][2];
+    Word words[kAtOnce][2], of_run[kOfRun];
     LB_UNROLL_BY(1)
     do {
       differs = 0;
@@ -129,6 +146,20 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
       for (int k = 0; k < kAtOnce; ++k) {
         words[k][0] = words[k][1] = Word(number) << 32;
         if (first + k * step < n) load_relaxed(from + first + k * step, words[k][0], words[k][1]);
+      }
+      if constexpr (kIsOfHeads) {
+        LB_UNROLL
+        for (int i = 0; i < kOfRun; ++i) of_run[i] = Word(number) << 32;
+        if (run < n_runs) {
+          const int head = quotient(run, p.head_runs_step);
+          of_run[0] = load_relaxed(from + n + run);
+          LB_UNROLL
+          for (int i = 0; i < kMostHeadRuns; ++i)
+            if (i < p.head_squares)
+              of_run[1 + i] = load_relaxed(mega_state().words + p.squares.at + head * p.head_squares + i);
+        }
+        LB_UNROLL
+        for (int i = 0; i < kOfRun; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
@@ -138,6 +169,13 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)
         store(to.high + 4 * (first + k * step), u32x2{uint32_t(words[k][0]), uint32_t(words[k][1])});
+    if constexpr (kIsOfHeads) {
+      float squares = 0;
+      LB_UNROLL
+      for (int i = 0; i < kMostHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
+      if (run < n_runs) to.scale[run] = value_of_word(of_run[0]) * head_factor(p, squares);
+      run += n_threads();
+    }
   }
 }
 
@@ -147,8 +185,9 @@ LB_APART_NESTED void stage_x(const ProductTask& p, f32x4 first_w, unsigned char*
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
     case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;
-    case XFrom::kGatedRms: stage_gated(p, first_w, to, wait); break;
-    case XFrom::kCodes: stage_codes(p, to.rounded, wait); break;
+    case XFrom::kHeads: stage_heads(p, to, wait); break;
+    case XFrom::kCodes: stage_codes<false>(p, to.rounded, wait); break;
+    case XFrom::kHeadsCodes: stage_codes<true>(p, to.rounded, wait); break;
     default: stage_values<kIsRounded ? 2 : 4>(p, to, wait);
   }
 }

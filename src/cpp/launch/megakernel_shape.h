@@ -52,10 +52,11 @@ enum class TaskKind : uint32_t {
 
 // What x of a product is made of, by every block that has rows of it.
 enum class XFrom : int32_t {
-  kPlain,     // a
-  kRms,       // RmsNorm of a
-  kGatedRms,  // GatedRmsNorm of a by heads of n_in / heads, gated by b
-  kCodes,     // a, rounded by who made it: a word for four codes each, then one for each run's scale
+  kPlain,       // a
+  kRms,         // RmsNorm of a
+  kCodes,       // a, rounded by who made it: a word for four codes each, then one for each run's scale
+  kHeads,       // a GatedRmsNorm whose makers have gated: what each head's norm leaves is left to the reader
+  kHeadsCodes,  // the same, rounded by its makers as kCodes is
 };
 
 // A value on its way from one phase to another, with a number that tells the phase and the token: whoever reads it
@@ -69,21 +70,23 @@ struct WordsFrom {
 
 struct ProductTask {
   Linear op;
-  const float *a, *b;
+  const float* a;
   const float* w;  // of the norm
-  WordsFrom a_words, b_words, add_words;
+  WordsFrom a_words, add_words;
+  WordsFrom squares;      // of kHeads and kHeadsCodes: sums of squares, head_squares words of each head
   int32_t y_words;        // at, or -1
   uint32_t writes_y;      // 0: to words alone
   uint32_t writes_codes;  // to words, as XFrom::kCodes reads them
   const void* up;         // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
   XFrom from;
-  int heads, head_dim;  // of kGatedRms
-  float eps, mean_of;   // 1 / the values that a norm is of
-  int row_threads;      // that share a weight row: a multiple of 32
-  int n_teams;          // of so many threads in a block
-  uint32_t team_step;   // thread / row_threads = thread * team_step / 2^20
-  int chunk_shift;      // a chunk of the weights has 2^chunk_shift rows for each team
-  int batch_rows;       // that a team has at once: whole chunks, batch_chunks of them
+  int heads, head_dim, head_squares;  // of kHeads and kHeadsCodes
+  uint32_t head_runs_step;            // runs of a head
+  float eps, mean_of;                 // 1 / the values that a norm is of
+  int row_threads;                    // that share a weight row: a multiple of 32
+  int n_teams;                        // of so many threads in a block
+  uint32_t team_step;                 // thread / row_threads = thread * team_step / 2^20
+  int chunk_shift;                    // a chunk of the weights has 2^chunk_shift rows for each team
+  int batch_rows;                     // that a team has at once: whole chunks, batch_chunks of them
   int batch_chunks;
   int pass_rows;  // whose sums wait in shared memory at a time: whole batches
   int n_pieces;   // of a row
@@ -126,19 +129,30 @@ struct RunsTask {
   float* o;                                                 // [n_splits, n_heads, head_dim]
 };
 
-// A row of a recurrent layer. kDeltaStep: from the projections to o; kDeltaCommit: conv's history and pending row,
-// which it may write when all of o is there.
+// A row of a recurrent layer. kDeltaStep: from the projections to y = o silu(z) norm_w, in words, and o's squares;
+// kDeltaCommit: conv's history and pending row, which it may write when all of o is there.
+// A unit of o is a slice of 16 columns of S, or two where y is rounded: a run. y of n values is n words or, rounded, a
+// word for four codes each, then one for each run's scale; behind it each unit's sum of squares.
 struct DeltaTask {
   CausalConv conv;  // of kMegaTaps
   DeltaPrepare prepare;
   GatedDelta step;
-  WordsFrom x_words, g_words, beta_words, o_words;
-  int n_slices;
-  int slices_each, more;      // part i has slices_each slices of S, and one more while i < more
+  const float* z;       // [n_v_heads, dv], gates before silu
+  const float* norm_w;  // [dv]
+  WordsFrom x_words, g_words, beta_words, z_words, y_words, squares;
+  int unit_shift;  // of 2^unit_shift slices: 0; 1: y is rounded
+  int n_units;
+  int slices_each, more;      // part i has slices_each slices of S, and a unit more while i < more
   int team_shift;             // a slice has 2^team_shift warps, 32 rows of S each
   uint32_t head_slices_step;  // slices of a value head; then by what a value head gives its key head
   uint32_t key_heads_step;
 };
+
+// Where o's squares are in the words of y.
+LB_FN int squares_at(const DeltaTask& p) {
+  const int n = p.step.n_v_heads * p.step.dv;
+  return p.unit_shift == 0 ? n : n / 4 + n / kRoundRun;
+}
 
 // Whether a launch goes on with the next token, which the host says while it computes this one: it allows a token when
 // it has taken the one before the last, so that what is on its way can still be dropped.

@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "launch/delta_net_shape.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -33,6 +34,10 @@ int piece_values(DType type) {
   }
 }
 bool is_plain(DType type) { return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16; }
+bool are_rounded(const LinearGroup& readers) {
+  return std::ranges::none_of(std::span(readers.products, readers.n),
+                              [](const Linear& reader) { return is_plain(reader.type); });
+}
 
 // Of the weights on their way to shared memory: a row's of each team, a chunk's, unless those are more, and a batch's.
 constexpr size_t kTeamsBytes = 24576, kChunkBytes = 32768 + 64, kBatchBytes = 65536;
@@ -193,7 +198,7 @@ int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots
 
 std::string describe(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
-  const char* const from[] = {"", " of rms_norm", " of gated_rms_norm", " of codes"};
+  const char* const from[] = {"", " of rms_norm", " of codes", " of gated_rms_norm", " of codes of gated_rms_norm"};
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)],
              task.product.up ? ", gated" : "", op.add ? " + y" : "");
@@ -261,37 +266,49 @@ void Schedule::run(const LinearGroup& group) {
     return feed(norm, group);
   }
   const Linear& first = group.products[0];
-  products(group, {.a = first.x, .b = nullptr, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
+  products(group, {.a = first.x, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
 void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
   products(readers,
-           {.a = op.x,
-            .b = nullptr,
-            .w = op.w,
-            .up = nullptr,
-            .from = XFrom::kRms,
-            .eps = op.eps,
-            .mean_of = 1.0f / float(op.dim)},
+           {.a = op.x, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps, .mean_of = 1.0f / float(op.dim)},
            {{op.x, size_t(op.dim) * 4}});
 }
 
+// The step gates what it makes, and rounds it where its readers would and a block makes whole runs.
 void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 32 == 0 && op.dim <= 128, "takes gated norms of one row of heads of 32 to 128");
+  const int made_by = writer_of(op.o, static_cast<int>(nodes_.size()));
+  require(made_by >= 0 && nodes_[made_by].task.kind == TaskKind::kDeltaStep, "takes gated norms of a recurrence");
+  Node& node = nodes_[made_by];
+  DeltaTask& delta = node.task.delta;
+  LB_ASSERT(delta.step.o == op.o && delta.step.dv == op.dim && delta.step.n_v_heads == op.heads);
+  const int gates_by = writer_of(op.z, made_by);
+  require(gates_by >= 0 && nodes_[gates_by].phase < node.phase, "takes gates that were made before the recurrence");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
+  node.reads.push_back({op.z, bytes});
+  delta.z = op.z;
+  delta.norm_w = op.w;
+  const bool is_in_codes = are_rounded(readers) && (kMegaThreads / 32 >> delta.team_shift) % 2 == 0;
+  if (is_in_codes) {
+    delta.unit_shift = 1;
+    delta.n_units /= 2;
+    node.most_parts = delta.n_units;
+  }
   products(readers,
            {.a = op.o,
-            .b = op.z,
-            .w = op.w,
+            .w = nullptr,
             .up = nullptr,
-            .from = XFrom::kGatedRms,
+            .from = is_in_codes ? XFrom::kHeadsCodes : XFrom::kHeads,
             .heads = op.heads,
             .head_dim = op.dim,
+            .head_squares = op.dim / (kStepColumns << delta.unit_shift),
+            .head_runs_step = division_step(op.dim / kRoundRun),
             .eps = op.eps,
             .mean_of = 1.0f / float(op.dim)},
-           {{op.o, bytes}, {op.z, bytes}});
+           {{op.o, bytes}});
 }
 
 // Whoever makes a row of gate makes that of up too, and what is left of both: one task.
@@ -312,16 +329,13 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
   both.writes = {{op.up, size_t(op.dim) * 4}};
   both.bytes *= 2;
   nodes_.pop_back();
-  const bool is_rounded = std::ranges::none_of(std::span(readers.products, readers.n),
-                                               [](const Linear& reader) { return is_plain(reader.type); });
-  const bool is_in_codes = is_rounded && deals_in_runs(both.task.product, target_.n_sms);
+  const bool is_in_codes = are_rounded(readers) && deals_in_runs(both.task.product, target_.n_sms);
   if (is_in_codes) {
     both.task.product.writes_codes = 1;
     both.task.product.row_unit = kRoundRun;
     both.most_parts = op.dim / kRoundRun;
   }
-  products(readers,
-           {.a = op.up, .b = nullptr, .w = nullptr, .up = nullptr, .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
+  products(readers, {.a = op.up, .w = nullptr, .up = nullptr, .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
 }
 
@@ -332,8 +346,8 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     require(op.rows == 1 && op.n_in % 4 == 0, "takes one row of a multiple of 4 values");
     require(!is_plain(op.type) || op.n_in % piece_values(op.type) == 0, "takes rows of whole pieces of 16 bytes");
     require(is_plain(op.type) || op.activations == Activations::kInt8, "rounds x of quantised weights to 8 bits only");
-    for (const void* p : {static_cast<const void*>(op.x), static_cast<const void*>(from.a),
-                          static_cast<const void*>(from.b), static_cast<const void*>(from.w)})
+    for (const void* p :
+         {static_cast<const void*>(op.x), static_cast<const void*>(from.a), static_cast<const void*>(from.w)})
       require(is_aligned(p), "takes vectors at multiples of 16 bytes");
     quant::checked_plane_layout(op.type, op.n_out, op.n_in);
     ProductTask product = from;
@@ -423,12 +437,15 @@ void Schedule::run(const GatedDelta& op) {
   require(inputs_ && op.rows == 1 && inputs_->conv.rows == 1 && op.q == inputs_->conv.y,
           "takes one row of a recurrence");
   const CausalConv& conv = inputs_->conv;
-  const int head_slices = op.dv / 16, team_warps = op.dk / 32;
+  const int head_slices = op.dv / kStepColumns, team_warps = op.dk / 32;
   const DeltaTask delta = {
       .conv = conv,
       .prepare = inputs_->prepare,
       .step = op,
-      .n_slices = op.n_v_heads * head_slices,
+      .z = nullptr,
+      .norm_w = nullptr,
+      .unit_shift = 0,
+      .n_units = op.n_v_heads * head_slices,
       .slices_each = 0,
       .more = 0,
       .team_shift = std::countr_zero(unsigned(std::max(team_warps, 1))),
@@ -437,7 +454,7 @@ void Schedule::run(const GatedDelta& op) {
   inputs_.reset();
   require(conv.n_taps == kMegaTaps && conv.channels % 4 == 0 && conv.accepted.n != nullptr,
           "takes convolutions of 4 taps");
-  require(std::has_single_bit(unsigned(team_warps)) && op.dk % 32 == 0 && op.dk <= 256 && op.dv % 16 == 0,
+  require(std::has_single_bit(unsigned(team_warps)) && op.dk % 32 == 0 && op.dk <= 256 && op.dv % kStepColumns == 0,
           "takes keys of 32, 64, 128 or 256 and values of a multiple of 16");
   const size_t channels = size_t(conv.channels) * 4, heads = size_t(op.n_v_heads) * 4;
   const Range raw = {conv.x, channels}, history = {conv.history, channels * (conv.n_taps - 1)};
@@ -514,8 +531,7 @@ int Schedule::plan_words() {
     if (!is_wordy(i)) continue;
     const bool is_product = node.task.kind == TaskKind::kProduct;
     const void* to = is_product ? static_cast<const void*>(node.task.product.op.y) : node.task.delta.step.o;
-    const int length =
-        is_product ? node.task.product.op.n_out : node.task.delta.step.n_v_heads * node.task.delta.step.dv;
+    const int length = is_product ? node.task.product.op.n_out : squares_at(node.task.delta) + node.task.delta.n_units;
     auto& [place, size] = sets[{to, turns[to]++ % 2}];
     if (size < length) {
       place = n_words;
@@ -534,6 +550,9 @@ int Schedule::plan_words() {
     const long offset = static_cast<const float*>(plain) - static_cast<const float*>(begin);
     return WordsFrom{int32_t(at[writer] + offset), made.phase};
   };
+  const auto squares_words = [&](int writer) {
+    return WordsFrom{at[writer] + squares_at(nodes_[writer].task.delta), nodes_[writer].phase};
+  };
   const auto drop = [](std::vector<Range>& ranges, const void* begin) {
     std::erase_if(ranges, [&](const Range& r) { return r.begin == begin; });
   };
@@ -547,18 +566,22 @@ int Schedule::plan_words() {
     if (node.task.kind == TaskKind::kProduct) {
       ProductTask& p = node.task.product;
       take(p.a_words, p.a);
-      take(p.b_words, p.b);
       take(p.add_words, p.op.add);
+      if (p.from == XFrom::kHeads || p.from == XFrom::kHeadsCodes) p.squares = squares_words(writer_of(p.a, i));
     } else if (node.task.kind == TaskKind::kDeltaStep || node.task.kind == TaskKind::kDeltaCommit) {
       DeltaTask& d = node.task.delta;
       take(d.x_words, d.conv.x);
       take(d.g_words, d.prepare.g);
       take(d.beta_words, d.prepare.beta);
       require(d.x_words.at >= 0 && d.g_words.at >= 0 && d.beta_words.at >= 0, "takes a recurrence of products");
-      if (node.task.kind == TaskKind::kDeltaStep) {
-        d.o_words = {at[i], node.phase};
+      const int made_by = node.task.kind == TaskKind::kDeltaStep ? i : writer_of(d.step.o, i);
+      d.squares = squares_words(made_by);
+      d.n_units = nodes_[made_by].task.delta.n_units;
+      if (made_by == i) {
+        take(d.z_words, d.z);
+        require(d.z_words.at >= 0, "takes a recurrence that is gated by a product");
+        d.y_words = {at[i], node.phase};
       } else {
-        d.o_words = from_words(i, d.step.o);
         node.writes.clear();  // it waits for who reads them
       }
     }
@@ -751,9 +774,8 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (const TaskStep& step : plan.steps) {
     if (plan.tasks[step.task].kind == TaskKind::kDeltaStep) {
       DeltaTask& delta = plan.tasks[step.task].delta;
-      const int slices = delta.step.n_v_heads * (delta.step.dv / 16);
-      delta.slices_each = slices / step.n_parts;
-      delta.more = slices % step.n_parts;
+      delta.slices_each = delta.n_units / step.n_parts << delta.unit_shift;
+      delta.more = delta.n_units % step.n_parts;
     }
     if (plan.tasks[step.task].kind != TaskKind::kProduct) continue;
     ProductTask& product = plan.tasks[step.task].product;
