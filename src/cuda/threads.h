@@ -50,6 +50,10 @@ LB_DEVICE T shuffle_up(T v, int n) {
   return __builtin_bit_cast(T, __shfl_up_sync(kAllLanes, __builtin_bit_cast(CarrierOf<T>, v), n));
 }
 
+#if __CUDA_ARCH__ >= 800
+LB_DEVICE int warp_max(int v) { return __reduce_max_sync(kAllLanes, v); }  // of other types: gpu/reductions.h
+#endif
+
 LB_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(kAllLanes, vote); }
 LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }

@@ -6,17 +6,14 @@
 
 namespace lb::gpu {
 
-// By a warp, y of a lane each: words of four codes from codes_at on, one of the scale.
-LB_DEVICE void write_run(int codes_at, int scale_at, float y, const PhaseWait& wait) {
-  int largest = magnitude(y);
-  LB_UNROLL
-  for (int mask = 1; mask < 32; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const RunScale run(largest);
-  uint32_t codes = run.code(y) << 8 * (lane() % 4);
-  codes |= shuffle_xor(codes, 1);
-  codes |= shuffle_xor(codes, 2);
-  if (lane() % 4 == 0) wait.write(codes_at + lane() / 4, quant::float_of(codes));
-  if (lane() == 0) wait.write(scale_at, run.scale());
+// By a warp, y of a lane each: words of four codes from `codes` on, one of the scale.
+LB_DEVICE void write_run(Word* codes, Word* scale, float y, uint32_t made_by) {
+  const RunScale run(warp_max(magnitude(y)));
+  uint32_t four = run.code(y) << 8 * (lane() % 4);
+  four |= shuffle_xor(four, 1);
+  four |= shuffle_xor(four, 2);
+  if (lane() % 4 == 0) store_relaxed(codes + lane() / 4, word_of(four, made_by));
+  if (lane() == 0) store_relaxed(scale, word_of(run.scale(), made_by));
 }
 
 }  // namespace lb::gpu

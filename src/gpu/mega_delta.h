@@ -26,20 +26,20 @@ inline constexpr int kStepRowLanes = 32 / kStepLanes;  // rows of S that a warp 
 inline constexpr int kOlder = kMegaTaps - 1;           // inputs of the convolution
 static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as lanes");
 
-LB_DEVICE bool is_first_of_unit(const DeltaTask& p, int slice) { return (slice & ((1 << p.unit_shift) - 1)) == 0; }
-
 // Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
 struct StepPlace {
   Place at;
   int row, q, k, v;
-  int n_columns;  // that the team's first warp finishes: those of its unit; of the unit's other teams their own, unused
+  bool finishes;  // the warp does what is done once for a column of its unit
+  int n_columns;  // of that, if it does
   int column;     // of o, that a lane finishes, modulo n_columns
 
   LB_DEVICE StepPlace(const DeltaTask& p, int slice) {
     const GatedDelta& op = p.step;
     const int of_team = warp() & ((1 << p.team_shift) - 1), keys = op.n_k_heads * op.dk;
     row = of_team * 32 + lane();
-    n_columns = is_first_of_unit(p, slice) ? kStepColumns << p.unit_shift : kStepColumns;
+    finishes = of_team == 0 && (slice & ((1 << p.unit_shift) - 1)) == 0;
+    n_columns = kStepColumns << p.unit_shift;
     column = slice * kStepColumns + (lane() & (n_columns - 1));
     at.v_head = quotient(slice, p.head_slices_step);
     at.k_head = quotient(at.v_head, p.key_heads_step);
@@ -91,7 +91,7 @@ LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Pat
     const float* from = older_input(p.conv, d, n);
     store(older + d, from[place.q]);
     store(older + kOlder + d, from[place.k]);
-    store(older + 2 * kOlder + d, from[place.v]);
+    if (place.finishes) store(older + 2 * kOlder + d, from[place.v]);
   }
   const Fold fold = read_path(op, place.at.v_head, n, path, place.row, 32 << p.team_shift);
   if (n == 0 || !is_active) return;
@@ -122,6 +122,7 @@ struct BeforeRow {
     }
     q.read(p.conv, place.q);
     k.read(p.conv, place.k);
+    if (!place.finishes) return;
     v.read(p.conv, place.v);
     a_neg = p.prepare.a_neg[at.v_head];
     dt_bias = p.prepare.dt_bias[at.v_head];
@@ -140,7 +141,8 @@ LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit,
   } else {
     squares += shuffle_xor(squares, kStepColumns);
     const int n = p.step.n_v_heads * p.step.dv;
-    write_run(p.y_words.at + unit * (kRoundRun / 4), p.y_words.at + n / 4 + unit, y, wait);
+    Word* to = mega_state().words + p.y_words.at;
+    write_run(to + unit * (kRoundRun / 4), to + n / 4 + unit, y, wait.made_by);
   }
   if (lane() == 0) wait.write(p.squares.at + unit, squares);
 }
@@ -198,15 +200,22 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
     float k = 0, v = 0, g = 0, beta = 0, gate = 0;
     if (is_active) {
-      float in[6];
       const Word *words = mega_state().words, *x = words + p.x_words.at;
       const uint32_t number = wait.number_of(p.x_words);
-      read_words<6>(
-          wait,
-          {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head, words + p.beta_words.at + at.v_head,
-           words + p.z_words.at + place.column},
-          {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words), wait.number_of(p.z_words)},
-          in);
+      float in[6] = {};
+      if (place.finishes) {
+        read_words<6>(wait,
+                      {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head,
+                       words + p.beta_words.at + at.v_head, words + p.z_words.at + place.column},
+                      {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words),
+                       wait.number_of(p.z_words)},
+                      in);
+      } else {
+        float of_key[2];
+        read_words<2>(wait, {x + place.q, x + place.k}, {number, number}, of_key);
+        in[0] = of_key[0];
+        in[1] = of_key[1];
+      }
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[8] = {};  // S^T k of four columns, S^T q of the same
@@ -227,15 +236,16 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
       const int value = lane() / kStepLanes;  // the one that this lane has the sum of
       store(own + value / 4 * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[0]);
       if (lane() % 8 == 0) store(own + 2 * kStepColumns + lane() / 8, length);
-      g = log_decay(in[3], before.a_neg, before.dt_bias);
-      beta = sigmoid(in[4]);
-      gate = silu(in[5]) * before.norm_w;
-      v = before.v.convolved(in[2]);
+      if (place.finishes) {
+        v = before.v.convolved(in[2]);
+        g = log_decay(in[3], before.a_neg, before.dt_bias);
+        beta = sigmoid(in[4]);
+        gate = silu(in[5]) * before.norm_w;
+      }
     }
     block_barrier();
     if (first == begin && !wait.is_barrier) wait.has_passed();
-    const bool finishes = place.row < 32 && is_first_of_unit(p, slice);
-    if (is_active && (finishes || at.first_column == 0)) {
+    if (is_active && (place.finishes || at.first_column == 0)) {
       // Of the lane's column, whose slice is its team's or, of a unit of two, the next one's.
       const float* of_column = sums + ((lane() & (place.n_columns - 1)) / kStepColumns << p.team_shift) * kStepSums;
       float k_state = 0, q_state = 0;
@@ -249,7 +259,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
         for (int c = 0; c < 3; ++c) lengths[c] += of_warp[c];
       }
       const float k_scale = rsqrt_fast(lengths[0] + p.prepare.eps);
-      if (finishes) {
+      if (place.finishes) {
         const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
         const float decay = exp_nonpositive(g), change = beta * (v - decay * (k_state * k_scale));
         const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);

@@ -13,8 +13,9 @@ struct DirectWeights {
   static constexpr int kHelpers = 0;
   LB_DEVICE static void init(const Mega&) {}
   LB_DEVICE static void help(const Mega&) {}
-  LB_DEVICE static void wait_until_finished() {}
-  LB_DEVICE static void stop() {}
+  LB_DEVICE static void wait_until_given(const Turn&) {}
+  LB_DEVICE static void wait_until_finished(const Turn&) {}
+  LB_DEVICE static void stop(const Turn&) {}
 };
 
 // Rows of a team whose pieces are in registers at once: with eight there are spills.
@@ -95,7 +96,7 @@ struct DirectRows {
 
 // pool: product_pool_bytes().
 template <class Format>
-LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned char* pool, PhaseWait wait) {
+LB_APART void product(const ProductTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   unsigned char* shared = dynamic_shared<unsigned char>();
@@ -103,23 +104,24 @@ LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned ch
   const StagedX<kIsRounded> staged(pool, p.op.n_in);
   const ProductShare share(p, part);
   DirectRows<Format> rows(p, share);
-  const f32x4 first_w = first_weights(p);
   wait();
-  stage_x<kIsRounded>(p, first_w, pool, sums.squares, wait);
+  float squares = stage_x<kIsRounded>(p, pool, wait);
+  squares = warp_sum(squares);
+  if (lane() == 0) sums.squares[warp()] = squares;
   if (!wait.is_barrier) wait.has_passed();
   block_barrier();
 
   const int n_teams = p.n_teams, n_pieces = p.n_pieces, row_threads = p.row_threads, row_warps = row_threads / 32;
   const int column = share.column, n_matrices = p.up != nullptr ? 2 : 1;
-  const float factor = p.from == XFrom::kRms ? factor_of(p, sums.squares) : 1.0f;
+  const RowMaker maker(p, part, wait);
+  const float factor = maker.factor(sums.squares);
   typename Format::X x = {};
   if (column < n_pieces) read_x<Format>(x, staged, column);
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
     const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
     const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
-    Word added = 0;
-    if (is_writer && p.add_words.at >= 0) added = load_relaxed(mega_state().words + p.add_words.at + share.begin + own);
+    const Word added = is_writer ? maker.ask(own) : 0;
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -141,7 +143,14 @@ LB_APART void product(const ProductTask& p, int part, DirectWeights, unsigned ch
       }
     }
     block_barrier();
-    if (is_writer) finish_row(p, sums.v + thread_id(), share.begin + own, factor, added, wait);
+    if (is_writer) {
+      const float *of_row = sums.v + thread_id(), *of_second = of_row + row_warps * p.pass_rows;
+      if (n_matrices > 1) {
+        maker.finish_gated(own, maker.sum_of(of_row), maker.sum_of(of_second), factor);
+      } else {
+        maker.finish(own, maker.sum_of(of_row), factor, added, wait);
+      }
+    }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them
   }
 }

@@ -31,37 +31,29 @@ struct StagedX {
   }
 };
 
-// Norm weights, asked for before the wait, as they come from memory.
-LB_DEVICE f32x4 first_weights(const ProductTask& p) {
-  f32x4 w = {};
-  if (p.from == XFrom::kRms && 4 * thread_id() < p.op.n_in) w = load_cached<f32x4>(p.w + 4 * thread_id());
-  return w;
-}
-
 LB_DEVICE float add_squares(float sum, const f32x4& v) {
   LB_UNROLL
   for (int j = 0; j < 4; ++j) sum += v[j] * v[j];
   return sum;
 }
 
-// A norm's x but for its common factor, which waits for all squares: the rows' sums take it. squares: of each warp.
+// A norm's x but for its common factor, which waits for all squares: the rows' sums take it. Returns the squares of the
+// thread's values. Its weights are asked for here, with the words: what a caller asks for has to be there at the call.
 template <class X>
-LB_DEVICE void stage_norm(const ProductTask& p, const f32x4& first_w, const X& to, float* squares,
-                          const PhaseWait& wait) {
-  const int n = p.op.n_in, mine = 4 * thread_id();
+LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& wait) {
+  const int n = p.op.n_in;
   float sum = 0;
   LB_UNROLL_BY(1)
-  for (int i = mine; i - 4 * lane() < n; i += 4 * n_threads()) {
-    f32x4 v[1], w = first_w;
-    if (i != mine && i < n) w = load_cached<f32x4>(p.w + i);
+  for (int i = 4 * thread_id(); i - 4 * lane() < n; i += 4 * n_threads()) {
+    f32x4 v[1], w = {};
+    if (i < n) w = load_cached<f32x4>(p.w + i);
     read_fours<1>(wait, p.a_words, p.a, {i < n ? i : -1}, v);
     sum = add_squares(sum, v[0]);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) v[0][j] *= w[j];
     to.put(i, v[0], i < n);
   }
-  sum = warp_sum(sum);
-  if (lane() == 0) squares[warp()] = sum;
+  return sum;
 }
 
 // What a head's norm divides by, of the squares that its makers left.
@@ -72,7 +64,7 @@ template <class X>
 LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
   const uint32_t number = wait.number_of(p.a_words);
-  const Word *values = mega_state().words + p.a_words.at, *squares = mega_state().words + p.squares.at;
+  const Word *values = PhaseWait::place_of(p.a_words), *squares = PhaseWait::place_of(p.squares);
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
     Word words[kHeadsAtOnce][5];
@@ -130,15 +122,16 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
 inline constexpr int kMostHeadRuns = 4;  // of heads of up to 128 values
 template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
-  constexpr int kAtOnce = 2, kOfRun = kIsOfHeads ? 1 + kMostHeadRuns : 1;
+  constexpr int kAtOnce = 2;
   const int n_runs = p.op.n_in / kRoundRun, n = p.op.n_in / 4 + (kIsOfHeads ? 0 : n_runs), step = 2 * n_threads();
   const uint32_t number = wait.number_of(p.a_words);
-  const Word* from = mega_state().words + p.a_words.at;
+  const Word* from = PhaseWait::place_of(p.a_words);
   int run = thread_id();
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
     uint32_t polls = mega_state().most_polls, differs;
-    Word words[kAtOnce][2], of_run[kOfRun];
+    Word words[kAtOnce][2];
+    float scale = 0, squares = 0;
     LB_UNROLL_BY(1)
     do {
       differs = 0;
@@ -147,19 +140,19 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
         words[k][0] = words[k][1] = Word(number) << 32;
         if (first + k * step < n) load_relaxed(from + first + k * step, words[k][0], words[k][1]);
       }
-      if constexpr (kIsOfHeads) {
+      if (kIsOfHeads && run < n_runs) {
+        Word of_run[1 + kMostHeadRuns];
+        const Word* squares_from = PhaseWait::place_of(p.squares) + quotient(run, p.head_runs_step) * p.head_squares;
+        of_run[0] = load_relaxed(from + n + run);
         LB_UNROLL
-        for (int i = 0; i < kOfRun; ++i) of_run[i] = Word(number) << 32;
-        if (run < n_runs) {
-          const int head = quotient(run, p.head_runs_step);
-          of_run[0] = load_relaxed(from + n + run);
-          LB_UNROLL
-          for (int i = 0; i < kMostHeadRuns; ++i)
-            if (i < p.head_squares)
-              of_run[1 + i] = load_relaxed(mega_state().words + p.squares.at + head * p.head_squares + i);
-        }
+        for (int i = 0; i < kMostHeadRuns; ++i)
+          of_run[1 + i] = i < p.head_squares ? load_relaxed(squares_from + i) : Word(number) << 32;
+        squares = 0;
         LB_UNROLL
-        for (int i = 0; i < kOfRun; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
+        for (int i = 0; i < kMostHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
+        scale = value_of_word(of_run[0]);
+        LB_UNROLL
+        for (int i = 0; i <= kMostHeadRuns; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
@@ -169,27 +162,23 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)
         store(to.high + 4 * (first + k * step), u32x2{uint32_t(words[k][0]), uint32_t(words[k][1])});
-    if constexpr (kIsOfHeads) {
-      float squares = 0;
-      LB_UNROLL
-      for (int i = 0; i < kMostHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
-      if (run < n_runs) to.scale[run] = value_of_word(of_run[0]) * head_factor(p, squares);
-      run += n_threads();
-    }
+    if (kIsOfHeads && run < n_runs) to.scale[run] = scale * head_factor(p, squares);
+    run += n_threads();
   }
 }
 
-// x of a product, or what stands for it, to shared memory.
+// x of a product, or what stands for it, to shared memory. Returns a norm's squares, of the thread.
 template <bool kIsRounded>
-LB_APART_NESTED void stage_x(const ProductTask& p, f32x4 first_w, unsigned char* at, float* squares, PhaseWait wait) {
+LB_APART_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
-    case XFrom::kRms: stage_norm(p, first_w, to, squares, wait); break;
+    case XFrom::kRms: return stage_norm(p, to, wait);
     case XFrom::kHeads: stage_heads(p, to, wait); break;
     case XFrom::kCodes: stage_codes<false>(p, to.rounded, wait); break;
     case XFrom::kHeadsCodes: stage_codes<true>(p, to.rounded, wait); break;
     default: stage_values<kIsRounded ? 2 : 4>(p, to, wait);
   }
+  return 0;
 }
 
 // Of a piece of staged x.

@@ -16,6 +16,11 @@ inline constexpr bool kTakesTimes = false;
 
 inline constexpr int kLeastPollNs = 512;  // about what a look at a word takes
 
+// The next chunk of streamed weights and the next pass of sums, as of a step's begin.
+struct Turn {
+  uint32_t chunk, pass;
+};
+
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   const uint32_t* arrived;
@@ -23,11 +28,9 @@ struct MegaState {
   MegaReport* report;
   long patience_ns;
   uint32_t most_polls;  // of a word, by a thread
-  uint32_t goal;        // of *arrived, at which the phase may begin
-  uint32_t phase;
-  int n_arrived;              // phases of the launch, as of the block's last arrival; of the thread that arrives
-  uint32_t gave_up;           // somebody in this step
-  uint32_t has_stopped[2];    // by turns, as of the ends of steps: all threads read the same
+  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. The last: who finishes rows.
+  uint32_t gave_up[3];
+  Turn turns[2];              // of steps, by turns
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
 };
 
@@ -57,21 +60,40 @@ LB_DEVICE int following(const Mega& p, int i) {
   const int next = forget(i) + 1;
   return next == p.n_steps ? 0 : next;
 }
-// The phases of the launch that are over for a block behind its step i, if it says so there: the next one waits for all
-// blocks. Otherwise 0.
-LB_DEVICE int phases_behind(const Mega& p, const TaskStep* steps, int token, int i) {
-  const int next = following(p, i);
-  const TaskStep then = load<TaskStep>(steps + next), now = load<TaskStep>(steps + i);
-  if (!waits(then) || (next != 0 && phase_of(then) == phase_of(now))) return 0;
-  return token * p.n_phases + phase_of(now) + 1;
+LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
+LB_DEVICE Word word_of(uint32_t bits, uint32_t made_by) { return Word(made_by) << 32 | bits; }
+LB_DEVICE Word word_of(float value, uint32_t made_by) { return word_of(quant::bits_of(value), made_by); }
+
+// A task comes into its half of shared memory; there for who has waited for its copies, and for all behind a barrier.
+LB_DEVICE void fetch_task(const Task* from, int half) {
+  const int offset = 4 * thread_id();
+  if (offset < int(sizeof(Task)))
+    copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
+                  reinterpret_cast<const unsigned char*>(from) + offset);
+  copy_commit();
 }
+
+// Where a step begins in streams of chunks and passes, and what it does for the next one, once nobody is at the one
+// before.
+struct StepTurn {
+  Turn now;
+  const Task* next;
+  int next_half;
+
+  LB_DEVICE void prepare_next(const TaskStep& step) const {
+    fetch_task(next, next_half);
+    if (thread_id() == 0) mega_state().turns[next_half] = behind(step);
+  }
+  LB_DEVICE Turn behind(const TaskStep& step) const { return {now.chunk + step.n_chunks, now.pass + step.n_passes}; }
+};
 
 struct PhaseWait {
   uint32_t number;   // of the words of this token's phase 0
-  uint32_t made_by;  // of those that this phase makes
+  uint32_t made_by;  // of those that this phase makes: one more than the arrivals at which it may begin
   bool is_barrier;
+  int turn;  // of MegaState::gave_up
 
-  LB_DEVICE static bool is_open(const MegaState& s) { return int32_t(load_acquire(s.arrived) - s.goal) >= 0; }
+  LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (made_by - 1)) >= 0; }
 
   // What the task needs is there.
   LB_DEVICE void has_passed() const {
@@ -97,16 +119,14 @@ struct PhaseWait {
   }
 
   // The block stops behind this step, which works with what is there.
-  LB_DEVICE void give_up() const { mega_state().gave_up = 1; }
+  LB_DEVICE void give_up() const { mega_state().gave_up[turn] = 1; }
+  LB_DEVICE bool has_given_up() const { return mega_state().gave_up[turn] != 0; }
   LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
     return number + uint32_t(from.phase) * uint32_t(n_blocks());
   }
-  LB_DEVICE void write(int at, float value) const {
-    store_relaxed(mega_state().words + at, Word(made_by) << 32 | quant::bits_of(value));
-  }
+  LB_DEVICE static const Word* place_of(const WordsFrom& from) { return mega_state().words + from.at; }
+  LB_DEVICE void write(int at, float value) const { store_relaxed(mega_state().words + at, word_of(value, made_by)); }
 };
-
-LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
 
 // kN words, each of its own number.
 template <int kN>
@@ -141,7 +161,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   }
   constexpr int kFirst = kN > 2 ? 1 : kN;
   const uint32_t number = wait.number_of(of);
-  const Word* from = mega_state().words + of.at;
+  const Word* from = PhaseWait::place_of(of);
   Word words[kN][4];
   uint32_t polls = mega_state().most_polls, differs;
   const auto ask = [&](int begin, int end) {

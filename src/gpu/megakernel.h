@@ -47,7 +47,7 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
   const bool is_chooser = block_id() == 0 && warp() == 0, goes_on = is_chooser && may_go_on(p);  // the wait hides it
   wait();
-  if (!is_chooser || mega_state().gave_up != 0) return;
+  if (!is_chooser || wait.has_given_up()) return;
   const Sample& op = p.sample.op;
   uint64_t best = 0;
   for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
@@ -67,7 +67,7 @@ LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, Phas
   const SampleOptions& options = *p.sample.op.options;
   if (options.temperature == 0 && options.n_top < 0) return choose_likeliest(p, wait);
   wait();
-  if (mega_state().gave_up != 0) return;
+  if (wait.has_given_up()) return;
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
@@ -89,7 +89,7 @@ LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wa
 }
 
 template <class Products, class Weights>
-LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) {
+LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn, PhaseWait wait) {
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
@@ -99,7 +99,9 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
       break;
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
-    case TaskKind::kProduct: Products::run(task.product, part, Weights(), pool, wait); break;
+    case TaskKind::kProduct:
+      if constexpr (Weights::kHelpers == 0) Products::run(task.product, part, pool, wait);
+      break;
     case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
@@ -108,7 +110,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, PhaseWait wait) 
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kAdjust:
       wait.has_passed();
-      Weights::wait_until_finished();
+      Weights::wait_until_finished(turn);
       adjust_logits(task.sample, part, pool);
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
@@ -122,64 +124,37 @@ LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared, int n_copiers)
 }
 
 // Addresses of shared memory are made anew where they are needed: tasks need the registers.
-LB_DEVICE TaskStep* steps_of(const Mega& p) {
-  unsigned char* shared = dynamic_shared<unsigned char>();
-  return reinterpret_cast<TaskStep*>(shared + forget(p.memory.steps_at));
-}
-// Brings a task into its half of shared memory; there after copy_wait and a barrier.
-LB_DEVICE void fetch_task(const Mega& p, int i, int half) {
-  const int offset = 4 * thread_id();
-  const uint16_t task = load<TaskStep>(steps_of(p) + i).task;
-  if (offset < int(sizeof(Task)))
-    copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
-                  reinterpret_cast<const char*>(p.tasks + task) + offset);
-  copy_commit();
+LB_DEVICE const TaskStep* steps_of(const Mega& p) {
+  const unsigned char* shared = dynamic_shared<unsigned char>();
+  return reinterpret_cast<const TaskStep*>(shared + forget(p.memory.steps_at));
 }
 
-LB_DEVICE void begin_step(const Mega& p, const TaskStep& step, int token, int i) {
-  if (!is_watcher()) return;
-  MegaState& state = mega_state();
-  state.goal = arrivals_before(p, token) + uint32_t(phase_of(step)) * uint32_t(n_blocks());
-  state.phase = uint32_t(phase_of(step));
-  if constexpr (kTakesTimes) state.times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
-  stamp(&StepTimes::began);
+LB_DEVICE void begin_stamps(const Mega& p, int i) {
+  if constexpr (kTakesTimes) {
+    if (!is_watcher()) return;
+    mega_state().times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
+    stamp(&StepTimes::began);
+  }
 }
 
-// By one thread, behind step i, if the next one waits for that. Not by who watches: a release takes its time, and what
-// precedes the next wait may be done meanwhile. Behind a product who finishes it arrives.
+// Behind a step in which somebody gave up.
 template <class Weights>
-LB_DEVICE void arrive(const Mega& p, int token, int i) {
-  const int n_phases = phases_behind(p, steps_of(p), token, i);
-  if (n_phases == 0) return;
-  int& n_arrived = mega_state().n_arrived;
-  if (Weights::kHelpers == 0 || !makes_rows(load<TaskStep>(steps_of(p) + i))) {
-    Weights::wait_until_finished();
-    add_release(p.arrived, uint32_t(n_phases - n_arrived));
-  }
-  n_arrived = n_phases;
+LB_DEVICE void stop(int phase, const Turn& turn) {
+  if (is_watcher()) store_release_system(&mega_state().report->stuck, uint32_t(phase) + 1);
+  Weights::stop(turn);
 }
 
-// A barrier of the block, behind which all know whether it stops.
-LB_DEVICE bool has_stopped(int half) {
-  MegaState& state = mega_state();
-  if (is_watcher()) {
-    state.has_stopped[half] = state.gave_up;
-    if (state.gave_up != 0) store_release_system(&state.report->stuck, state.phase + 1);
+// By all warps but the helping ones, when a token's last phase is over: whether another follows.
+template <class Weights>
+LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
+  if constexpr (kTakesTimes) {
+    if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
-  block_barrier();
-  return state.has_stopped[half] != 0;
-}
-
-// By all warps but the helping one, when a token's last phase is over or the block has stopped waiting for that.
-LB_DEVICE bool goes_on(const Mega& p, int token, int half) {
-  MegaState& state = mega_state();
-  if (is_watcher()) {
-    state.goal = arrivals_before(p, token);
-    state.phase = uint32_t(p.n_phases);
-    if constexpr (kTakesTimes) state.times = nullptr;  // what follows is no step
-  }
-  PhaseWait{.number = 0, .made_by = 0, .is_barrier = true}();
-  return !has_stopped(half) && *p.goes_on != 0;
+  const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .turn = half};
+  wait();
+  if (!wait.has_given_up() && *p.goes_on != 0) return true;
+  wait.has_given_up() ? stop<Weights>(p.n_phases, turn) : Weights::stop(turn);
+  return false;
 }
 
 // Weights: StreamedWeights or DirectWeights, how products get theirs.
@@ -189,7 +164,8 @@ LB_DEVICE void megakernel(const Mega& p) {
   unsigned char* shared = dynamic_shared<unsigned char>();
   MegaState* state = &mega_state();
   for (int i = thread_id(); i < p.n_steps; i += kCopiers)
-    store(steps_of(p) + i, load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
+    store(shared + p.memory.steps_at + i * int(sizeof(TaskStep)),
+          load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   copy_streams(p, shared, kCopiers);
   if (thread_id() == 0) {
     Weights::init(p);
@@ -199,37 +175,53 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->patience_ns = p.patience_ns;
     const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
     state->most_polls = uint32_t(p.patience_ns) / uint32_t(max(4 * int(time_ns() - now), kLeastPollNs));
-    state->n_arrived = 0;
-    state->gave_up = 0;
+    for (uint32_t& gave_up : state->gave_up) gave_up = 0;
+    state->turns[0] = {};
   }
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
   int half = 0;  // where the task in hand is
-  fetch_task(p, 0, half);
+  fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, half);
   copy_wait<0>();
   block_barrier();
 
   int i = 0;  // of the block's steps; little is kept across tasks, which need the registers
   for (int token = 0; token < p.n_tokens;) {
     const TaskStep now = load<TaskStep>(steps_of(p) + i);
-    begin_step(p, now, token, i);
-    fetch_task(p, following(p, i), half ^ 1);
+    begin_stamps(p, i);
     const uint32_t number = words_number(p, token);
-    const unsigned char* task = dynamic_shared<unsigned char>() + half * 512;
-    run_task<Products, Weights>(*reinterpret_cast<const Task*>(task), now,
-                                PhaseWait{.number = number,
-                                          .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
-                                          .is_barrier = waits(now)});
-    copy_wait<0>();
-    if (has_stopped(half)) return Weights::stop();
+    const PhaseWait wait = {.number = number,
+                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
+                            .is_barrier = waits(now),
+                            .turn = half};
+    const StepTurn turn = {.now = mega_state().turns[half],
+                           .next = p.tasks + load<TaskStep>(steps_of(p) + following(p, i)).task,
+                           .next_half = half ^ 1};
+    const unsigned char* own = dynamic_shared<unsigned char>() + half * 512;
+    const Task& task = *reinterpret_cast<const Task*>(own);
+    const bool is_streamed = Weights::kHelpers > 0 && makes_rows(now);
+    if (is_streamed) {
+      if constexpr (Weights::kHelpers > 0)
+        Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
+    } else {
+      Weights::wait_until_given(turn.now);
+      turn.prepare_next(now);
+      run_task<Products, Weights>(task, now, turn.now, wait);
+      copy_wait<0>();
+      block_barrier();
+    }
+    if (wait.has_given_up()) return stop<Weights>(phase_of(now), mega_state().turns[half ^ 1]);
     if (is_watcher()) stamp(&StepTimes::done);
-    if (thread_id() == 0) arrive<Weights>(p, token, i);
+    if (!is_streamed && now.arrives != 0 && thread_id() == 0) {  // behind a product who finishes it arrives
+      Weights::wait_until_finished(mega_state().turns[half ^ 1]);
+      add_release(p.arrived, now.arrives);
+    }
     half ^= 1;
     i = following(p, i);
     if (i != 0) continue;
     ++token;
-    if (token < p.n_tokens && !goes_on(p, token, half)) return Weights::stop();
+    if (token < p.n_tokens && !goes_on<Weights>(p, token, half, mega_state().turns[half])) return;
   }
 }
 

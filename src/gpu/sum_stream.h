@@ -11,7 +11,6 @@ namespace lb::gpu {
 struct SumStream {
   RowSums passes[2];  // of pass number n: n % 2
   CountedBarrier full[2], empty[2];
-  uint32_t pass;                        // number of the next
   uint32_t is_over;                     // the block gives up
   alignas(16) unsigned char task[512];  // that the finishing warp is at
 
@@ -23,22 +22,21 @@ struct SumStream {
       barrier_init(full + i, kMegaThreads);
       barrier_init(empty + i, 32);
     }
-    pass = 0;
     is_over = 0;
   }
   // Until pass n - 2 is finished, whose place n takes.
   LB_DEVICE void wait_for_place(uint32_t n) { barrier_wait(empty + n % 2, parity(n) ^ 1); }
   // By every thread that multiplies, when its sums of pass n are there.
   LB_DEVICE void give(uint32_t n) { barrier_arrive(full + n % 2); }
-  // Until all passes so far are finished.
-  LB_DEVICE void wait_until_finished() {
-    if (pass > 0) barrier_wait(empty + (pass - 1) % 2, parity(pass - 1));
-  }
+  // Until every thread has given all passes before n: none reads what the product had of x any more.
+  LB_DEVICE void wait_until_given(uint32_t n) { barrier_wait(full + (n - 1) % 2, parity(n - 1)); }
+  // Until all passes before n are finished.
+  LB_DEVICE void wait_until_finished(uint32_t n) { barrier_wait(empty + (n - 1) % 2, parity(n - 1)); }
   // By all warps but the helping ones, between products.
-  LB_DEVICE void stop() {
-    wait_until_finished();  // nobody is looking at is_over
+  LB_DEVICE void stop(uint32_t n) {
+    wait_until_finished(n);  // nobody is looking at is_over
     if (thread_id() == 0) is_over = 1;
-    give(pass);
+    give(n);
   }
 };
 
@@ -49,27 +47,27 @@ LB_DEVICE SumStream& mega_sums() {
 }
 
 // By the finishing warp: the rows of a block's part in a product, pass after pass from number n on. False: it is over.
-LB_DEVICE bool finish_product(const ProductTask& p, int part, uint32_t& n, const PhaseWait& wait) {
+template <bool kIsGated>
+LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait& wait) {
   SumStream& stream = mega_sums();
-  const int begin = part * p.rows_each + min(part, p.more) * p.row_unit;
-  const int n_rows = p.rows_each + (part < p.more ? p.row_unit : 0);
   float factor = 1;
   LB_UNROLL_BY(1)
-  for (int pass = 0; pass < n_rows; pass += p.pass_rows) {
-    const int rows = min(p.pass_rows, n_rows - pass);
-    const auto ask = [&](int row) -> Word {  // for what is added: there two phases ago, as a rule
-      if (row >= rows || p.add_words.at < 0) return 0;
-      return load_relaxed(mega_state().words + p.add_words.at + begin + pass + row);
-    };
-    Word added = ask(lane());
-    barrier_wait(stream.full + n % 2, SumStream::parity(n));
-    if (shuffle(stream.is_over, 0) != 0) return false;
+  for (int pass = 0; pass < maker.n_rows; pass += maker.pass_rows) {
+    const int rows = min(maker.pass_rows, maker.n_rows - pass);
     const RowSums& sums = stream.passes[n % 2];
-    if (pass == 0 && p.from == XFrom::kRms) factor = factor_of(p, sums.squares);
-    LB_UNROLL_BY(1)  // the code of a warp that nobody else runs is what it waits for
-    for (int row = lane(); row - lane() < rows; row += 32) {
-      if (row != lane()) added = ask(row);
-      if (row < rows) finish_row(p, sums.v + row, begin + pass + row, factor, added, wait);
+    const float* of_matrix = sums.v + maker.row_warps * maker.pass_rows;  // the second
+    Word added = lane() < rows ? maker.ask(pass + lane()) : 0;
+    barrier_wait(stream.full + n % 2, SumStream::parity(n));
+    if (pass == 0) factor = maker.factor(sums.squares);
+    if (stream.is_over != 0) return false;
+    LB_UNROLL_BY(1)
+    for (int row = lane(); row < rows; row += 32) {
+      if constexpr (kIsGated) {
+        maker.finish_gated(pass + row, maker.sum_of(sums.v + row), maker.sum_of(of_matrix + row), factor);
+      } else {
+        if (row != lane()) added = maker.ask(pass + row);
+        maker.finish(pass + row, maker.sum_of(sums.v + row), factor, added, wait);
+      }
     }
     barrier_arrive(stream.empty + n % 2);
     ++n;
@@ -83,26 +81,30 @@ LB_DEVICE void finish_products(const Mega& p) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   const auto* steps = reinterpret_cast<const TaskStep*>(shared + p.memory.steps_at);
   uint32_t n = 0;
-  int n_arrived = 0;
   LB_UNROLL_BY(1)
   for (int token = 0; token < p.n_tokens; ++token) {
     const uint32_t number = words_number(p, token);
     LB_UNROLL_BY(1)
     for (int i = 0; i < p.n_steps; ++i) {
       const TaskStep step = load<TaskStep>(steps + i);
-      const int n_phases = phases_behind(p, steps, token, i);
-      if (makes_rows(step)) {
-        warp_barrier();  // the task before is no longer read
-        if (16 * lane() < int(sizeof(Task)))
-          store(stream.task + 16 * lane(),
-                load<u32x4>(reinterpret_cast<const unsigned char*>(p.tasks + step.task) + 16 * lane()));
-        warp_barrier();
-        const PhaseWait wait = {
-            .number = number, .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()), .is_barrier = false};
-        if (!finish_product(reinterpret_cast<const Task*>(stream.task)->product, step.part, n, wait)) return;
-        if (n_phases != 0 && lane() == 0) add_release(p.arrived, uint32_t(n_phases - n_arrived));
-      }
-      if (n_phases != 0) n_arrived = n_phases;
+      if (!makes_rows(step)) continue;
+      warp_barrier();  // the task before is no longer read
+      if (16 * lane() < int(sizeof(Task)))
+        store(stream.task + 16 * lane(),
+              load<u32x4>(reinterpret_cast<const unsigned char*>(p.tasks + step.task) + 16 * lane()));
+      warp_barrier();
+      const PhaseWait wait = {.number = number,
+                              .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()),
+                              .is_barrier = false,
+                              .turn = 2};
+      const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
+      const RowMaker maker(product, step.part, wait);
+      const bool is_there =
+          product.up != nullptr ? finish_passes<true>(maker, n, wait) : finish_passes<false>(maker, n, wait);
+      if (!is_there) return;
+      if (step.arrives == 0) continue;
+      warp_barrier();  // what the lanes have written comes before
+      if (lane() == 0) add_release(p.arrived, step.arrives);
     }
   }
 }

@@ -14,11 +14,9 @@ namespace lb::gpu {
 // In shared memory.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
+  int place[kMegaChunks];                                // likewise: where it is, in dynamic shared memory
   int steps_at, n_steps;                                 // in dynamic shared memory
   int ring_at, ring_bytes;                               // in dynamic shared memory
-  int step;                                              // of the next product
-  uint32_t chunk;                                        // its first one's number
-  int at;                                                // in the ring
   uint32_t is_over;                                      // the block gives up
 
   // By one thread, before a barrier of the whole block.
@@ -32,9 +30,6 @@ struct WeightStream {
       barrier_init(empty + i, kMegaThreads);
     }
     show_to_products();
-    step = 0;
-    chunk = 0;
-    at = 0;
     is_over = 0;
   }
 
@@ -44,8 +39,6 @@ struct WeightStream {
   }
   LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
-  // In the ring, of a chunk that follows what ends at `at`.
-  LB_DEVICE int place_behind(int at, int bytes) const { return at + bytes > ring_bytes ? 0 : at; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
   // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds
@@ -92,9 +85,12 @@ struct WeightStream {
           }
           if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
           CountedBarrier* barrier = full_of(n_begun);
-          if (lane() == 0) barrier_expect(barrier, 16 * (is_last ? last_copied : size));
-          warp_barrier();
           if (!fits) to = 0;
+          if (lane() == 0) {
+            place[n_begun % kMegaChunks] = ring_at + 16 * to;
+            barrier_expect(barrier, 16 * (is_last ? last_copied : size));
+          }
+          warp_barrier();
           const int n = is_last ? last : whole;
           if (n > 0) copy_bulk_once(ring + 16 * (to + in_chunk), from, 16 * n, barrier);
           from += step_bytes;
@@ -108,7 +104,7 @@ struct WeightStream {
 
   // By all other warps, between products: the helping one shall end too. The next chunk is given back for it, which it
   // waits for at last; any other would be given back twice.
-  LB_DEVICE void stop() {
+  LB_DEVICE void stop(uint32_t chunk) {
     if (lane() == 0) is_over = 1;
     barrier_arrive(empty_of(chunk));
   }

@@ -85,11 +85,9 @@ struct ProductTask {
   int row_threads;                    // that share a weight row: a multiple of 32
   int n_teams;                        // of so many threads in a block
   uint32_t team_step;                 // thread / row_threads = thread * team_step / 2^20
-  int chunk_shift;                    // a chunk of the weights has 2^chunk_shift rows for each team
-  int batch_rows;                     // that a team has at once: whole chunks, batch_chunks of them
-  int batch_chunks;
-  int pass_rows;  // whose sums wait in shared memory at a time: whole batches
-  int n_pieces;   // of a row
+  int batch_rows;                     // that a team has at once, a power of two: a chunk of the weights
+  int pass_rows;                      // whose sums wait in shared memory at a time: whole batches
+  int n_pieces;                       // of a row
   int row_bytes[quant::kMaxPlanes];
   int plane_at[quant::kMaxPlanes + 1];  // of each plane in a chunk; the last: the chunk's size
   int rows_each, more;                  // part i has rows_each rows, and row_unit more while i < more
@@ -185,10 +183,14 @@ static_assert(sizeof(Task) <= 512);
 
 // Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kMakesRows: of a
 // product.
-struct alignas(8) TaskStep {
+struct alignas(16) TaskStep {
   static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000;
   uint16_t task, part, n_parts, phase_bits;
+  uint16_t n_chunks, n_passes;  // of a product whose weights are streamed: of them, and of its sums
+  uint16_t skews;               // and what precedes the first row in each plane, four bits each
+  uint16_t arrives;             // phases that are over for the block behind it, since it last arrived; 0: it does not
 };
+static_assert(sizeof(TaskStep) == 16);
 LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~(TaskStep::kWaits | TaskStep::kMakesRows); }
 LB_FN bool waits(const TaskStep& step) { return (step.phase_bits & TaskStep::kWaits) != 0; }
 LB_FN bool makes_rows(const TaskStep& step) { return (step.phase_bits & TaskStep::kMakesRows) != 0; }
@@ -230,7 +232,7 @@ struct Mega {
 // product x as it is or rounded), the block's steps, its stream steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
-inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1792, kMegaPoolAt = 6656;
+inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1920, kMegaPoolAt = 6784;
 // Of a product, whose sums wait in shared memory at a time: sums of all matrices and warps of a row; rows, a lane of
 // who finishes for each, or two where there are many.
 inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;

@@ -39,8 +39,8 @@ bool are_rounded(const LinearGroup& readers) {
                               [](const Linear& reader) { return is_plain(reader.type); });
 }
 
-// Of the weights on their way to shared memory: a row's of each team, a chunk's, unless those are more, and a batch's.
-constexpr size_t kTeamsBytes = 24576, kChunkBytes = 32768 + 64, kBatchBytes = 65536;
+// Of the weights on their way to shared memory: a row's of each team, and a chunk's, unless those are more.
+constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
 
 // The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
 constexpr size_t kUnderWayBytes = 65536;
@@ -61,13 +61,21 @@ struct Teams {
   int row_threads, n;
 };
 
+// Rows that a team has at once, in one chunk.
+int batch_rows_of(const Linear& op, int n_teams) {
+  int rows = 1;
+  while (2 * rows <= most_batch_rows(is_plain(op.type)) &&
+         chunk_bytes(op.type, op.n_in, 2 * rows * n_teams) <= kChunkBytes)
+    rows *= 2;
+  return rows;
+}
+
 // Those with which a block is done soonest with `rows` rows, by the instructions of a warp: of each piece, where rows
 // have several for a thread also of x, and of each batch. Plain x of several pieces is not worth its reads (32 bytes of
 // a lane), so that rows of plain weights have as many threads as there are.
 Teams teams_of(const Linear& op, int rows) {
   const int values = piece_values(op.type), n_pieces = parts_of(op.n_in, values);
-  const int most = most_batch_rows(is_plain(op.type));
-  const int piece_cost = most * values * 3 / 2, x_cost = values, batch_cost = 230;
+  const int piece_cost = most_batch_rows(is_plain(op.type)) * values * 3 / 2, x_cost = values, batch_cost = 230;
   const auto with = [&](int threads) {
     Teams teams = {threads, kMegaThreads / threads};
     // Halved, since rows of an odd number may end within 16 bytes.
@@ -80,8 +88,7 @@ Teams teams_of(const Linear& op, int rows) {
   long least = LONG_MAX;
   for (int threads = widest; threads >= 32; threads -= 32) {
     const Teams teams = with(threads);
-    const int fit = int(kBatchBytes / chunk_bytes(op.type, op.n_in, teams.n));
-    const int passes = parts_of(n_pieces, threads), batches = parts_of(rows, teams.n * std::clamp(fit, 1, most));
+    const int passes = parts_of(n_pieces, threads), batches = parts_of(rows, teams.n * batch_rows_of(op, teams.n));
     const long cost = long(batches) * (passes * piece_cost + (passes > 1 ? passes * x_cost : 0) + batch_cost);
     if (cost >= least) continue;
     least = cost;
@@ -90,22 +97,17 @@ Teams teams_of(const Linear& op, int rows) {
   return best;
 }
 
-// A chunk is as large as kChunkBytes allow, and each plane of it a multiple of 16 bytes.
+// Each plane of a chunk is a multiple of 16 bytes.
 void plan_batches(ProductTask& p, int rows_each) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
-  const int most = most_batch_rows(is_plain(p.op.type));
-  const auto bytes = [&](int rows) { return chunk_bytes(p.op.type, p.op.n_in, rows * p.n_teams); };
   const auto is_whole = [&](int rows) {
     for (int i = 0; i < layout.n_planes; ++i)
       if (layout.row_bytes[i] * rows * p.n_teams % 16 != 0) return false;
     return true;
   };
-  while (!is_whole(1 << p.chunk_shift) && 2 << p.chunk_shift <= most) ++p.chunk_shift;
-  require(is_whole(1 << p.chunk_shift), "takes weights of which a few rows are a multiple of 16 bytes");
-  while (2 << p.chunk_shift <= most && bytes(2 << p.chunk_shift) <= kChunkBytes) ++p.chunk_shift;
-  const int rows = 1 << p.chunk_shift;
-  p.batch_rows = std::clamp(int(kBatchBytes / bytes(rows)) * rows, rows, most);
-  p.batch_chunks = p.batch_rows >> p.chunk_shift;
+  p.batch_rows = batch_rows_of(p.op, p.n_teams);
+  while (!is_whole(p.batch_rows) && 2 * p.batch_rows <= most_batch_rows(is_plain(p.op.type))) p.batch_rows *= 2;
+  require(is_whole(p.batch_rows), "takes weights of which a few rows are a multiple of 16 bytes");
   const int each = p.batch_rows * p.n_teams;
   // Each pass of two matrices has steps of the stream to itself, which take shared memory: few passes.
   const int pass_rows = p.up != nullptr         ? kPassSums / (2 * (p.row_threads / 32))
@@ -115,8 +117,7 @@ void plan_batches(ProductTask& p, int rows_each) {
   p.n_pieces = parts_of(p.op.n_in, piece_values(p.op.type));
   for (int k = 0; k < layout.n_planes; ++k) {
     p.row_bytes[k] = int(layout.row_bytes[k]);
-    p.plane_at[k + 1] =
-        p.plane_at[k] + up_to(rows * p.n_teams * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
+    p.plane_at[k + 1] = p.plane_at[k] + up_to(each * p.row_bytes[k], 16) + (may_skew(p.row_bytes[k]) ? 16 : 0);
   }
   for (int k = layout.n_planes; k < quant::kMaxPlanes; ++k) p.plane_at[k + 1] = p.plane_at[k];
 }
@@ -133,7 +134,7 @@ bool deals_in_runs(const ProductTask& p, int n_blocks) {
 // Rows [begin, begin + rows) of w.
 StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows, int under_way) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
-  const int chunk_rows = p.n_teams << p.chunk_shift, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const int chunk_rows = p.n_teams * p.batch_rows, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
   const auto units = [](size_t bytes) {
     LB_ASSERT(bytes <= size_t(16) * UINT16_MAX);
     return static_cast<uint16_t>((bytes + 15) / 16);
@@ -190,6 +191,19 @@ const char* name_of(TaskKind kind) {
     case TaskKind::kSample: return "sample";
   }
   return "?";
+}
+
+// A block arrives behind a step when its next one waits for all blocks, at every phase that is over then.
+void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
+  int n_arrived = 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool is_last = i + 1 == steps.size();
+    const int over = phase_of(steps[i]) + 1;
+    if (!waits(steps[is_last ? 0 : i + 1]) || (!is_last && phase_of(steps[i + 1]) < over)) continue;
+    steps[i].arrives = uint16_t(over - n_arrived);
+    n_arrived = over;
+  }
+  LB_ASSERT(n_arrived == n_phases);
 }
 
 int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
@@ -624,8 +638,8 @@ std::vector<bool> Schedule::barriers() const {
   return waits;
 }
 
-// Each phase's tasks get blocks by their bytes, at least least_parts where there are so many; where there are more
-// tasks than blocks, whole tasks go round.
+// Each phase's tasks get blocks by their bytes, or products by their values where a phase is latency; at least
+// least_parts where there are so many. Where there are more tasks than blocks, whole tasks go round.
 std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   std::vector<std::vector<TaskStep>> lists(n_blocks);
   int n_phases = 0;
@@ -635,12 +649,20 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     for (size_t i = 0; i < nodes_.size(); ++i)
       if (nodes_[i].phase == phase) ids.push_back(static_cast<int>(i));
     const auto step = [&](int id, int part, int n_parts) {
-      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)};
+      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase), 0, 0, 0, 0};
     };
     if (int(ids.size()) > n_blocks) {
       for (size_t i = 0; i < ids.size(); ++i) lists[i % n_blocks].push_back(step(ids[i], 0, 1));
       continue;
     }
+    double bytes = 0;
+    for (const int id : ids) bytes += nodes_[id].bytes;
+    const auto load_of = [&](size_t i, int n_parts) {
+      const Node& node = nodes_[ids[i]];
+      const Linear& op = node.task.product.op;
+      const bool is_by_values = node.task.kind == TaskKind::kProduct && bytes < kFewBytes;
+      return (is_by_values ? double(op.n_out) * op.n_in : node.bytes) / n_parts;
+    };
     std::vector<int> parts(ids.size(), 1);
     int left = n_blocks - int(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -653,7 +675,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
       int most = -1;
       for (size_t i = 0; i < ids.size(); ++i) {
         if (parts[i] >= nodes_[ids[i]].most_parts) continue;
-        if (most < 0 || nodes_[ids[i]].bytes / parts[i] > nodes_[ids[most]].bytes / parts[most]) most = int(i);
+        if (most < 0 || load_of(i, parts[i]) > load_of(most, parts[most])) most = int(i);
       }
       if (most < 0) break;
       ++parts[most];
@@ -662,7 +684,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     int block = 0;
     for (size_t i = 0; i < ids.size(); ++i)
       for (int part = 0; part < parts[i]; ++part) lists[block++].push_back(step(ids[i], part, parts[i]));
-    while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase)});
+    while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase), 0, 0, 0, 0});
   }
   return lists;
 }
@@ -681,7 +703,7 @@ void Schedule::plan_memory(MegaPlan& plan) const {
 void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
   std::vector<std::vector<StreamStep>> lists(n_blocks);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
-    const TaskStep& step = plan.steps[i];
+    TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
     if (task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = task.product;
@@ -690,9 +712,16 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     const int rows = p.rows_each + (step.part < p.more ? p.row_unit : 0), pass = p.up != nullptr ? p.pass_rows : rows;
     const size_t bytes = chunk_bytes(p.op.type, p.op.n_in, rows) * (p.up != nullptr ? 2 : 1);
     const int under_way = int(std::clamp<size_t>(bytes / kUnderWayBytes, 1, kMostUnderWay));
+    step.n_passes = uint16_t(parts_of(rows, p.pass_rows));
     for (int first = 0; first < rows; first += pass)
-      for (const void* w : {static_cast<const void*>(p.op.w), p.up})
-        if (w != nullptr) list.push_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
+      for (const void* w : {static_cast<const void*>(p.op.w), p.up}) {
+        if (w == nullptr) continue;
+        const StreamStep& read =
+            list.emplace_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
+        step.n_chunks = uint16_t(step.n_chunks + read.n_chunks);
+        step.skews = 0;
+        for (int k = 0; k < quant::kMaxPlanes; ++k) step.skews |= uint16_t((read.skew[k] & 15) << 4 * k);
+      }
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
@@ -706,12 +735,11 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
 
 // The weights pass through what is left of shared memory.
 void Schedule::plan_ring(MegaPlan& plan) const {
-  size_t largest = 0;  // batch
+  size_t largest = 0;  // chunk
   for (const Node& node : nodes_) {
     if (node.task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = node.task.product;
-    largest = std::max(
-        largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams << p.chunk_shift) * size_t(p.batch_rows >> p.chunk_shift));
+    largest = std::max(largest, chunk_bytes(p.op.type, p.op.n_in, p.n_teams * p.batch_rows));
   }
   MegaMemory& memory = plan.memory;
   memory.ring_bytes = (target_.shared_block_bytes - kMegaStaticBytes - memory.ring_at) / 16 * 16;
@@ -750,14 +778,15 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing
-    lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
-    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
+    lists[b].push_back({adjust, part, n_parts, uint16_t(last), 0, 0, 0, 0});
+    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1), 0, 0, 0, 0});
   }
   size_t n_steps = 0;
   for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
   require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
   // Lists are of one length: what is missing is nothing to do, in the last phase but one.
-  for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
+  for (auto& list : lists)
+    list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last), 0, 0, 0, 0});
   std::vector<bool> is_barrier = barriers();
   is_barrier.push_back(true);  // of the sampler
   const auto is_product = [&](const TaskStep& step) {
@@ -767,7 +796,10 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
     for (TaskStep& step : list)
       step.phase_bits |=
           (is_barrier[step.phase_bits] ? TaskStep::kWaits : 0) | (is_product(step) ? TaskStep::kMakesRows : 0);
-  for (const auto& list : lists) plan.steps.insert(plan.steps.end(), list.begin(), list.end());
+  for (auto& list : lists) {
+    say_arrivals(list, plan.n_phases);
+    plan.steps.insert(plan.steps.end(), list.begin(), list.end());
+  }
   plan.n_steps = static_cast<int>(n_steps);
   plan.tasks.push_back({.kind = TaskKind::kNothing, .embed = {}});
   for (const Node& node : nodes_) plan.tasks.push_back(node.task);
