@@ -152,8 +152,12 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
   }
   const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .turn = half};
   wait();
-  if (!wait.has_given_up() && *p.goes_on != 0) return true;
-  wait.has_given_up() ? stop<Weights>(p.n_phases, turn) : Weights::stop(turn);
+  if (wait.has_given_up()) {
+    stop<Weights>(p.n_phases, turn);
+    return false;
+  }
+  if (*p.goes_on != 0) return true;
+  Weights::stop(turn);
   return false;
 }
 

@@ -186,9 +186,9 @@ static_assert(sizeof(Task) <= 512);
 struct alignas(16) TaskStep {
   static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000;
   uint16_t task, part, n_parts, phase_bits;
-  uint16_t n_chunks, n_passes;  // of a product whose weights are streamed: of them, and of its sums
-  uint16_t skews;               // and what precedes the first row in each plane, four bits each
-  uint16_t arrives;             // phases that are over for the block behind it, since it last arrived; 0: it does not
+  uint16_t n_chunks = 0, n_passes = 0;  // of a product whose weights are streamed: of them, and of its sums
+  uint16_t skews = 0;                   // and what precedes the first row in each plane, four bits each
+  uint16_t arrives = 0;  // phases that are over for the block behind it, since it last arrived; 0: it does not
 };
 static_assert(sizeof(TaskStep) == 16);
 LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~(TaskStep::kWaits | TaskStep::kMakesRows); }

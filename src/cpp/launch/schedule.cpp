@@ -649,7 +649,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     for (size_t i = 0; i < nodes_.size(); ++i)
       if (nodes_[i].phase == phase) ids.push_back(static_cast<int>(i));
     const auto step = [&](int id, int part, int n_parts) {
-      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase), 0, 0, 0, 0};
+      return TaskStep{uint16_t(id + 1), uint16_t(part), uint16_t(n_parts), uint16_t(phase)};
     };
     if (int(ids.size()) > n_blocks) {
       for (size_t i = 0; i < ids.size(); ++i) lists[i % n_blocks].push_back(step(ids[i], 0, 1));
@@ -684,7 +684,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     int block = 0;
     for (size_t i = 0; i < ids.size(); ++i)
       for (int part = 0; part < parts[i]; ++part) lists[block++].push_back(step(ids[i], part, parts[i]));
-    while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase), 0, 0, 0, 0});
+    while (block < n_blocks) lists[block++].push_back({0, 0, 1, uint16_t(phase)});
   }
   return lists;
 }
@@ -718,6 +718,7 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
         if (w == nullptr) continue;
         const StreamStep& read =
             list.emplace_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
+        LB_ASSERT(step.n_chunks + read.n_chunks <= UINT16_MAX);
         step.n_chunks = uint16_t(step.n_chunks + read.n_chunks);
         step.skews = 0;
         for (int k = 0; k < quant::kMaxPlanes; ++k) step.skews |= uint16_t((read.skew[k] & 15) << 4 * k);
@@ -778,15 +779,14 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing
-    lists[b].push_back({adjust, part, n_parts, uint16_t(last), 0, 0, 0, 0});
-    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1), 0, 0, 0, 0});
+    lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
+    lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
   }
   size_t n_steps = 0;
   for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
   require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
   // Lists are of one length: what is missing is nothing to do, in the last phase but one.
-  for (auto& list : lists)
-    list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last), 0, 0, 0, 0});
+  for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
   std::vector<bool> is_barrier = barriers();
   is_barrier.push_back(true);  // of the sampler
   const auto is_product = [&](const TaskStep& step) {
