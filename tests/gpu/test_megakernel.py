@@ -148,7 +148,7 @@ def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
 @pytest.mark.parametrize("d_state", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_K"])
 def test_heads_that_their_makers_gate(pack: _engine.gpu.Pack, write: Write, dtype: str, d_state: int) -> None:
-    """What a recurrent step leaves for the output projection, of eight, four and two slices of a head at a time; rounded
+    """What a recurrent step leaves for the output projection, of eight, four and two slices of a head at once; rounded
     for quantised weights, of which two slices make a run. Codes are of values before the head's norm, so that one that
     lies between two may fall to the other side: that costs a part of what rounding does."""
     path = write(replace(SHAPES["qwen35"], n_k_heads=2, n_v_heads=8, d_state=d_state, dtype=dtype))
