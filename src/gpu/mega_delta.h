@@ -192,7 +192,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
       for (int d = 0; d < kOlder; ++d) {
         before.q.older[d] = load<float>(older + d);
         before.k.older[d] = load<float>(older + kOlder + d);
-        before.v.older[d] = load<float>(older + 2 * kOlder + d);
+        if (place.finishes) before.v.older[d] = load<float>(older + 2 * kOlder + d);
       }
     }
     if (first == begin) wait();

@@ -20,10 +20,10 @@ struct RowMaker {
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t made_by, add_number;
-  Word *to, *scales;  // words of y, or null; of codes: of the scales
-  const Word* added;  // words of what is added, or null; or plain
-  const float* add;
-  float* y;  // or null
+  Word *to, *scales;  // of the block's first row: words of y, or null; of codes also those of the scales
+  const Word* added;  // likewise: words of what is added, or null
+  const float* add;   // or what is added itself, or null
+  float* y;           // plain, or null
 
   LB_DEVICE RowMaker(const ProductTask& p, int part, const PhaseWait& wait)
       : n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)),
