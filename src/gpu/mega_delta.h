@@ -159,7 +159,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
   for (int first = begin; first < end; first += n_teams) {
     const bool is_active = first + team < end;
     const int slice = min(first + team, end - 1);
-    const StepPlace place(p, slice);
+    StepPlace place(p, slice);
     const Place& at = place.at;
     float* state = op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
     const int state_step = kStepRowLanes * op.dv;
@@ -177,6 +177,8 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
       is_folded = true;
+      place = StepPlace(p, forget(slice));  // anew: not kept in registers meanwhile
+      state = op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
     }
     if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(buffer ? before.last[1] : before.last[0]);

@@ -113,15 +113,13 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
 
   const int n_teams = p.n_teams, n_pieces = p.n_pieces, row_threads = p.row_threads, row_warps = row_threads / 32;
   const int column = share.column, n_matrices = p.up != nullptr ? 2 : 1;
-  const RowMaker maker(p, part, wait);
-  const float factor = maker.factor(sums.squares);
   typename Format::X x = {};
   if (column < n_pieces) read_x<Format>(x, staged, column);
   LB_UNROLL_BY(1)
   for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
     const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
     const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
-    const Word added = is_writer ? maker.ask(own) : 0;
+    const Word added = is_writer ? RowMaker(p, part, wait).ask(own) : 0;
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -144,6 +142,8 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
     }
     block_barrier();
     if (is_writer) {
+      const RowMaker maker(p, part, wait);  // not before: products need the registers
+      const float factor = maker.factor(sums.squares);
       const float *of_row = sums.v + thread_id(), *of_second = of_row + row_warps * p.pass_rows;
       if (n_matrices > 1) {
         maker.finish_gated(own, maker.sum_of(of_row), maker.sum_of(of_second), factor);

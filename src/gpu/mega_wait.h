@@ -50,23 +50,20 @@ LB_DEVICE void stamp(uint64_t StepTimes::* moment) {
   }
 }
 
+// forget: what it is made of takes registers that tasks need, if kept from step to step.
 LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
-  return p.first + uint32_t(token * p.n_phases) * uint32_t(n_blocks());
+  return p.first + uint32_t(token * forget(p.n_phases)) * uint32_t(forget(n_blocks()));
 }
 // Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
 LB_DEVICE uint32_t words_number(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
 
-LB_DEVICE int following(const Mega& p, int i) {
-  const int next = forget(i) + 1;
-  return next == p.n_steps ? 0 : next;
-}
 LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
 LB_DEVICE Word word_of(uint32_t bits, uint32_t made_by) { return Word(made_by) << 32 | bits; }
 LB_DEVICE Word word_of(float value, uint32_t made_by) { return word_of(quant::bits_of(value), made_by); }
 
 // A task comes into its half of shared memory; there for who has waited for its copies, and for all behind a barrier.
 LB_DEVICE void fetch_task(const Task* from, int half) {
-  const int offset = 4 * thread_id();
+  const int offset = forget(4 * thread_id());  // likewise
   if (offset < int(sizeof(Task)))
     copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
                   reinterpret_cast<const unsigned char*>(from) + offset);

@@ -161,6 +161,41 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
   return false;
 }
 
+// A step of the launch, in one register across tasks, which need the others: token, half of the tasks' places, step of
+// the block's.
+struct StepNumber {
+  int packed = 0;
+  static constexpr int kHalf = 1 << 15, kToken = 1 << 16;
+  static_assert(kMegaMostSteps <= kHalf);
+
+  LB_DEVICE int token() const { return packed / kToken; }
+  LB_DEVICE int half() const { return packed / kHalf & 1; }
+  LB_DEVICE int step() const { return packed & (kHalf - 1); }
+  LB_DEVICE int next_step(const Mega& p) const { return step() + 1 == p.n_steps ? 0 : step() + 1; }
+  LB_DEVICE void go_on(const Mega& p) {
+    const int next = next_step(p);
+    packed = (token() + (next == 0 ? 1 : 0)) * kToken + (half() ^ 1) * kHalf + next;
+  }
+};
+
+// False: it was the last.
+template <class Weights>
+LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
+  const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
+  const Turn next = mega_state().turns[at.half() ^ 1];
+  if (mega_state().gave_up[at.half()] != 0) {
+    stop<Weights>(phase_of(done), next);
+    return false;
+  }
+  if (is_watcher()) stamp(&StepTimes::done);
+  if (done.arrives != 0 && thread_id() == 0 && !(Weights::kHelpers > 0 && makes_rows(done))) {
+    Weights::wait_until_finished(next);  // behind a product who finishes it arrives
+    add_release(p.arrived, done.arrives);
+  }
+  if (at.next_step(p) != 0) return true;
+  return at.token() + 1 < p.n_tokens && goes_on<Weights>(p, at.token() + 1, at.half() ^ 1, next);
+}
+
 // Weights: StreamedWeights or DirectWeights, how products get theirs.
 template <class Products, class Weights>
 LB_DEVICE void megakernel(const Mega& p) {
@@ -185,27 +220,26 @@ LB_DEVICE void megakernel(const Mega& p) {
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
-  int half = 0;  // where the task in hand is
-  fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, half);
+  fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, 0);
   copy_wait<0>();
   block_barrier();
 
-  int i = 0;  // of the block's steps; little is kept across tasks, which need the registers
-  for (int token = 0; token < p.n_tokens;) {
-    const TaskStep now = load<TaskStep>(steps_of(p) + i);
-    begin_stamps(p, i);
-    const uint32_t number = words_number(p, token);
+  LB_UNROLL_BY(1)
+  for (StepNumber at;; at.go_on(p)) {
+    const int half = at.half();
+    const TaskStep now = load<TaskStep>(steps_of(p) + at.step());
+    begin_stamps(p, at.step());
+    const uint32_t number = words_number(p, at.token());
     const PhaseWait wait = {.number = number,
-                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(n_blocks()),
+                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(forget(n_blocks())),
                             .is_barrier = waits(now),
                             .turn = half};
     const StepTurn turn = {.now = mega_state().turns[half],
-                           .next = p.tasks + load<TaskStep>(steps_of(p) + following(p, i)).task,
+                           .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
                            .next_half = half ^ 1};
     const unsigned char* own = dynamic_shared<unsigned char>() + half * 512;
     const Task& task = *reinterpret_cast<const Task*>(own);
-    const bool is_streamed = Weights::kHelpers > 0 && makes_rows(now);
-    if (is_streamed) {
+    if (Weights::kHelpers > 0 && makes_rows(now)) {
       if constexpr (Weights::kHelpers > 0)
         Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
     } else {
@@ -215,17 +249,8 @@ LB_DEVICE void megakernel(const Mega& p) {
       copy_wait<0>();
       block_barrier();
     }
-    if (wait.has_given_up()) return stop<Weights>(phase_of(now), mega_state().turns[half ^ 1]);
-    if (is_watcher()) stamp(&StepTimes::done);
-    if (!is_streamed && now.arrives != 0 && thread_id() == 0) {  // behind a product who finishes it arrives
-      Weights::wait_until_finished(mega_state().turns[half ^ 1]);
-      add_release(p.arrived, now.arrives);
-    }
-    half ^= 1;
-    i = following(p, i);
-    if (i != 0) continue;
-    ++token;
-    if (token < p.n_tokens && !goes_on<Weights>(p, token, half, mega_state().turns[half])) return;
+    at.packed = forget(at.packed);  // nothing made of it is kept meanwhile
+    if (!ends_step<Weights>(p, at)) return;
   }
 }
 
