@@ -53,6 +53,10 @@ struct StepPlace {
     k = keys + q;
     v = 2 * keys + column;
   }
+  // Of the thread's first row, in S.
+  LB_DEVICE float* state(const GatedDelta& op) const {
+    return op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
+  }
 };
 
 // Input d + 1 rows before this one, n_accepted rows of the append before being its nearest ancestors.
@@ -161,7 +165,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     const int slice = min(first + team, end - 1);
     StepPlace place(p, slice);
     const Place& at = place.at;
-    float* state = op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
+    float* state = place.state(op);
     const int state_step = kStepRowLanes * op.dv;
     BeforeRow before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
@@ -178,7 +182,7 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
       is_folded = true;
       place = StepPlace(p, forget(slice));  // anew: not kept in registers meanwhile
-      state = op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
+      state = place.state(op);
     }
     if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(buffer ? before.last[1] : before.last[0]);

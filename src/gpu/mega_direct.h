@@ -106,8 +106,10 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   DirectRows<Format> rows(p, share);
   wait();
   float squares = stage_x<kIsRounded>(p, pool, wait);
-  squares = warp_sum(squares);
-  if (lane() == 0) sums.squares[warp()] = squares;
+  if (p.from == XFrom::kRms) {
+    squares = warp_sum(squares);
+    if (lane() == 0) sums.squares[warp()] = squares;
+  }
   if (!wait.is_barrier) wait.has_passed();
   block_barrier();
 

@@ -104,7 +104,7 @@ LB_APART void product(const ProductTask& p, TaskStep step, StepTurn turn, unsign
   const int n_rows = p.rows_each + (step.part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const int batch_rows = p.batch_rows * n_teams;
-  const bool keeps_x = row_threads >= n_pieces;
+  const bool keeps_x = row_threads >= n_pieces, is_norm = p.from == XFrom::kRms;
   uint32_t chunk = turn.now.chunk, n_pass = turn.now.pass;
   Rows rows(p, step, team);
   bool has_x = false;
@@ -146,9 +146,9 @@ LB_APART void product(const ProductTask& p, TaskStep step, StepTurn turn, unsign
         }
         barrier_arrive(stream.empty_of(chunk));
         ++chunk;
-        const float sum = is_first ? sum_each(total, squares) : sum_each(total);
+        const float sum = is_first && is_norm ? sum_each(total, squares) : sum_each(total);
         if (matrix == 0 && first == 0) sums.wait_for_place(n_pass);
-        if (is_first && lane() == 0) to.squares[warp()] = squares;
+        if (is_first && is_norm && lane() == 0) to.squares[warp()] = squares;
         constexpr int kLanes = 32 / Rows::kRows;  // that have the same sum
         const int row = lane() / kLanes * n_teams + team, line = matrix * row_warps + column / 32;
         if (lane() % kLanes == 0 && row < batch_rows && is_member) to.v[line * pass_rows + first + row] = sum;

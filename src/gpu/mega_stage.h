@@ -56,7 +56,7 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
   return sum;
 }
 
-// What a head's norm divides by, of the squares that its makers left.
+// What a head's norm multiplies by, of the squares that its makers left.
 LB_DEVICE float head_factor(const ProductTask& p, float squares) { return rsqrt_fast(squares * p.mean_of + p.eps); }
 
 // A head is a warp's; a lane has one of its sums of squares too.
@@ -117,7 +117,7 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
   }
 }
 
-// Codes and scales follow each other as in RoundedRows. Of heads, what their norm divides by goes into the scales: a
+// Codes and scales follow each other as in RoundedRows. Of heads, what their norm multiplies by goes into the scales: a
 // thread has some runs' besides its codes.
 inline constexpr int kMostHeadRuns = 4;  // of heads of up to 128 values
 template <bool kIsOfHeads>

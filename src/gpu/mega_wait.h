@@ -79,16 +79,15 @@ struct StepTurn {
 
   LB_DEVICE void prepare_next(const TaskStep& step) const {
     fetch_task(next, next_half);
-    if (thread_id() == 0) mega_state().turns[next_half] = behind(step);
+    if (thread_id() == 0) mega_state().turns[next_half] = {now.chunk + step.n_chunks, now.pass + step.n_passes};
   }
-  LB_DEVICE Turn behind(const TaskStep& step) const { return {now.chunk + step.n_chunks, now.pass + step.n_passes}; }
 };
 
 struct PhaseWait {
   uint32_t number;   // of the words of this token's phase 0
   uint32_t made_by;  // of those that this phase makes: one more than the arrivals at which it may begin
   bool is_barrier;
-  int turn;  // of MegaState::gave_up
+  int half;  // of MegaState::gave_up
 
   LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (made_by - 1)) >= 0; }
 
@@ -116,8 +115,8 @@ struct PhaseWait {
   }
 
   // The block stops behind this step, which works with what is there.
-  LB_DEVICE void give_up() const { mega_state().gave_up[turn] = 1; }
-  LB_DEVICE bool has_given_up() const { return mega_state().gave_up[turn] != 0; }
+  LB_DEVICE void give_up() const { mega_state().gave_up[half] = 1; }
+  LB_DEVICE bool has_given_up() const { return mega_state().gave_up[half] != 0; }
   LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
     return number + uint32_t(from.phase) * uint32_t(n_blocks());
   }

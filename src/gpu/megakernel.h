@@ -150,7 +150,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
   if constexpr (kTakesTimes) {
     if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
-  const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .turn = half};
+  const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .half = half};
   wait();
   if (wait.has_given_up()) {
     stop<Weights>(p.n_phases, turn);
@@ -233,7 +233,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     const PhaseWait wait = {.number = number,
                             .made_by = number + uint32_t(phase_of(now)) * uint32_t(forget(n_blocks())),
                             .is_barrier = waits(now),
-                            .turn = half};
+                            .half = half};
     const StepTurn turn = {.now = mega_state().turns[half],
                            .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
                            .next_half = half ^ 1};

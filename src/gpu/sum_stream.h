@@ -96,7 +96,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       const PhaseWait wait = {.number = number,
                               .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()),
                               .is_barrier = false,
-                              .turn = 2};
+                              .half = 2};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowMaker maker(product, step.part, wait);
       const bool is_there =

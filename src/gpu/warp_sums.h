@@ -18,7 +18,15 @@ LB_DEVICE void sum_apart(float (&v)[kN]) {
   }
 }
 
-// Over the whole warp; the sum of `more` besides, whose additions wait for nothing of the others.
+// Over the whole warp.
+template <int kN>
+LB_DEVICE float sum_each(float (&v)[kN]) {
+  sum_apart<kN>(v);
+  LB_UNROLL
+  for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
+}
+// The same, and the sum of `more` besides, whose additions wait for nothing of the others.
 template <int kN>
 LB_DEVICE float sum_each(float (&v)[kN], float& more) {
   more += shuffle_xor(more, 16);
@@ -31,13 +39,6 @@ LB_DEVICE float sum_each(float (&v)[kN], float& more) {
   }
   LB_UNROLL
   for (int mask = 4; mask > 16 / kN; mask /= 2) more += shuffle_xor(more, mask);
-  return v[0];
-}
-template <int kN>
-LB_DEVICE float sum_each(float (&v)[kN]) {
-  sum_apart<kN>(v);
-  LB_UNROLL
-  for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
   return v[0];
 }
 

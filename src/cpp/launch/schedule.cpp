@@ -720,9 +720,8 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
             list.emplace_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
         LB_ASSERT(step.n_chunks + read.n_chunks <= UINT16_MAX);
         step.n_chunks = uint16_t(step.n_chunks + read.n_chunks);
-        step.skews = 0;
-        for (int k = 0; k < quant::kMaxPlanes; ++k) step.skews |= uint16_t((read.skew[k] & 15) << 4 * k);
       }
+    for (int k = 0; k < quant::kMaxPlanes; ++k) step.skews |= uint16_t((list.back().skew[k] & 15) << 4 * k);
   }
   size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
