@@ -59,15 +59,36 @@ LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, 
   return o.temperature > 0 ? tempered(x, o.temperature) : x;
 }
 
+LB_DEVICE bool adjusts_by_token(const SampleOptions& o) {
+  return o.has_mask || o.has_bias || o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0;
+}
+
 LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   uint64_t best = 0, raw_best = 0;
-  for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
-    const float logit = work.op.logits[i];
-    const float x = adjusted(work.op, work.options, logit, i);
+  const auto see = [&](int i, float logit, float x) {
     const bool is_finite = logit - logit == 0;
     best = larger(best, is_finite ? key_of(x, i) : kNotFiniteKey);
     raw_best = larger(raw_best, key_of(logit, i));
     if (!is_greedy) work.x[i] = x;
+  };
+  const int first = work.begin + thread_id();
+  if (adjusts_by_token(work.options)) {
+    for (int i = first; i < work.end; i += n_threads())
+      see(i, work.op.logits[i], adjusted(work.op, work.options, work.op.logits[i], i));
+  } else {  // of a thread's logits many are asked for at once
+    constexpr int kAtOnce = 8;
+    const float temperature = work.options.temperature;
+    LB_UNROLL_BY(1)
+    for (int from = first; from < work.end; from += kAtOnce * n_threads()) {
+      float logits[kAtOnce] = {};
+      LB_UNROLL
+      for (int k = 0; k < kAtOnce; ++k)
+        if (from + k * n_threads() < work.end) logits[k] = work.op.logits[from + k * n_threads()];
+      LB_UNROLL
+      for (int k = 0; k < kAtOnce; ++k)
+        if (from + k * n_threads() < work.end)
+          see(from + k * n_threads(), logits[k], is_greedy ? logits[k] : tempered(logits[k], temperature));
+    }
   }
   work.leave(SampleRow::kBest, block_largest(best, work.scratch));
   if (with_raw) work.leave(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
@@ -180,7 +201,9 @@ LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
 
 // The first step, of the block's piece. All blocks are done with it before any goes on.
 LB_DEVICE void adjust(const Work& work) {
-  adjust(work, work.options.temperature == 0, work.options.n_top >= 0);
+  const bool is_greedy = work.options.temperature == 0, with_raw = work.options.n_top >= 0;
+  adjust(work, is_greedy, with_raw);
+  if (is_greedy && !with_raw) return;
   clear_turn(work.grid, 0);
   if (block_id() == 0 && thread_id() == 0) work.grid.n_gathered = 0;
 }
