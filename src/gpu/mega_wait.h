@@ -23,7 +23,7 @@ struct Turn {
 
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
-  const uint32_t* arrived;
+  uint32_t* arrived;
   Word* words;
   MegaReport* report;
   long patience_ns;

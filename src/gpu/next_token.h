@@ -1,29 +1,47 @@
-// The body of NextToken, of one warp: copies the result into the host's ring, publishes it, and moves the numbers of
-// the next step on.
+// The body of NextToken, of one warp, in two halves: the numbers of the next step move on, and the result goes into the
+// host's ring and is published.
 #pragma once
 
 #include "ops/next_token.h"
 
 namespace lb::gpu {
 
-LB_DEVICE void next_token(const NextToken& p) {
-  const uint32_t n = *p.n_written;
+// What moves on, as of the step that ends; of the positions a lane has its own.
+struct StepNumbers {
+  uint32_t n_written;
+  int32_t position, n_past, key_buffer;
+
+  LB_DEVICE void read(const NextToken& p) {
+    n_written = *p.n_written;
+    if (lane() < p.n_positions) position = p.positions[lane()];
+    if (p.n_past) {
+      n_past = *p.n_past;
+      key_buffer = *p.key_buffer;
+    }
+  }
+};
+
+LB_DEVICE void move_on(const NextToken& p, const StepNumbers& before, int32_t token) {
+  warp_barrier();  // all lanes have read them
+  if (lane() < p.n_positions) p.positions[lane()] = before.position + 1;
+  if (lane() != 0) return;
+  *p.token = token;
+  *p.n_written = before.n_written + 1;
+  if (p.n_past) {
+    *p.n_past = before.n_past + 1;
+    *p.key_buffer = before.key_buffer ^ 1;
+    *p.n_accepted = 1;
+    p.accepted[0] = 0;
+  }
+}
+
+// *p.sampled as token n.
+LB_DEVICE void tell_host(const NextToken& p, uint32_t n) {
   const uint32_t* from = reinterpret_cast<const uint32_t*>(p.sampled);
   uint32_t* to = reinterpret_cast<uint32_t*>(p.ring.slots + (n & uint32_t(p.ring.capacity - 1)));
   for (int i = lane(); i < int(sizeof(Sampled) / 4); i += 32) to[i] = from[i];
   warp_barrier();  // orders the copies before the release of lane 0
-  for (int i = lane(); i < p.n_positions; i += 32) p.positions[i] += 1;
-  if (lane() == 0) {
-    *p.token = p.sampled->token;
-    if (p.n_past) {
-      *p.n_past += 1;
-      *p.key_buffer ^= 1;
-      *p.n_accepted = 1;
-      p.accepted[0] = 0;
-    }
-    *p.n_written = n + 1;
-    store_release_system(p.ring.written, n + 1);
-  }
+  if (lane() == 0) store_release_system(p.ring.written, n + 1);
 }
 
 }  // namespace lb::gpu

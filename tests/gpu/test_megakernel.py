@@ -247,5 +247,5 @@ def test_the_end_of_the_ring(
 
 def test_a_barrier_that_cannot_be_passed(pack: _engine.gpu.Pack) -> None:
     x = np.ones(256, np.float32)
-    with pytest.raises(LuceboxError, match="gave up waiting for phase 0"):
+    with pytest.raises(LuceboxError, match="gave up waiting for phase 1"):
         _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, missing=1)

@@ -23,9 +23,15 @@ namespace {
 // few microseconds more.
 constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
 
+// What a step begins with, beside each other: one read brings both.
+struct StepStart {
+  int32_t token;
+  uint32_t goes_on;  // of the megakernel
+};
+
 struct Buffers {
   float* logits;
-  int32_t* token;
+  StepStart* start;
   int32_t* positions;  // [3]
   SampleOptions* options;
   float* bias;
@@ -35,7 +41,6 @@ struct Buffers {
   SampleState* state;
   Sampled* result;
   uint32_t* n_written;
-  uint32_t* goes_on;
   std::byte* scratch;
   float* partials;  // of the megakernel's attention
 
@@ -48,7 +53,7 @@ struct Buffers {
  private:
   Buffers(Carver& carver, const ModelInfo& info, int vocab, int context)
       : logits(carver.take<float>(vocab)),
-        token(carver.take<int32_t>(1)),
+        start(carver.take<StepStart>(1)),
         positions(carver.take<int32_t>(3)),
         options(carver.take<SampleOptions>(1)),
         bias(carver.take<float>(vocab)),
@@ -58,7 +63,6 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
-        goes_on(carver.take<uint32_t>(1)),
         scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))),
         partials(carver.take<float>(gpu::Schedule::runs_scratch_bytes(info.n_heads, info.head_dim, context) / 4)) {}
 };
@@ -96,7 +100,7 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
   return {.sampled = b.result,
           .ring = {ring->slots.data(), &ring->written, Ring::kSlots},
           .n_written = b.n_written,
-          .token = b.token,
+          .token = &b.start->token,
           .n_past = &numbers->n_past,
           .key_buffer = &numbers->key_buffer,
           .n_accepted = &numbers->n_accepted,
@@ -108,7 +112,7 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
 // The forward pass of one row, up to its logits.
 void run_row(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
              const Buffers& b, Stream& stream) {
-  model.forward({.tokens = {b.token, 1}, .positions = {b.positions, 3}}, state, workspace, activations, stream);
+  model.forward({.tokens = {&b.start->token, 1}, .positions = {b.positions, 3}}, state, workspace, activations, stream);
   model.head(workspace.y, 1, b.logits, activations, stream);
 }
 
@@ -137,7 +141,7 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
   state.abort_append();  // nothing was computed
   const gpu::SampleLaunches sample = gpu::choose(sample_op(b, model.info().vocab, state.capacity()), b.scratch, target);
   return schedule.compile(sample.params, next_token_op(b, ring, state.numbers()),
-                          {&ring->allowed, &ring->ended, b.goes_on});
+                          {&ring->allowed, &ring->ended, &b.start->goes_on});
 }
 
 class GpuTokenLoop final : public TokenLoop {
@@ -280,7 +284,7 @@ class GpuTokenLoop final : public TokenLoop {
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
                             buffers_, ring_, target()),
-                  buffers_.goes_on, int(most), ring_, stream_);
+                  &buffers_.start->goes_on, int(most), ring_, stream_);
   }
 
   void run_forward() {
