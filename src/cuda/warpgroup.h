@@ -123,6 +123,17 @@ LB_DEVICE void barrier_init(CountedBarrier* b, int count) {
 LB_DEVICE void barrier_arrive(CountedBarrier* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(uint32_t(__cvta_generic_to_shared(b))) : "memory");
 }
+LB_DEVICE bool barrier_has_passed(CountedBarrier* b, int parity) {  // looks once
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(uint32_t(__cvta_generic_to_shared(b))), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
 LB_DEVICE void barrier_wait(CountedBarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"

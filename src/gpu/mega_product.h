@@ -17,7 +17,7 @@ struct StreamedWeights {
   }
   LB_DEVICE static void help(const Mega& p) {
     if (warp() == kMegaThreads / 32) {
-      mega_stream().bring(p.n_tokens);
+      mega_stream().bring(p);
     } else {
       finish_products(p);
     }

@@ -27,40 +27,60 @@ LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) 
   adjust(work);
 }
 
-// For lane 0 to know: a read across the bus.
-LB_DEVICE bool may_go_on(const SampleTask& p) {
-  return lane() == 0 && p.leave.goes_on != nullptr &&
-         int32_t(load_relaxed_system(p.leave.allowed) - *p.next.n_written) > 1;
+// A read across the bus, of lane 0. Anything else does not go on.
+LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
+  return lane() == 0 && p.leave.goes_on != nullptr ? load_relaxed_system(p.leave.allowed) : n_written;
 }
 
-// By a warp.
-LB_DEVICE void end_token(const SampleTask& p, bool goes_on) {
-  if (p.leave.goes_on != nullptr && lane() == 0) {
-    *p.leave.goes_on = goes_on ? 1 : 0;
-    if (!goes_on) *p.leave.ended = *p.next.n_written + 1;
-  }
-  next_token(p.next);
+// By a warp, when the token is chosen: the next step's numbers, for which the other blocks wait. Whether it is made.
+LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
+  const bool goes_on = int32_t(allowed - before.n_written) > 1;
+  if (p.leave.goes_on != nullptr && lane() == 0) *p.leave.goes_on = goes_on ? 1 : 0;
+  move_on(p.next, before, token);
+  return goes_on;
 }
 
-// Greedy, and nobody asks for probabilities: a warp sees to it. The token is on its way before it is written down.
+LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool goes_on) {
+  if (p.leave.goes_on != nullptr && lane() == 0 && !goes_on) *p.leave.ended = n_written + 1;
+  tell_host(p.next, n_written);
+}
+
+// Behind a token's last phase.
+LB_DEVICE void arrive_at_end() {
+  if (thread_id() == 0) add_release(mega_state().arrived, 1u);
+}
+
+// Greedy, and nobody asks for probabilities: a warp of the last block, which has no part in what follows, sees to it.
+// What it needs besides is asked for before the wait, and all go on before the token is written down and told of.
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
-  const bool is_chooser = block_id() == 0 && warp() == 0, goes_on = is_chooser && may_go_on(p);  // the wait hides it
+  const bool is_chooser = block_id() == n_blocks() - 1 && warp() == 0;
+  StepNumbers before = {};
+  uint32_t allowed = 0;
+  if (is_chooser) {
+    before.read(p.next);
+    allowed = tokens_allowed(p, before.n_written);
+  }
   wait();
-  if (!is_chooser || wait.has_given_up()) return;
+  if (wait.has_given_up()) return;
+  if (!is_chooser) return arrive_at_end();
   const Sample& op = p.sample.op;
   uint64_t best = 0;
   for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
   best = warp_largest(best);
   const bool is_chosen = is_choosable(op, best, lane() == 0);
+  const int token = is_chosen ? id_of(best) : 0;
+  const bool goes_on = end_step(p, before, allowed, token);
+  warp_barrier();
+  arrive_at_end();
   if (is_chosen && lane() == 0) {
-    op.result->token = id_of(best);
+    op.result->token = token;
     op.result->problem = SampleProblem::kNone;
     op.result->n_top = 0;
   }
   warp_barrier();
-  end_token(p, goes_on);
-  if (is_chosen && lane() == 0) record(op, *op.options, id_of(best));
+  tell_host(p, before.n_written, goes_on);
+  if (is_chosen && lane() == 0) record(op, *op.options, token);
 }
 
 LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
@@ -71,20 +91,28 @@ LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, Phas
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
-  if (!is_chooser) return;
   block_barrier();
-  if (warp() == 0) end_token(p, may_go_on(p));
+  if (is_chooser && warp() == 0) {
+    StepNumbers before = {};
+    before.read(p.next);
+    const uint32_t allowed = tokens_allowed(p, before.n_written);
+    tell_host(p, before.n_written, end_step(p, before, allowed, p.next.sampled->token));
+    warp_barrier();
+  }
+  arrive_at_end();
 }
 
 LB_APART void embed(const Embed& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   wait();
+  if (!wait.is_barrier) wait.has_passed();
   embed_row(p, 0, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
 LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   wait();
+  if (!wait.is_barrier) wait.has_passed();
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
@@ -115,12 +143,6 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
   }
-}
-
-LB_DEVICE void copy_streams(const Mega& p, unsigned char* shared, int n_copiers) {
-  const auto* from = reinterpret_cast<const uint32_t*>(p.streams + long(block_id()) * p.n_streams);
-  const int n = p.stream_counts[block_id()] * int(sizeof(StreamStep) / 4);
-  for (int i = thread_id(); i < n; i += n_copiers) store(shared + p.memory.streams_at + 4 * i, from[i]);
 }
 
 // Addresses of shared memory are made anew where they are needed: tasks need the registers.
@@ -205,7 +227,6 @@ LB_DEVICE void megakernel(const Mega& p) {
   for (int i = thread_id(); i < p.n_steps; i += kCopiers)
     store(shared + p.memory.steps_at + i * int(sizeof(TaskStep)),
           load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
-  copy_streams(p, shared, kCopiers);
   if (thread_id() == 0) {
     Weights::init(p);
     state->arrived = p.arrived;

@@ -11,93 +11,110 @@
 
 namespace lb::gpu {
 
+// What a lane of the helping warp has of a product's part: of a plane, and the chunks' sizes. As they lie in memory,
+// and asked for a product ahead: they are there when they are taken apart.
+struct StreamFields {
+  const uint8_t* from;
+  uint16_t at, next_at, size, last, last_size, n_chunks, part_units;
+  uint8_t under_way, skew;
+
+  LB_DEVICE void read(const StreamStep& step, int plane) {
+    from = step.planes[plane];
+    at = step.at[plane];
+    next_at = step.at[plane + 1];
+    size = step.at[quant::kMaxPlanes];
+    last = step.last[plane];
+    last_size = step.last_size;
+    n_chunks = step.n_chunks;
+    part_units = step.part_units;
+    under_way = step.under_way;
+    skew = step.skew[plane];
+  }
+};
+
 // In shared memory.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
+  CountedBarrier paced;                                  // of parts of chunks, for who brings them
   int place[kMegaChunks];                                // likewise: where it is, in dynamic shared memory
-  int steps_at, n_steps;                                 // in dynamic shared memory
   int ring_at, ring_bytes;                               // in dynamic shared memory
   uint32_t is_over;                                      // the block gives up
 
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init(const Mega& p) {
-    steps_at = p.memory.streams_at;
-    n_steps = p.stream_counts[block_id()];
     ring_at = p.memory.ring_at;
     ring_bytes = p.memory.ring_bytes;
     for (int i = 0; i < kMegaChunks; ++i) {
       barrier_init(full + i, 1);
       barrier_init(empty + i, kMegaThreads);
     }
+    barrier_init(&paced, 1);
     show_to_products();
     is_over = 0;
   }
 
-  LB_DEVICE const StreamStep* steps() const {
-    const unsigned char* shared = dynamic_shared<unsigned char>();
-    return reinterpret_cast<const StreamStep*>(shared + steps_at);
-  }
   LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
   // By the helping warp, from the first weights of the launch to the last. The time of a chunk's instructions bounds
   // the rate of the copies: what belongs to a product is in registers, and all lanes wait.
-  LB_DEVICE void bring(int n_tokens) {
-    const int units = ring_bytes / 16, count = n_steps, plane = min(lane(), quant::kMaxPlanes - 1);
-    const StreamStep* all = steps();
+  LB_DEVICE void bring(const Mega& p) {
+    const int units = ring_bytes / 16, count = p.stream_counts[block_id()], plane = min(lane(), quant::kMaxPlanes - 1);
+    if (count == 0) return;
+    const StreamStep* all = p.streams + long(block_id()) * p.n_streams;
     unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
     int to = 0, n_free = units;  // in units of 16 bytes
-    uint32_t n_begun = 0, n_freed = 0;
-    int old = 0, old_left = 0, old_size = 0, old_last = 0, old_at = 0;  // the product whose chunks are being freed
-    for (int token = 0; token < n_tokens; ++token) {
-      for (int i = 0; i < count; ++i) {
-        const StreamStep& now = all[i];
-        const int size = int(now.at[quant::kMaxPlanes]), last_size = int(now.last_size), in_chunk = int(now.at[plane]);
-        const int whole = lane() < quant::kMaxPlanes ? int(now.at[plane + 1]) - in_chunk : 0;
-        const int last = lane() < quant::kMaxPlanes ? int(now.last[plane]) : 0, last_copied = int(now.last_copied);
-        const int step_bytes = 16 * (whole - (now.skew[plane] / StreamStep::kMaySkew));
-        const uint8_t* from = now.planes[plane];
-        const uint32_t most = now.under_way;
-        LB_UNROLL_BY(1)
-        for (int left = int(now.n_chunks); left > 0; --left) {
-          const bool is_last = left == 1;
-          const int own = is_last ? last_size : size;
-          const bool fits = to + own <= units;
-          const int taken = own + (fits ? 0 : units - to);
-          while (n_free < taken || n_begun - n_freed == kMegaChunks) {
-            if (old_left == 0) {
-              old_left = int(all[old].n_chunks);
-              old_size = int(all[old].at[quant::kMaxPlanes]);
-              old_last = int(all[old].last_size);
-              if (++old == count) old = 0;
-            }
-            barrier_wait(empty_of(n_freed), parity(n_freed));
-            if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
-            const int freed = --old_left == 0 ? old_last : old_size;
-            if (old_at + freed > units) {
-              n_free += units - old_at;
-              old_at = 0;
-            }
-            n_free += freed;
-            old_at += freed;
-            ++n_freed;
-          }
-          if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
-          CountedBarrier* barrier = full_of(n_begun);
-          if (!fits) to = 0;
-          if (lane() == 0) {
-            place[n_begun % kMegaChunks] = ring_at + 16 * to;
-            barrier_expect(barrier, 16 * (is_last ? last_copied : size));
-          }
-          warp_barrier();
-          const int n = is_last ? last : whole;
-          if (n > 0) copy_bulk_once(ring + 16 * (to + in_chunk), from, 16 * n, barrier);
-          from += step_bytes;
-          to += own;
-          n_free -= taken;
-          ++n_begun;
+    int taken_by = 0;            // likewise, by chunk n in lane n % 32
+    uint32_t n_begun = 0, n_freed = 0, n_paced = 0;
+    StreamFields next;
+    next.read(all[0], plane);
+    LB_UNROLL_BY(1)
+    for (int left_steps = p.n_tokens * count, i = 0; left_steps > 0; --left_steps) {
+      if (++i == count) i = 0;
+      const bool has_plane = lane() < quant::kMaxPlanes;
+      const int in_chunk = int(next.at), whole = has_plane ? int(next.next_at) - in_chunk : 0;
+      const int last = has_plane ? int(next.last) : 0, step_bytes = 16 * (whole - next.skew / StreamStep::kMaySkew);
+      const int size = int(next.size), last_size = int(next.last_size), part_units = int(next.part_units);
+      const uint32_t most = next.under_way;
+      const uint8_t* from = next.from;
+      int left = int(next.n_chunks);
+      next.read(all[i], plane);
+      LB_UNROLL_BY(1)
+      for (; left > 0; --left) {
+        const int own_units = left == 1 ? last_size : size;
+        const bool fits = to + own_units <= units;
+        const int taken = own_units + (fits ? 0 : units - to);
+        bool is_full = false;  // nothing was free
+        while (n_free < taken || n_begun - n_freed == kMegaChunks) {
+          is_full = is_full || !is_given_back(n_freed);
+          barrier_wait(empty_of(n_freed), parity(n_freed));
+          if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
+          n_free += shuffle(taken_by, int(n_freed % 32));
+          ++n_freed;
         }
+        if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
+        if (!fits) to = 0;
+        if (lane() == 0) place[n_begun % kMegaChunks] = ring_at + 16 * to;
+        if (lane() == int(n_begun % 32)) taken_by = taken;
+        const int n = left == 1 ? last : whole;
+        unsigned char* own = ring + 16 * (to + in_chunk);
+        int done = 0;
+        if (is_full && part_units != 0) {
+          const int parts = (own_units + part_units - 1) / part_units;
+          LB_UNROLL_BY(1)
+          for (int part = 1; part < parts; ++part) {
+            const int upto = n * part / parts;
+            send(&paced, own, from, done, upto);
+            barrier_wait(&paced, int(n_paced++ & 1));
+            done = upto;
+          }
+        }
+        send(full_of(n_begun), own, from, done, n);
+        from += step_bytes;
+        to += own_units;
+        n_free -= taken;
+        ++n_begun;
       }
     }
   }
@@ -110,6 +127,16 @@ struct WeightStream {
   }
 
  private:
+  LB_DEVICE bool is_given_back(uint32_t chunk) {  // for all lanes, as one of them saw it
+    return shuffle(barrier_has_passed(empty_of(chunk), parity(chunk)) ? 1 : 0, 0) != 0;
+  }
+  // By a warp: units [begin, end) of a lane's plane, of as many as planes have.
+  LB_DEVICE static void send(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int begin, int end) {
+    const int all = warp_sum(end - begin);
+    if (lane() == 0) barrier_expect(barrier, 16 * all);
+    warp_barrier();
+    if (end > begin) copy_bulk_once(to + 16 * begin, from + 16 * begin, 16 * (end - begin), barrier);
+  }
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {
     const int n = int(n_begun);
@@ -117,6 +144,7 @@ struct WeightStream {
   }
 };
 
+static_assert(kMegaChunks == 32);  // a lane for each
 static_assert(sizeof(WeightStream) <= kMegaPoolAt - kMegaStreamAt);
 LB_DEVICE WeightStream& mega_stream() {
   unsigned char* shared = dynamic_shared<unsigned char>();

@@ -100,8 +100,9 @@ struct StreamStep {
   const uint8_t* planes[quant::kMaxPlanes];  // the first row, rounded down to 16 bytes
   uint16_t at[quant::kMaxPlanes + 1];        // as ProductTask::plane_at
   uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
-  uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
+  uint16_t last_size;                        // from its begin to the end of its last plane
   uint16_t n_chunks;
+  uint16_t part_units;              // where the ring is full, a chunk comes in parts of so many; 0: at once
   uint8_t under_way;                // so many chunks of it, at most
   uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row; kMaySkew: a chunk has 16 bytes for them
   static constexpr int kMaySkew = 0x80;
@@ -207,7 +208,7 @@ struct StepTimes {
 
 // Where things are in dynamic shared memory.
 struct MegaMemory {
-  int steps_at, streams_at, ring_at, ring_bytes;
+  int steps_at, ring_at, ring_bytes;
 };
 
 struct Mega {
@@ -229,7 +230,7 @@ struct Mega {
 };
 
 // Dynamic shared memory: two tasks, how the block and its stream stand, sums of products, what a task needs (of a
-// product x as it is or rounded), the block's steps, its stream steps, the ring of weights.
+// product x as it is or rounded), the block's steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
 inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1920, kMegaPoolAt = 6784;

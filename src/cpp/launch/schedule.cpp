@@ -41,9 +41,16 @@ bool are_rounded(const LinearGroup& readers) {
 
 // Of the weights on their way to shared memory: a row's of each team, and a chunk's, unless those are more.
 constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
+// Of a long part, which waits for its weights more than for anything else, chunks are smaller: the ring has more of the
+// next one's meanwhile.
+constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 
 // The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
-constexpr size_t kUnderWayBytes = 65536;
+constexpr size_t kUnderWayBytes = 262144;
+
+// Where the ring has the weights of so many phases, on average, those come in parts of so many units of 16 bytes.
+constexpr double kPhasesAhead = 3;
+constexpr uint16_t kPartUnits = 512;
 
 constexpr double kFewBytes = 10e6;  // of a phase that is latency, however its rows are dealt
 
@@ -61,11 +68,12 @@ struct Teams {
   int row_threads, n;
 };
 
-// Rows that a team has at once, in one chunk.
-int batch_rows_of(const Linear& op, int n_teams) {
+// Rows that a team has at once, in one chunk, where a block has part_rows.
+int batch_rows_of(const Linear& op, int n_teams, int part_rows) {
+  const size_t most_bytes = chunk_bytes(op.type, op.n_in, part_rows) > kLongBytes ? kLongChunkBytes : kChunkBytes;
   int rows = 1;
   while (2 * rows <= most_batch_rows(is_plain(op.type)) &&
-         chunk_bytes(op.type, op.n_in, 2 * rows * n_teams) <= kChunkBytes)
+         chunk_bytes(op.type, op.n_in, 2 * rows * n_teams) <= most_bytes)
     rows *= 2;
   return rows;
 }
@@ -88,7 +96,8 @@ Teams teams_of(const Linear& op, int rows) {
   long least = LONG_MAX;
   for (int threads = widest; threads >= 32; threads -= 32) {
     const Teams teams = with(threads);
-    const int passes = parts_of(n_pieces, threads), batches = parts_of(rows, teams.n * batch_rows_of(op, teams.n));
+    const int passes = parts_of(n_pieces, threads),
+              batches = parts_of(rows, teams.n * batch_rows_of(op, teams.n, rows));
     const long cost = long(batches) * (passes * piece_cost + (passes > 1 ? passes * x_cost : 0) + batch_cost);
     if (cost >= least) continue;
     least = cost;
@@ -105,11 +114,11 @@ void plan_batches(ProductTask& p, int rows_each) {
       if (layout.row_bytes[i] * rows * p.n_teams % 16 != 0) return false;
     return true;
   };
-  p.batch_rows = batch_rows_of(p.op, p.n_teams);
+  p.batch_rows = batch_rows_of(p.op, p.n_teams, rows_each);
   while (!is_whole(p.batch_rows) && 2 * p.batch_rows <= most_batch_rows(is_plain(p.op.type))) p.batch_rows *= 2;
   require(is_whole(p.batch_rows), "takes weights of which a few rows are a multiple of 16 bytes");
   const int each = p.batch_rows * p.n_teams;
-  // Each pass of two matrices has steps of the stream to itself, which take shared memory: few passes.
+  // Each pass of two matrices has steps of the stream to itself: few passes.
   const int pass_rows = p.up != nullptr         ? kPassSums / (2 * (p.row_threads / 32))
                         : rows_each < kManyRows ? kPassRows
                                                 : 2 * kPassRows;
@@ -151,7 +160,6 @@ StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows,
     step.skew[i] = static_cast<uint8_t>(skew | (may_skew(p.row_bytes[i]) ? StreamStep::kMaySkew : 0));
     step.last[i] = units(skew + (rows - (n_chunks - 1) * chunk_rows) * layout.row_bytes[i]);
     step.last_size = static_cast<uint16_t>(step.at[i] + step.last[i]);
-    step.last_copied = static_cast<uint16_t>(step.last_copied + step.last[i]);
   }
   return step;
 }
@@ -193,17 +201,30 @@ const char* name_of(TaskKind kind) {
   return "?";
 }
 
-// A block arrives behind a step when its next one waits for all blocks, at every phase that is over then.
+// A block arrives behind a step when its next one waits for all blocks, at every phase that is over then. At a token's
+// last phase, the sampler's, its task does.
 void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
   int n_arrived = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool is_last = i + 1 == steps.size();
     const int over = phase_of(steps[i]) + 1;
-    if (!waits(steps[is_last ? 0 : i + 1]) || (!is_last && phase_of(steps[i + 1]) < over)) continue;
+    if (is_last || !waits(steps[i + 1]) || phase_of(steps[i + 1]) < over) continue;
     steps[i].arrives = uint16_t(over - n_arrived);
     n_arrived = over;
   }
-  LB_ASSERT(n_arrived == n_phases);
+  LB_ASSERT(n_arrived == n_phases - 1);
+}
+
+// What others wait for comes behind what is on its way: weights that are not needed for several phases come in parts,
+// one after another.
+void pace(MegaPlan& plan) {
+  const auto n_blocks = int(plan.stream_counts.size());
+  double bytes = 0;
+  for (const StreamStep& step : plan.streams)
+    if (step.n_chunks > 0) bytes += 16.0 * ((step.n_chunks - 1) * step.at[quant::kMaxPlanes] + step.last_size);
+  if (bytes / n_blocks / plan.n_phases * kPhasesAhead > plan.memory.ring_bytes) return;
+  for (StreamStep& step : plan.streams)
+    if (step.under_way == 1) step.part_units = kPartUnits;
 }
 
 int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
@@ -264,7 +285,8 @@ void Schedule::run(const RopeTable& op) {
        .writes = {{op.cos, size_t(op.n_pairs) * 4}, {op.sin, size_t(op.n_pairs) * 4}},
        .bytes = 1,
        .least_parts = 1,
-       .most_parts = parts_of(op.n_pairs, kMegaThreads)});
+       .most_parts = parts_of(op.n_pairs, kMegaThreads),
+       .phase = 1});  // beside the first products: nobody waits for it
 }
 
 void Schedule::run(const RmsNorm& op) {
@@ -617,13 +639,12 @@ int Schedule::plan_words() {
   return n_words;
 }
 
-// The phases before which all blocks have to arrive: as few as keep apart what reads and writes plain values. Another
-// token's, too: the first.
+// The phases before which all blocks have to arrive: as few as keep apart what reads and writes plain values. Before a
+// token's first the kernel sees to it.
 std::vector<bool> Schedule::barriers() const {
   int last = 0;
   for (const Node& node : nodes_) last = std::max(last, node.phase);
   std::vector<bool> waits(last + 1, false);
-  waits[0] = true;
   for (int phase = 1; phase <= last; ++phase) {
     const auto is_apart = [&](const Node& before) {
       return std::find(waits.begin() + before.phase + 1, waits.begin() + phase + 1, true) != waits.begin() + phase + 1;
@@ -689,12 +710,11 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   return lists;
 }
 
-// What lies in shared memory behind what tasks need; the stream's places are none where there is no stream.
+// What lies in shared memory behind what tasks need.
 void Schedule::plan_memory(MegaPlan& plan) const {
   MegaMemory& memory = plan.memory;
   memory.steps_at = up_to(kMegaPoolAt + int(pool_bytes()), 16);
-  memory.streams_at = memory.steps_at + up_to(plan.n_steps * int(sizeof(TaskStep)), 16);
-  memory.ring_at = up_to(memory.streams_at + plan.n_streams * int(sizeof(StreamStep)), 128);
+  memory.ring_at = up_to(memory.steps_at + plan.n_steps * int(sizeof(TaskStep)), 128);
   require(size_t(memory.ring_at + kMegaStaticBytes) <= target_.shared_block_bytes,
           "needs more shared memory for a row than a block has");
 }
@@ -818,7 +838,10 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   plan.stream_counts.assign(n_blocks, 0);
   if (chosen.has_stream) plan_streams(plan, n_blocks);
   plan_memory(plan);
-  if (chosen.has_stream) plan_ring(plan);
+  if (chosen.has_stream) {
+    plan_ring(plan);
+    pace(plan);
+  }
   plan.launch = checked({.kernel = chosen.name,
                          .grid = {uint32_t(n_blocks), 1, 1},
                          .block = {uint32_t(kMegaThreads + (chosen.has_stream ? kMegaHelpers : 0)), 1, 1},
@@ -830,7 +853,9 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
 
 std::string to_string(const MegaPlan& plan) {
   std::ostringstream out;
-  out << plan.launch << ", " << plan.n_phases << " phases\n";
+  out << plan.launch << ", " << plan.n_phases << " phases";
+  if (plan.memory.ring_bytes > 0) out << ", a ring of " << plan.memory.ring_bytes / 1024 << " KB";
+  out << "\n";
   for (int phase = 0; phase < plan.n_phases; ++phase) {
     std::vector<std::pair<int, int>> tasks;  // task, parts
     for (const TaskStep& step : plan.steps)
