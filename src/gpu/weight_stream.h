@@ -1,6 +1,7 @@
 // The weights of a block's products, brought into shared memory by a warp of its own in the order they are met. Weights
 // depend on nothing, so the copies run ahead of the phases, as far as the ring has room: device memory is read while
-// the block waits for others or works on something else.
+// the block waits for others or works on something else. What it waits for comes behind what is on its way: so where
+// the ring is full, the next weights come in parts, one after another.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane; chunks follow each other
 // in a ring of bytes, at whose end one that does not fit is at the start instead, so that a chunk is in one piece.
@@ -35,8 +36,8 @@ struct StreamFields {
 // In shared memory.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
-  CountedBarrier paced;                                  // of parts of chunks, for who brings them
   int place[kMegaChunks];                                // likewise: where it is, in dynamic shared memory
+  CountedBarrier paced;                                  // of a part of a chunk, for who brings it
   int ring_at, ring_bytes;                               // in dynamic shared memory
   uint32_t is_over;                                      // the block gives up
 
@@ -99,17 +100,8 @@ struct WeightStream {
         if (lane() == int(n_begun % 32)) taken_by = taken;
         const int n = left == 1 ? last : whole;
         unsigned char* own = ring + 16 * (to + in_chunk);
-        int done = 0;
-        if (is_full && part_units != 0) {
-          const int parts = (own_units + part_units - 1) / part_units;
-          LB_UNROLL_BY(1)
-          for (int part = 1; part < parts; ++part) {
-            const int upto = n * part / parts;
-            send(&paced, own, from, done, upto);
-            barrier_wait(&paced, int(n_paced++ & 1));
-            done = upto;
-          }
-        }
+        const int parts = is_full && part_units != 0 ? (own_units + part_units - 1) / part_units : 1;
+        const int done = send_all_but_one(parts, own, from, n, n_paced);
         send(full_of(n_begun), own, from, done, n);
         from += step_bytes;
         to += own_units;
@@ -136,6 +128,18 @@ struct WeightStream {
     if (lane() == 0) barrier_expect(barrier, 16 * all);
     warp_barrier();
     if (end > begin) copy_bulk_once(to + 16 * begin, from + 16 * begin, 16 * (end - begin), barrier);
+  }
+  // Of n units in parts the first ones, each when the one before is there. How many units those are.
+  LB_DEVICE int send_all_but_one(int parts, unsigned char* to, const uint8_t* from, int n, uint32_t& n_paced) {
+    int done = 0;
+    LB_UNROLL_BY(1)
+    for (int part = 1; part < parts; ++part) {
+      const int upto = n * part / parts;
+      send(&paced, to, from, done, upto);
+      barrier_wait(&paced, int(n_paced++ & 1));
+      done = upto;
+    }
+    return done;
   }
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {
