@@ -16,7 +16,7 @@ namespace lb::gpu {
 // and asked for a product ahead: they are there when they are taken apart.
 struct StreamFields {
   const uint8_t* from;
-  uint16_t at, next_at, size, last, last_size, n_chunks, part_units;
+  uint16_t at, next_at, size, last, last_size, last_copied, n_chunks, part_units;
   uint8_t under_way, skew;
 
   LB_DEVICE void read(const StreamStep& step, int plane) {
@@ -26,6 +26,7 @@ struct StreamFields {
     size = step.at[quant::kMaxPlanes];
     last = step.last[plane];
     last_size = step.last_size;
+    last_copied = step.last_copied;
     n_chunks = step.n_chunks;
     part_units = step.part_units;
     under_way = step.under_way;
@@ -76,7 +77,8 @@ struct WeightStream {
       const bool has_plane = lane() < quant::kMaxPlanes;
       const int in_chunk = int(next.at), whole = has_plane ? int(next.next_at) - in_chunk : 0;
       const int last = has_plane ? int(next.last) : 0, step_bytes = 16 * (whole - next.skew / StreamStep::kMaySkew);
-      const int size = int(next.size), last_size = int(next.last_size), part_units = int(next.part_units);
+      const int size = int(next.size), last_size = int(next.last_size), last_copied = int(next.last_copied);
+      const int part_units = int(next.part_units);
       const uint32_t most = next.under_way;
       const uint8_t* from = next.from;
       int left = int(next.n_chunks);
@@ -86,9 +88,9 @@ struct WeightStream {
         const int own_units = left == 1 ? last_size : size;
         const bool fits = to + own_units <= units;
         const int taken = own_units + (fits ? 0 : units - to);
-        bool is_full = false;  // nothing was free
+        bool comes_in_parts = false;
         while (n_free < taken || n_begun - n_freed == kMegaChunks) {
-          is_full = is_full || !is_given_back(n_freed);
+          comes_in_parts = comes_in_parts || (part_units != 0 && !is_given_back(n_freed));
           barrier_wait(empty_of(n_freed), parity(n_freed));
           if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
           n_free += shuffle(taken_by, int(n_freed % 32));
@@ -100,9 +102,12 @@ struct WeightStream {
         if (lane() == int(n_begun % 32)) taken_by = taken;
         const int n = left == 1 ? last : whole;
         unsigned char* own = ring + 16 * (to + in_chunk);
-        const int parts = is_full && part_units != 0 ? (own_units + part_units - 1) / part_units : 1;
-        const int done = send_all_but_one(parts, own, from, n, n_paced);
-        send(full_of(n_begun), own, from, done, n);
+        CountedBarrier* barrier = full_of(n_begun);
+        if (comes_in_parts) {
+          send_in_parts((own_units + part_units - 1) / part_units, barrier, own, from, n, n_paced);
+        } else {
+          send(barrier, own, from, n, left == 1 ? last_copied : size);
+        }
         from += step_bytes;
         to += own_units;
         n_free -= taken;
@@ -122,24 +127,23 @@ struct WeightStream {
   LB_DEVICE bool is_given_back(uint32_t chunk) {  // for all lanes, as one of them saw it
     return shuffle(barrier_has_passed(empty_of(chunk), parity(chunk)) ? 1 : 0, 0) != 0;
   }
-  // By a warp: units [begin, end) of a lane's plane, of as many as planes have.
-  LB_DEVICE static void send(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int begin, int end) {
-    const int all = warp_sum(end - begin);
-    if (lane() == 0) barrier_expect(barrier, 16 * all);
+  // By a warp: n units of a lane's plane, all_units of all planes.
+  LB_DEVICE static void send(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int n, int all_units) {
+    if (lane() == 0) barrier_expect(barrier, 16 * all_units);
     warp_barrier();
-    if (end > begin) copy_bulk_once(to + 16 * begin, from + 16 * begin, 16 * (end - begin), barrier);
+    if (n > 0) copy_bulk_once(to, from, 16 * n, barrier);
   }
-  // Of n units in parts the first ones, each when the one before is there. How many units those are.
-  LB_DEVICE int send_all_but_one(int parts, unsigned char* to, const uint8_t* from, int n, uint32_t& n_paced) {
+  // The same in parts, each when the one before is there; only the last tells who reads them.
+  LB_DEVICE void send_in_parts(int parts, CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int n,
+                               uint32_t& n_paced) {
     int done = 0;
     LB_UNROLL_BY(1)
-    for (int part = 1; part < parts; ++part) {
-      const int upto = n * part / parts;
-      send(&paced, to, from, done, upto);
-      barrier_wait(&paced, int(n_paced++ & 1));
-      done = upto;
+    for (int part = 1; part <= parts; ++part) {
+      const int units = n * part / parts - done;
+      send(part < parts ? &paced : barrier, to + 16 * done, from + 16 * done, units, warp_sum(units));
+      if (part < parts) barrier_wait(&paced, int(n_paced++ & 1));
+      done += units;
     }
-    return done;
   }
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {

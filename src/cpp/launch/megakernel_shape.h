@@ -100,7 +100,7 @@ struct StreamStep {
   const uint8_t* planes[quant::kMaxPlanes];  // the first row, rounded down to 16 bytes
   uint16_t at[quant::kMaxPlanes + 1];        // as ProductTask::plane_at
   uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
-  uint16_t last_size;                        // from its begin to the end of its last plane
+  uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
   uint16_t n_chunks;
   uint16_t part_units;              // where the ring is full, a chunk comes in parts of so many; 0: at once
   uint8_t under_way;                // so many chunks of it, at most

@@ -160,6 +160,7 @@ StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows,
     step.skew[i] = static_cast<uint8_t>(skew | (may_skew(p.row_bytes[i]) ? StreamStep::kMaySkew : 0));
     step.last[i] = units(skew + (rows - (n_chunks - 1) * chunk_rows) * layout.row_bytes[i]);
     step.last_size = static_cast<uint16_t>(step.at[i] + step.last[i]);
+    step.last_copied = static_cast<uint16_t>(step.last_copied + step.last[i]);
   }
   return step;
 }
