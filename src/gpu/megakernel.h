@@ -27,7 +27,7 @@ LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) 
   adjust(work);
 }
 
-// A read across the bus, of lane 0. Anything else does not go on.
+// A read across the bus, by lane 0; the other lanes, and who has one token to make, are allowed no more.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
   return lane() == 0 && p.leave.goes_on != nullptr ? load_relaxed_system(p.leave.allowed) : n_written;
 }
@@ -50,8 +50,8 @@ LB_DEVICE void arrive_at_end() {
   if (thread_id() == 0) add_release(mega_state().arrived, 1u);
 }
 
-// Greedy, and nobody asks for probabilities: a warp of the last block, which has no part in what follows, sees to it.
-// What it needs besides is asked for before the wait, and all go on before the token is written down and told of.
+// Greedy, and nobody asks for probabilities: a warp of the last block, which has the least to do next, sees to it. What
+// it needs besides is asked for before the wait, and all go on before the token is written down and told of.
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
   const bool is_chooser = block_id() == n_blocks() - 1 && warp() == 0;

@@ -45,7 +45,7 @@ constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
 // next one's meanwhile.
 constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 
-// The first needs so many bytes of a block's part on their way, up to kMostUnderWay chunks.
+// A block's part has one chunk on its way, and one for each so many bytes that it has, up to kMostUnderWay.
 constexpr size_t kUnderWayBytes = 262144;
 
 // Where the ring has the weights of so many phases, on average, those come in parts of so many units of 16 bytes.

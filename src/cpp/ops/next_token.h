@@ -28,7 +28,7 @@ struct NextToken {
   int32_t* n_accepted;  // [1]
   int32_t* accepted;    // [1 or more]
   int32_t* positions;   // [n_positions]
-  int n_positions;
+  int n_positions;      // at most 32
 };
 
 }  // namespace lb
