@@ -155,6 +155,7 @@ inline void barrier_arrive(CountedBarrier* b) {
   if (b->missing == 0) sim::machine().fail("barrier_arrive: all %d have come to this phase", b->count);
   if (--b->missing == 0 && !sim::find_transfers(b)) sim::end_phase(b);
 }
+// Of copies only once somebody has waited for them.
 inline bool barrier_has_passed(CountedBarrier* b, int parity) { return int(b->phase & 1) != parity; }
 inline void barrier_wait(CountedBarrier* b, int parity, sim::Location where = sim::Location::current()) {
   while (int(b->phase & 1) == parity) {
