@@ -114,6 +114,12 @@ struct PhaseWait {
     block_barrier();
   }
 
+  // For tasks that read no words.
+  LB_DEVICE void without_words() const {
+    (*this)();
+    if (!is_barrier) has_passed();
+  }
+
   // The block stops behind this step, which works with what is there.
   LB_DEVICE void give_up() const { mega_state().gave_up[half] = 1; }
   LB_DEVICE bool has_given_up() const { return mega_state().gave_up[half] != 0; }

@@ -104,15 +104,13 @@ LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, Phas
 
 LB_APART void embed(const Embed& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
-  wait();
-  if (!wait.is_barrier) wait.has_passed();
+  wait.without_words();
   embed_row(p, 0, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
 LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
-  wait();
-  if (!wait.is_barrier) wait.has_passed();
+  wait.without_words();
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
@@ -121,10 +119,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
-    case TaskKind::kNothing:
-      wait();
-      if (!wait.is_barrier) wait.has_passed();
-      break;
+    case TaskKind::kNothing: wait.without_words(); break;
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
     case TaskKind::kProduct:
