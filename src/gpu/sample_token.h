@@ -48,10 +48,14 @@ struct Work {
   }
 };
 
+LB_DEVICE bool has_penalties(const SampleOptions& o) {
+  return o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0;
+}
+
 LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, int id) {
   if (o.has_mask && !allows(op.mask, id)) return -__builtin_inff();
   float x = o.has_bias ? biased(logit, op.bias[id]) : logit;
-  if (o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0) {
+  if (has_penalties(o)) {
     const TokenCounts counts = op.counts[id];
     if (o.repetition_penalty != 1 && counts.in_window > 0) x = repeated(x, o.repetition_penalty);
     if (counts.generated > 0) x = counted(x, o.frequency_penalty, o.presence_penalty, counts.generated);
@@ -59,9 +63,7 @@ LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, 
   return o.temperature > 0 ? tempered(x, o.temperature) : x;
 }
 
-LB_DEVICE bool adjusts_by_token(const SampleOptions& o) {
-  return o.has_mask || o.has_bias || o.repetition_penalty != 1 || o.frequency_penalty != 0 || o.presence_penalty != 0;
-}
+LB_DEVICE bool adjusts_by_token(const SampleOptions& o) { return o.has_mask || o.has_bias || has_penalties(o); }
 
 LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   uint64_t best = 0, raw_best = 0;
