@@ -67,7 +67,7 @@ struct WeightStream {
     const StreamStep* all = p.streams + long(block_id()) * p.n_streams;
     unsigned char* ring = dynamic_shared<unsigned char>() + ring_at;
     int to = 0, n_free = units;  // in units of 16 bytes
-    int taken_by = 0;            // likewise, by chunk n in lane n % 32
+    int taken_by = 0;            // likewise, by chunk n in lane n % kMegaChunks
     uint32_t n_begun = 0, n_freed = 0, n_paced = 0;
     StreamFields next;
     next.read(all[0], plane);
@@ -93,13 +93,13 @@ struct WeightStream {
           comes_in_parts = comes_in_parts || (part_units != 0 && !is_given_back(n_freed));
           barrier_wait(empty_of(n_freed), parity(n_freed));
           if (shuffle(is_over, 0) != 0) return see_off(n_begun);  // of one lane: another may look later
-          n_free += shuffle(taken_by, int(n_freed % 32));
+          n_free += shuffle(taken_by, int(n_freed % kMegaChunks));
           ++n_freed;
         }
         if (n_begun >= most) barrier_wait(full_of(n_begun - most), parity(n_begun - most));
         if (!fits) to = 0;
         if (lane() == 0) place[n_begun % kMegaChunks] = ring_at + 16 * to;
-        if (lane() == int(n_begun % 32)) taken_by = taken;
+        if (lane() == int(n_begun % kMegaChunks)) taken_by = taken;
         const int n = left == 1 ? last : whole;
         unsigned char* own = ring + 16 * (to + in_chunk);
         CountedBarrier* barrier = full_of(n_begun);
@@ -133,7 +133,7 @@ struct WeightStream {
     warp_barrier();
     if (n > 0) copy_bulk_once(to, from, 16 * n, barrier);
   }
-  // The same in parts, each when the one before is there; only the last tells who reads them.
+  // The same in parts, each when the one before is there. The last alone is told of: who sends it has seen the others.
   LB_DEVICE void send_in_parts(int parts, CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int n,
                                uint32_t& n_paced) {
     int done = 0;
