@@ -856,6 +856,8 @@ std::string to_string(const MegaPlan& plan) {
   std::ostringstream out;
   out << plan.launch << ", " << plan.n_phases << " phases";
   if (plan.memory.ring_bytes > 0) out << ", a ring of " << plan.memory.ring_bytes / 1024 << " KB";
+  if (std::ranges::any_of(plan.streams, [](const StreamStep& step) { return step.part_units != 0; }))
+    out << ", in parts of " << kPartUnits * 16 / 1024 << " KB";
   out << "\n";
   for (int phase = 0; phase < plan.n_phases; ++phase) {
     std::vector<std::pair<int, int>> tasks;  // task, parts
