@@ -67,5 +67,10 @@ LB_DEVICE int forget(int v) {
   asm volatile("" : "+r"(v));
   return v;
 }
+template <class T>
+LB_DEVICE T* forget(T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
 
 }  // namespace lb::gpu

@@ -11,7 +11,7 @@ namespace lb::gpu {
 
 struct DirectWeights {
   static constexpr int kHelpers = 0;
-  LB_DEVICE static void init(const Mega&) {}
+  LB_DEVICE static void init() {}
   LB_DEVICE static void help(const Mega&) {}
   LB_DEVICE static void wait_until_given(const Turn&) {}
   LB_DEVICE static void wait_until_finished(const Turn&) {}

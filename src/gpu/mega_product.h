@@ -11,13 +11,13 @@ namespace lb::gpu {
 // How a megakernel's products get their weights and where their sums go: two warps help.
 struct StreamedWeights {
   static constexpr int kHelpers = kMegaHelpers;
-  LB_DEVICE static void init(const Mega& p) {
-    mega_stream().init(p);
+  LB_DEVICE static void init() {
+    mega_stream().init();
     mega_sums().init();
   }
   LB_DEVICE static void help(const Mega& p) {
     if (warp() == kMegaThreads / 32) {
-      mega_stream().bring(p);
+      forget(&mega_stream())->bring(p);
     } else {
       finish_products(p);
     }

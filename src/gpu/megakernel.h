@@ -223,7 +223,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     store(shared + p.memory.steps_at + i * int(sizeof(TaskStep)),
           load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   if (thread_id() == 0) {
-    Weights::init(p);
+    Weights::init();
     state->arrived = p.arrived;
     state->words = p.words;
     state->report = p.report;

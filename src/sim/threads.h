@@ -88,5 +88,9 @@ inline void keep_order() {}
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.
 inline int forget(int v) { return v; }
+template <class T>
+T* forget(T* p) {
+  return p;
+}
 
 }  // namespace lb::gpu

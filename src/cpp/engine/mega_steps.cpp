@@ -11,7 +11,7 @@ namespace {
 struct Tables {
   gpu::Task* tasks;
   gpu::TaskStep* steps;
-  gpu::StreamStep* streams;
+  gpu::StreamCopy* streams;
   int32_t* stream_counts;
   uint32_t* arrived;
   gpu::Word* words;
@@ -20,7 +20,7 @@ struct Tables {
   Tables(Carver& carver, const gpu::MegaPlan& plan)
       : tasks(carver.take<gpu::Task>(plan.tasks.size())),
         steps(carver.take<gpu::TaskStep>(plan.steps.size())),
-        streams(carver.take<gpu::StreamStep>(plan.streams.size())),
+        streams(carver.take<gpu::StreamCopy>(plan.streams.size())),
         stream_counts(carver.take<int32_t>(plan.stream_counts.size())),
         arrived(carver.take<uint32_t>(1)),
         words(carver.take<gpu::Word>(size_t(plan.n_words))),

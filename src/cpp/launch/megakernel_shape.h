@@ -23,6 +23,7 @@ namespace lb::gpu {
 inline constexpr int kMegaThreads = 256;
 inline constexpr int kMegaHelpers = 64;  // besides them: a warp that brings weights, one that takes sums away
 inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
+inline constexpr int kStreamChunks = 32 / quant::kMaxPlanes;  // of which a warp has a lane for each plane
 // Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a
 // phase asks several times. A long product waits for its weights alone.
 inline constexpr int kMostUnderWay = 4;
@@ -94,20 +95,22 @@ struct ProductTask {
   int row_unit;
 };
 
-// A block's share of a product's weights, brought to shared memory in chunks of some rows for each team: what a chunk
-// has of each plane, one behind the other. Sizes and places in units of 16 bytes.
-struct StreamStep {
-  const uint8_t* planes[quant::kMaxPlanes];  // the first row, rounded down to 16 bytes
-  uint16_t at[quant::kMaxPlanes + 1];        // as ProductTask::plane_at
-  uint16_t last[quant::kMaxPlanes];          // of the last chunk, in each plane
-  uint16_t last_size, last_copied;           // from its begin to the end of its last plane; sum of last
-  uint16_t n_chunks;
-  uint16_t part_units;              // where the ring is full, a chunk comes in parts of so many; 0: at once
-  uint8_t under_way;                // so many chunks of it, at most
-  uint8_t skew[quant::kMaxPlanes];  // bytes that precede the first row; kMaySkew: a chunk has 16 bytes for them
-  static constexpr int kMaySkew = 0x80;
+// What a lane of the warp that brings a block's weights has of one of their chunks: of a plane. Chunks follow each other
+// in a ring, at whose end one that does not fit is at the start instead. In words, so that nobody looks at what is
+// loaded before it is needed. Bytes are multiples of 16.
+struct alignas(16) StreamCopy {
+  const uint8_t* from;  // the first row, rounded down to 16 bytes
+  uint32_t extent;      // bits 0 to 15: to / 16, in dynamic shared memory; 16 to 31: bytes / 16
+  uint32_t order;       // of all planes; bits 0 to 5: after; 6 to 9: under_way; 10 to 15: parts; of its own: from 16 on,
+                        // bytes / 16 of each part but the last
 };
-static_assert(sizeof(StreamStep) == 64);
+static_assert(sizeof(StreamCopy) == 16 && kMegaChunks < 64 && kMostUnderWay < 16);
+LB_FN int place_of(const StreamCopy& copy) { return int(copy.extent & 0xffff) * 16; }
+LB_FN int bytes_of(const StreamCopy& copy) { return int(copy.extent >> 16) * 16; }
+LB_FN int part_bytes_of(const StreamCopy& copy) { return int(copy.order >> 16) * 16; }
+LB_FN uint32_t after(uint32_t order) { return order & 63; }           // the chunk so far before has been given back
+LB_FN uint32_t under_way(uint32_t order) { return order >> 6 & 15; }  // of the product's chunks, at most
+LB_FN int n_parts(uint32_t order) { return int(order >> 10 & 63); }   // of a chunk, one after another
 
 // n / d for small n, as n * division_step(d) / 2^20.
 LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 1) / uint32_t(d); }
@@ -214,7 +217,7 @@ struct MegaMemory {
 struct Mega {
   const Task* tasks;             // [n_tasks]
   const TaskStep* steps;         // [blocks, n_steps]
-  const StreamStep* streams;     // [blocks, n_streams], a step for each product of a block, in their order
+  const StreamCopy* streams;     // [blocks, n_streams, planes]: a block's chunks of a token, in their order
   const int32_t* stream_counts;  // [blocks]: so many of them
   uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32, as of the last that blocks arrived at
   Word* words;
@@ -222,7 +225,7 @@ struct Mega {
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
-  int n_streams;
+  int n_streams;  // a multiple of kStreamChunks
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "launch/delta_net_shape.h"
+#include "launch/weight_chunks.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -48,20 +49,7 @@ constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 // A block's part has one chunk on its way, and one for each so many bytes that it has, up to kMostUnderWay.
 constexpr size_t kUnderWayBytes = 262144;
 
-// Where the ring has the weights of so many phases, on average, those come in parts of so many units of 16 bytes.
-constexpr double kPhasesAhead = 3;
-constexpr uint16_t kPartUnits = 512;
-
 constexpr double kFewBytes = 10e6;  // of a phase that is latency, however its rows are dealt
-
-bool may_skew(int row_bytes) { return row_bytes % 16 != 0; }
-
-size_t chunk_bytes(DType type, int n_in, int rows) {
-  const quant::PlaneLayout layout = quant::plane_layout(type, 1, n_in);
-  size_t bytes = 0;
-  for (int i = 0; i < layout.n_planes; ++i) bytes += layout.row_bytes[i] * rows + 16;
-  return bytes;
-}
 
 // How many threads share a row, and how many such teams there are.
 struct Teams {
@@ -140,31 +128,6 @@ bool deals_in_runs(const ProductTask& p, int n_blocks) {
          (most * n_blocks <= units + units / 16 || bytes < kFewBytes);
 }
 
-// Rows [begin, begin + rows) of w.
-StreamStep stream_step(const ProductTask& p, const void* w, int begin, int rows, int under_way) {
-  const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
-  const int chunk_rows = p.n_teams * p.batch_rows, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
-  const auto units = [](size_t bytes) {
-    LB_ASSERT(bytes <= size_t(16) * UINT16_MAX);
-    return static_cast<uint16_t>((bytes + 15) / 16);
-  };
-  StreamStep step = {};
-  step.n_chunks = static_cast<uint16_t>(n_chunks);
-  step.under_way = static_cast<uint8_t>(under_way);
-  LB_ASSERT(n_chunks <= UINT16_MAX);
-  for (int i = 0; i <= quant::kMaxPlanes; ++i) step.at[i] = units(p.plane_at[i]);
-  for (int i = 0; i < layout.n_planes; ++i) {
-    const uint8_t* from = static_cast<const uint8_t*>(w) + layout.offset[i] + begin * layout.row_bytes[i];
-    const size_t skew = reinterpret_cast<uintptr_t>(from) % 16;
-    step.planes[i] = from - skew;
-    step.skew[i] = static_cast<uint8_t>(skew | (may_skew(p.row_bytes[i]) ? StreamStep::kMaySkew : 0));
-    step.last[i] = units(skew + (rows - (n_chunks - 1) * chunk_rows) * layout.row_bytes[i]);
-    step.last_size = static_cast<uint16_t>(step.at[i] + step.last[i]);
-    step.last_copied = static_cast<uint16_t>(step.last_copied + step.last[i]);
-  }
-  return step;
-}
-
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // The kernels, of chips that bring weights by bulk copies and of others, and the weights that each pair takes, plain
@@ -214,18 +177,6 @@ void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
     n_arrived = over;
   }
   LB_ASSERT(n_arrived == n_phases - 1);
-}
-
-// What others wait for comes behind what is on its way: weights that are not needed for several phases come in parts,
-// one after another.
-void pace(MegaPlan& plan) {
-  const auto n_blocks = int(plan.stream_counts.size());
-  double bytes = 0;
-  for (const StreamStep& step : plan.streams)
-    if (step.n_chunks > 0) bytes += 16.0 * ((step.n_chunks - 1) * step.at[quant::kMaxPlanes] + step.last_size);
-  if (bytes / n_blocks / plan.n_phases * kPhasesAhead > plan.memory.ring_bytes) return;
-  for (StreamStep& step : plan.streams)
-    if (step.under_way == 1) step.part_units = kPartUnits;
 }
 
 int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
@@ -721,14 +672,15 @@ void Schedule::plan_memory(MegaPlan& plan) const {
 }
 
 // What each block's products read of the weights.
-void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
-  std::vector<std::vector<StreamStep>> lists(n_blocks);
+void Schedule::plan_streams(MegaPlan& plan) const {
+  std::vector<std::vector<WeightChunk>> lists(plan.n_blocks());
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     TaskStep& step = plan.steps[i];
     const Task& task = plan.tasks[step.task];
     if (task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = task.product;
     auto& list = lists[i / plan.n_steps];
+    const size_t n_before = list.size();
     const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more) * p.row_unit;
     const int rows = p.rows_each + (step.part < p.more ? p.row_unit : 0), pass = p.up != nullptr ? p.pass_rows : rows;
     const size_t bytes = chunk_bytes(p.op.type, p.op.n_in, rows) * (p.up != nullptr ? 2 : 1);
@@ -737,20 +689,29 @@ void Schedule::plan_streams(MegaPlan& plan, int n_blocks) const {
     for (int first = 0; first < rows; first += pass)
       for (const void* w : {static_cast<const void*>(p.op.w), p.up}) {
         if (w == nullptr) continue;
-        const StreamStep& read =
-            list.emplace_back(stream_step(p, w, begin + first, std::min(pass, rows - first), under_way));
-        LB_ASSERT(step.n_chunks + read.n_chunks <= UINT16_MAX);
-        step.n_chunks = uint16_t(step.n_chunks + read.n_chunks);
+        const auto chunks = cut_in_chunks(p, w, begin + first, std::min(pass, rows - first), under_way);
+        list.insert(list.end(), chunks.begin(), chunks.end());
+        step.skews = skews_of(p, w, begin + first);
       }
-    for (int k = 0; k < quant::kMaxPlanes; ++k) step.skews |= uint16_t((list.back().skew[k] & 15) << 4 * k);
+    LB_ASSERT(list.size() - n_before <= UINT16_MAX);
+    step.n_chunks = uint16_t(list.size() - n_before);
   }
+  plan.is_in_parts = come_in_parts(lists, plan.n_phases, plan.memory.ring_bytes);
   size_t longest = 0;
-  for (const auto& list : lists) longest = std::max(longest, list.size());
-  plan.n_streams = static_cast<int>(longest);
-  for (int b = 0; b < n_blocks; ++b) {
-    plan.stream_counts[b] = static_cast<int32_t>(lists[b].size());
-    lists[b].resize(longest);
-    plan.streams.insert(plan.streams.end(), lists[b].begin(), lists[b].end());
+  for (auto& list : lists) {
+    if (plan.is_in_parts) cut_in_parts(list);
+    place_in_ring(list, plan.memory.ring_bytes);
+    longest = std::max(longest, list.size());
+  }
+  plan.n_streams = up_to(int(longest), kStreamChunks);
+  plan.streams.reserve(lists.size() * plan.n_streams * quant::kMaxPlanes);
+  for (auto& list : lists) {
+    plan.stream_counts.push_back(static_cast<int32_t>(list.size()));
+    list.resize(plan.n_streams);
+    for (const WeightChunk& chunk : list) {
+      const auto copies = copies_of(chunk, plan.memory.ring_at);
+      plan.streams.insert(plan.streams.end(), copies.begin(), copies.end());
+    }
   }
 }
 
@@ -836,19 +797,15 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
     product.more = units % step.n_parts;
   }
   const Kernel chosen = kernel();
-  plan.stream_counts.assign(n_blocks, 0);
-  if (chosen.has_stream) plan_streams(plan, n_blocks);
   plan_memory(plan);
-  if (chosen.has_stream) {
-    plan_ring(plan);
-    pace(plan);
-  }
+  if (chosen.has_stream) plan_ring(plan);
   plan.launch = checked({.kernel = chosen.name,
                          .grid = {uint32_t(n_blocks), 1, 1},
                          .block = {uint32_t(kMegaThreads + (chosen.has_stream ? kMegaHelpers : 0)), 1, 1},
                          .shared_bytes = size_t(plan.memory.ring_at) + plan.memory.ring_bytes,
                          .cooperative = true},
                         target_, "[megakernel]");
+  if (chosen.has_stream) plan_streams(plan);
   return plan;
 }
 
@@ -856,8 +813,7 @@ std::string to_string(const MegaPlan& plan) {
   std::ostringstream out;
   out << plan.launch << ", " << plan.n_phases << " phases";
   if (plan.memory.ring_bytes > 0) out << ", a ring of " << plan.memory.ring_bytes / 1024 << " KB";
-  if (std::ranges::any_of(plan.streams, [](const StreamStep& step) { return step.part_units != 0; }))
-    out << ", in parts of " << kPartUnits * 16 / 1024 << " KB";
+  if (plan.is_in_parts) out << ", in parts of " << kPartUnits * 16 / 1024 << " KB";
   out << "\n";
   for (int phase = 0; phase < plan.n_phases; ++phase) {
     std::vector<std::pair<int, int>> tasks;  // task, parts

@@ -22,11 +22,12 @@ struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
   std::vector<TaskStep> steps;         // [blocks, n_steps]
-  std::vector<StreamStep> streams;     // [blocks, n_streams]; none where the kernel has no stream
-  std::vector<int32_t> stream_counts;  // [blocks]
+  std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; none where the kernel has no stream
+  std::vector<int32_t> stream_counts;  // [blocks], likewise
   int n_steps, n_phases, n_streams;
   int n_words;
   MegaMemory memory;
+  bool is_in_parts;   // weights come so
   bool has_timeline;  // steps are stamped
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
@@ -98,7 +99,7 @@ class Schedule final : public lb::Stream {
   int writer_of(const void* at, int before) const;
   int plan_words();
   std::vector<bool> barriers() const;
-  void plan_streams(MegaPlan& plan, int n_blocks) const;
+  void plan_streams(MegaPlan& plan) const;
   void plan_memory(MegaPlan& plan) const;
   void plan_ring(MegaPlan& plan) const;
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;

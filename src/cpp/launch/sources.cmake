@@ -13,4 +13,5 @@ target_sources(lucebox_engine PRIVATE
   launch/pack.cpp
   launch/sample.cpp
   launch/schedule.cpp
-  launch/target.cpp)
+  launch/target.cpp
+  launch/weight_chunks.cpp)
