@@ -11,6 +11,8 @@
 namespace lb::gpu {
 
 inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
+// Fours of a thread that are asked for together: one after another, each takes a read's whole way. Long rows have 20.
+inline constexpr int kNormAtOnce = 3, kValuesAtOnce = 3;
 
 // Where x goes in shared memory: as it is, or rounded.
 template <bool kIsRounded>
@@ -38,20 +40,34 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
 }
 
 // A norm's x but for its common factor, which waits for all squares: the rows' sums take it. Returns the squares of the
-// thread's values. Its weights are asked for here, with the words: what a caller asks for has to be there at the call.
-template <class X>
+// thread's values. Its weights are asked for here: what a caller asks for has to be there at the call. With the words
+// where a thread has one four, else behind them, as there are no registers for both.
+template <int kAtOnce, class X>
 LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& wait) {
-  const int n = p.op.n_in;
+  const int n = p.op.n_in, step = 4 * n_threads();
   float sum = 0;
   LB_UNROLL_BY(1)
-  for (int i = 4 * thread_id(); i - 4 * lane() < n; i += 4 * n_threads()) {
-    f32x4 v[1], w = {};
-    if (i < n) w = load_cached<f32x4>(p.w + i);
-    read_fours<1>(wait, p.a_words, p.a, {i < n ? i : -1}, v);
-    sum = add_squares(sum, v[0]);
+  for (int first = 4 * thread_id(); first - 4 * lane() < n; first += kAtOnce * step) {
+    int at[kAtOnce];
+    f32x4 v[kAtOnce], w[kAtOnce] = {};
+    const auto ask = [&] {
+      LB_UNROLL
+      for (int k = 0; k < kAtOnce; ++k)
+        if (at[k] >= 0) w[k] = load_cached<f32x4>(p.w + at[k]);
+    };
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) v[0][j] *= w[j];
-    to.put(i, v[0], i < n);
+    for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
+    if (kAtOnce == 1) ask();
+    read_fours(wait, p.a_words, p.a, at, v);
+    if (kAtOnce > 1) ask();
+    LB_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first - 4 * lane() + k * step >= n) continue;  // for the whole warp
+      sum = add_squares(sum, v[k]);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) v[k][j] *= w[k][j];
+      to.put(at[k], v[k], at[k] >= 0);
+    }
   }
   return sum;
 }
@@ -172,11 +188,12 @@ template <bool kIsRounded>
 LB_APART_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
-    case XFrom::kRms: return stage_norm(p, to, wait);
+    case XFrom::kRms:
+      return p.op.n_in > 4 * n_threads() ? stage_norm<kNormAtOnce>(p, to, wait) : stage_norm<1>(p, to, wait);
     case XFrom::kHeads: stage_heads(p, to, wait); break;
     case XFrom::kCodes: stage_codes<false>(p, to.rounded, wait); break;
     case XFrom::kHeadsCodes: stage_codes<true>(p, to.rounded, wait); break;
-    default: stage_values<kIsRounded ? 2 : 4>(p, to, wait);
+    default: stage_values<kIsRounded ? kValuesAtOnce : 4>(p, to, wait);
   }
   return 0;
 }

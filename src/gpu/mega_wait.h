@@ -161,7 +161,7 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     for (int k = 0; k < kN; ++k) values[k] = at[k] >= 0 ? load<f32x4>(plain + at[k]) : f32x4{};
     return;
   }
-  constexpr int kFirst = kN > 2 ? 1 : kN;
+  constexpr int kFirst = kN > 3 ? 1 : kN;
   const uint32_t number = wait.number_of(of);
   const Word* from = PhaseWait::place_of(of);
   Word words[kN][4];
