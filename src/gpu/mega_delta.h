@@ -1,7 +1,7 @@
 // One row of a recurrent layer (equations in ops/delta_net.h) in two tasks.
 //
-// The step: a team of warps has a slice of 16 columns of one value head's S in registers, each warp 32 of its rows, and
-// convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row before, the older inputs of
+// The step: a team of warps has a slice of 16 columns of one value head's S in registers, or two beside each other, each
+// warp 32 of its rows, and convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row before, the older inputs of
 // the convolution, taps) is asked for at once before the projections are there, as if the append before had been a row
 // that was accepted; where it was not, the block folds what it was and asks again. Behind the wait stand one read, sums
 // within warps and one block barrier: k and q are scaled to unit length in the sums, not before. A warp then finishes
@@ -24,7 +24,9 @@ namespace lb::gpu {
 inline constexpr int kStepLanes = kStepColumns / 4;    // of a row of S
 inline constexpr int kStepRowLanes = 32 / kStepLanes;  // rows of S that a warp reads at once
 inline constexpr int kOlder = kMegaTaps - 1;           // inputs of the convolution
+inline constexpr int kStepLengths = 4 * kStepColumns;  // in a warp's sums
 static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as lanes");
+static_assert(kStepLengths + 4 == kStepSums);
 
 // Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
 struct StepPlace {
@@ -53,7 +55,7 @@ struct StepPlace {
     k = keys + q;
     v = 2 * keys + column;
   }
-  // Of the thread's first row, in S.
+  // Of the thread's first row, in S, of the first slice.
   LB_DEVICE float* state(const GatedDelta& op) const {
     return op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
   }
@@ -84,11 +86,11 @@ struct StepChannel {
   }
 };
 
-// The accepted rows of any append folded into the team's slice of S in memory, and older inputs of the thread's
+// The accepted rows of any append folded into the team's slices of S in memory, and older inputs of the thread's
 // channels to older[3][kOlder]. Every thread of the block.
 LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
-  const StepPlace place(p, slice);
+  StepPlace place(p, slice);
   const int n = n_accepted(op);
   LB_UNROLL_BY(1)
   for (int d = 0; d < kOlder; ++d) {
@@ -99,29 +101,35 @@ LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Pat
   }
   const Fold fold = read_path(op, place.at.v_head, n, path, place.row, 32 << p.team_shift);
   if (n == 0 || !is_active) return;
-  f32x4 s[kSliceRows];
-  read_state(op, place.at, place.at.row_lane, s);
-  fold_path<1>(op, place.at, fold, path, place.at.row_lane, s);
-  write_state(op, place.at, place.at.row_lane, s);
+  LB_UNROLL_BY(1)
+  for (int i = 0; i < p.team_slices; ++i) {
+    f32x4 s[kSliceRows];
+    read_state(op, place.at, place.at.row_lane, s);
+    fold_path<1>(op, place.at, fold, path, place.at.row_lane, s);
+    write_state(op, place.at, place.at.row_lane, s);
+    place.at.column += kStepColumns;
+  }
 }
 
 // What a row needs that was there before its projections, of a thread.
+template <int kSlices>
 struct BeforeRow {
-  f32x4 s[kSliceRows], delta;
-  float keys[2][kSliceRows], last[2], a_neg, dt_bias, norm_w;
+  f32x4 s[kSlices][kSliceRows], delta[kSlices];
+  float key[2], last[2], a_neg, dt_bias, norm_w;  // key: of the lane's row of S, as it is a channel
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step) {
     const GatedDelta& op = p.step;
     const Place& at = place.at;
     LB_UNROLL
-    for (int i = 0; i < kSliceRows; ++i) s[i] = load<f32x4>(state + i * state_step);
-    delta = load<f32x4>(op.delta + at.v_head * op.dv + at.column);
+    for (int j = 0; j < kSlices; ++j) {
+      LB_UNROLL
+      for (int i = 0; i < kSliceRows; ++i) s[j][i] = load<f32x4>(state + j * kStepColumns + i * state_step);
+      delta[j] = load<f32x4>(op.delta + at.v_head * op.dv + at.column + j * kStepColumns);
+    }
     LB_UNROLL
     for (int b = 0; b < 2; ++b) {
-      const float* of_buffer = op.k_pending[b] + at.k_head * op.dk + at.row_lane;
-      LB_UNROLL
-      for (int i = 0; i < kSliceRows; ++i) keys[b][i] = of_buffer[i * kStepRowLanes];
+      key[b] = op.k_pending[b][at.k_head * op.dk + place.row];
       last[b] = op.cs_pending[b][at.v_head];
     }
     q.read(p.conv, place.q);
@@ -151,23 +159,25 @@ LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit,
   if (lane() == 0) wait.write(p.squares.at + unit, squares);
 }
 
-LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
+// kSlices: team_slices.
+template <int kSlices>
+LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const GatedDelta& op = p.step;
   const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
   const int end = begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0);
-  const int team = warp() >> p.team_shift, n_teams = n_warps() >> p.team_shift;
+  const int team = warp() >> p.team_shift, at_once = (n_warps() >> p.team_shift) * kSlices;
   if (begin == end) wait.has_passed();
 
   LB_UNROLL_BY(1)
-  for (int first = begin; first < end; first += n_teams) {
-    const bool is_active = first + team < end;
-    const int slice = min(first + team, end - 1);
+  for (int first = begin; first < end; first += at_once) {
+    const bool is_active = first + team * kSlices < end;
+    const int slice = min(first + team * kSlices, end - kSlices);
     StepPlace place(p, slice);
     const Place& at = place.at;
     float* state = place.state(op);
     const int state_step = kStepRowLanes * op.dv;
-    BeforeRow before;
+    BeforeRow<kSlices> before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
     int buffer;
     bool follows_one, is_folded = false;
@@ -186,12 +196,17 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     }
     if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(buffer ? before.last[1] : before.last[0]);
+      const float of_lane = buffer ? before.key[1] : before.key[0];
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
-        const float key = buffer ? before.keys[1][i] : before.keys[0][i];
+        const float key = shuffle(of_lane, lane() / kStepLanes + i * kStepRowLanes);
         LB_UNROLL
-        for (int c = 0; c < 4; ++c) before.s[i][c] = fma(key, before.delta[c], before.s[i][c] * decay);
-        store(state + i * state_step, before.s[i]);
+        for (int j = 0; j < kSlices; ++j) {
+          f32x4& s = before.s[j][i];
+          LB_UNROLL
+          for (int c = 0; c < 4; ++c) s[c] = fma(key, before.delta[j][c], s[c] * decay);
+          store(state + j * kStepColumns + i * state_step, s);
+        }
       }
     } else if (is_active) {
       LB_UNROLL
@@ -224,24 +239,28 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
       }
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
-      float products[8] = {};  // S^T k of four columns, S^T q of the same
+      float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
         const int from = lane() / kStepLanes + i * kStepRowLanes;
         const float key = shuffle(k, from), query = shuffle(q, from);
         LB_UNROLL
+        for (int j = 0; j < kSlices; ++j) LB_UNROLL
         for (int c = 0; c < 4; ++c) {
-          products[c] = fma(key, before.s[i][c], products[c]);
-          products[4 + c] = fma(query, before.s[i][c], products[4 + c]);
+          products[j][c] = fma(key, before.s[j][i][c], products[j][c]);
+          products[j][4 + c] = fma(query, before.s[j][i][c], products[j][4 + c]);
         }
       }
-      sum_apart(products);
+      LB_UNROLL
+      for (int j = 0; j < kSlices; ++j) sum_apart(products[j]);
       float lengths[4] = {k * k, q * q, k * q, 0};
       const float length = sum_each(lengths);
       float* own = sums + place.row / 32 * kStepSums;
       const int value = lane() / kStepLanes;  // the one that this lane has the sum of
-      store(own + value / 4 * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[0]);
-      if (lane() % 8 == 0) store(own + 2 * kStepColumns + lane() / 8, length);
+      LB_UNROLL
+      for (int j = 0; j < kSlices; ++j)
+        store(own + (2 * j + value / 4) * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[j][0]);
+      if (lane() % 8 == 0) store(own + kStepLengths + lane() / 8, length);
       if (place.finishes) {
         v = before.v.convolved(in[2]);
         g = log_decay(in[3], before.a_neg, before.dt_bias);
@@ -252,15 +271,16 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
     block_barrier();
     if (first == begin && !wait.is_barrier) wait.has_passed();
     if (is_active && (place.finishes || at.first_column == 0)) {
-      // Of the lane's column, whose slice is its team's or, of a unit of two, the next one's.
-      const float* of_column = sums + ((lane() & (place.n_columns - 1)) / kStepColumns << p.team_shift) * kStepSums;
+      // Of the lane's column, whose slice is the team's first or, of a unit of two, its second or the next team's.
+      const int second = (lane() & (place.n_columns - 1)) / kStepColumns;
+      const float* of_column = sums + (kSlices > 1 ? second * 2 * kStepColumns : (second << p.team_shift) * kStepSums);
       float k_state = 0, q_state = 0;
       f32x4 lengths = {};
       LB_UNROLL_BY(4)
       for (int w = 0; w < 1 << p.team_shift; ++w) {
         k_state += load<float>(of_column + w * kStepSums + lane() % kStepColumns);
         q_state += load<float>(of_column + w * kStepSums + kStepColumns + lane() % kStepColumns);
-        const f32x4 of_warp = load<f32x4>(sums + w * kStepSums + 2 * kStepColumns);
+        const f32x4 of_warp = load<f32x4>(sums + w * kStepSums + kStepLengths);
         LB_UNROLL
         for (int c = 0; c < 3; ++c) lengths[c] += of_warp[c];
       }
@@ -278,8 +298,13 @@ LB_APART void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wa
         keys_in(op, 1 - buffer)[at.k_head * op.dk + place.row] = k * k_scale;
       }
     }
-    if (first + n_teams < end) block_barrier();  // the sums are used again
+    if (first + at_once < end) block_barrier();  // the sums are used again
   }
+}
+
+LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
+  if (p.team_slices == 1) return delta_step_by<1>(p, part, pool, wait);
+  delta_step_by<2>(p, part, pool, wait);
 }
 
 // Four channels a thread. Nobody reads what is overwritten when each unit of o has left its squares.

@@ -145,6 +145,7 @@ struct DeltaTask {
   int unit_shift;  // of 2^unit_shift slices: 0; 1: y is rounded
   int n_units;
   int slices_each, more;      // part i has slices_each slices of S, and a unit more while i < more
+  int team_slices;            // at a time: 1, or a unit where a block has more slices than teams
   int team_shift;             // a slice has 2^team_shift warps, 32 rows of S each
   uint32_t head_slices_step;  // slices of a value head; then by what a value head gives its key head
   uint32_t key_heads_step;
@@ -250,9 +251,9 @@ LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;
-// DeltaStep: of each warp sums over its rows of S for two rows of 16 columns, k.k, q.q and k.q; of each thread older
-// inputs of three channels; a path for each team.
-inline constexpr int kStepSums = 36, kMegaTaps = 4;
+// DeltaStep: of each warp sums over its rows of S for two rows of 16 columns of two slices, k.k, q.q and k.q; of each
+// thread older inputs of three channels; a path for each team.
+inline constexpr int kStepSums = 68, kMegaTaps = 4;
 inline constexpr size_t kDeltaPoolBytes = size_t(kMegaThreads / 32) * kStepSums * 4 +
                                           size_t(kMegaThreads) * 3 * (kMegaTaps - 1) * 4 +
                                           size_t(kMegaThreads / 32 + 1) * kMaxTree * 8;

@@ -436,6 +436,7 @@ void Schedule::run(const GatedDelta& op) {
       .n_units = op.n_v_heads * head_slices,
       .slices_each = 0,
       .more = 0,
+      .team_slices = 1,
       .team_shift = std::countr_zero(unsigned(std::max(team_warps, 1))),
       .head_slices_step = division_step(std::max(head_slices, 1)),
       .key_heads_step = division_step(op.order == HeadOrder::kGrouped ? op.n_v_heads / op.n_k_heads : op.n_k_heads)};
@@ -789,6 +790,8 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
       DeltaTask& delta = plan.tasks[step.task].delta;
       delta.slices_each = delta.n_units / step.n_parts << delta.unit_shift;
       delta.more = delta.n_units % step.n_parts;
+      const int most = delta.slices_each + (delta.more > 0 ? 1 << delta.unit_shift : 0);
+      delta.team_slices = most > kMegaThreads / 32 >> delta.team_shift ? 1 << delta.unit_shift : 1;
     }
     if (plan.tasks[step.task].kind != TaskKind::kProduct) continue;
     ProductTask& product = plan.tasks[step.task].product;
