@@ -13,6 +13,7 @@
 #include "attention_prepare.h"
 #include "attention_queries.h"
 #include "launch/megakernel_shape.h"
+#include "mega_wait.h"
 #include "warp_sums.h"
 
 namespace lb::gpu {
@@ -59,14 +60,19 @@ LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end,
 // the projections (norm weights, the table) is asked for first.
 struct RunHead {
   static constexpr int kHeld = kMaxRunDim / 32, kPairs = kMaxRunDim / 64;
-  const float *from, *norm;
+  const Word* from;
+  const float* norm;
+  uint32_t number;  // of these words
   int n_pairs;
   float w[kHeld], cos[kPairs], sin[kPairs];
 
   // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
-  LB_DEVICE RunHead(const AttentionPrepare& p, int of_kind, int head, int kv_head) {
+  LB_DEVICE RunHead(const RunsTask& task, int of_kind, int head, int kv_head, const PhaseWait& wait) {
+    const AttentionPrepare& p = task.prepare;
     const int dim = p.cache.head_dim;
-    from = of_kind < 0 ? p.u + head * p.u_head_stride : (of_kind > 0 ? p.v : p.k) + kv_head * dim;
+    const WordsFrom& words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
+    from = PhaseWait::place_of(words) + (of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim);
+    number = wait.number_of(words);
     norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
     LB_UNROLL
@@ -79,13 +85,19 @@ struct RunHead {
     }
   }
 
-  LB_DEVICE void make(const AttentionPrepare& p, float* head) const {
+  LB_DEVICE void make(const AttentionPrepare& p, float* head, const PhaseWait& wait) const {
     const int dim = p.cache.head_dim;
+    const Word* at[kHeld];
+    uint32_t numbers[kHeld];
     float x[kHeld], sum = 0;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) x[j] = 32 * j < dim ? from[lane() + 32 * j] : 0.0f;
+    for (int j = 0; j < kHeld; ++j) {
+      at[j] = from + lane() + (32 * j < dim ? 32 * j : 0);
+      numbers[j] = number;
+    }
+    read_words(wait, at, numbers, x);
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) sum += x[j] * x[j];
+    for (int j = 0; j < kHeld; ++j) sum += 32 * j < dim ? x[j] * x[j] : 0.0f;
     const float scale = norm != nullptr ? rsqrt_fast(warp_sum(sum) / float(dim) + p.eps) : 1.0f;
     LB_UNROLL
     for (int j = 0; j < kHeld; ++j)
@@ -152,8 +164,8 @@ struct RunSums {
   }
 };
 
-template <class T, class Wait>
-LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, Wait wait) {
+template <class T>
+LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
@@ -172,14 +184,15 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     const int n_queries = min(p.group - first_query, p.tile_queries), first_head = kv_head * p.group + first_query;
     const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
     const int of_kind = warp() - n_queries;
-    const RunHead head(p.prepare, of_kind, first_head + warp(), kv_head);
+    const RunHead head(p, of_kind, first_head + warp(), kv_head, wait);
     const long own_at = slot_row(cache, n_past, kv_head) * dim;
     bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
-    if (i == part) wait();
+    if (i == part && n_tiles == 0) wait.without_words();
+    if (i == part && n_tiles > 0) wait();
 
     if (n_tiles > 0 && of_kind < (has_own ? 2 : 0)) {
       float* made = memory.heads + warp() * dim;
-      head.make(p.prepare, made);
+      head.make(p.prepare, made, wait);
       // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
       const bool is_query = of_kind < 0;
       const float scale = is_query ? op.scale * kLog2E : 1.0f;
@@ -199,6 +212,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       const int slot = begin + tile * kRunTile, n = min(end - slot, kRunTile), half = tile % 2;
       copy_wait<0>();
       block_barrier();  // the tile is there, and the one before has been read
+      if (i == part && tile == 0 && !wait.is_barrier) wait.has_passed();
       if (tile + 1 < n_tiles)
         bring_tile(cache, kv_head, slot + kRunTile, min(end, slot + 2 * kRunTile), 1 - half, memory);
       score_tile(memory.k + half * kRunTile * dim, dim, n, n_queries, memory);
@@ -213,19 +227,20 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     for (int h = 0; h < kHeld; ++h) {
       if (n_tiles == 0 || set >= n_sets || set + h * n_sets >= n_queries) continue;
       const int at = (i & ((1 << p.splits_shift) - 1)) * op.n_heads + first_head + set + h * n_sets;
-      store(p.o + long(at) * dim + column, f32x2{sums[h].o[0], sums[h].o[1]});
+      Word* to = mega_state().words + (p.split_words.at + at * split_length(dim));
+      LB_UNROLL
+      for (int c = 0; c < 2; ++c) store_relaxed(to + column + c, word_of(sums[h].o[c], wait.made_by));
       const float l = warp_sum(sums[h].l);
       if (column == 0) {
-        p.m[at] = sums[h].m;
-        p.l[at] = l;
+        store_relaxed(to + dim, word_of(sums[h].m, wait.made_by));
+        store_relaxed(to + dim + 1, word_of(l, wait.made_by));
       }
     }
     if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
   }
 }
 
-template <class Wait>
-LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* pool, Wait wait) {
+LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
   switch (p.op.cache.k_type) {
     case DType::kF16: return attention_runs_of<f16>(p, part, n_parts, pool, wait);
     case DType::kBF16: return attention_runs_of<bf16>(p, part, n_parts, pool, wait);
@@ -233,44 +248,84 @@ LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* po
   }
 }
 
-// The gate was there a phase ago.
-template <class Wait>
-LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, Wait wait) {
+// What the splits that have slots left of one head: of them all m and l, a lane some, and four columns of the thread's o.
+struct SplitWords {
+  static constexpr int kSplitsOfLane = kMaxRunSplits / 32;
+  float m[kSplitsOfLane], l[kSplitsOfLane], own_m, gate;
+  f32x4 o;
+
+  // Of column < 0: no o. gate_at below 0: no gate.
+  LB_DEVICE void read(const RunsTask& p, int head, int split, int column, int gate_at, int n_there,
+                      const PhaseWait& wait) {
+    const int stride = split_length(p.op.cache.head_dim), step = p.op.n_heads * stride;
+    const uint32_t number = wait.number_of(p.split_words), gate_number = wait.number_of(p.gate_words);
+    const Word *words = mega_state().words, *of_head = words + (p.split_words.at + head * stride);
+    const Word *own = of_head + split * step, *of_m = of_head + (stride - 2);
+    Word of_o[4], of_own_m, of_gate, pairs[kSplitsOfLane][2];
+    uint32_t polls = mega_state().most_polls, differs;
+    LB_UNROLL_BY(1)
+    do {
+      of_gate = Word(gate_number) << 32;
+      of_own_m = of_o[0] = of_o[1] = of_o[2] = of_o[3] = Word(number) << 32 | quant::bits_of(kNothingSeen);
+      if (gate_at >= 0) of_gate = load_relaxed(words + gate_at);
+      if (column >= 0) {
+        load_relaxed(own + column, of_o[0], of_o[1]);
+        load_relaxed(own + column + 2, of_o[2], of_o[3]);
+        of_own_m = load_relaxed(own + (stride - 2));
+      }
+      LB_UNROLL
+      for (int j = 0; j < kSplitsOfLane; ++j) {
+        pairs[j][0] = pairs[j][1] = Word(number) << 32;
+        if (lane() + 32 * j < n_there) load_relaxed(of_m + (lane() + 32 * j) * step, pairs[j][0], pairs[j][1]);
+      }
+      differs = uint32_t(of_gate >> 32) ^ gate_number;
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) differs |= uint32_t(of_o[j] >> 32) ^ number;
+      differs |= uint32_t(of_own_m >> 32) ^ number;
+      LB_UNROLL
+      for (int j = 0; j < kSplitsOfLane; ++j)
+        differs |= (uint32_t(pairs[j][0] >> 32) ^ number) | (uint32_t(pairs[j][1] >> 32) ^ number);
+    } while (differs != 0 && --polls != 0);
+    if (differs != 0) wait.give_up();
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j) o[j] = column >= 0 ? value_of_word(of_o[j]) : 0.0f;
+    own_m = value_of_word(of_own_m);
+    gate = gate_at >= 0 ? sigmoid(value_of_word(of_gate)) : 1.0f;
+    LB_UNROLL
+    for (int j = 0; j < kSplitsOfLane; ++j) {
+      m[j] = lane() + 32 * j < n_there ? value_of_word(pairs[j][0]) : kNothingSeen;
+      l[j] = value_of_word(pairs[j][1]);
+    }
+  }
+};
+
+LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, PhaseWait wait) {
   assume_shared(&p);
-  constexpr int kSplitsOfLane = kMaxRunSplits / 32;
   const Attention& op = p.op;
   const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;
-  const int n_past = *op.n_past, each = split_slots(p, n_past + 1);
-  const auto is_there = [&](int split) { return split >> p.splits_shift == 0 && split * each <= n_past; };
+  const int n_past = *op.n_past, n_there = n_past / split_slots(p, n_past + 1) + 1;
   const int split = thread_id() >> p.quads_shift;
   LB_UNROLL_BY(1)
   for (int i = part; i < p.n_merge_units; i += n_parts) {
     const int head = quotient(i, p.head_units_step), first_column = (i - head * p.head_units) * 4 * quads;
     const int column = first_column + 4 * (thread_id() & (quads - 1)), written = first_column + thread_id();
     const bool is_writer = thread_id() < 4 * quads && written < dim;
-    const float gate = is_writer ? gate_of(op, 0, head, written) : 0.0f;
+    const bool has_gate = is_writer && op.gate != nullptr;
     if (i == part) wait();
 
-    float m[kSplitsOfLane], l[kSplitsOfLane], own_m = kNothingSeen, largest = kNothingSeen, total = 0;
-    f32x4 o = {};
-    if (is_there(split) && column < dim) {
-      o = load<f32x4>(p.o + long(split * op.n_heads + head) * dim + column);
-      own_m = p.m[split * op.n_heads + head];
-    }
+    SplitWords of;
+    of.read(p, head, split, split < n_there && column < dim ? column : -1,
+            has_gate ? p.gate_words.at + head * int(op.gate_head_stride) + written : -1, n_there, wait);
+    if (i == part && !wait.is_barrier) wait.has_passed();
+    float largest = kNothingSeen, total = 0;
     LB_UNROLL
-    for (int j = 0; j < kSplitsOfLane; ++j) {
-      const int at = (lane() + 32 * j) * op.n_heads + head;
-      const bool is_seen = is_there(lane() + 32 * j);
-      m[j] = is_seen ? p.m[at] : kNothingSeen;
-      l[j] = is_seen ? p.l[at] : 0.0f;
-    }
-    LB_UNROLL
-    for (int j = 0; j < kSplitsOfLane; ++j) largest = max(largest, m[j]);
+    for (const float m : of.m) largest = max(largest, m);
     largest = warp_max(largest);
     LB_UNROLL
-    for (int j = 0; j < kSplitsOfLane; ++j) total = fma(exp2_fast(m[j] - largest), l[j], total);
+    for (int j = 0; j < SplitWords::kSplitsOfLane; ++j) total = fma(exp2_fast(of.m[j] - largest), of.l[j], total);
     total = warp_sum(total);
-    const float weight = exp2_fast(own_m - largest);
+    const float weight = exp2_fast(of.own_m - largest);
+    f32x4 o = of.o;
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] *= weight;
     LB_UNROLL_BY(1)
@@ -284,7 +339,7 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
-      op.o[head * dim + written] = sum / total * gate;
+      wait.write(p.y_words + head * dim + written, sum / total * of.gate);
     }
     if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
   }

@@ -27,7 +27,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
   float* logits = call.out<float>(n_out);
   const float* given = call.in(x);
   float* y = call.out<float>(n_in);
-  gpu::Schedule schedule(pack.target(), 1, nullptr);
+  gpu::Schedule schedule(pack.target());
   schedule.feed(RmsNorm{given, call.in(norm), y, 1, 1, n_in, n_in, n_in, eps},
                 {{{.w = call.weights(w, type, n_out, n_in),
                    .type = type,

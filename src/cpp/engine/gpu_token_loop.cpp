@@ -42,16 +42,14 @@ struct Buffers {
   Sampled* result;
   uint32_t* n_written;
   std::byte* scratch;
-  float* partials;  // of the megakernel's attention
 
-  Buffers(Carver& carver, const Model& model, int context)
-      : Buffers(carver, model.info(), model.info().vocab, context) {}
+  Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
 
   // The context, the token just outside of it, and the one chosen ahead.
   static int history_capacity(int context) { return context + 2; }
 
  private:
-  Buffers(Carver& carver, const ModelInfo& info, int vocab, int context)
+  Buffers(Carver& carver, int vocab, int context)
       : logits(carver.take<float>(vocab)),
         start(carver.take<StepStart>(1)),
         positions(carver.take<int32_t>(3)),
@@ -63,8 +61,7 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
-        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))),
-        partials(carver.take<float>(gpu::Schedule::runs_scratch_bytes(info.n_heads, info.head_dim, context) / 4)) {}
+        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
 };
 
 SampleOptions options_of(const SamplingParams& p) {
@@ -130,7 +127,7 @@ bool allows_graph(const Error& error, const EngineOptions& options) {
 // A step of a new sequence as a schedule. Throws kUnsupported where the target has no kernel for it.
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
                         const Buffers& b, Ring* ring, const gpu::Target& target) {
-  gpu::Schedule schedule(target, state.capacity(), b.partials);
+  gpu::Schedule schedule(target);
   state.begin_append(1, {});
   try {
     run_row(model, activations, state, workspace, b, schedule);
@@ -353,7 +350,7 @@ size_t gpu_token_loop_bytes(const Model& model, int context) {
 size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   if (!wants_mega(model, options, target)) return 0;
   const int context = options.context == 0 ? kPageTokens : options.context;  // which the tables do not depend on
-  gpu::Schedule paper(target, context, nullptr);
+  gpu::Schedule paper(target);
   SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv, options.kv},
                       paper);
   const auto workspace = paper.reserve(model.workspace_bytes(1)),

@@ -117,7 +117,8 @@ LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 
 LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * step >> 20); }
 
 // One row, from the projections to o, in two tasks: a softmax over each split of the context, then of all. A unit of
-// the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head.
+// the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head. All that
+// products make comes in words, and what splits leave: [n_splits, n_heads], of each o, then m, an exponent of 2, then l.
 struct RunsTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
@@ -126,10 +127,10 @@ struct RunsTask {
   int n_units, n_merge_units, head_units;
   int quads_shift;
   uint32_t query_tiles_step, chunks_step, head_units_step;  // chunks: of 64 columns
-  float* m;                                                 // [n_splits, n_heads], an exponent of 2
-  float* l;                                                 // [n_splits, n_heads]
-  float* o;                                                 // [n_splits, n_heads, head_dim]
+  WordsFrom u_words, k_words, v_words, gate_words, split_words;
+  int32_t y_words;
 };
+LB_FN constexpr int split_length(int head_dim) { return head_dim + 2; }
 
 // A row of a recurrent layer. kDeltaStep: from the projections to y = o silu(z) norm_w, in words, and o's squares;
 // kDeltaCommit: conv's history and pending row, which it may write when all of o is there.

@@ -179,7 +179,17 @@ void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
   LB_ASSERT(n_arrived == n_phases - 1);
 }
 
-int run_splits(int capacity) { return std::min(parts_of(capacity, kLeastRunSlots), kMaxRunSplits); }
+// Of what other tasks read of a task, one for each value as a rule.
+int n_words_of(const Task& task) {
+  switch (task.kind) {
+    case TaskKind::kProduct: return task.product.op.n_out;
+    case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
+    case TaskKind::kAttentionRuns:
+      return task.attention.op.n_heads * split_length(task.attention.op.cache.head_dim) << task.attention.splits_shift;
+    case TaskKind::kAttentionMerge: return task.attention.op.n_heads * task.attention.op.cache.head_dim;
+    default: return 0;
+  }
+}
 
 }  // namespace
 
@@ -189,10 +199,6 @@ std::string describe(const Task& task) {
   const Linear& op = task.product.op;
   return cat(name(op.type), " [", op.n_out, ", ", op.n_in, "]", from[int(task.product.from)],
              task.product.up ? ", gated" : "", op.add ? " + y" : "");
-}
-
-size_t Schedule::runs_scratch_bytes(int n_heads, int head_dim, int capacity) {
-  return size_t(run_splits(capacity)) * n_heads * (head_dim + 2) * sizeof(float);
 }
 
 std::unique_ptr<Memory> Schedule::reserve(size_t bytes) {
@@ -374,7 +380,7 @@ void Schedule::run(const Attention& op) {
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kRunQueries);
   // As many splits as there are blocks for each head, so that a block has one unit; merging, a thread has one of them.
   const int n_splits =
-      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, run_splits(capacity_))));
+      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kMaxRunSplits)));
   const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
   RunsTask runs = {.prepare = prepare,
                    .op = op,
@@ -389,12 +395,13 @@ void Schedule::run(const Attention& op) {
                    .query_tiles_step = division_step(tiles),
                    .chunks_step = division_step(cache.head_dim / 64),
                    .head_units_step = division_step(head_units),
-                   .m = nullptr,
-                   .l = nullptr,
-                   .o = static_cast<float*>(at_)};
-  runs.m = runs.o + n_splits * row;
-  runs.l = runs.m + size_t(n_splits) * op.n_heads;
-  const Range partials = {at_, runs_scratch_bytes(op.n_heads, cache.head_dim, capacity_)};
+                   .u_words = {},
+                   .k_words = {},
+                   .v_words = {},
+                   .gate_words = {},
+                   .split_words = {},
+                   .y_words = -1};
+  const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
   add({.task = {.kind = TaskKind::kAttentionRuns, .attention = runs},
        .reads = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
@@ -402,11 +409,11 @@ void Schedule::run(const Attention& op) {
                  {prepare.v, kv},
                  {prepare.cos, table},
                  {prepare.sin, table}},
-       .writes = {partials, {cache.k, 1}, {cache.v, 1}},
+       .writes = {splits, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
        .least_parts = 1,
        .most_parts = runs.n_units});
-  std::vector<Range> reads = {partials};
+  std::vector<Range> reads = {splits};
   if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
   add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
        .reads = reads,
@@ -502,25 +509,33 @@ int Schedule::writer_of(const void* at, int before) const {
   return -1;
 }
 
-// What products and recurrences make for one another travels in words, and is no longer among what nodes read and
-// write. The number of words: two sets for each vector, by turns, so that one is overwritten two products later at the
-// earliest, each of which needs all that was made by who read it.
+// What travels in words, by where it would be; null: the node makes nothing of the kind.
+const void* Schedule::made_at(const Node& node) const {
+  switch (node.task.kind) {
+    case TaskKind::kProduct: return node.task.product.op.y;
+    case TaskKind::kDeltaStep: return node.task.delta.step.o;
+    case TaskKind::kAttentionRuns: return splits_->data();
+    case TaskKind::kAttentionMerge: return node.task.attention.op.o;
+    default: return nullptr;
+  }
+}
+
+// What products, recurrences and attentions make for one another travels in words, and is no longer among what nodes
+// read and write. The number of words: two sets for each vector, by turns, so that one is overwritten two products
+// later at the earliest, each of which needs all that was made by who read it.
 int Schedule::plan_words() {
   int n_words = 0;
   const int n = static_cast<int>(nodes_.size());
   std::map<std::pair<const void*, int>, std::pair<int, int>> sets;  // of where a vector was, and turn: place, length
   std::map<const void*, int> turns;
   std::vector<int> at(n, -1), is_plain_too(n, 0), is_read(n, 0);
-  const auto is_wordy = [&](int i) {
-    return i >= 0 && (nodes_[i].task.kind == TaskKind::kProduct || nodes_[i].task.kind == TaskKind::kDeltaStep);
-  };
+  const auto is_wordy = [&](int i) { return i >= 0 && made_at(nodes_[i]) != nullptr; };
   // In the order of writing, so that turns alternate.
   for (int i = 0; i < n; ++i) {
     const Node& node = nodes_[i];
     if (!is_wordy(i)) continue;
-    const bool is_product = node.task.kind == TaskKind::kProduct;
-    const void* to = is_product ? static_cast<const void*>(node.task.product.op.y) : node.task.delta.step.o;
-    const int length = is_product ? node.task.product.op.n_out : squares_at(node.task.delta) + node.task.delta.n_units;
+    const void* to = made_at(node);
+    const int length = n_words_of(node.task);
     auto& [place, size] = sets[{to, turns[to]++ % 2}];
     if (size < length) {
       place = n_words;
@@ -534,9 +549,7 @@ int Schedule::plan_words() {
     if (plain == nullptr || !is_wordy(writer)) return WordsFrom{};
     is_read[writer] = 1;
     const Node& made = nodes_[writer];
-    const void* begin = made.task.kind == TaskKind::kProduct ? static_cast<const void*>(made.task.product.op.y)
-                                                             : made.task.delta.step.o;
-    const long offset = static_cast<const float*>(plain) - static_cast<const float*>(begin);
+    const long offset = static_cast<const float*>(plain) - static_cast<const float*>(made_at(made));
     return WordsFrom{int32_t(at[writer] + offset), made.phase};
   };
   const auto squares_words = [&](int writer) {
@@ -573,6 +586,19 @@ int Schedule::plan_words() {
       } else {
         node.writes.clear();  // it waits for who reads them
       }
+    } else if (node.task.kind == TaskKind::kAttentionRuns) {
+      RunsTask& a = node.task.attention;
+      take(a.u_words, a.prepare.u);
+      take(a.k_words, a.prepare.k);
+      take(a.v_words, a.prepare.v);
+      require(a.u_words.at >= 0 && a.k_words.at >= 0 && a.v_words.at >= 0, "takes an attention of products");
+      a.split_words = {at[i], node.phase};
+    } else if (node.task.kind == TaskKind::kAttentionMerge) {
+      RunsTask& a = node.task.attention;
+      take(a.gate_words, a.op.gate);
+      require(a.op.gate == nullptr || a.gate_words.at >= 0, "takes an attention that is gated by a product");
+      take(a.split_words, splits_->data());
+      a.y_words = at[i];
     }
     for (const Range& read : node.reads) {
       const int writer = writer_of(read.begin, i);
@@ -581,8 +607,12 @@ int Schedule::plan_words() {
   }
   for (int i = 0; i < n; ++i) {
     Node& node = planned[i];
-    if (node.task.kind == TaskKind::kDeltaStep) drop(node.writes, node.task.delta.step.o);
-    if (node.task.kind != TaskKind::kProduct) continue;
+    if (node.task.kind != TaskKind::kProduct) {
+      if (made_at(node) == nullptr) continue;
+      require(!is_plain_too[i], "takes a recurrence or an attention that products read");
+      drop(node.writes, made_at(node));
+      continue;
+    }
     ProductTask& p = node.task.product;
     p.y_words = is_read[i] ? at[i] : -1;
     p.writes_y = i + 1 == n || is_plain_too[i];  // the last is the head

@@ -38,9 +38,7 @@ std::string to_string(const MegaPlan& plan);
 
 class Schedule final : public lb::Stream {
  public:
-  // capacity: tokens of the cache; partials: runs_scratch_bytes, for every attention of the pass.
-  Schedule(const Target& target, int capacity, void* partials) : target_(target), capacity_(capacity), at_(partials) {}
-  static size_t runs_scratch_bytes(int n_heads, int head_dim, int capacity);
+  explicit Schedule(const Target& target) : target_(target) {}
 
   // The step's end; without `leave` a launch is one step. Throws kUnsupported where the target has no kernel for what
   // was recorded.
@@ -97,6 +95,7 @@ class Schedule final : public lb::Stream {
   Kernel kernel() const;
   size_t pool_bytes() const;
   int writer_of(const void* at, int before) const;
+  const void* made_at(const Node& node) const;
   int plan_words();
   std::vector<bool> barriers() const;
   void plan_streams(MegaPlan& plan) const;
@@ -105,9 +104,8 @@ class Schedule final : public lb::Stream {
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
 
   const Target& target_;
-  int capacity_;
-  void* at_;
   uintptr_t on_paper_ = uintptr_t{1} << 60;  // where no memory is; what reserve() has not given away
+  const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for what the splits of an attention leave
   std::vector<Node> nodes_;
   std::optional<RmsNorm> norm_;              // that the next product reads
   std::optional<DeltaInputs> inputs_;        // of the next GatedDelta
