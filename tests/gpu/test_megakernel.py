@@ -179,7 +179,7 @@ def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
     """A ring that has the weights of several phases is filled in parts; so test_weight_types sees those, too."""
     path = write(replace(SHAPES["qwen35"], dtype="Q8_0"))
     _, how = decode(open_engine(path, pack=pack, decode_path="megakernel", activations="int8"), 1, [3])
-    assert ("in parts of 8 KB" in how) == ("a ring of" in how), how
+    assert ("in parts of 5 KB" in how) == ("a ring of" in how), how
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])

@@ -24,9 +24,8 @@ inline constexpr int kMegaThreads = 256;
 inline constexpr int kMegaHelpers = 64;  // besides them: a warp that brings weights, one that takes sums away
 inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
 inline constexpr int kStreamChunks = 32 / quant::kMaxPlanes;  // of which a warp has a lane for each plane
-// Chunks on their way at once: what others ask for waits behind them, a microsecond for each 16 KB and more, and a
-// phase asks several times. A long product waits for its weights alone.
-inline constexpr int kMostUnderWay = 4;
+// Chunks on their way at once: what else a block asks for waits behind them, a microsecond for each 16 KB and more.
+inline constexpr int kMostUnderWay = 2;
 
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }

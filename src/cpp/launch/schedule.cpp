@@ -46,9 +46,6 @@ constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
 // next one's meanwhile.
 constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 
-// A block's part has one chunk on its way, and one for each so many bytes that it has, up to kMostUnderWay.
-constexpr size_t kUnderWayBytes = 262144;
-
 constexpr double kFewBytes = 10e6;  // of a phase that is latency, however its rows are dealt
 
 // How many threads share a row, and how many such teams there are.
@@ -714,17 +711,16 @@ void Schedule::plan_streams(MegaPlan& plan) const {
     const size_t n_before = list.size();
     const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more) * p.row_unit;
     const int rows = p.rows_each + (step.part < p.more ? p.row_unit : 0), pass = p.up != nullptr ? p.pass_rows : rows;
-    const size_t bytes = chunk_bytes(p.op.type, p.op.n_in, rows) * (p.up != nullptr ? 2 : 1);
-    const int under_way = int(std::clamp<size_t>(bytes / kUnderWayBytes, 1, kMostUnderWay));
     step.n_passes = uint16_t(parts_of(rows, p.pass_rows));
     for (int first = 0; first < rows; first += pass)
       for (const void* w : {static_cast<const void*>(p.op.w), p.up}) {
         if (w == nullptr) continue;
-        const auto chunks = cut_in_chunks(p, w, begin + first, std::min(pass, rows - first), under_way);
+        const auto chunks = cut_in_chunks(p, w, begin + first, std::min(pass, rows - first));
         list.insert(list.end(), chunks.begin(), chunks.end());
         step.skews = skews_of(p, w, begin + first);
       }
     LB_ASSERT(list.size() - n_before <= UINT16_MAX);
+    limit_under_way(std::span(list).subspan(n_before), plan.memory.ring_bytes);
     step.n_chunks = uint16_t(list.size() - n_before);
   }
   plan.is_in_parts = come_in_parts(lists, plan.n_phases, plan.memory.ring_bytes);

@@ -44,14 +44,14 @@ size_t chunk_bytes(DType type, int n_in, int rows) {
   return bytes;
 }
 
-std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows, int under_way) {
+std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const int chunk_rows = p.n_teams * p.batch_rows, n_chunks = (rows + chunk_rows - 1) / chunk_rows;
   std::vector<WeightChunk> chunks(n_chunks);
   for (int i = 0; i < n_chunks; ++i) {
     const bool is_last = i + 1 == n_chunks;
     WeightChunk& chunk = chunks[i];
-    chunk = {.planes = {}, .units = units_of(p.plane_at[quant::kMaxPlanes]), .under_way = under_way};
+    chunk = {.planes = {}, .units = units_of(p.plane_at[quant::kMaxPlanes])};
     for (int k = 0; k < layout.n_planes; ++k) {
       const size_t row_bytes = layout.row_bytes[k];
       const auto* from = static_cast<const uint8_t*>(w) + layout.offset[k] + (begin + i * chunk_rows) * row_bytes;
@@ -71,6 +71,14 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin) {
   for (int k = 0; k < layout.n_planes; ++k)
     skews |= uint16_t((reinterpret_cast<uintptr_t>(w) + layout.offset[k] + begin * layout.row_bytes[k]) % 16 << 4 * k);
   return skews;
+}
+
+void limit_under_way(std::span<WeightChunk> part, int ring_bytes) {
+  int before = 0;
+  for (WeightChunk& chunk : part) {
+    if (16 * before >= ring_bytes) chunk.under_way = kMostUnderWay;
+    before += chunk.units;
+  }
 }
 
 bool come_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes) {

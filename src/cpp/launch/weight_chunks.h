@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "launch/megakernel_shape.h"
@@ -17,27 +18,31 @@ struct WeightChunk {
     int at, units;
   };
   std::array<Plane, quant::kMaxPlanes> planes;
-  int units;              // of the ring
-  int under_way;          // of its product's, at most
-  int n_parts = 1;        // in which it may come
-  int place = 0;          // in the ring
-  int after = 0;          // the chunk so far before this one has to be given back first
+  int units;          // of the ring
+  int under_way = 1;  // chunks, it and those before, at most
+  int n_parts = 1;    // in which it may come
+  int place = 0;      // in the ring
+  int after = 0;      // the chunk so far before this one has to be given back first
 };
 
 bool may_skew(int row_bytes);
 // In the ring, of so many rows of weights.
 size_t chunk_bytes(DType type, int n_in, int rows);
 
-// Rows [begin, begin + rows) of w, a matrix of p's, with so many chunks on their way at once.
-std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows, int under_way);
+// Rows [begin, begin + rows) of w, a matrix of p's.
+std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows);
 // What precedes the first of these rows in each plane, four bits each.
 uint16_t skews_of(const ProductTask& p, const void* w, int begin);
 
-// What others wait for comes behind what is on its way: where the ring has the weights of several phases, those of
-// which a block has one chunk at a time come in parts, one after another.
+// What a block asks for waits behind the weights on their way to it. A ring's length ahead it is at an earlier product,
+// and will ask for x: one chunk is on its way. Further on in a part it is at this one, and waits for weights alone.
+void limit_under_way(std::span<WeightChunk> part, int ring_bytes);
+
+// For the same reason, where the ring has the weights of several phases, chunks that come alone do so in parts, one
+// after another.
 bool come_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes);
 void cut_in_parts(std::vector<WeightChunk>& chunks);
-inline constexpr int kPartUnits = 512;
+inline constexpr int kPartUnits = 320;
 
 // Of a token's chunks, after which those of the next follow: where each lies in the ring, and which one has to be given
 // back before it begins.
