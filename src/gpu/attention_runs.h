@@ -27,17 +27,18 @@ LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
 template <class T>
 struct RunMemory {
   T *k, *v;       // [2, kRunTile, head_dim] each
+  float* heads;   // [kRunQueries + 2, head_dim]: where warps make them, before there is a second tile of K
   T* queries;     // [kRunRows, head_dim]
-  float* heads;   // [kRunQueries + 2, head_dim]: where warps make them
   float* scores;  // [kRunRows, kRunTile]
 
   LB_DEVICE RunMemory(void* pool, int dim)
       : k(static_cast<T*>(pool)),
         v(k + 2 * kRunTile * dim),
+        heads(reinterpret_cast<float*>(k + kRunTile * dim)),
         queries(v + 2 * kRunTile * dim),
-        heads(reinterpret_cast<float*>(queries + kRunRows * dim)),
-        scores(heads + (kRunQueries + 2) * dim) {}
+        scores(reinterpret_cast<float*>(queries + kRunRows * dim)) {}
 };
+static_assert((kRunQueries + 2) * sizeof(float) <= kRunTile * sizeof(f16));
 
 // Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
 template <class T>
@@ -170,7 +171,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
   constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim, n_past = *op.n_past, each = split_slots(p, n_past + 1);
+  const int dim = cache.head_dim, n_past = mega_state().numbers.n_past, each = split_slots(p, n_past + 1);
   const int set = quotient(warp(), p.chunks_step), n_sets = quotient(kMegaThreads / 32, p.chunks_step);
   const int column = (warp() - set * (dim / 64)) * 64 + 2 * lane();
   const RunMemory<T> memory(pool, dim);
@@ -185,7 +186,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
     const int of_kind = warp() - n_queries;
     const RunHead head(p, of_kind, first_head + warp(), kv_head, wait);
-    const long own_at = slot_row(cache, n_past, kv_head) * dim;
+    const int32_t own_page = page_of(cache, n_past);
     bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
     if (i == part && n_tiles == 0) wait.without_words();
     if (i == part && n_tiles > 0) wait();
@@ -197,7 +198,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       const bool is_query = of_kind < 0;
       const float scale = is_query ? op.scale * kLog2E : 1.0f;
       T* to = is_query ? memory.queries + warp() * dim : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * dim;
-      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + own_at;
+      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
       LB_UNROLL_BY(1)
       for (int c = lane(); c < dim; c += 32) {
         const T rounded = stored_as(load<float>(made + c) * scale, T{});
@@ -303,7 +304,7 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
   assume_shared(&p);
   const Attention& op = p.op;
   const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;
-  const int n_past = *op.n_past, n_there = n_past / split_slots(p, n_past + 1) + 1;
+  const int n_past = mega_state().numbers.n_past, n_there = n_past / split_slots(p, n_past + 1) + 1;
   const int split = thread_id() >> p.quads_shift;
   LB_UNROLL_BY(1)
   for (int i = part; i < p.n_merge_units; i += n_parts) {

@@ -5,10 +5,15 @@
 
 namespace lb::gpu {
 
-// The row of head_dim values, counted through all pages.
+LB_DEVICE int32_t page_of(const KvLayer& cache, int slot) {
+  return load_cached<int32_t>(cache.page_table + slot / kPageTokens);
+}
+// The row of head_dim values, counted through all pages, of a slot of this page.
+LB_DEVICE long row_in(const KvLayer& cache, int32_t page, int slot, int head) {
+  return (long(page) * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens;
+}
 LB_DEVICE long slot_row(const KvLayer& cache, int slot, int head) {
-  const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
-  return (page * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens;
+  return row_in(cache, page_of(cache, slot), slot, head);
 }
 
 LB_DEVICE float stored_as(float x, float) { return x; }

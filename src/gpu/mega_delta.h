@@ -17,6 +17,7 @@
 #include "gated_delta.h"
 #include "launch/megakernel_shape.h"
 #include "mega_codes.h"
+#include "mega_wait.h"
 #include "warp_sums.h"
 
 namespace lb::gpu {
@@ -61,10 +62,12 @@ struct StepPlace {
   }
 };
 
-// Input d + 1 rows before this one, n_accepted rows of the append before being its nearest ancestors.
-LB_DEVICE const float* older_input(const CausalConv& op, int d, int n_accepted) {
-  const int from = kOlder - 1 - d + n_accepted;  // of [history, accepted rows]
-  return from < kOlder ? op.history + from * op.channels : op.pending + op.accepted.path[from - kOlder] * op.channels;
+// Input d + 1 rows before this one, the accepted rows of the append before being its nearest ancestors.
+LB_DEVICE const float* older_input(const CausalConv& op, int d, const TokenNumbers& numbers) {
+  const int from = kOlder - 1 - d + numbers.n_accepted;  // of [history, accepted rows]
+  if (from < kOlder) return op.history + from * op.channels;
+  const int row = from == kOlder ? numbers.first_accepted : op.accepted.path[from - kOlder];
+  return op.pending + row * op.channels;
 }
 
 // A thread's channel of the convolution.
@@ -91,10 +94,11 @@ struct StepChannel {
 LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
   StepPlace place(p, slice);
-  const int n = n_accepted(op);
+  const TokenNumbers& numbers = mega_state().numbers;
+  const int n = numbers.n_accepted;
   LB_UNROLL_BY(1)
   for (int d = 0; d < kOlder; ++d) {
-    const float* from = older_input(p.conv, d, n);
+    const float* from = older_input(p.conv, d, numbers);
     store(older + d, from[place.q]);
     store(older + kOlder + d, from[place.k]);
     if (place.finishes) store(older + 2 * kOlder + d, from[place.v]);
@@ -115,10 +119,10 @@ LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Pat
 template <int kSlices>
 struct BeforeRow {
   f32x4 s[kSlices][kSliceRows], delta[kSlices];
-  float key[2], last[2], a_neg, dt_bias, norm_w;  // key: of the lane's row of S, as it is a channel
+  float key, last, a_neg, dt_bias, norm_w;  // key: of the lane's row of S, as it is a channel
   StepChannel q, k, v;
 
-  LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step) {
+  LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step, int buffer) {
     const GatedDelta& op = p.step;
     const Place& at = place.at;
     LB_UNROLL
@@ -127,11 +131,8 @@ struct BeforeRow {
       for (int i = 0; i < kSliceRows; ++i) s[j][i] = load<f32x4>(state + j * kStepColumns + i * state_step);
       delta[j] = load<f32x4>(op.delta + at.v_head * op.dv + at.column + j * kStepColumns);
     }
-    LB_UNROLL
-    for (int b = 0; b < 2; ++b) {
-      key[b] = op.k_pending[b][at.k_head * op.dk + place.row];
-      last[b] = op.cs_pending[b][at.v_head];
-    }
+    key = keys_in(op, buffer)[at.k_head * op.dk + place.row];
+    last = cs_in(op, buffer)[at.v_head];
     q.read(p.conv, place.q);
     k.read(p.conv, place.k);
     if (!place.finishes) return;
@@ -179,14 +180,14 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
     const int state_step = kStepRowLanes * op.dv;
     BeforeRow<kSlices> before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
-    int buffer;
-    bool follows_one, is_folded = false;
+    const TokenNumbers& numbers = mega_state().numbers;
+    const int buffer = (numbers.key_buffer + op.flip) % 2;
+    const bool follows_one = numbers.n_accepted == 1 && numbers.first_accepted == 0;
+    bool is_folded = false;
     LB_UNROLL_BY(1)
     for (;;) {  // all of it is asked for before any of it is looked at
       before = {};
-      if (is_active) before.read(p, place, state, state_step);
-      buffer = buffer_after(op, 0);
-      follows_one = *op.accepted.n == 1 && op.accepted.path[0] == 0;
+      if (is_active) before.read(p, place, state, state_step, buffer);
       if (follows_one || is_folded) break;
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
@@ -195,11 +196,10 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       state = place.state(op);
     }
     if (is_active && follows_one) {  // what fold_path does for one row
-      const float decay = exp_nonpositive(buffer ? before.last[1] : before.last[0]);
-      const float of_lane = buffer ? before.key[1] : before.key[0];
+      const float decay = exp_nonpositive(before.last);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
-        const float key = shuffle(of_lane, lane() / kStepLanes + i * kStepRowLanes);
+        const float key = shuffle(before.key, lane() / kStepLanes + i * kStepRowLanes);
         LB_UNROLL
         for (int j = 0; j < kSlices; ++j) {
           f32x4& s = before.s[j][i];
@@ -320,13 +320,13 @@ LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait 
   }
   block_barrier();
   if (!wait.is_barrier) wait.has_passed();
-  const int n_accepted = *op.accepted.n;
+  const TokenNumbers& numbers = mega_state().numbers;
   LB_UNROLL_BY(1)
   for (int c = 4 * (part * n_threads() + thread_id()); c < op.channels; c += step) {
     f32x4 x[1], older[kOlder];
     read_fours<1>(wait, p.x_words, nullptr, {c}, x);
     LB_UNROLL
-    for (int d = 0; d < kOlder; ++d) older[d] = load<f32x4>(older_input(op, d, n_accepted) + c);
+    for (int d = 0; d < kOlder; ++d) older[d] = load<f32x4>(older_input(op, d, numbers) + c);
     LB_UNROLL
     for (int d = 0; d < kOlder; ++d) store(op.history + (kOlder - 1 - d) * op.channels + c, older[d]);
     store(op.pending + c, x[0]);

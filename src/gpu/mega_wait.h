@@ -32,6 +32,7 @@ struct MegaState {
   uint32_t gave_up[3];
   Turn turns[2];              // of steps, by turns
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
+  TokenNumbers numbers;       // of the token, from its second step on
 };
 
 static_assert(sizeof(MegaState) <= kMegaStreamAt - kMegaStateAt);
@@ -67,6 +68,19 @@ LB_DEVICE void fetch_task(const Task* from, int half) {
   if (offset < int(sizeof(Task)))
     copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
                   reinterpret_cast<const unsigned char*>(from) + offset);
+  copy_commit();
+}
+
+// Likewise the numbers of a token that begins.
+LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
+  if (from.n_past == nullptr) return;
+  TokenNumbers& to = mega_state().numbers;
+  if (thread_id() == 0) {
+    copy_async<4>(&to.n_past, from.n_past);
+    copy_async<4>(&to.key_buffer, from.key_buffer);
+    copy_async<4>(&to.n_accepted, from.n_accepted);
+    copy_async<4>(&to.first_accepted, from.accepted);
+  }
   copy_commit();
 }
 

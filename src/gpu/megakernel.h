@@ -173,7 +173,10 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
     stop<Weights>(p.n_phases, turn);
     return false;
   }
-  if (*p.goes_on != 0) return true;
+  if (*p.goes_on != 0) {
+    fetch_numbers(p.numbers);
+    return true;
+  }
   Weights::stop(turn);
   return false;
 }
@@ -236,6 +239,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
+  fetch_numbers(p.numbers);
   fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, 0);
   copy_wait<0>();
   block_barrier();

@@ -210,6 +210,15 @@ struct StepTimes {
   uint64_t began, waited, done;
 };
 
+// What tasks of every layer ask of an append: each block has it at hand. Behind another append than a row of a chain,
+// first_accepted is anything.
+struct TokenNumbers {
+  int32_t n_past, key_buffer, n_accepted, first_accepted;
+};
+struct NumbersFrom {
+  const int32_t *n_past, *key_buffer, *n_accepted, *accepted;  // [1] each; all null: no task asks
+};
+
 // Where things are in dynamic shared memory.
 struct MegaMemory {
   int steps_at, ring_at, ring_bytes;
@@ -226,7 +235,8 @@ struct Mega {
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
-  int n_streams;  // a multiple of kStreamChunks
+  NumbersFrom numbers;
+  int n_streams;            // a multiple of kStreamChunks
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
@@ -246,8 +256,7 @@ LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;
 }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
-  return size_t(4 * kRunTile + kRunRows) * dim * value_bytes +
-         (size_t(kRunQueries + 2) * dim + kRunRows * kRunTile) * 4;
+  return size_t(4 * kRunTile + kRunRows) * dim * value_bytes + size_t(kRunRows) * kRunTile * 4;
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;
