@@ -43,7 +43,7 @@ struct StepPlace {
     row = of_team * 32 + lane();
     finishes = of_team == 0 && (slice & ((1 << p.unit_shift) - 1)) == 0;
     n_columns = kStepColumns << p.unit_shift;
-    column = slice * kStepColumns + (lane() & (n_columns - 1));
+    column = (slice >> p.unit_shift) * n_columns + (lane() & (n_columns - 1));
     at.v_head = quotient(slice, p.head_slices_step);
     at.k_head = quotient(at.v_head, p.key_heads_step);
     if (op.order == HeadOrder::kTiled) at.k_head = at.v_head - at.k_head * op.n_k_heads;
@@ -195,6 +195,11 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       place = StepPlace(p, forget(slice));  // anew: not kept in registers meanwhile
       state = place.state(op);
     }
+    const Word *words = mega_state().words, *x = words + p.x_words.at;
+    const Word* const from[6] = {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head,
+                                 words + p.beta_words.at + at.v_head, words + p.z_words.at + place.column};
+    Word asked[6] = {};
+    if (kSlices == 1 && is_active) ask_words(from, asked);  // who is late finds them; two slices need the registers
     if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(before.last);
       LB_UNROLL
@@ -221,22 +226,12 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
     float k = 0, v = 0, g = 0, beta = 0, gate = 0;
     if (is_active) {
-      const Word *words = mega_state().words, *x = words + p.x_words.at;
       const uint32_t number = wait.number_of(p.x_words);
-      float in[6] = {};
-      if (place.finishes) {
-        read_words<6>(wait,
-                      {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head,
-                       words + p.beta_words.at + at.v_head, words + p.z_words.at + place.column},
-                      {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words),
-                       wait.number_of(p.z_words)},
-                      in);
-      } else {
-        float of_key[2];
-        read_words<2>(wait, {x + place.q, x + place.k}, {number, number}, of_key);
-        in[0] = of_key[0];
-        in[1] = of_key[1];
-      }
+      float in[6];
+      if (kSlices > 1) ask_words(from, asked);
+      take_words(wait, from, {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words),
+                              wait.number_of(p.z_words)},
+                 asked, in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same

@@ -144,17 +144,20 @@ struct PhaseWait {
   LB_DEVICE void write(int at, float value) const { store_relaxed(mega_state().words + at, word_of(value, made_by)); }
 };
 
-// kN words, each of its own number.
 template <int kN>
-LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
-                          float (&values)[kN]) {
+LB_DEVICE void ask_words(const Word* const (&from)[kN], Word (&words)[kN]) {
+  LB_UNROLL
+  for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
+}
+
+// kN words, each of its own number, that have been asked for.
+template <int kN>
+LB_DEVICE void take_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
+                          Word (&words)[kN], float (&values)[kN]) {
   uint32_t polls = mega_state().most_polls;
   LB_UNROLL_BY(1)
   for (;;) {
-    Word words[kN];
     uint32_t differs = 0;
-    LB_UNROLL
-    for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
       differs |= uint32_t(words[k] >> 32) ^ numbers[k];
@@ -162,7 +165,16 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
     }
     if (differs == 0) return;
     if (--polls == 0) return wait.give_up();
+    ask_words(from, words);
   }
+}
+
+template <int kN>
+LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
+                          float (&values)[kN]) {
+  Word words[kN];
+  ask_words(from, words);
+  take_words(wait, from, numbers, words, values);
 }
 
 // Four values from each of kN places, of words or plain; below 0: zeros. Of many only the first four are asked for
