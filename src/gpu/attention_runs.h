@@ -249,7 +249,7 @@ LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* po
   }
 }
 
-// What the splits that have slots left of one head: of them all m and l, a lane some, and four columns of the thread's o.
+// What splits left of one head: m and l of all that have slots, some of them a lane's; of one four columns of o.
 struct SplitWords {
   static constexpr int kSplitsOfLane = kMaxRunSplits / 32;
   float m[kSplitsOfLane], l[kSplitsOfLane], own_m, gate;

@@ -1,12 +1,13 @@
 // One row of a recurrent layer (equations in ops/delta_net.h) in two tasks.
 //
-// The step: a team of warps has a slice of 16 columns of one value head's S in registers, or two beside each other, each
-// warp 32 of its rows, and convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row before, the older inputs of
-// the convolution, taps) is asked for at once before the projections are there, as if the append before had been a row
-// that was accepted; where it was not, the block folds what it was and asks again. Behind the wait stand one read, sums
-// within warps and one block barrier: k and q are scaled to unit length in the sums, not before. A warp then finishes
-// the columns of its unit, gates them and leaves their squares, by which readers find what the heads' norm divides by.
-// The commit: what the convolution keeps for the next row is written a phase later, when nobody reads it any more.
+// The step: a team of warps has a slice of 16 columns of one value head's S in registers, or two side by side, each
+// warp 32 of its rows, and convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row
+// before, the older inputs of the convolution, taps) is asked for at once before the projections are there, as if the
+// append before had been a row that was accepted; where it was not, the block folds what it was and asks again. Behind
+// the wait stand one read, sums within warps and one block barrier: k and q are scaled to unit length in the sums, not
+// before. A warp then finishes the columns of its unit, gates them and leaves their squares, by which readers find what
+// the heads' norm divides by. The commit: what the convolution keeps for the next row is written a phase later, when
+// nobody reads it any more.
 //
 // Code that runs once a phase takes its time by the number of its instructions: dimensions are multiples of what a warp
 // takes, divisions are the host's, and warps without a slice only come to the barriers.
@@ -196,11 +197,15 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       state = place.state(op);
     }
     const Word *words = mega_state().words, *x = words + p.x_words.at;
-    const Word* const from[6] = {x + place.q, x + place.k, x + place.v, words + p.g_words.at + at.v_head,
-                                 words + p.beta_words.at + at.v_head, words + p.z_words.at + place.column};
+    const Word* const from[6] = {x + place.q,
+                                 x + place.k,
+                                 x + place.v,
+                                 words + p.g_words.at + at.v_head,
+                                 words + p.beta_words.at + at.v_head,
+                                 words + p.z_words.at + place.column};
     Word asked[6] = {};
     if (kSlices == 1 && is_active) ask_words(from, asked);  // who is late finds them; two slices need the registers
-    if (is_active && follows_one) {  // what fold_path does for one row
+    if (is_active && follows_one) {                         // what fold_path does for one row
       const float decay = exp_nonpositive(before.last);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -229,9 +234,10 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       const uint32_t number = wait.number_of(p.x_words);
       float in[6];
       if (kSlices > 1) ask_words(from, asked);
-      take_words(wait, from, {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words),
-                              wait.number_of(p.z_words)},
-                 asked, in);
+      take_words(
+          wait, from,
+          {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words), wait.number_of(p.z_words)},
+          asked, in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same

@@ -150,7 +150,7 @@ LB_DEVICE void ask_words(const Word* const (&from)[kN], Word (&words)[kN]) {
   for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
 }
 
-// kN words, each of its own number, that have been asked for.
+// kN words, each of its own number, that have been asked for once.
 template <int kN>
 LB_DEVICE void take_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           Word (&words)[kN], float (&values)[kN]) {

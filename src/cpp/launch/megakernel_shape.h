@@ -94,14 +94,14 @@ struct ProductTask {
   int row_unit;
 };
 
-// What a lane of the warp that brings a block's weights has of one of their chunks: of a plane. Chunks follow each other
-// in a ring, at whose end one that does not fit is at the start instead. In words, so that nobody looks at what is
-// loaded before it is needed. Bytes are multiples of 16.
+// What a lane of the warp that brings a block's weights has of one of their chunks: of a plane. Chunks follow each
+// other in a ring, at whose end one that does not fit is at the start instead. In words, so that nobody looks at what
+// is loaded before it is needed. Bytes are multiples of 16.
 struct alignas(16) StreamCopy {
   const uint8_t* from;  // the first row, rounded down to 16 bytes
   uint32_t extent;      // bits 0 to 15: to / 16, in dynamic shared memory; 16 to 31: bytes / 16
-  uint32_t order;       // of all planes; bits 0 to 5: after; 6 to 9: under_way; 10 to 15: parts; of its own: from 16 on,
-                        // bytes / 16 of each part but the last
+  uint32_t order;  // of all planes; bits 0 to 5: after; 6 to 9: under_way; 10 to 15: parts; of its own: from 16 on,
+                   // bytes / 16 of each part but the last
 };
 static_assert(sizeof(StreamCopy) == 16 && kMegaChunks < 64 && kMostUnderWay < 16);
 LB_FN int place_of(const StreamCopy& copy) { return int(copy.extent & 0xffff) * 16; }
@@ -116,8 +116,8 @@ LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 
 LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * step >> 20); }
 
 // One row, from the projections to o, in two tasks: a softmax over each split of the context, then of all. A unit of
-// the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head. All that
-// products make comes in words, and what splits leave: [n_splits, n_heads], of each o, then m, an exponent of 2, then l.
+// the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head. What products
+// make comes in words, and what splits leave: [n_splits, n_heads], each o, then m (an exponent of 2) and l.
 struct RunsTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
@@ -236,7 +236,7 @@ struct Mega {
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
   NumbersFrom numbers;
-  int n_streams;            // a multiple of kStreamChunks
+  int n_streams;  // a multiple of kStreamChunks
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;

@@ -376,8 +376,7 @@ void Schedule::run(const Attention& op) {
   const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kRunQueries);
   // As many splits as there are blocks for each head, so that a block has one unit; merging, a thread has one of them.
-  const int n_splits =
-      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kMaxRunSplits)));
+  const int n_splits = std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kMaxRunSplits)));
   const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
   RunsTask runs = {.prepare = prepare,
                    .op = op,

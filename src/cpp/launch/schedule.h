@@ -105,7 +105,7 @@ class Schedule final : public lb::Stream {
   std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
 
   const Target& target_;
-  uintptr_t on_paper_ = uintptr_t{1} << 60;  // where no memory is; what reserve() has not given away
+  uintptr_t on_paper_ = uintptr_t{1} << 60;            // where no memory is; what reserve() has not given away
   const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for what the splits of an attention leave
   std::vector<Node> nodes_;
   std::optional<RmsNorm> norm_;              // that the next product reads

@@ -117,7 +117,8 @@ std::array<StreamCopy, quant::kMaxPlanes> copies_of(const WeightChunk& chunk, in
   std::array<StreamCopy, quant::kMaxPlanes> copies;
   for (int k = 0; k < quant::kMaxPlanes; ++k) {
     const WeightChunk::Plane& plane = chunk.planes[k];
-    const int to = ring_at / 16 + chunk.place + plane.at, part_units = (plane.units + chunk.n_parts - 1) / chunk.n_parts;
+    const int to = ring_at / 16 + chunk.place + plane.at,
+              part_units = (plane.units + chunk.n_parts - 1) / chunk.n_parts;
     LB_ASSERT(to <= UINT16_MAX && plane.units <= UINT16_MAX && chunk.n_parts < 64);
     copies[k] = {.from = plane.from,
                  .extent = uint32_t(to) | uint32_t(plane.units) << 16,
