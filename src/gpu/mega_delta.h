@@ -196,6 +196,7 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       place = StepPlace(p, forget(slice));  // anew: not kept in registers meanwhile
       state = place.state(op);
     }
+    // All warps take what one needs: it is of one phase, and who finishes is waited for.
     const Word *words = mega_state().words, *x = words + p.x_words.at;
     const Word* const from[6] = {x + place.q,
                                  x + place.k,
@@ -243,8 +244,8 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
-        const int from = lane() / kStepLanes + i * kStepRowLanes;
-        const float key = shuffle(k, from), query = shuffle(q, from);
+        const int of_row = lane() / kStepLanes + i * kStepRowLanes;
+        const float key = shuffle(k, of_row), query = shuffle(q, of_row);
         LB_UNROLL
         for (int j = 0; j < kSlices; ++j) LB_UNROLL
         for (int c = 0; c < 4; ++c) {

@@ -210,10 +210,10 @@ struct StepTimes {
   uint64_t began, waited, done;
 };
 
-// What tasks of every layer ask of an append: each block has it at hand. Behind another append than a row of a chain,
-// first_accepted is anything.
+// What tasks of every layer ask of an append: each block has it at hand.
 struct TokenNumbers {
-  int32_t n_past, key_buffer, n_accepted, first_accepted;
+  int32_t n_past, key_buffer, n_accepted;
+  int32_t first_accepted;  // anything where none is
 };
 struct NumbersFrom {
   const int32_t *n_past, *key_buffer, *n_accepted, *accepted;  // [1] each; all null: no task asks
