@@ -71,11 +71,12 @@ LB_DEVICE void fetch_task(const Task* from, int half) {
   copy_commit();
 }
 
-// Likewise the numbers of a token that begins.
-LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
-  if (from.n_past == nullptr) return;
+// Likewise the numbers of a token that begins, of where the last task of a token left them. Where it leaves none, no
+// task asks.
+LB_DEVICE void fetch_numbers(const Task& last) {
+  const NextToken& from = last.sample.next;
   TokenNumbers& to = mega_state().numbers;
-  if (thread_id() == 0) {
+  if (thread_id() == 0 && from.n_past != nullptr) {
     copy_async<4>(&to.n_past, from.n_past);
     copy_async<4>(&to.key_buffer, from.key_buffer);
     copy_async<4>(&to.n_accepted, from.n_accepted);

@@ -146,6 +146,11 @@ LB_DEVICE const TaskStep* steps_of(const Mega& p) {
   return reinterpret_cast<const TaskStep*>(shared + forget(p.memory.steps_at));
 }
 
+LB_DEVICE const Task& task_in(int half) {
+  const unsigned char* shared = dynamic_shared<unsigned char>();
+  return *reinterpret_cast<const Task*>(shared + half * 512);
+}
+
 LB_DEVICE void begin_stamps(const Mega& p, int i) {
   if constexpr (kTakesTimes) {
     if (!is_watcher()) return;
@@ -161,7 +166,8 @@ LB_DEVICE void stop(int phase, const Turn& turn) {
   Weights::stop(turn);
 }
 
-// By all warps but the helping ones, when a token's last phase is over: whether another follows.
+// By all warps but the helping ones, when a token's last phase is over: whether another follows, whose first step has
+// its place in this half.
 template <class Weights>
 LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
   if constexpr (kTakesTimes) {
@@ -174,7 +180,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
     return false;
   }
   if (*p.goes_on != 0) {
-    fetch_numbers(p.numbers);
+    fetch_numbers(task_in(half ^ 1));
     return true;
   }
   Weights::stop(turn);
@@ -239,7 +245,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
-  fetch_numbers(p.numbers);
+  fetch_numbers(p.tasks[load<TaskStep>(steps_of(p) + p.n_steps - 1).task]);
   fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, 0);
   copy_wait<0>();
   block_barrier();
@@ -257,8 +263,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     const StepTurn turn = {.now = mega_state().turns[half],
                            .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
                            .next_half = half ^ 1};
-    const unsigned char* own = dynamic_shared<unsigned char>() + half * 512;
-    const Task& task = *reinterpret_cast<const Task*>(own);
+    const Task& task = task_in(half);
     if (Weights::kHelpers > 0 && makes_rows(now)) {
       if constexpr (Weights::kHelpers > 0)
         Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);

@@ -85,7 +85,6 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                           .n_phases = plan.n_phases,
                           .n_tokens = most,
                           .goes_on = leave.goes_on,
-                          .numbers = plan.numbers,
                           .n_streams = plan.n_streams,
                           .memory = plan.memory,
                           .patience_ns = 2'000'000'000,

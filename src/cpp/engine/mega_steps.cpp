@@ -60,7 +60,6 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_toke
              .n_phases = plan.n_phases,
              .n_tokens = most_tokens,
              .goes_on = goes_on,
-             .numbers = plan.numbers,
              .n_streams = plan.n_streams,
              .memory = plan.memory,
              .patience_ns = kPatienceNs,

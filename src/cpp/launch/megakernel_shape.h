@@ -215,9 +215,6 @@ struct TokenNumbers {
   int32_t n_past, key_buffer, n_accepted;
   int32_t first_accepted;  // anything where none is
 };
-struct NumbersFrom {
-  const int32_t *n_past, *key_buffer, *n_accepted, *accepted;  // [1] each; all null: no task asks
-};
 
 // Where things are in dynamic shared memory.
 struct MegaMemory {
@@ -235,7 +232,6 @@ struct Mega {
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
-  NumbersFrom numbers;
   int n_streams;  // a multiple of kStreamChunks
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32

@@ -764,7 +764,6 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   plan.n_phases = last + 2;
   plan.n_words = plan_words();
   plan.has_timeline = target_.has_timeline;
-  plan.numbers = {next.n_past, next.key_buffer, next.n_accepted, next.accepted};
   std::vector<std::vector<TaskStep>> lists = assign(n_blocks);
   // The sampler is every block's: first of the logits that it has made, then of all.
   const auto makes_logits = [&](const TaskStep& step) {

@@ -27,7 +27,6 @@ struct MegaPlan {
   int n_steps, n_phases, n_streams;
   int n_words;
   MegaMemory memory;
-  NumbersFrom numbers;
   bool is_in_parts;   // weights come so
   bool has_timeline;  // steps are stamped
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
