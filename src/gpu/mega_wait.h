@@ -71,10 +71,16 @@ LB_DEVICE void fetch_task(const Task* from, int half) {
   copy_commit();
 }
 
-// Likewise the numbers of a token that begins, of where the last task of a token left them. Where it leaves none, no
-// task asks.
-LB_DEVICE void fetch_numbers(const Task& last) {
-  const NextToken& from = last.sample.next;
+// Where a token's last task leaves the numbers of the next one; null: no task asks.
+struct NumbersFrom {
+  const int32_t *n_past, *key_buffer, *n_accepted, *accepted;
+
+  LB_DEVICE explicit NumbersFrom(const NextToken& next)
+      : n_past(next.n_past), key_buffer(next.key_buffer), n_accepted(next.n_accepted), accepted(next.accepted) {}
+};
+
+// They come as a task does.
+LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
   TokenNumbers& to = mega_state().numbers;
   if (thread_id() == 0 && from.n_past != nullptr) {
     copy_async<4>(&to.n_past, from.n_past);

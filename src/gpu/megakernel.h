@@ -174,13 +174,14 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
     if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
   const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .half = half};
+  const NumbersFrom numbers(task_in(half ^ 1).sample.next);  // behind the barrier another task may come there
   wait();
   if (wait.has_given_up()) {
     stop<Weights>(p.n_phases, turn);
     return false;
   }
   if (*p.goes_on != 0) {
-    fetch_numbers(task_in(half ^ 1));
+    fetch_numbers(numbers);
     return true;
   }
   Weights::stop(turn);
@@ -245,7 +246,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
-  fetch_numbers(p.tasks[load<TaskStep>(steps_of(p) + p.n_steps - 1).task]);
+  fetch_numbers(NumbersFrom(p.tasks[load<TaskStep>(steps_of(p) + p.n_steps - 1).task].sample.next));
   fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, 0);
   copy_wait<0>();
   block_barrier();
