@@ -232,7 +232,7 @@ struct Mega {
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
   const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
-  int n_streams;  // a multiple of kStreamChunks
+  int n_streams;            // a multiple of kStreamChunks
   MegaMemory memory;
   long patience_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
