@@ -17,7 +17,8 @@ LB_DEVICE int n_runs_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / 
 LB_DEVICE int n_accepted(const GatedDelta& p) { return p.accepted.n ? *p.accepted.n : 0; }
 
 // Which pending buffer the append leaves its rows in when `runs` runs have passed; 0: the previous append's.
-LB_DEVICE int buffer_after(const GatedDelta& p, int runs) { return (*p.buffer + p.flip + runs) % 2; }
+LB_DEVICE int buffer_after(const GatedDelta& p, int key_buffer, int runs) { return (key_buffer + p.flip + runs) % 2; }
+LB_DEVICE int buffer_after(const GatedDelta& p, int runs) { return buffer_after(p, *p.buffer, runs); }
 LB_DEVICE float* keys_in(const GatedDelta& p, int buffer) { return buffer ? p.k_pending[1] : p.k_pending[0]; }
 LB_DEVICE float* cs_in(const GatedDelta& p, int buffer) { return buffer ? p.cs_pending[1] : p.cs_pending[0]; }
 

@@ -182,7 +182,7 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
     BeforeRow<kSlices> before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
     const TokenNumbers& numbers = mega_state().numbers;
-    const int buffer = (numbers.key_buffer + op.flip) % 2;
+    const int buffer = buffer_after(op, numbers.key_buffer, 0);
     const bool follows_one = numbers.n_accepted == 1 && numbers.first_accepted == 0;
     bool is_folded = false;
     LB_UNROLL_BY(1)

@@ -12,7 +12,7 @@ namespace lb::gpu {
 
 inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
 // Fours of a thread that are asked for together: one after another, each takes a read's whole way. Long rows have 20.
-inline constexpr int kNormAtOnce = 3, kValuesAtOnce = 3;
+inline constexpr int kFoursAtOnce = 3;
 
 // Where x goes in shared memory: as it is, or rounded.
 template <bool kIsRounded>
@@ -189,11 +189,11 @@ LB_APART_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
     case XFrom::kRms:
-      return p.op.n_in > 4 * n_threads() ? stage_norm<kNormAtOnce>(p, to, wait) : stage_norm<1>(p, to, wait);
+      return p.op.n_in > 4 * n_threads() ? stage_norm<kFoursAtOnce>(p, to, wait) : stage_norm<1>(p, to, wait);
     case XFrom::kHeads: stage_heads(p, to, wait); break;
     case XFrom::kCodes: stage_codes<false>(p, to.rounded, wait); break;
     case XFrom::kHeadsCodes: stage_codes<true>(p, to.rounded, wait); break;
-    default: stage_values<kIsRounded ? kValuesAtOnce : 4>(p, to, wait);
+    default: stage_values<kIsRounded ? kFoursAtOnce : 4>(p, to, wait);
   }
   return 0;
 }

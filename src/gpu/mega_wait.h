@@ -62,6 +62,11 @@ LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)
 LB_DEVICE Word word_of(uint32_t bits, uint32_t made_by) { return Word(made_by) << 32 | bits; }
 LB_DEVICE Word word_of(float value, uint32_t made_by) { return word_of(quant::bits_of(value), made_by); }
 
+LB_DEVICE const Task& task_in(int half) {
+  const unsigned char* shared = dynamic_shared<unsigned char>();
+  return *reinterpret_cast<const Task*>(shared + half * 512);
+}
+
 // A task comes into its half of shared memory; there for who has waited for its copies, and for all behind a barrier.
 LB_DEVICE void fetch_task(const Task* from, int half) {
   const int offset = forget(4 * thread_id());  // likewise

@@ -146,11 +146,6 @@ LB_DEVICE const TaskStep* steps_of(const Mega& p) {
   return reinterpret_cast<const TaskStep*>(shared + forget(p.memory.steps_at));
 }
 
-LB_DEVICE const Task& task_in(int half) {
-  const unsigned char* shared = dynamic_shared<unsigned char>();
-  return *reinterpret_cast<const Task*>(shared + half * 512);
-}
-
 LB_DEVICE void begin_stamps(const Mega& p, int i) {
   if constexpr (kTakesTimes) {
     if (!is_watcher()) return;
