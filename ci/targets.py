@@ -63,6 +63,7 @@ TUNING = {
     "speculation_budget": (1, 64, 1),
     "prefill_chunk": (64, 4096, 64),
     "megakernel_most_mib": (0, 1 << 20, 1),
+    "megakernel_most_kv_mib": (0, 1 << 20, 1),
 }
 EXCUSES = ("spill",)
 
@@ -104,6 +105,7 @@ class Tuning:
     speculation_budget: int  # rows of a draft tree, where the user names none
     prefill_chunk: int  # rows of a prompt computed at once, likewise
     megakernel_most_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
+    megakernel_most_kv_mib: int  # K and V of a context up to which it still is
 
 
 @dataclass(frozen=True, slots=True)

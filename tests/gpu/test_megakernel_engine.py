@@ -21,6 +21,8 @@ SHAPES = {
         "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
     ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+    # Sixteen tokens have a MiB of K and V in fp32.
+    "much KV": Shape("qwen35", n_layers=5, recurrent=(True,) + (False,) * 4, n_heads=8, n_kv_heads=8, head_dim=256),
 }
 N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
 PROMPT = [3, 1, 4]
@@ -72,7 +74,7 @@ def bytes_of_step(engine: _engine.Engine) -> int:
     return sum(n_bytes for name, n_bytes, _ in engine.plan["entries"] if name == "decode step")
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", ["qwen35", "llama"])
 def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
     device = _engine.gpu.Device(pack.device.vendor)
     tries = 1 if pack.name == "sim" else 8  # other processes take and give back memory of a GPU meanwhile
@@ -113,8 +115,27 @@ def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     assert decoder.session.decode_path.startswith(why)
 
 
+def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) -> None:
+    """In the middle of a sequence, while a launch makes tokens; the next, shorter one is the megakernel's again."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+        pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
+    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 1}
+    pack = gpu_packs.load(pack_folder, manifest)
+    path = write("much KV")
+    graph, mixed = (Decoder(open_engine(path, pack=pack, decode_path=way)) for way in ("graph", "auto"))
+    for _ in range(2):
+        graph.start()
+        mixed.start()
+        for n, way in ((8, "megakernel_plain_kernel"), (12, "graph, as the context has more than 1 MiB of K and V")):
+            assert mixed.decode(n) == graph.decode(n)
+            assert mixed.session.decode_path.startswith(way)
+            difference = largest_difference(mixed.session.logits(), graph.session.logits())
+            assert difference < tolerance("logits", "f32_device")
+
+
 @pytest.mark.parametrize("when", ["sample", "logits", "another prompt"])
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", ["qwen35", "llama"])
 def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, family: str, when: str) -> None:
     """Whoever looks at it first hears of it, once; then the session begins anew, by the graph."""
     engine, graph = (open_engine(write(family), pack=late_pack, decode_path=way) for way in ("auto", "graph"))

@@ -1,6 +1,6 @@
 // One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends,
 // and what the sampler keeps. Results come through a ring in pinned memory. A step is one launch where the target has a
-// megakernel that is faster or was asked for, else a graph.
+// megakernel that is faster, as it is until the context is long, or was asked for; else a graph.
 #include "engine/gpu_token_loop.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
@@ -119,6 +120,17 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= most_bytes);
 }
 
+// K and V that the last step of a context reads.
+size_t kv_bytes(const SequenceState& state) {
+  const StateOptions& options = state.options();
+  size_t of_token = 0;
+  for (const LayerShape& layer : state.layers())
+    if (const auto* kv = std::get_if<KvShape>(&layer))
+      for (const DType type : {options.k_type, options.v_type})
+        of_token += row_bytes(type, size_t(kv->n_kv_heads) * kv->head_dim);
+  return of_token * state.n_tokens();
+}
+
 // Asked for by name, a megakernel is not replaced.
 bool allows_graph(const Error& error, const EngineOptions& options) {
   return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
@@ -169,9 +181,10 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step() override {
-    if (mega_) {
+    if (by_mega()) {
       mega_->step(started_);
     } else {
+      if (mega_) end_mega();
       stream_.replay(graph_, [&] {
         run_forward();
         run_choice();
@@ -192,7 +205,7 @@ class GpuTokenLoop final : public TokenLoop {
 
   int32_t take() override {
     LB_ASSERT(taken_ != started_);
-    wait();
+    wait(taken_);
     last_ = ring_->slots[taken_++ % Ring::kSlots];
     if (mega_) mega_->has_written(taken_);
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
@@ -209,9 +222,11 @@ class GpuTokenLoop final : public TokenLoop {
     return result;
   }
 
-  Timeline timeline() override { return mega_ ? mega_->timeline() : Timeline{}; }
+  Timeline timeline() override { return by_mega() ? mega_->timeline() : Timeline{}; }
   std::string describe() const override {
-    return mega_ ? mega_->text() : graph_ || !why_.empty() ? cat("graph", why_) : "";
+    if (by_mega()) return mega_->text();
+    if (mega_) return cat("graph, as the context has more than ", most_kv_mib(), " MiB of K and V");
+    return graph_ || !why_.empty() ? cat("graph", why_) : "";
   }
 
   void check() override { synchronize(); }
@@ -276,6 +291,20 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   const gpu::Target& target() const { return stream_.pack().target(); }
+  size_t most_kv_mib() const { return target().tune("megakernel_most_kv_mib"); }
+
+  // Whether a step at this length is the megakernel's.
+  bool by_mega() const {
+    return mega_ && (engine_.options().path == DecodePath::kMegakernel || kv_bytes(state_) <= most_kv_mib() << 20);
+  }
+
+  // A launch may have ended before it saw that it was to make one more token: all of them come before a graph's.
+  void end_mega() {
+    for (uint32_t n = taken_; n != started_;) {
+      wait(n);
+      mega_->has_written(++n);
+    }
+  }
 
   void make_mega() {
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
@@ -293,13 +322,15 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
   }
 
-  // The device writes `written` last. An error of the device would never write it, so now and then the stream is asked.
-  void wait() {
+  // For token n, of which others behind it may be there already. The device writes `written` last. An error of the
+  // device would never write it, so now and then the stream is asked.
+  void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
-    for (int spin = 0; written.load(std::memory_order_acquire) == taken_; ++spin)
+    const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
+    for (int spin = 0; !is_there(); ++spin)
       if (spin == kSpins) {
         synchronize();
-        LB_ASSERT(written.load(std::memory_order_acquire) != taken_);
+        LB_ASSERT(is_there());
       }
     if (stuck() != 0) synchronize();  // what was written then is no token
   }
