@@ -22,7 +22,17 @@ SHAPES = {
     ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
     # Sixteen tokens have a MiB of K and V in fp32.
-    "much KV": Shape("qwen35", n_layers=5, recurrent=(True,) + (False,) * 4, n_heads=8, n_kv_heads=8, head_dim=256),
+    "much KV": Shape(
+        "qwen35",
+        n_layers=5,
+        recurrent=(True, False, False, False, False),
+        hidden=256,
+        ffn=256,
+        n_heads=8,
+        n_kv_heads=8,
+        head_dim=256,
+        d_state=64,
+    ),
 }
 N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
 PROMPT = [3, 1, 4]
@@ -44,7 +54,7 @@ def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
     if manifest["vendor"] != "sim":
         pytest.skip("a kernel that waits in vain is built for the simulator alone")
     library = sim_pack.build(sim_pack.address_sanitizer_runs(), "tests/sim_kernels/late")
-    manifest["tuning"]["megakernel_most_mib"] = 64
+    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 64}
     for kernel in manifest["kernels"]:
         if kernel["name"] == "megakernel_plain_kernel":
             kernel["file"] = "late.so"
@@ -103,7 +113,7 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     """Asked for by name it is an error at load; otherwise the graph says why."""
     manifest = gpu_packs.manifest_without(pack_folder, "megakernel_.*")
-    manifest["tuning"]["megakernel_most_mib"] = 64
+    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 64}
     pack = gpu_packs.load(pack_folder, manifest)
     with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):
         open_engine(write("llama"), pack=pack, decode_path="megakernel")
