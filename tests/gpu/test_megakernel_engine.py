@@ -126,14 +126,22 @@ def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
 
 
 def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) -> None:
-    """In the middle of a sequence, while a launch makes tokens; the next, shorter one is the megakernel's again."""
+    """In the middle of a sequence, with steps asked for ahead; the next, shorter one is the megakernel's again."""
     manifest = gpu_packs.manifest_of(pack_folder)
     if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
     manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 1}
     pack = gpu_packs.load(pack_folder, manifest)
     path = write("much KV")
-    graph, mixed = (Decoder(open_engine(path, pack=pack, decode_path=way)) for way in ("graph", "auto"))
+    engines = [open_engine(path, pack=pack, decode_path=way) for way in ("graph", "auto")]
+    vocab = engines[0].info["vocab"]
+    logits = np.linspace(-2, 2, vocab, dtype=np.float32)
+    expected, *found = (
+        _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 24, ahead)
+        for engine, ahead in ((engines[0], 1), (engines[1], 1), (engines[1], 2), (engines[1], 3))
+    )
+    assert found == [expected] * 3
+    graph, mixed = map(Decoder, engines)
     for _ in range(2):
         graph.start()
         mixed.start()

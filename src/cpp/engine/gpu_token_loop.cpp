@@ -298,9 +298,9 @@ class GpuTokenLoop final : public TokenLoop {
     return mega_ && (engine_.options().path == DecodePath::kMegakernel || kv_bytes(state_) <= most_kv_mib() << 20);
   }
 
-  // A launch may have ended before it saw that it was to make one more token: all of them come before a graph's.
+  // Before a graph's step: a launch may have ended before it saw that it was to make one more token.
   void end_mega() {
-    for (uint32_t n = taken_; n != started_;) {
+    for (uint32_t n = taken_; mega_->is_running();) {
       wait(n);
       mega_->has_written(++n);
     }

@@ -36,6 +36,7 @@ class MegaSteps {
   void step(uint32_t n);
   // Token n has been written; the launch may have ended with it.
   void has_written(uint32_t n);
+  bool is_running() const { return is_running_; }  // or has tokens to make that it has not been launched for
   const std::string& text() const { return text_; }
   // Of the last step, [blocks, n_steps]; ends the launch that is running. Throws where the pack takes no stamps.
   Timeline timeline();
