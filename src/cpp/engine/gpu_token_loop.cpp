@@ -298,7 +298,7 @@ class GpuTokenLoop final : public TokenLoop {
     return mega_ && (engine_.options().path == DecodePath::kMegakernel || kv_bytes(state_) <= most_kv_mib() << 20);
   }
 
-  // Before a graph's step: a launch may have ended before it saw that it was to make one more token.
+  // Before a graph's step: a launch may have ended before it saw that it was to make one more token. Throws StepLost.
   void end_mega() {
     for (uint32_t n = taken_; mega_->is_running();) {
       wait(n);

@@ -231,10 +231,12 @@ Timeline Session::timeline() {
 void Session::step_ahead(NumbersFrom from, bool waits_for_mask) {
   has_logits_ = false;
   if (state_.n_tokens() == state_.capacity()) return;  // outside of the context: nothing can follow
-  const std::lock_guard lock(engine_->executor().mutex);
-  from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
-  waits_for_mask ? loop_->step_only() : loop_->step();
-  state_.end_append();
+  in_loop([&] {
+    const std::lock_guard lock(engine_->executor().mutex);
+    from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
+    waits_for_mask ? loop_->step_only() : loop_->step();
+    state_.end_append();
+  });
   stepped_ = true;
   waits_for_mask_ = waits_for_mask;
 }
