@@ -152,6 +152,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
         assert mixed.session.decode_path.startswith(way)
         assert largest_difference(mixed.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
     mixed.start()
+    mixed.sampler = _engine.Sampler(vocab)
     assert mixed.decode(2) == graph.ids[len(PROMPT) :][:2]
     assert mixed.session.decode_path.startswith("megakernel_plain_kernel")
 
