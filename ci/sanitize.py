@@ -42,6 +42,7 @@ NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve")
 DESELECTED = (
     "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
     "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # many more of what other tests run here
+    "test_megakernel_engine.py::test_a_long_context_is_left_to_the_graph",  # likewise
 )
 
 
