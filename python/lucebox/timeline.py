@@ -111,7 +111,10 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
         raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the target is the CPU")
     timelines = llm.decode_timelines(N_TOKENS, depth)
     if not timelines:
-        raise UnsupportedError(f"a timeline is one of the megakernel; this model is decoded by the {llm.decode_path}")
+        raise UnsupportedError(
+            f"a timeline is one of the megakernel; this model is decoded by the {llm.decode_path} "
+            "(--path megakernel asks for it)"
+        )
     label = "a token" + (f" @{depth}" if depth else "")
     made = [Timeline(label, tuple(tasks), np.array(steps, np.int64)) for steps, tasks in timelines]
     return sorted(made, key=lambda timeline: timeline.us)[len(made) // 2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from engines import largest_difference, open_engine
+from engines import Decoder, largest_difference, open_engine
 from lucebox import _engine
 from lucebox.errors import LuceboxError
 from numpy.typing import NDArray
@@ -31,27 +31,6 @@ Open = Callable[..., _engine.Engine]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = replace(SHAPE, max_context=ALL_TOKENS + 8)
     return write_model(tmp_path_factory.mktemp("models") / "small.gguf", shape)
-
-
-class Decoder:
-    """A session that follows ids of its own or another's choice."""
-
-    def __init__(self, engine: _engine.Engine, prompt: list[int]) -> None:
-        self.session, self.sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
-        self.ids = list(prompt)
-        self.sync()
-
-    def sync(self) -> int:
-        return self.session.sync(np.array(self.ids, np.int32))
-
-    def choose(self) -> int:
-        return self.session.sample(self.sampler)
-
-    def decode(self, n: int) -> list[int]:
-        for _ in range(n):
-            self.ids.append(self.choose())
-            self.sync()
-        return self.ids[-n:]
 
 
 def margin(logits: Logits) -> float:

@@ -10,7 +10,7 @@ import gpu_packs
 import numpy as np
 import pytest
 import sim_pack
-from engines import largest_difference, open_engine
+from engines import Decoder, largest_difference, open_engine
 from lucebox import _engine
 from lucebox.errors import InternalError, LuceboxError
 from reference.gguf_files import Shape, write_model
@@ -21,75 +21,43 @@ SHAPES = {
         "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
     ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
-    # Sixteen tokens have a MiB of K and V in fp32.
-    "much KV": Shape(
-        "qwen35",
-        n_layers=3,
-        recurrent=(True, False, False),
-        hidden=256,
-        ffn=256,
-        n_heads=16,
-        n_kv_heads=16,
-        head_dim=256,
-        d_state=64,
-    ),
 }
+# Sixteen tokens have a MiB of K and V in fp32.
+MUCH_KV = Shape(
+    "qwen35", n_layers=3, recurrent=(True, False, False), n_heads=16, n_kv_heads=16, head_dim=256, d_state=64
+)
+CHOSEN = {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 1}  # by the engine, for these models
 N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
 PROMPT = [3, 1, 4]
 
-Write = Callable[[str], Path]
-Open = Callable[[str], _engine.Engine]
+Write = Callable[[Shape], Path]
 
 
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     folder = tmp_path_factory.mktemp("models")
-    return lambda family: write_model(folder / f"{family}.gguf", SHAPES[family])
+    return lambda shape: write_model(folder / f"{abs(hash(shape))}.gguf", shape)
 
 
-def load_late(pack_folder: Path, most_kv_mib: int = 64) -> _engine.gpu.Pack:
+@pytest.fixture(scope="module")
+def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
     """A pack whose megakernel is wrong on purpose, and which the engine takes by itself."""
     manifest: dict[str, Any] = gpu_packs.manifest_of(pack_folder)
     if manifest["vendor"] != "sim":
         pytest.skip("a kernel that waits in vain is built for the simulator alone")
     library = sim_pack.build(sim_pack.address_sanitizer_runs(), "tests/sim_kernels/late")
-    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": most_kv_mib}
+    manifest["tuning"] |= CHOSEN
     for kernel in manifest["kernels"]:
         if kernel["name"] == "megakernel_plain_kernel":
             kernel["file"] = "late.so"
     return gpu_packs.load(pack_folder, manifest, **{"late.so": library.read_bytes()})
 
 
-@pytest.fixture(scope="module")
-def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
-    return load_late(pack_folder)
-
-
-class Decoder:
-    def __init__(self, engine: _engine.Engine, prompt: list[int] = PROMPT) -> None:
-        self.session, self.sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"])
-        self.prompt = prompt
-        self.start()
-
-    def start(self) -> None:
-        self.ids = list(self.prompt)
-        self.sync()
-
-    def sync(self) -> None:
-        self.session.sync(np.array(self.ids, np.int32))
-
-    def decode(self, n: int) -> list[int]:
-        for _ in range(n):
-            self.ids.append(self.session.sample(self.sampler))
-            self.sync()
-        return self.ids[-n:]
-
-
 def bytes_of_step(engine: _engine.Engine) -> int:
     return sum(n_bytes for name, n_bytes, _ in engine.plan["entries"] if name == "decode step")
 
 
-@pytest.mark.parametrize("family", ["qwen35", "llama"])
+@pytest.mark.parametrize("family", SHAPES)
 def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
     device = _engine.gpu.Device(pack.device.vendor)
     tries = 1 if pack.name == "sim" else 8  # other processes take and give back memory of a GPU meanwhile
@@ -101,9 +69,9 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 
     def used(way: str) -> tuple[int, int]:
         """By a session, and what the plan says of its steps."""
-        engine = open_engine(write(family), pack=pack, decode_path=way)
+        engine = open_engine(write(SHAPES[family]), pack=pack, decode_path=way)
         before = device.memory()[0]
-        decoder = Decoder(engine)
+        decoder = Decoder(engine, PROMPT)
         decoder.decode(1)
         after = device.memory()[0]
         assert any(adds_nothing(decoder) for _ in range(tries))
@@ -118,12 +86,12 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     """Asked for by name it is an error at load; otherwise the graph says why."""
     manifest = gpu_packs.manifest_without(pack_folder, "megakernel_.*")
-    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 64}
+    manifest["tuning"] |= CHOSEN
     pack = gpu_packs.load(pack_folder, manifest)
     with pytest.raises(LuceboxError, match=rf"the pack of {pack.target} has no megakernel_"):
-        open_engine(write("llama"), pack=pack, decode_path="megakernel")
-    engine = open_engine(write("llama"), pack=pack)
-    decoder = Decoder(engine)
+        open_engine(write(SHAPES["llama"]), pack=pack, decode_path="megakernel")
+    engine = open_engine(write(SHAPES["llama"]), pack=pack)
+    decoder = Decoder(engine, PROMPT)
     decoder.decode(2)
     assert bytes_of_step(engine) == 0
     why = f"graph, as [megakernel] the pack of {pack.target} has no megakernel_"
@@ -135,67 +103,66 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     manifest = gpu_packs.manifest_of(pack_folder)
     if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
-    manifest["tuning"] |= {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 1}
+    manifest["tuning"] |= CHOSEN
     pack = gpu_packs.load(pack_folder, manifest)
-    path = write("much KV")
+    path = write(MUCH_KV)
     engines = [open_engine(path, pack=pack, decode_path=way) for way in ("graph", "auto")]
     vocab = engines[0].info["vocab"]
     logits = np.linspace(-2, 2, vocab, dtype=np.float32)
     expected, found = (
-        _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 21, ahead)
+        _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 20, ahead)
         for engine, ahead in zip(engines, (1, 3), strict=True)
     )
     assert found == expected
-    graph, mixed = map(Decoder, engines)
-    for n, way in ((8, "megakernel_plain_kernel"), (9, "graph, as the context has more than 1 MiB of K and V")):
+    graph, mixed = (Decoder(engine, PROMPT) for engine in engines)
+    for n, way in ((8, "megakernel_plain_kernel"), (8, "graph, as the context has more than 1 MiB of K and V")):
         assert mixed.decode(n) == graph.decode(n)
         assert mixed.session.decode_path.startswith(way)
         assert largest_difference(mixed.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
-    mixed.start()
-    mixed.sampler = _engine.Sampler(vocab)
+    mixed.start(PROMPT)
     assert mixed.decode(2) == graph.ids[len(PROMPT) :][:2]
     assert mixed.session.decode_path.startswith("megakernel_plain_kernel")
 
 
 @pytest.mark.parametrize("when", ["sample", "logits", "another prompt"])
-@pytest.mark.parametrize("family", ["qwen35", "llama"])
+@pytest.mark.parametrize("family", SHAPES)
 def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, family: str, when: str) -> None:
     """Whoever looks at it first hears of it, once; then the session begins anew, by the graph."""
-    engine, graph = (open_engine(write(family), pack=late_pack, decode_path=way) for way in ("auto", "graph"))
-    expected = Decoder(graph)
+    engine, graph = (open_engine(write(SHAPES[family]), pack=late_pack, decode_path=way) for way in ("auto", "graph"))
+    expected = Decoder(graph, PROMPT)
     expected.decode(7)
-    decoder = Decoder(engine)
+    decoder = Decoder(engine, PROMPT)
     assert decoder.decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]
     assert decoder.session.decode_path.startswith("megakernel_plain_kernel")
-    decoder.ids.append(decoder.session.sample(decoder.sampler))
+    decoder.ids.append(decoder.choose())
     with pytest.raises(InternalError, match="a block of the megakernel waited 2 s"):
         if when == "another prompt":
-            decoder.start()
+            decoder.start(PROMPT)
         decoder.sync()
-        decoder.session.logits() if when == "logits" else decoder.session.sample(decoder.sampler)
+        decoder.session.logits() if when == "logits" else decoder.choose()
     assert decoder.session.tokens == []
     assert decoder.session.decode_path.startswith("graph, as a block of the megakernel waited")
 
-    decoder.start()
-    decoder.sampler = _engine.Sampler(engine.info["vocab"])
+    decoder.start(PROMPT)
     decoder.decode(7)
     assert decoder.ids == expected.ids
     assert largest_difference(decoder.session.logits(), expected.session.logits()) < tolerance("logits", "f32_device")
-    assert Decoder(engine).decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]  # another session is not concerned
+    assert (
+        Decoder(engine, PROMPT).decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]
+    )  # another session is not concerned
 
 
-@pytest.mark.parametrize("n_prompt", [13, 14])
-def test_a_step_that_never_ends_before_one_of_a_graph(pack_folder: Path, write: Write, n_prompt: int) -> None:
-    """With 14 tokens a graph's step, the first behind 16 tokens, is the one that hears of it."""
-    engine = open_engine(write("much KV"), pack=load_late(pack_folder, most_kv_mib=1))
-    graph = open_engine(write("much KV"), pack=load_late(pack_folder), decode_path="graph")
-    prompt = [3, 1, 4, 1, 5] * 3
-    expected, decoder = (Decoder(e, prompt[:n_prompt]) for e in (graph, engine))
+def test_a_step_that_never_ends_before_one_of_a_graph(late_pack: _engine.gpu.Pack, write: Write) -> None:
+    """The third step, with which the context has 16 tokens: the graph's, behind it, hears of it."""
+    path, prompt = write(MUCH_KV), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
+    decoder, expected = (
+        Decoder(open_engine(path, pack=late_pack, decode_path=way), prompt) for way in ("auto", "graph")
+    )
     expected.decode(7)
+    decoder.decode(N_GOOD + 1)
     with pytest.raises(InternalError, match="a block of the megakernel waited 2 s"):
-        decoder.decode(7)
+        decoder.choose()
     assert decoder.session.tokens == []
-    decoder.start()
-    decoder.sampler = _engine.Sampler(engine.info["vocab"])
+    decoder.start(prompt)
     decoder.decode(7)
     assert decoder.ids == expected.ids

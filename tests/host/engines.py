@@ -38,6 +38,30 @@ def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
     return feed(_engine.Session(engine), ids, chunk)
 
 
+class Decoder:
+    """A session that follows ids of its own or another's choice."""
+
+    def __init__(self, engine: _engine.Engine, prompt: list[int]) -> None:
+        self.session, self.vocab = _engine.Session(engine), engine.info["vocab"]
+        self.start(prompt)
+
+    def start(self, prompt: list[int]) -> None:
+        self.ids, self.sampler = list(prompt), _engine.Sampler(self.vocab)
+        self.sync()
+
+    def sync(self) -> int:
+        return self.session.sync(np.array(self.ids, np.int32))
+
+    def choose(self) -> int:
+        return self.session.sample(self.sampler)
+
+    def decode(self, n: int) -> list[int]:
+        for _ in range(n):
+            self.ids.append(self.choose())
+            self.sync()
+        return self.ids[-n:]
+
+
 def largest_difference(a: ArrayLike, b: ArrayLike) -> float:
     """Largest difference; infinite where either is not finite."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)

@@ -9,13 +9,13 @@
 #include <limits>
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
 #include "launch/gpu_stream.h"
+#include "state/pieces.h"
 
 namespace lb {
 namespace {
@@ -120,15 +120,11 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= most_bytes);
 }
 
-// K and V that the last step of a context reads.
-size_t kv_bytes(const SequenceState& state) {
-  const StateOptions& options = state.options();
-  size_t of_token = 0;
-  for (const LayerShape& layer : state.layers())
-    if (const auto* kv = std::get_if<KvShape>(&layer))
-      for (const DType type : {options.k_type, options.v_type})
-        of_token += row_bytes(type, size_t(kv->n_kv_heads) * kv->head_dim);
-  return of_token * state.n_tokens();
+// Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster.
+int most_mega_tokens(const SequenceState& state, const EngineOptions& options, const gpu::Target& target) {
+  if (options.path == DecodePath::kMegakernel) return state.capacity();
+  const size_t bytes = size_t(target.tune("megakernel_most_kv_mib")) << 20;
+  return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
 }
 
 // Asked for by name, a megakernel is not replaced.
@@ -225,7 +221,8 @@ class GpuTokenLoop final : public TokenLoop {
   Timeline timeline() override { return by_mega() ? mega_->timeline() : Timeline{}; }
   std::string describe() const override {
     if (by_mega()) return mega_->text();
-    if (mega_) return cat("graph, as the context has more than ", most_kv_mib(), " MiB of K and V");
+    if (mega_)
+      return cat("graph, as the context has more than ", target().tune("megakernel_most_kv_mib"), " MiB of K and V");
     return graph_ || !why_.empty() ? cat("graph", why_) : "";
   }
 
@@ -291,12 +288,9 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   const gpu::Target& target() const { return stream_.pack().target(); }
-  size_t most_kv_mib() const { return target().tune("megakernel_most_kv_mib"); }
 
   // Whether a step at this length is the megakernel's.
-  bool by_mega() const {
-    return mega_ && (engine_.options().path == DecodePath::kMegakernel || kv_bytes(state_) <= most_kv_mib() << 20);
-  }
+  bool by_mega() const { return mega_ && state_.n_tokens() <= most_mega_tokens_; }
 
   // Before a graph's step: a launch may have ended before it saw that it was to make one more token. Throws StepLost.
   void end_mega() {
@@ -307,6 +301,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void make_mega() {
+    most_mega_tokens_ = most_mega_tokens(state_, engine_.options(), target());
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
                             buffers_, ring_, target()),
@@ -365,6 +360,7 @@ class GpuTokenLoop final : public TokenLoop {
   std::unique_ptr<Recording> graph_, forward_;
   SampleOptions options_{};  // what the device has
   std::optional<MegaSteps> mega_;
+  int most_mega_tokens_ = 0;
   std::string why_;  // no megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};

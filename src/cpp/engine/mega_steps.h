@@ -36,7 +36,8 @@ class MegaSteps {
   void step(uint32_t n);
   // Token n has been written; the launch may have ended with it.
   void has_written(uint32_t n);
-  bool is_running() const { return is_running_; }  // or has tokens to make that it has not been launched for
+  // Tokens asked for may be missing: has_written() has not told of a launch's end with the last of them.
+  bool is_running() const { return is_running_; }
   const std::string& text() const { return text_; }
   // Of the last step, [blocks, n_steps]; ends the launch that is running. Throws where the pack takes no stamps.
   Timeline timeline();
