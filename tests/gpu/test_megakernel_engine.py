@@ -109,11 +109,13 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     engines = [open_engine(path, pack=pack, decode_path=way) for way in ("graph", "auto")]
     vocab = engines[0].info["vocab"]
     logits = np.linspace(-2, 2, vocab, dtype=np.float32)
-    expected, found = (
-        _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 20, ahead)
-        for engine, ahead in zip(engines, (1, 3), strict=True)
-    )
-    assert found == expected
+
+    def ahead(engine: _engine.Engine, n: int) -> list[int]:
+        return _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 24, n)
+
+    expected = ahead(engines[0], 1)
+    for n in (2, 3):  # what a launch owes is not launched for when it is the graph's turn
+        assert ahead(engines[1], n) == expected
     graph, mixed = (Decoder(engine, PROMPT) for engine in engines)
     for n, way in ((8, "megakernel_plain_kernel"), (8, "graph, as the context has more than 1 MiB of K and V")):
         assert mixed.decode(n) == graph.decode(n)
