@@ -53,6 +53,9 @@ LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second
 LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+LB_DEVICE void store_relaxed(uint64_t* p, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
 // What the host has written, soon after; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
   uint32_t v;

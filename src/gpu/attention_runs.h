@@ -63,8 +63,8 @@ struct RunHead {
   static constexpr int kHeld = kMaxRunDim / 32, kPairs = kMaxRunDim / 64;
   const Word* from;
   const float* norm;
-  uint32_t number;  // of these words
-  int n_pairs;
+  uint32_t number;     // of these words
+  int first, n_pairs;  // first: of the vector
   float w[kHeld], cos[kPairs], sin[kPairs];
 
   // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
@@ -72,7 +72,8 @@ struct RunHead {
     const AttentionPrepare& p = task.prepare;
     const int dim = p.cache.head_dim;
     const WordsFrom& words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
-    from = PhaseWait::place_of(words) + (of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim);
+    from = PhaseWait::place_of(words);
+    first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
     number = wait.number_of(words);
     norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
@@ -93,7 +94,7 @@ struct RunHead {
     float x[kHeld], sum = 0;
     LB_UNROLL
     for (int j = 0; j < kHeld; ++j) {
-      at[j] = from + lane() + (32 * j < dim ? 32 * j : 0);
+      at[j] = from + word_place(lane()) + word_place(first + (32 * j < dim ? 32 * j : 0));
       numbers[j] = number;
     }
     read_words(wait, at, numbers, x);
@@ -107,12 +108,11 @@ struct RunHead {
     const bool is_halves = p.pairs == RopePairs::kHalves;
     LB_UNROLL
     for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane() + 32 * j, first = is_halves ? pair : 2 * pair,
-                second = is_halves ? pair + n_pairs : first + 1;
+      const int pair = lane() + 32 * j, one = is_halves ? pair : 2 * pair, other = is_halves ? pair + n_pairs : one + 1;
       if (pair >= n_pairs) continue;
-      const float a = load<float>(head + first), b = load<float>(head + second);
-      store(head + first, a * cos[j] - b * sin[j]);
-      store(head + second, b * cos[j] + a * sin[j]);
+      const float a = load<float>(head + one), b = load<float>(head + other);
+      store(head + one, a * cos[j] - b * sin[j]);
+      store(head + other, b * cos[j] + a * sin[j]);
     }
     warp_barrier();
   }
@@ -227,15 +227,14 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     LB_UNROLL
     for (int h = 0; h < kHeld; ++h) {
       if (n_tiles == 0 || set >= n_sets || set + h * n_sets >= n_queries) continue;
-      const int at = (i & ((1 << p.splits_shift) - 1)) * op.n_heads + first_head + set + h * n_sets;
-      Word* to = mega_state().words + (p.split_words.at + at * split_length(dim));
-      LB_UNROLL
-      for (int c = 0; c < 2; ++c) store_relaxed(to + column + c, word_of(sums[h].o[c], wait.made_by));
+      const int of_head = first_head + set + h * n_sets, split = i & ((1 << p.splits_shift) - 1);
+      Word* to = mega_state().words + p.split_words.at;
+      store_relaxed(to + word_place(split_at(p, of_head, split, column)), word_of(sums[h].o[0], wait.made_by),
+                    word_of(sums[h].o[1], wait.made_by));
       const float l = warp_sum(sums[h].l);
-      if (column == 0) {
-        store_relaxed(to + dim, word_of(sums[h].m, wait.made_by));
-        store_relaxed(to + dim + 1, word_of(l, wait.made_by));
-      }
+      if (column == 0)
+        store_relaxed(to + split_sums_at(p, of_head, split), word_of(sums[h].m, wait.made_by),
+                      word_of(l, wait.made_by));
     }
     if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
   }
@@ -258,10 +257,10 @@ struct SplitWords {
   // Of column < 0: no o. gate_at below 0: no gate.
   LB_DEVICE void read(const RunsTask& p, int head, int split, int column, int gate_at, int n_there,
                       const PhaseWait& wait) {
-    const int stride = split_length(p.op.cache.head_dim), step = p.op.n_heads * stride;
     const uint32_t number = wait.number_of(p.split_words), gate_number = wait.number_of(p.gate_words);
-    const Word *words = mega_state().words, *of_head = words + (p.split_words.at + head * stride);
-    const Word *own = of_head + split * step, *of_m = of_head + (stride - 2);
+    const Word *words = mega_state().words, *of_splits = words + p.split_words.at;
+    const Word* own = of_splits + word_place(column >= 0 ? split_at(p, head, split, column) : 0);
+    const Word* of_m = of_splits + split_sums_at(p, head, 0);
     Word of_o[4], of_own_m, of_gate, pairs[kSplitsOfLane][2];
     uint32_t polls = mega_state().most_polls, differs;
     LB_UNROLL_BY(1)
@@ -270,14 +269,14 @@ struct SplitWords {
       of_own_m = of_o[0] = of_o[1] = of_o[2] = of_o[3] = Word(number) << 32 | quant::bits_of(kNothingSeen);
       if (gate_at >= 0) of_gate = load_relaxed(words + gate_at);
       if (column >= 0) {
-        load_relaxed(own + column, of_o[0], of_o[1]);
-        load_relaxed(own + column + 2, of_o[2], of_o[3]);
-        of_own_m = load_relaxed(own + (stride - 2));
+        load_relaxed(own, of_o[0], of_o[1]);
+        load_relaxed(own + kHalfGroup, of_o[2], of_o[3]);
+        of_own_m = load_relaxed(of_m + 2 * split);
       }
       LB_UNROLL
       for (int j = 0; j < kSplitsOfLane; ++j) {
         pairs[j][0] = pairs[j][1] = Word(number) << 32;
-        if (lane() + 32 * j < n_there) load_relaxed(of_m + (lane() + 32 * j) * step, pairs[j][0], pairs[j][1]);
+        if (lane() + 32 * j < n_there) load_relaxed(of_m + 2 * (lane() + 32 * j), pairs[j][0], pairs[j][1]);
       }
       differs = uint32_t(of_gate >> 32) ^ gate_number;
       LB_UNROLL
@@ -316,7 +315,8 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
 
     SplitWords of;
     of.read(p, head, split, split < n_there && column < dim ? column : -1,
-            has_gate ? p.gate_words.at + head * int(op.gate_head_stride) + written : -1, n_there, wait);
+            has_gate ? p.gate_words.at + word_place(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
+            n_there, wait);
     if (i == part && !wait.is_barrier) wait.has_passed();
     float largest = kNothingSeen, total = 0;
     LB_UNROLL
@@ -340,7 +340,7 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
-      wait.write(p.y_words + head * dim + written, sum / total * of.gate);
+      wait.write(p.y_words + word_place(head * dim + written), sum / total * of.gate);
     }
     if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
   }

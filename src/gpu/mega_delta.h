@@ -151,7 +151,7 @@ LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit,
   LB_UNROLL
   for (int mask = 1; mask < kStepColumns; mask *= 2) squares += shuffle_xor(squares, mask);
   if (p.unit_shift == 0) {
-    if (lane() < kStepColumns) wait.write(p.y_words.at + place.column, y);
+    if (lane() < kStepColumns) wait.write(p.y_words.at + word_place(place.column), y);
   } else {
     squares += shuffle_xor(squares, kStepColumns);
     const int n = p.step.n_v_heads * p.step.dv;
@@ -198,12 +198,12 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
     }
     // All warps take what one needs: it is of one phase, and who finishes is waited for.
     const Word *words = mega_state().words, *x = words + p.x_words.at;
-    const Word* const from[6] = {x + place.q,
-                                 x + place.k,
-                                 x + place.v,
-                                 words + p.g_words.at + at.v_head,
-                                 words + p.beta_words.at + at.v_head,
-                                 words + p.z_words.at + place.column};
+    const Word* const from[6] = {x + word_place(place.q),
+                                 x + word_place(place.k),
+                                 x + word_place(place.v),
+                                 words + p.g_words.at + word_place(at.v_head),
+                                 words + p.beta_words.at + word_place(at.v_head),
+                                 words + p.z_words.at + word_place(place.column)};
     Word asked[6] = {};
     if (kSlices == 1 && is_active) ask_words(from, asked);  // who is late finds them; two slices need the registers
     if (is_active && follows_one) {                         // what fold_path does for one row

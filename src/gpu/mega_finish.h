@@ -16,17 +16,18 @@ struct RowSums {
 // What becomes of a product's sums. All wait for who finishes them, and its code, which comes from memory as it is
 // met: so whatever does not depend on sums is done before they are there, and behind them stands little.
 struct RowMaker {
-  int n_rows, row_warps, pass_rows;
+  int begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t made_by, add_number;
-  Word *to, *scales;  // of the block's first row: words of y, or null; of codes also those of the scales
-  const Word* added;  // likewise: words of what is added, or null
-  const float* add;   // or what is added itself, or null
-  float* y;           // plain, or null
+  Word *to, *scales;  // words of y, or null; of codes the block's first, and of their scales
+  const Word* added;  // words of what is added, or null
+  const float* add;   // or what is added itself, of the block's first row, or null
+  float* y;           // plain, likewise
 
   LB_DEVICE RowMaker(const ProductTask& p, int part, const PhaseWait& wait)
-      : n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)),
+      : begin(part * p.rows_each + min(part, p.more) * p.row_unit),
+        n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)),
         row_warps(p.row_threads / 32),
         pass_rows(p.pass_rows),
         mean_of(p.mean_of),
@@ -35,11 +36,10 @@ struct RowMaker {
         writes_codes(p.writes_codes != 0),
         made_by(wait.made_by),
         add_number(wait.number_of(p.add_words)) {
-    const int begin = part * p.rows_each + min(part, p.more) * p.row_unit;
     Word* words = mega_state().words;
-    to = p.y_words < 0 ? nullptr : words + (p.y_words + (writes_codes ? begin / 4 : begin));
+    to = p.y_words < 0 ? nullptr : words + (p.y_words + (writes_codes ? begin / 4 : 0));
     scales = words + (p.y_words + p.op.n_out / 4 + begin / kRoundRun);
-    added = p.add_words.at < 0 ? nullptr : words + (p.add_words.at + begin);
+    added = p.add_words.at < 0 ? nullptr : words + p.add_words.at;
     add = p.op.add == nullptr ? nullptr : p.op.add + begin;
     y = p.writes_y == 0 ? nullptr : p.op.y + begin;
   }
@@ -56,7 +56,7 @@ struct RowMaker {
   }
 
   // The word of what is added to a row of the block's, there two phases ago as a rule.
-  LB_DEVICE Word ask(int row) const { return added == nullptr ? 0 : load_relaxed(added + row); }
+  LB_DEVICE Word ask(int row) const { return added == nullptr ? 0 : load_relaxed(added + word_place(begin + row)); }
 
   // Of the warps that a row had, pass_rows apart.
   LB_DEVICE float sum_of(const float* sums) const {
@@ -78,7 +78,8 @@ struct RowMaker {
     float result[1] = {};
     if (added != nullptr) {
       result[0] = value_of_word(was_added);
-      if (uint32_t(was_added >> 32) != add_number) read_words<1>(wait, {added + row}, {add_number}, result);
+      if (uint32_t(was_added >> 32) != add_number)
+        read_words<1>(wait, {added + word_place(begin + row)}, {add_number}, result);
     } else if (add != nullptr) {
       result[0] = add[row];
     }
@@ -96,7 +97,7 @@ struct RowMaker {
   static constexpr int kAtOnce = 4;
 
   LB_DEVICE void write(int row, float result) const {
-    if (to != nullptr) store_relaxed(to + row, word_of(result, made_by));
+    if (to != nullptr) store_relaxed(to + word_place(begin + row), word_of(result, made_by));
     if (y != nullptr) y[row] = result;
   }
 };

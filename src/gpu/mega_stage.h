@@ -95,8 +95,9 @@ LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& w
         for (int j = 0; j < 5; ++j) words[k][j] = Word(number) << 32;
         if (head >= p.heads) continue;
         if (4 * lane() < dim) {
-          load_relaxed(values + head * dim + 4 * lane(), words[k][0], words[k][1]);
-          load_relaxed(values + head * dim + 4 * lane() + 2, words[k][2], words[k][3]);
+          const Word* four = values + word_place(head * dim + 4 * lane());
+          load_relaxed(four, words[k][0], words[k][1]);
+          load_relaxed(four + kHalfGroup, words[k][2], words[k][3]);
         }
         if (lane() < p.head_squares) words[k][4] = load_relaxed(squares + head * p.head_squares + lane());
       }

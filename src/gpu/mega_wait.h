@@ -189,8 +189,7 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
   take_words(wait, from, numbers, words, values);
 }
 
-// Four values from each of kN places, of words or plain; below 0: zeros. Of many only the first four are asked for
-// until they are there, as all blocks ask.
+// Four values from each of kN places, multiples of 4, of words or plain; below 0: zeros.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {
@@ -199,35 +198,26 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     for (int k = 0; k < kN; ++k) values[k] = at[k] >= 0 ? load<f32x4>(plain + at[k]) : f32x4{};
     return;
   }
-  constexpr int kFirst = kN > 3 ? 1 : kN;
   const uint32_t number = wait.number_of(of);
   const Word* from = PhaseWait::place_of(of);
   Word words[kN][4];
   uint32_t polls = mega_state().most_polls, differs;
-  const auto ask = [&](int begin, int end) {
+  LB_UNROLL_BY(1)
+  do {
     differs = 0;
     LB_UNROLL
-    for (int k = begin; k < end; ++k) {
+    for (int k = 0; k < kN; ++k) {
       LB_UNROLL
       for (int j = 0; j < 4; ++j) words[k][j] = Word(number) << 32;
       if (at[k] < 0) continue;
-      load_relaxed(from + at[k], words[k][0], words[k][1]);
-      load_relaxed(from + at[k] + 2, words[k][2], words[k][3]);
+      load_relaxed(from + word_place(at[k]), words[k][0], words[k][1]);
+      load_relaxed(from + word_place(at[k]) + kHalfGroup, words[k][2], words[k][3]);
     }
     LB_UNROLL
-    for (int k = begin; k < end; ++k) LB_UNROLL
+    for (int k = 0; k < kN; ++k) LB_UNROLL
     for (int j = 0; j < 4; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
-  };
-  LB_UNROLL_BY(1)
-  for (;;) {
-    ask(0, kFirst);
-    if (differs == 0 && kFirst < kN) ask(kFirst, kN);
-    if (differs == 0) break;
-    if (--polls == 0) {
-      wait.give_up();
-      break;
-    }
-  }
+  } while (differs != 0 && --polls != 0);
+  if (differs != 0) wait.give_up();
   LB_UNROLL
   for (int k = 0; k < kN; ++k) LB_UNROLL
   for (int j = 0; j < 4; ++j) values[k][j] = value_of_word(words[k][j]);

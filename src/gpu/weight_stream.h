@@ -66,7 +66,11 @@ struct WeightStream {
   LB_DEVICE void stop(uint32_t chunk) {
     if (lane() == 0) is_over = 1;
     LB_UNROLL_BY(1)
-    for (int i = 0; i < kMegaChunks; ++i) barrier_arrive(empty_of(chunk + i));
+    for (uint32_t n = chunk; n < chunk + kMegaChunks; ++n) {
+      if (n >= kMegaChunks)
+        barrier_wait(empty_of(n), parity(n - kMegaChunks));  // who arrives has seen the phase before
+      barrier_arrive(empty_of(n));
+    }
   }
 
  private:

@@ -67,6 +67,10 @@ LB_DEVICE void load_relaxed(const uint64_t* p, uint64_t& first, uint64_t& second
 LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
   __hip_atomic_store(in_global(p), v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+LB_DEVICE void store_relaxed(uint64_t* p, uint64_t first, uint64_t second) {
+  store_relaxed(p, first);
+  store_relaxed(p + 1, second);
+}
 // What the host has written, soon after; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
   return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);

@@ -81,6 +81,10 @@ inline void store_relaxed(uint64_t* p, uint64_t v) {
   sim::check_global(p, sizeof *p, "store_relaxed");
   *p = v;
 }
+inline void store_relaxed(uint64_t* p, uint64_t first, uint64_t second) {
+  store_relaxed(p, first);
+  store_relaxed(p + 1, second);
+}
 inline uint32_t load_relaxed_system(const uint32_t* p) {
   sim::check_global(p, sizeof *p, "load_relaxed_system");
   return __atomic_load_n(p, __ATOMIC_RELAXED);

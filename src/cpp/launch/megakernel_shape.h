@@ -62,7 +62,14 @@ enum class XFrom : int32_t {
 // A value on its way from one phase to another, with a number that tells the phase and the token: whoever reads it
 // spins until the number is right, so that nothing else has to be waited for. Numbers only rise.
 //   bits 0 to 31: the value, fp32     32 to 63: the number
+//
+// A vector's words lie in groups of 128, in which the first two of each four values precede the other two: a warp that
+// reads four a lane asks twice for 512 bytes in a row, and not for each line twice. Codes lie in their order.
 using Word = uint64_t;
+inline constexpr int kWordGroup = 128, kHalfGroup = kWordGroup / 2;
+LB_FN constexpr int word_place(int i) { return (i & ~126) | (i >> 1 & 62) | (i << 5 & kHalfGroup); }
+LB_FN constexpr int words_length(int n) { return (n + kWordGroup - 1) / kWordGroup * kWordGroup; }
+
 struct WordsFrom {
   int32_t at = -1;  // of the first in Mega::words; -1: none, the values were there at the barrier before
   int32_t phase = 0;
@@ -117,7 +124,7 @@ LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * st
 
 // One row, from the projections to o, in two tasks: a softmax over each split of the context, then of all. A unit of
 // the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head. What products
-// make comes in words, and what splits leave: [n_splits, n_heads], each o, then m (an exponent of 2) and l.
+// make comes in words, and so does what splits leave: o, m (an exponent of 2) and l.
 struct RunsTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
@@ -127,9 +134,21 @@ struct RunsTask {
   int quads_shift;
   uint32_t query_tiles_step, chunks_step, head_units_step;  // chunks: of 64 columns
   WordsFrom u_words, k_words, v_words, gate_words, split_words;
+  int gate_at;  // in the vector of gate_words
   int32_t y_words;
 };
-LB_FN constexpr int split_length(int head_dim) { return head_dim + 2; }
+
+// What splits leave in words: o, [n_merge_units, n_splits, columns of a unit], as a vector; then [n_heads, n_splits]
+// pairs, each m and l.
+LB_FN int split_columns(const RunsTask& p) { return 4 << p.quads_shift; }
+LB_FN int split_at(const RunsTask& p, int head, int split, int column) {
+  const int unit = column >> (p.quads_shift + 2);
+  return ((head * p.head_units + unit) << p.splits_shift | split) * split_columns(p) +
+         (column & (split_columns(p) - 1));
+}
+LB_FN int split_sums_at(const RunsTask& p, int head, int split) {
+  return words_length(p.n_merge_units * split_columns(p) << p.splits_shift) + 2 * (head << p.splits_shift | split);
+}
 
 // A row of a recurrent layer. kDeltaStep: from the projections to y = o silu(z) norm_w, in words, and o's squares;
 // kDeltaCommit: conv's history and pending row, which it may write when all of o is there.
@@ -154,7 +173,7 @@ struct DeltaTask {
 // Where o's squares are in the words of y.
 LB_FN int squares_at(const DeltaTask& p) {
   const int n = p.step.n_v_heads * p.step.dv;
-  return p.unit_shift == 0 ? n : n / 4 + n / kRoundRun;
+  return p.unit_shift == 0 ? words_length(n) : n / 4 + n / kRoundRun;
 }
 
 // Whether a launch goes on with the next token, which the host says while it computes this one: it allows a token when

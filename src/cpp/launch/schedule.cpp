@@ -179,11 +179,10 @@ void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
 // Of what other tasks read of a task, one for each value as a rule.
 int n_words_of(const Task& task) {
   switch (task.kind) {
-    case TaskKind::kProduct: return task.product.op.n_out;
+    case TaskKind::kProduct: return words_length(task.product.op.n_out);
     case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
-    case TaskKind::kAttentionRuns:
-      return task.attention.op.n_heads * split_length(task.attention.op.cache.head_dim) << task.attention.splits_shift;
-    case TaskKind::kAttentionMerge: return task.attention.op.n_heads * task.attention.op.cache.head_dim;
+    case TaskKind::kAttentionRuns: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
+    case TaskKind::kAttentionMerge: return words_length(task.attention.op.n_heads * task.attention.op.cache.head_dim);
     default: return 0;
   }
 }
@@ -396,6 +395,7 @@ void Schedule::run(const Attention& op) {
                    .v_words = {},
                    .gate_words = {},
                    .split_words = {},
+                   .gate_at = 0,
                    .y_words = -1};
   const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
@@ -544,9 +544,7 @@ int Schedule::plan_words() {
     const int writer = writer_of(plain, reader);
     if (plain == nullptr || !is_wordy(writer)) return WordsFrom{};
     is_read[writer] = 1;
-    const Node& made = nodes_[writer];
-    const long offset = static_cast<const float*>(plain) - static_cast<const float*>(made_at(made));
-    return WordsFrom{int32_t(at[writer] + offset), made.phase};
+    return WordsFrom{int32_t(at[writer]), nodes_[writer].phase};
   };
   const auto squares_words = [&](int writer) {
     return WordsFrom{at[writer] + squares_at(nodes_[writer].task.delta), nodes_[writer].phase};
@@ -557,9 +555,14 @@ int Schedule::plan_words() {
   std::vector<Node> planned = nodes_;
   for (int i = 0; i < n; ++i) {
     Node& node = planned[i];
-    const auto take = [&](WordsFrom& from, const void* plain) {
+    const auto take = [&](WordsFrom& from, const void* plain, int* place = nullptr) {
       from = from_words(i, plain);
-      if (from.at >= 0) drop(node.reads, plain);
+      if (from.at < 0) return;
+      drop(node.reads, plain);
+      const void* made = made_at(nodes_[writer_of(plain, i)]);
+      const long offset = static_cast<const float*>(plain) - static_cast<const float*>(made);
+      require(offset == 0 || place != nullptr, "takes vectors from their begin");
+      if (place != nullptr) *place = static_cast<int>(offset);
     };
     if (node.task.kind == TaskKind::kProduct) {
       ProductTask& p = node.task.product;
@@ -591,7 +594,7 @@ int Schedule::plan_words() {
       a.split_words = {at[i], node.phase};
     } else if (node.task.kind == TaskKind::kAttentionMerge) {
       RunsTask& a = node.task.attention;
-      take(a.gate_words, a.op.gate);
+      take(a.gate_words, a.op.gate, &a.gate_at);
       require(a.op.gate == nullptr || a.gate_words.at >= 0, "takes an attention that is gated by a product");
       take(a.split_words, splits_->data());
       a.y_words = at[i];
