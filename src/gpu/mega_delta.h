@@ -156,7 +156,8 @@ LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit,
     squares += shuffle_xor(squares, kStepColumns);
     const int n = p.step.n_v_heads * p.step.dv;
     Word* to = mega_state().words + p.y_words.at;
-    write_run(to + unit * (kRoundRun / 4), to + n / 4 + unit, y, wait.made_by);
+    write_run(lane() % 4 == 0 ? to + (unit * kRoundRun + lane()) / 4 : nullptr,
+              lane() == 0 ? to + n / 4 + unit : nullptr, y, wait.made_by);
   }
   if (lane() == 0) wait.write(p.squares.at + unit, squares);
 }

@@ -11,7 +11,11 @@ namespace lb::gpu {
 
 struct DirectWeights {
   static constexpr int kHelpers = 0;
-  LB_DEVICE static void init() {}
+  LB_DEVICE static RowSums& sums() {
+    unsigned char* shared = dynamic_shared<unsigned char>();
+    return *reinterpret_cast<RowSums*>(shared + kMegaSumsAt);
+  }
+  LB_DEVICE static void init() { sums().zero = 0; }
   LB_DEVICE static void help(const Mega&) {}
   LB_DEVICE static void wait_until_given(const Turn&) {}
   LB_DEVICE static void wait_until_finished(const Turn&) {}
@@ -99,8 +103,7 @@ template <class Format>
 LB_APART void product(const ProductTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
-  unsigned char* shared = dynamic_shared<unsigned char>();
-  RowSums& sums = *reinterpret_cast<RowSums*>(shared + kMegaSumsAt);
+  RowSums& sums = DirectWeights::sums();
   const StagedX<kIsRounded> staged(pool, p.op.n_in);
   const ProductShare share(p, part);
   DirectRows<Format> rows(p, share);
@@ -121,7 +124,7 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
   for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
     const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
     const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
-    const Word added = is_writer ? RowMaker(p, part, wait).ask(own) : 0;
+    const Word asked = is_writer ? RowMaker(p, part, wait).ask(own) : 0;
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -146,11 +149,12 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
     if (is_writer) {
       const RowMaker maker(p, part, wait);  // not before: products need the registers
       const float factor = maker.factor(sums.squares);
-      const float *of_row = sums.v + thread_id(), *of_second = of_row + row_warps * p.pass_rows;
+      const float sum = RowSumsAt(maker, sums, 0, thread_id()).total();
+      const RowPlace place = maker.place_of(own, true);
       if (n_matrices > 1) {
-        maker.finish_gated(own, maker.sum_of(of_row), maker.sum_of(of_second), factor);
+        maker.write_gated(place, sum, RowSumsAt(maker, sums, 1, thread_id()).total(), factor);
       } else {
-        maker.finish(own, maker.sum_of(of_row), factor, added, wait);
+        maker.write(place, maker.take(own, asked, wait) + maker.plain(own) + factor * sum);
       }
     }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them

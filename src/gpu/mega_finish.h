@@ -8,22 +8,28 @@
 namespace lb::gpu {
 
 // Of a pass of rows, in shared memory.
-struct RowSums {
+struct alignas(16) RowSums {
   float v[kPassSums];                // [matrices, row_warps, pass_rows]
   float squares[kMegaThreads / 32];  // of x, of each warp, where it is a norm's; in a step's first pass
+  float zero;                        // instead of sums that a row does not have
 };
 
-// What becomes of a product's sums. All wait for who finishes them, and its code, which comes from memory as it is
-// met: so whatever does not depend on sums is done before they are there, and behind them stands little.
+// Where a lane's row goes: of one that is not there, and of what nobody reads, null.
+struct RowPlace {
+  Word *word, *scale;  // of codes, a word for each four lanes and one of the scale for all
+  float* plain;
+};
+
+// What becomes of a product's sums.
 struct RowMaker {
   int begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t made_by, add_number;
-  Word *to, *scales;  // words of y, or null; of codes the block's first, and of their scales
+  Word *to, *scales;  // words of y, or null; of codes those of the scales too
   const Word* added;  // words of what is added, or null
-  const float* add;   // or what is added itself, of the block's first row, or null
-  float* y;           // plain, likewise
+  const float* add;   // or what is added itself, or null
+  float* y;           // plain, or null
 
   LB_DEVICE RowMaker(const ProductTask& p, int part, const PhaseWait& wait)
       : begin(part * p.rows_each + min(part, p.more) * p.row_unit),
@@ -37,11 +43,25 @@ struct RowMaker {
         made_by(wait.made_by),
         add_number(wait.number_of(p.add_words)) {
     Word* words = mega_state().words;
-    to = p.y_words < 0 ? nullptr : words + (p.y_words + (writes_codes ? begin / 4 : 0));
-    scales = words + (p.y_words + p.op.n_out / 4 + begin / kRoundRun);
+    to = p.y_words < 0 ? nullptr : words + p.y_words;
+    scales = words + (p.y_words + p.op.n_out / 4);
     added = p.add_words.at < 0 ? nullptr : words + p.add_words.at;
-    add = p.op.add == nullptr ? nullptr : p.op.add + begin;
-    y = p.writes_y == 0 ? nullptr : p.op.y + begin;
+    add = p.op.add;
+    y = p.writes_y == 0 ? nullptr : p.op.y;
+  }
+
+  // Of the block's row, by whole warps where codes are written: neighbouring lanes have neighbouring rows.
+  LB_DEVICE RowPlace place_of(int row, bool is_there) const {
+    const int at = begin + row;
+    RowPlace place = {nullptr, nullptr, is_there && y != nullptr ? y + at : nullptr};
+    if (!is_there || to == nullptr) return place;
+    if (!writes_codes) {
+      place.word = to + word_place(at);
+    } else {
+      if (lane() % 4 == 0) place.word = to + at / 4;
+      if (lane() == 0) place.scale = scales + at / kRoundRun;
+    }
+    return place;
   }
 
   LB_DEVICE float factor(const float* squares) const {
@@ -55,50 +75,55 @@ struct RowMaker {
     return rsqrt_fast(sum * mean_of + eps);
   }
 
-  // The word of what is added to a row of the block's, there two phases ago as a rule.
+  // What is added to a row of the block's. In words, there two phases ago as a rule, it is asked for and then taken;
+  // plain, it is there when the row's sums are.
   LB_DEVICE Word ask(int row) const { return added == nullptr ? 0 : load_relaxed(added + word_place(begin + row)); }
-
-  // Of the warps that a row had, pass_rows apart.
-  LB_DEVICE float sum_of(const float* sums) const {
-    float sum = 0;
-    LB_UNROLL_BY(1)
-    for (int first = 0; first < row_warps; first += kAtOnce) {
-      float of_warps[kAtOnce] = {};
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i)
-        if (first + i < row_warps) of_warps[i] = load<float>(sums + (first + i) * pass_rows);
-      LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) sum += of_warps[i];
-    }
-    return sum;
+  LB_DEVICE float take(int row, Word asked, const PhaseWait& wait) const {
+    float value[1] = {value_of_word(asked)};
+    if (added != nullptr && uint32_t(asked >> 32) != add_number)
+      read_words<1>(wait, {added + word_place(begin + row)}, {add_number}, value);
+    return value[0];
   }
+  LB_DEVICE float plain(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
-  // A row of the block's. was_added: as asked for.
-  LB_DEVICE void finish(int row, float sum, float factor, Word was_added, const PhaseWait& wait) const {
-    float result[1] = {};
-    if (added != nullptr) {
-      result[0] = value_of_word(was_added);
-      if (uint32_t(was_added >> 32) != add_number)
-        read_words<1>(wait, {added + word_place(begin + row)}, {add_number}, result);
-    } else if (add != nullptr) {
-      result[0] = add[row];
-    }
-    write(row, result[0] + factor * sum);
+  LB_DEVICE void write(const RowPlace& place, float result) const {
+    if (place.word != nullptr) store_relaxed(place.word, word_of(result, made_by));
+    if (place.plain != nullptr) *place.plain = result;
   }
-  // A row of silu(gate) up, by whole warps where codes are written.
-  LB_DEVICE void finish_gated(int row, float gate, float up, float factor) const {
+  // silu(gate) up, by whole warps where codes are written.
+  LB_DEVICE void write_gated(const RowPlace& place, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
-    if (!writes_codes) return write(row, result);
-    const int run = row / kRoundRun;  // of the warp's lanes
-    write_run(to + run * (kRoundRun / 4), scales + run, result, made_by);
+    if (!writes_codes) return write(place, result);
+    write_run(place.word, place.scale, result, made_by);
   }
+};
 
- private:
+// The sums of a row's warps, pass_rows apart: kAtOnce of them at once, for a missing one a 0 that is there. Where they
+// are is known before they are.
+struct RowSumsAt {
   static constexpr int kAtOnce = 4;
+  int at[kAtOnce], step, n;  // in dynamic shared memory
 
-  LB_DEVICE void write(int row, float result) const {
-    if (to != nullptr) store_relaxed(to + word_place(begin + row), word_of(result, made_by));
-    if (y != nullptr) y[row] = result;
+  // Of a pass's row in one of the matrices.
+  LB_DEVICE RowSumsAt(const RowMaker& maker, const RowSums& sums, int matrix, int row)
+      : step(4 * maker.pass_rows), n(maker.row_warps) {
+    const auto offset = [](const float* p) {
+      const unsigned char* shared = dynamic_shared<unsigned char>();
+      return int(reinterpret_cast<const unsigned char*>(p) - shared);
+    };
+    const int first = offset(sums.v + matrix * n * maker.pass_rows + row), zero = offset(&sums.zero);
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) at[i] = forget(i < n ? first + i * step : zero);
+  }
+  LB_DEVICE float total() const {
+    const unsigned char* shared = dynamic_shared<unsigned char>();
+    float of[kAtOnce];
+    LB_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) of[i] = load<float>(shared + at[i]);
+    float sum = of[0] + of[1] + (of[2] + of[3]);
+    LB_UNROLL_BY(1)
+    for (int i = kAtOnce; i < n; ++i) sum += load<float>(shared + at[0] + i * step);
+    return sum;
   }
 };
 

@@ -113,6 +113,7 @@ LB_APART void product(const ProductTask& p, TaskStep step, StepTurn turn, unsign
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int own_rows = min(pass_rows, n_rows - pass);
     RowSums& to = sums.passes[n_pass % 2];
+    sums.wait_for_place(n_pass);
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -147,7 +148,6 @@ LB_APART void product(const ProductTask& p, TaskStep step, StepTurn turn, unsign
         barrier_arrive(stream.empty_of(chunk));
         ++chunk;
         const float sum = is_first && is_norm ? sum_each(total, squares) : sum_each(total);
-        if (matrix == 0 && first == 0) sums.wait_for_place(n_pass);
         if (is_first && is_norm && lane() == 0) to.squares[warp()] = squares;
         constexpr int kLanes = 32 / Rows::kRows;  // that have the same sum
         const int row = lane() / kLanes * n_teams + team, line = matrix * row_warps + column / 32;

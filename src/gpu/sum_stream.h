@@ -21,6 +21,7 @@ struct SumStream {
     for (int i = 0; i < 2; ++i) {
       barrier_init(full + i, kMegaThreads);
       barrier_init(empty + i, 32);
+      passes[i].zero = 0;
     }
     is_over = 0;
   }
@@ -47,6 +48,7 @@ LB_DEVICE SumStream& mega_sums() {
 }
 
 // By the finishing warp: the rows of a block's part in a product, pass after pass from number n on. False: it is over.
+// All wait for it, and its code comes from memory as it is met: behind the sums stands as little as can be.
 template <bool kIsGated>
 LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait& wait) {
   SumStream& stream = mega_sums();
@@ -55,18 +57,25 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
   for (int pass = 0; pass < maker.n_rows; pass += maker.pass_rows) {
     const int rows = min(maker.pass_rows, maker.n_rows - pass);
     const RowSums& sums = stream.passes[n % 2];
-    const float* of_matrix = sums.v + maker.row_warps * maker.pass_rows;  // the second
-    Word added = lane() < rows ? maker.ask(pass + lane()) : 0;
-    barrier_wait(stream.full + n % 2, SumStream::parity(n));
-    if (pass == 0) factor = maker.factor(sums.squares);
-    if (stream.is_over != 0) return false;
+    bool is_there = false;
     LB_UNROLL_BY(1)
-    for (int row = lane(); row < rows; row += 32) {
+    for (int first = 0; first < rows; first += 32) {
+      const int row = first + lane(), own = min(row, rows - 1);
+      const Word asked = kIsGated ? 0 : maker.ask(pass + own);
+      const RowSumsAt of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
+      RowPlace place = maker.place_of(pass + row, row < rows);
+      place = {forget(place.word), forget(place.scale), forget(place.plain)};
+      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait);
+      if (!is_there) barrier_wait(stream.full + n % 2, SumStream::parity(n));
+      const uint32_t is_over = stream.is_over;
+      const float sum = of_first.total(), up = kIsGated ? of_second.total() : 0.0f;
+      if (pass == 0 && !is_there) factor = maker.factor(sums.squares);
+      is_there = true;
+      if (is_over != 0) return false;
       if constexpr (kIsGated) {
-        maker.finish_gated(pass + row, maker.sum_of(sums.v + row), maker.sum_of(of_matrix + row), factor);
+        maker.write_gated(place, sum, up, factor);
       } else {
-        if (row != lane()) added = maker.ask(pass + row);
-        maker.finish(pass + row, maker.sum_of(sums.v + row), factor, added, wait);
+        maker.write(place, added + maker.plain(pass + own) + factor * sum);
       }
     }
     barrier_arrive(stream.empty + n % 2);
