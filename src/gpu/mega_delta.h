@@ -144,22 +144,95 @@ struct BeforeRow {
   }
 };
 
-// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have.
-LB_DEVICE void finish_unit(const DeltaTask& p, const StepPlace& place, int unit, float o, float y,
-                           const PhaseWait& wait) {
-  float squares = o * o;
-  LB_UNROLL
-  for (int mask = 1; mask < kStepColumns; mask *= 2) squares += shuffle_xor(squares, mask);
-  if (p.unit_shift == 0) {
-    if (lane() < kStepColumns) wait.write(p.y_words.at + word_place(place.column), y);
-  } else {
-    squares += shuffle_xor(squares, kStepColumns);
-    const int n = p.step.n_v_heads * p.step.dv;
-    Word* to = mega_state().words + p.y_words.at;
-    write_run(lane() % 4 == 0 ? to + (unit * kRoundRun + lane()) / 4 : nullptr,
-              lane() == 0 ? to + n / 4 + unit : nullptr, y, wait.made_by);
+// By a warp with time to spare: what a block's step asks for before all else comes to the nearest cache, where the step
+// finds it at once. A look at four bytes brings 32. `seen`: a place for a lane's four, which nobody reads.
+LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
+  const GatedDelta& op = p.step;
+  const CausalConv& conv = p.conv;
+  const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
+  const int end = min(begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0),
+                      begin + (kMegaThreads / 32 >> p.team_shift) * p.team_slices);
+  if (begin == end) return;
+  const auto look = [&](const float* from) { copy_async<4>(seen + 4 * lane(), from); };
+  LB_UNROLL_BY(1)
+  for (int slice = begin; slice < end; ++slice) {  // a row of one is 64 bytes
+    const int head = quotient(slice, p.head_slices_step);
+    const float* from =
+        op.S + (head * op.dk + lane() / 2) * op.dv + (slice * kStepColumns - head * op.dv + lane() % 2 * 8);
+    LB_UNROLL_BY(4)
+    for (int d = 0; d < op.dk; d += 16) {
+      look(from);
+      from += 16 * op.dv;
+    }
   }
-  if (lane() == 0) wait.write(p.squares.at + unit, squares);
+  const Place at = StepPlace(p, begin).at;
+  const int q = at.k_head * op.dk, keys = op.n_k_heads * op.dk, v = 2 * keys + begin * kStepColumns;
+  const float *newer = conv.history + 2 * conv.channels, *older = conv.history + conv.channels;
+  static_assert(kOlder == 3);
+  LB_UNROLL_BY(1)
+  for (int i = lane(); i < op.dk / 4; i += 32) {
+    const int of_head = q + i / 2 * 8, c = of_head + i % 2 * keys;
+    look(keys_in(op, i % 2) + of_head);  // of which buffer is being written down
+    look(conv.pending + c);
+    look(newer + c);
+    look(older + c);
+    look(conv.w + q * kMegaTaps + i * 8);
+    look(conv.w + q * kMegaTaps + i * 8 + op.dk / 4 * 8);
+    look(conv.w + (q + keys) * kMegaTaps + i * 8);
+    look(conv.w + (q + keys) * kMegaTaps + i * 8 + op.dk / 4 * 8);
+  }
+  if (lane() < 2) look(cs_in(op, lane()) + at.v_head);
+  if (lane() < 2 * (end - begin)) {
+    look(op.delta + begin * kStepColumns + lane() * 8);
+    look(conv.pending + v + lane() * 8);
+    look(newer + v + lane() * 8);
+    look(older + v + lane() * 8);
+  }
+  for (int i = lane(); i < 8 * (end - begin); i += 32) look(conv.w + v * kMegaTaps + i * 8);
+  copy_commit();
+}
+
+// Where a lane's column of a unit of o goes, known before o is; null: nowhere. of_unit: the sum of o's squares.
+struct UnitPlace {
+  Word *value, *scale, *of_unit;  // value: of y or, rounded, of four lanes' codes
+
+  UnitPlace() = default;
+  LB_DEVICE UnitPlace(const DeltaTask& p, int column, int unit) : value(nullptr), scale(nullptr), of_unit(nullptr) {
+    Word* words = mega_state().words;
+    Word* to = words + p.y_words.at;
+    if (p.unit_shift == 0) {
+      if (lane() < kStepColumns) value = to + word_place(column);
+    } else {
+      const int n = p.step.n_v_heads * p.step.dv;
+      if (lane() % 4 == 0) value = to + column / 4;
+      if (lane() == 0) scale = to + n / 4 + unit;
+    }
+    if (lane() == 0) of_unit = words + p.squares.at + unit;
+  }
+};
+
+// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. The two chains
+// of exchanges between lanes go side by side.
+LB_DEVICE void finish_unit(const UnitPlace& to, bool is_rounded, float o, float y, uint32_t made_by) {
+  float squares = o * o;
+  if (!is_rounded) {
+    if (to.value != nullptr) store_relaxed(to.value, word_of(y, made_by));
+    LB_UNROLL
+    for (int mask = 1; mask < kStepColumns; mask *= 2) squares += shuffle_xor(squares, mask);
+  } else {
+    const RunScale run(warp_max(magnitude(y)));
+    squares += shuffle_xor(squares, 1);
+    uint32_t four = run.code(y) << 8 * (lane() % 4);
+    squares += shuffle_xor(squares, 2);
+    four |= shuffle_xor(four, 1);
+    squares += shuffle_xor(squares, 4);
+    four |= shuffle_xor(four, 2);
+    squares += shuffle_xor(squares, 8);
+    if (to.value != nullptr) store_relaxed(to.value, word_of(four, made_by));
+    squares += shuffle_xor(squares, kStepColumns);
+    if (to.scale != nullptr) store_relaxed(to.scale, word_of(run.scale(), made_by));
+  }
+  if (to.of_unit != nullptr) store_relaxed(to.of_unit, word_of(squares, made_by));
 }
 
 // kSlices: team_slices.
@@ -231,7 +304,8 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
     if (first == begin) wait();
 
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
-    float k = 0, v = 0, g = 0, beta = 0, gate = 0;
+    float k = 0, v = 0, g = 0, beta = 0, gate = 0, decay = 0;
+    UnitPlace to = {};
     if (is_active) {
       const uint32_t number = wait.number_of(p.x_words);
       float in[6];
@@ -267,8 +341,11 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       if (place.finishes) {
         v = before.v.convolved(in[2]);
         g = log_decay(in[3], before.a_neg, before.dt_bias);
+        decay = exp_nonpositive(g);
         beta = sigmoid(in[4]);
         gate = silu(in[5]) * before.norm_w;
+        to = UnitPlace(p, place.column, slice >> p.unit_shift);
+        to.value = forget(to.value), to.scale = forget(to.scale), to.of_unit = forget(to.of_unit);
       }
     }
     block_barrier();
@@ -290,9 +367,9 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       const float k_scale = rsqrt_fast(lengths[0] + p.prepare.eps);
       if (place.finishes) {
         const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
-        const float decay = exp_nonpositive(g), change = beta * (v - decay * (k_state * k_scale));
+        const float change = beta * (v - decay * (k_state * k_scale));
         const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
-        finish_unit(p, place, slice >> p.unit_shift, o, o * gate, wait);
+        finish_unit(to, p.unit_shift != 0, o, o * gate, wait.made_by);
         if (lane() < place.n_columns) op.delta[place.column] = change;
       }
       if (at.first_column == 0) {

@@ -2,6 +2,7 @@
 // they made is on its way to others.
 #pragma once
 
+#include "mega_delta.h"
 #include "mega_finish.h"
 #include "transfer.h"
 
@@ -13,6 +14,8 @@ struct SumStream {
   CountedBarrier full[2], empty[2];
   uint32_t is_over;                     // the block gives up
   alignas(16) unsigned char task[512];  // that the finishing warp is at
+  alignas(16) unsigned char next[512];  // for which it asks ahead
+  unsigned char seen[128];              // of what it has asked for
 
   LB_DEVICE static int parity(uint32_t n) { return int(n / 2 & 1); }
 
@@ -89,6 +92,9 @@ LB_DEVICE void finish_products(const Mega& p) {
   SumStream& stream = mega_sums();
   const unsigned char* shared = dynamic_shared<unsigned char>();
   const auto* steps = reinterpret_cast<const TaskStep*>(shared + p.memory.steps_at);
+  const auto part_of = [](const Task* task) {
+    return load<u32x4>(reinterpret_cast<const unsigned char*>(task) + 16 * lane());
+  };
   uint32_t n = 0;
   LB_UNROLL_BY(1)
   for (int token = 0; token < p.n_tokens; ++token) {
@@ -98,9 +104,12 @@ LB_DEVICE void finish_products(const Mega& p) {
       const TaskStep step = load<TaskStep>(steps + i);
       if (!makes_rows(step)) continue;
       warp_barrier();  // the task before is no longer read
-      if (16 * lane() < int(sizeof(Task)))
-        store(stream.task + 16 * lane(),
-              load<u32x4>(reinterpret_cast<const unsigned char*>(p.tasks + step.task) + 16 * lane()));
+      const TaskStep next = load<TaskStep>(steps + (i + 1 < p.n_steps ? i + 1 : 0));
+      if (16 * lane() < int(sizeof(Task))) {
+        const u32x4 own = part_of(p.tasks + step.task);
+        if (is_before_state(step)) store(stream.next + 16 * lane(), part_of(p.tasks + next.task));
+        store(stream.task + 16 * lane(), own);
+      }
       warp_barrier();
       const PhaseWait wait = {.number = number,
                               .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()),
@@ -108,6 +117,7 @@ LB_DEVICE void finish_products(const Mega& p) {
                               .half = 2};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowMaker maker(product, step.part, wait);
+      if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part, stream.seen);
       const bool is_there =
           product.up != nullptr ? finish_passes<true>(maker, n, wait) : finish_passes<false>(maker, n, wait);
       if (!is_there) return;

@@ -205,19 +205,22 @@ struct alignas(16) Task {
 };
 static_assert(sizeof(Task) <= 512);
 
-// Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kMakesRows: of a
+// Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kBeforeState: the
+// block's next step is a recurrence's; kMakesRows: of a
 // product.
 struct alignas(16) TaskStep {
-  static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000;
+  static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000, kBeforeState = 0x2000;
+  static constexpr uint16_t kPhase = 0x1fff;
   uint16_t task, part, n_parts, phase_bits;
   uint16_t n_chunks = 0, n_passes = 0;  // of a product whose weights are streamed: of them, and of its sums
   uint16_t skews = 0;                   // and what precedes the first row in each plane, four bits each
   uint16_t arrives = 0;  // phases that are over for the block behind it, since it last arrived; 0: it does not
 };
 static_assert(sizeof(TaskStep) == 16);
-LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & ~(TaskStep::kWaits | TaskStep::kMakesRows); }
+LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & TaskStep::kPhase; }
 LB_FN bool waits(const TaskStep& step) { return (step.phase_bits & TaskStep::kWaits) != 0; }
 LB_FN bool makes_rows(const TaskStep& step) { return (step.phase_bits & TaskStep::kMakesRows) != 0; }
+LB_FN bool is_before_state(const TaskStep& step) { return (step.phase_bits & TaskStep::kBeforeState) != 0; }
 
 // In pinned memory of the host.
 struct MegaReport {
@@ -262,7 +265,7 @@ struct Mega {
 // product x as it is or rounded), the block's steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
 inline constexpr int kMegaMostSteps = 1024;
-inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1920, kMegaPoolAt = 6784;
+inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1920, kMegaPoolAt = 7424;
 // Of a product, whose sums wait in shared memory at a time: sums of all matrices and warps of a row; rows, a lane of
 // who finishes for each, or two where there are many.
 inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;

@@ -799,13 +799,16 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
   std::vector<bool> is_barrier = barriers();
   is_barrier.push_back(true);  // of the sampler
-  const auto is_product = [&](const TaskStep& step) {
-    return step.task != 0 && nodes_[step.task - 1].task.kind == TaskKind::kProduct;
+  const auto is_a = [&](const TaskStep& step, TaskKind kind) {
+    return step.task != 0 && nodes_[step.task - 1].task.kind == kind;
   };
   for (auto& list : lists)
-    for (TaskStep& step : list)
-      step.phase_bits |=
-          (is_barrier[step.phase_bits] ? TaskStep::kWaits : 0) | (is_product(step) ? TaskStep::kMakesRows : 0);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const bool is_before_state = i + 1 < list.size() && is_a(list[i + 1], TaskKind::kDeltaStep);
+      list[i].phase_bits |= (is_barrier[list[i].phase_bits] ? TaskStep::kWaits : 0) |
+                            (is_a(list[i], TaskKind::kProduct) ? TaskStep::kMakesRows : 0) |
+                            (is_before_state ? TaskStep::kBeforeState : 0);
+    }
   for (auto& list : lists) {
     say_arrivals(list, plan.n_phases);
     plan.steps.insert(plan.steps.end(), list.begin(), list.end());
