@@ -148,7 +148,6 @@ struct BeforeRow {
 // finds it at once. A look at four bytes brings 32. `seen`: a place for a lane's four, which nobody reads.
 LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
   const GatedDelta& op = p.step;
-  const CausalConv& conv = p.conv;
   const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
   const int end = min(begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0),
                       begin + (kMegaThreads / 32 >> p.team_shift) * p.team_slices);
@@ -165,30 +164,6 @@ LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
       from += 16 * op.dv;
     }
   }
-  const Place at = StepPlace(p, begin).at;
-  const int q = at.k_head * op.dk, keys = op.n_k_heads * op.dk, v = 2 * keys + begin * kStepColumns;
-  const float *newer = conv.history + 2 * conv.channels, *older = conv.history + conv.channels;
-  static_assert(kOlder == 3);
-  LB_UNROLL_BY(1)
-  for (int i = lane(); i < op.dk / 4; i += 32) {
-    const int of_head = q + i / 2 * 8, c = of_head + i % 2 * keys;
-    look(keys_in(op, i % 2) + of_head);  // of which buffer is being written down
-    look(conv.pending + c);
-    look(newer + c);
-    look(older + c);
-    look(conv.w + q * kMegaTaps + i * 8);
-    look(conv.w + q * kMegaTaps + i * 8 + op.dk / 4 * 8);
-    look(conv.w + (q + keys) * kMegaTaps + i * 8);
-    look(conv.w + (q + keys) * kMegaTaps + i * 8 + op.dk / 4 * 8);
-  }
-  if (lane() < 2) look(cs_in(op, lane()) + at.v_head);
-  if (lane() < 2 * (end - begin)) {
-    look(op.delta + begin * kStepColumns + lane() * 8);
-    look(conv.pending + v + lane() * 8);
-    look(newer + v + lane() * 8);
-    look(older + v + lane() * 8);
-  }
-  for (int i = lane(); i < 8 * (end - begin); i += 32) look(conv.w + v * kMegaTaps + i * 8);
   copy_commit();
 }
 
