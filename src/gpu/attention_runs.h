@@ -118,26 +118,24 @@ struct RunHead {
   }
 };
 
-// scores[query][slot of the tile], by a warp each slot: a lane has kWide columns, and those 32 kWide further on, of
-// four queries at a time.
-template <int kWide, class T>
-LB_DEVICE void score_tile_by(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
-  using Columns = Vec<T, kWide>;
+// scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart, of four queries at a
+// time.
+template <class T>
+LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
   LB_UNROLL_BY(1)
   for (int s = warp(); s < n; s += n_warps()) {
     LB_UNROLL_BY(1)
     for (int first = 0; first < n_queries; first += 4) {
       float sums[4] = {};
-      const T *key_at = k + s * dim + kWide * lane(), *query_at = memory.queries + first * dim + kWide * lane();
-      LB_UNROLL_BY(1)
-      for (int i = 0; i < dim; i += 32 * kWide) {
-        const Columns key = load<Columns>(key_at + i);
-        Columns queries[4];
+      const T *key_at = k + s * dim + 2 * lane(), *query_at = memory.queries + first * dim + 2 * lane();
+      LB_UNROLL_BY(2)
+      for (int i = 0; i < dim; i += 64) {
+        const Vec<T, 2> key = load<Vec<T, 2>>(key_at + i);
         LB_UNROLL
-        for (int g = 0; g < 4; ++g) queries[g] = load<Columns>(query_at + g * dim + i);
-        LB_UNROLL
-        for (int c = 0; c < kWide; ++c) LB_UNROLL
-        for (int g = 0; g < 4; ++g) sums[g] = fma(to_f32(queries[g][c]), to_f32(key[c]), sums[g]);
+        for (int g = 0; g < 4; ++g) {
+          const Vec<T, 2> query = load<Vec<T, 2>>(query_at + g * dim + i);
+          sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
+        }
       }
       const float sum = sum_each(sums);
       if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + s, sum);
@@ -145,48 +143,27 @@ LB_DEVICE void score_tile_by(const T* k, int dim, int n, int n_queries, const Ru
   }
 }
 
-template <class T>
-LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
-  constexpr int kWidest = 16 / sizeof(T);
-  if (dim % (32 * kWidest) == 0) return score_tile_by<kWidest>(k, dim, n, n_queries, memory);
-  score_tile_by<2>(k, dim, n, n_queries, memory);
-}
-
-// The softmax so far of a query, and two columns of its o a lane. l: of the lane's slots.
+// The softmax so far of a query, and two columns of its o a lane.
 struct RunSums {
   float m = kNothingSeen, l = 0, o[2] = {};
-};
 
-// Of a warp's queries, each with scores `stride` behind those of the one before.
-template <int kHeld, class T>
-LB_DEVICE void add_tile(RunSums (&sums)[kHeld], int n_held, const float* scores, int stride, const T* v, int dim,
-                        int n) {
-  float weights[kHeld] = {};
-  LB_UNROLL
-  for (int h = 0; h < kHeld; ++h) {
-    if (h >= n_held) continue;
-    RunSums& of = sums[h];
-    const float score = lane() < n ? load<float>(scores + h * stride + lane()) : kNothingSeen;
-    const float top = max(of.m, warp_max(score)), shrink = exp2_fast(of.m - top);
-    weights[h] = exp2_fast(score - top);
-    of.m = top;
-    of.l = of.l * shrink + weights[h];
-    of.o[0] *= shrink;
-    of.o[1] *= shrink;
-  }
-  LB_UNROLL_BY(4)
-  for (int s = 0; s < n; ++s) {
-    const Vec<T, 2> value = load<Vec<T, 2>>(v + s * dim);
-    const float first = to_f32(value[0]), second = to_f32(value[1]);
-    LB_UNROLL
-    for (int h = 0; h < kHeld; ++h) {
-      if (h >= n_held) continue;
-      const float of_slot = shuffle(weights[h], s);
-      sums[h].o[0] = fma(of_slot, first, sums[h].o[0]);
-      sums[h].o[1] = fma(of_slot, second, sums[h].o[1]);
+  template <class T>
+  LB_DEVICE void add_tile(const float* scores, const T* v, int dim, int n) {
+    const float score = lane() < n ? load<float>(scores + lane()) : kNothingSeen;
+    const float top = max(m, warp_max(score)), shrink = exp2_fast(m - top), weight = exp2_fast(score - top);
+    m = top;
+    l = l * shrink + weight;
+    o[0] *= shrink;
+    o[1] *= shrink;
+    LB_UNROLL_BY(4)
+    for (int s = 0; s < n; ++s) {
+      const float of_slot = shuffle(weight, s);
+      const Vec<T, 2> value = load<Vec<T, 2>>(v + s * dim);
+      o[0] = fma(of_slot, to_f32(value[0]), o[0]);
+      o[1] = fma(of_slot, to_f32(value[1]), o[1]);
     }
   }
-}
+};
 
 template <class T>
 LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
@@ -222,21 +199,15 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       const float scale = is_query ? op.scale * kLog2E : 1.0f;
       T* to = is_query ? memory.queries + warp() * dim : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * dim;
       T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
-      LB_UNROLL
-      for (int j = 0; j < kMaxRunDim / 64; ++j) {
-        const int c = 64 * j + 2 * lane();
-        if (64 * j >= dim) continue;
-        const f32x2 values = load<f32x2>(made + c);
-        const Vec<T, 2> rounded = {stored_as(values[0] * scale, T{}), stored_as(values[1] * scale, T{})};
+      LB_UNROLL_BY(1)
+      for (int c = lane(); c < dim; c += 32) {
+        const T rounded = stored_as(load<float>(made + c) * scale, T{});
         if (is_query || n_past - begin < kRunTile) store(to + c, rounded);
         if (!is_query) store(slot + c, rounded);
       }
     }
 
     RunSums sums[kHeld];
-    int n_held = 0;  // of the queries, by this warp
-    LB_UNROLL
-    for (int h = 0; h < kHeld; ++h) n_held += set < n_sets && set + h * n_sets < n_queries ? 1 : 0;
     LB_UNROLL_BY(1)
     for (int tile = 0; tile < n_tiles; ++tile) {
       const int slot = begin + tile * kRunTile, n = min(end - slot, kRunTile), half = tile % 2;
@@ -247,30 +218,23 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
         bring_tile(cache, kv_head, slot + kRunTile, min(end, slot + 2 * kRunTile), 1 - half, memory);
       score_tile(memory.k + half * kRunTile * dim, dim, n, n_queries, memory);
       block_barrier();
-      add_tile(sums, n_held, memory.scores + set * kRunTile, n_sets * kRunTile,
-               memory.v + half * kRunTile * dim + column, dim, n);
-    }
-    if (n_tiles > 0 && n_held > 0) {
-      const int split = i & ((1 << p.splits_shift) - 1), of_set = first_head + set;
-      Word* to = mega_state().words + p.split_words.at;
       LB_UNROLL
       for (int h = 0; h < kHeld; ++h)
-        if (h < n_held)
-          store_relaxed(to + word_place(split_at(p, of_set + h * n_sets, split, column)),
-                        word_of(sums[h].o[0], wait.made_by), word_of(sums[h].o[1], wait.made_by));
-      if (column < 64) {  // the first warp of a query: m and l, a query's by the first of eight lanes
-        static_assert(kHeld == 3);
-        float l[4] = {sums[0].l, sums[1].l, sums[2].l, 0};
-        const float total = sum_each(l);
-        const int h = lane() / 8;
-        if (lane() % 8 == 0 && h < n_held)
-          store_relaxed(to + split_sums_at(p, of_set + h * n_sets, split),
-                        word_of(h == 0   ? sums[0].m
-                                : h == 1 ? sums[1].m
-                                         : sums[2].m,
-                                wait.made_by),
-                        word_of(total, wait.made_by));
-      }
+        if (set + h * n_sets < n_queries && set < n_sets)
+          sums[h].add_tile(memory.scores + (set + h * n_sets) * kRunTile, memory.v + half * kRunTile * dim + column,
+                           dim, n);
+    }
+    LB_UNROLL
+    for (int h = 0; h < kHeld; ++h) {
+      if (n_tiles == 0 || set >= n_sets || set + h * n_sets >= n_queries) continue;
+      const int of_head = first_head + set + h * n_sets, split = i & ((1 << p.splits_shift) - 1);
+      Word* to = mega_state().words + p.split_words.at;
+      store_relaxed(to + word_place(split_at(p, of_head, split, column)), word_of(sums[h].o[0], wait.made_by),
+                    word_of(sums[h].o[1], wait.made_by));
+      const float l = warp_sum(sums[h].l);
+      if (column == 0)
+        store_relaxed(to + split_sums_at(p, of_head, split), word_of(sums[h].m, wait.made_by),
+                      word_of(l, wait.made_by));
     }
     if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
   }
@@ -361,7 +325,7 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
     LB_UNROLL
     for (int j = 0; j < SplitWords::kSplitsOfLane; ++j) total = fma(exp2_fast(of.m[j] - largest), of.l[j], total);
     total = warp_sum(total);
-    const float weight = exp2_fast(of.own_m - largest) * rcp_fast(total);
+    const float weight = exp2_fast(of.own_m - largest);
     f32x4 o = of.o;
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] *= weight;
@@ -376,7 +340,7 @@ LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* p
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
-      wait.write(p.y_words + word_place(head * dim + written), sum * of.gate);
+      wait.write(p.y_words + word_place(head * dim + written), sum / total * of.gate);
     }
     if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
   }
