@@ -120,6 +120,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part, stream.seen);
       const bool is_there =
           product.up != nullptr ? finish_passes<true>(maker, n, wait) : finish_passes<false>(maker, n, wait);
+      if (is_before_state(step)) copy_wait<0>();  // none is on its way when the block ends
       if (!is_there) return;
       if (step.arrives == 0) continue;
       warp_barrier();  // what the lanes have written comes before
