@@ -64,7 +64,7 @@ struct RunHead {
   const Word* from;
   const float* norm;
   uint32_t number;     // of these words
-  int first, n_pairs;  // first: of the vector
+  int first, n_pairs;  // first: of the vector, a multiple of 32
   float w[kHeld], cos[kPairs], sin[kPairs];
 
   // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.

@@ -51,7 +51,7 @@ LB_DEVICE SumStream& mega_sums() {
 }
 
 // By the finishing warp: the rows of a block's part in a product, pass after pass from number n on. False: it is over.
-// All wait for it, and its code comes from memory as it is met: behind the sums stands as little as can be.
+// All wait for it, and it is alone, so that each instruction waits for the one before: behind the sums stand few.
 template <bool kIsGated>
 LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait& wait) {
   SumStream& stream = mega_sums();

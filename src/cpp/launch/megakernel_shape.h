@@ -205,9 +205,8 @@ struct alignas(16) Task {
 };
 static_assert(sizeof(Task) <= 512);
 
-// Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kBeforeState: the
-// block's next step is a recurrence's; kMakesRows: of a
-// product.
+// Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kMakesRows: of a
+// product; kBeforeState: the block's next step is a recurrence's.
 struct alignas(16) TaskStep {
   static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000, kBeforeState = 0x2000;
   static constexpr uint16_t kPhase = 0x1fff;
