@@ -93,5 +93,10 @@ LB_DEVICE int forget(int v) {
   asm volatile("" : "+v"(v));
   return v;
 }
+template <class T>
+LB_DEVICE T* forget(T* p) {
+  asm volatile("" : "+v"(p));
+  return p;
+}
 
 }  // namespace lb::gpu
