@@ -167,6 +167,14 @@ def test_rows_of_several_pieces_a_thread(pack: _engine.gpu.Pack, write: Write, d
     check_logits(pack, write(replace(SHAPES["qwen3"], ffn=ffn, dtype=dtype)))
 
 
+@pytest.mark.parametrize("dtype", ["F32", "Q8_0"])
+def test_vectors_that_end_within_a_group(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
+    """Words lie in groups of 128: lengths of which none is a multiple of it (hidden 160, o 576, v and z 192, ffn 224),
+    beside others, and gates that begin within one, 192 behind their queries."""
+    odd = {"hidden": 160, "ffn": 224, "n_heads": 3, "n_kv_heads": 1, "head_dim": 192}
+    check_logits(pack, write(replace(SHAPES["qwen35"], **odd, n_v_heads=6, d_state=32, dtype=dtype)))
+
+
 def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
     """Barriers of a layer: 5 of a recurrent one, 6 of one with attention; embedding, head and sampler have one each."""
     for family, n in (("qwen35", 5 + 6), ("qwen3", 6 + 6)):
