@@ -1,4 +1,4 @@
-// A run of rounded values in words, for readers that would all round it themselves.
+// Where values go in words, rounded or not: a run of rounded ones for readers that would all round it themselves.
 #pragma once
 
 #include "mega_wait.h"
@@ -6,14 +6,38 @@
 
 namespace lb::gpu {
 
-// By a warp, y of a lane each: words of four codes, and one of the scale. Each lane's place; null where it has none.
-LB_DEVICE void write_run(Word* code, Word* scale, float y, uint32_t made_by) {
+// Of a lane's value: its word or, of codes, that of four lanes; and the word of a run's scale. Null: another lane's.
+struct WordPlace {
+  Word *value = nullptr, *scale = nullptr;
+};
+
+// Value `at` of a vector of n from `to` on; rounded, by whole warps that have a run each.
+LB_DEVICE WordPlace place_in(Word* to, int n, int at, bool is_rounded) {
+  if (!is_rounded) return {to + word_place(at), nullptr};
+  return {lane() % 4 == 0 ? to + at / 4 : nullptr, lane() == 0 ? to + n / 4 + at / kRoundRun : nullptr};
+}
+// Known before the value is.
+LB_DEVICE WordPlace forget(const WordPlace& place) { return {forget(place.value), forget(place.scale)}; }
+
+LB_DEVICE void write_value(const WordPlace& to, float y, uint32_t made_by) {
+  if (to.value != nullptr) store_relaxed(to.value, word_of(y, made_by));
+}
+
+// By a warp, y of a lane each. Its exchanges wait for one another: the caller's go between them, by lanes whose number
+// differs in a bit, from 1 to 16.
+template <class Beside>
+LB_DEVICE void write_run(const WordPlace& to, float y, uint32_t made_by, Beside beside) {
   const RunScale run(warp_max(magnitude(y)));
+  beside(1);
   uint32_t four = run.code(y) << 8 * (lane() % 4);
+  beside(2);
   four |= shuffle_xor(four, 1);
+  beside(4);
   four |= shuffle_xor(four, 2);
-  if (code != nullptr) store_relaxed(code, word_of(four, made_by));
-  if (scale != nullptr) store_relaxed(scale, word_of(run.scale(), made_by));
+  beside(8);
+  if (to.value != nullptr) store_relaxed(to.value, word_of(four, made_by));
+  beside(16);
+  if (to.scale != nullptr) store_relaxed(to.scale, word_of(run.scale(), made_by));
 }
 
 }  // namespace lb::gpu

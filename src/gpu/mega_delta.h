@@ -144,70 +144,48 @@ struct BeforeRow {
   }
 };
 
-// By a warp with time to spare: what a block's step asks for before all else comes to the nearest cache, where the step
-// finds it at once. A look at four bytes brings 32. `seen`: a place for a lane's four, which nobody reads.
+// The slices of S of a block, and how many of them its teams have at a time.
+struct BlockSlices {
+  int begin, end, at_once;
+
+  LB_DEVICE BlockSlices(const DeltaTask& p, int part)
+      : begin(part * p.slices_each + (min(part, p.more) << p.unit_shift)),
+        end(begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0)),
+        at_once((n_warps() >> p.team_shift) * p.team_slices) {}
+};
+
+// By a warp with time to spare: the S that a block's step will ask for comes to the nearest cache, where the step finds
+// it at once. A look at four bytes brings 32. `seen`: a place for a lane's four, which nobody reads.
 LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
   const GatedDelta& op = p.step;
-  const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
-  const int end = min(begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0),
-                      begin + (kMegaThreads / 32 >> p.team_shift) * p.team_slices);
-  if (begin == end) return;
-  const auto look = [&](const float* from) { copy_async<4>(seen + 4 * lane(), from); };
+  const BlockSlices slices(p, part);
   LB_UNROLL_BY(1)
-  for (int slice = begin; slice < end; ++slice) {  // a row of one is 64 bytes
-    const int head = quotient(slice, p.head_slices_step);
-    const float* from =
-        op.S + (head * op.dk + lane() / 2) * op.dv + (slice * kStepColumns - head * op.dv + lane() % 2 * 8);
+  for (int slice = slices.begin; slice < min(slices.end, slices.begin + slices.at_once); ++slice) {
+    const Place at = StepPlace(p, slice).at;
+    constexpr int kLooks = kStepColumns / 8, kRows = 32 / kLooks;
+    const float* from = op.S + (at.v_head * op.dk + lane() / kLooks) * op.dv + at.first_column + lane() % kLooks * 8;
     LB_UNROLL_BY(4)
-    for (int d = 0; d < op.dk; d += 16) {
-      look(from);
-      from += 16 * op.dv;
+    for (int d = 0; d < op.dk; d += kRows) {
+      copy_async<4>(seen + 4 * lane(), from);
+      from += kRows * op.dv;
     }
   }
   copy_commit();
 }
 
-// Where a lane's column of a unit of o goes, known before o is; null: nowhere. of_unit: the sum of o's squares.
-struct UnitPlace {
-  Word *value, *scale, *of_unit;  // value: of y or, rounded, of four lanes' codes
-
-  UnitPlace() = default;
-  LB_DEVICE UnitPlace(const DeltaTask& p, int column, int unit) : value(nullptr), scale(nullptr), of_unit(nullptr) {
-    Word* words = mega_state().words;
-    Word* to = words + p.y_words.at;
-    if (p.unit_shift == 0) {
-      if (lane() < kStepColumns) value = to + word_place(column);
-    } else {
-      const int n = p.step.n_v_heads * p.step.dv;
-      if (lane() % 4 == 0) value = to + column / 4;
-      if (lane() == 0) scale = to + n / 4 + unit;
-    }
-    if (lane() == 0) of_unit = words + p.squares.at + unit;
-  }
-};
-
-// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. The two chains
-// of exchanges between lanes go side by side.
-LB_DEVICE void finish_unit(const UnitPlace& to, bool is_rounded, float o, float y, uint32_t made_by) {
+// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. of_unit: where
+// the sum of o's squares goes, by one lane.
+LB_DEVICE void finish_unit(const WordPlace& to, Word* of_unit, bool is_rounded, float o, float y, uint32_t made_by) {
   float squares = o * o;
-  if (!is_rounded) {
-    if (to.value != nullptr) store_relaxed(to.value, word_of(y, made_by));
-    LB_UNROLL
-    for (int mask = 1; mask < kStepColumns; mask *= 2) squares += shuffle_xor(squares, mask);
+  const auto add = [&](int mask) { squares += shuffle_xor(squares, mask); };
+  if (is_rounded) {
+    write_run(to, y, made_by, add);
   } else {
-    const RunScale run(warp_max(magnitude(y)));
-    squares += shuffle_xor(squares, 1);
-    uint32_t four = run.code(y) << 8 * (lane() % 4);
-    squares += shuffle_xor(squares, 2);
-    four |= shuffle_xor(four, 1);
-    squares += shuffle_xor(squares, 4);
-    four |= shuffle_xor(four, 2);
-    squares += shuffle_xor(squares, 8);
-    if (to.value != nullptr) store_relaxed(to.value, word_of(four, made_by));
-    squares += shuffle_xor(squares, kStepColumns);
-    if (to.scale != nullptr) store_relaxed(to.scale, word_of(run.scale(), made_by));
+    write_value(to, y, made_by);
+    LB_UNROLL
+    for (int mask = 1; mask < kStepColumns; mask *= 2) add(mask);
   }
-  if (to.of_unit != nullptr) store_relaxed(to.of_unit, word_of(squares, made_by));
+  if (of_unit != nullptr) store_relaxed(of_unit, word_of(squares, made_by));
 }
 
 // kSlices: team_slices.
@@ -215,9 +193,8 @@ template <int kSlices>
 LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const GatedDelta& op = p.step;
-  const int begin = part * p.slices_each + (min(part, p.more) << p.unit_shift);
-  const int end = begin + p.slices_each + (part < p.more ? 1 << p.unit_shift : 0);
-  const int team = warp() >> p.team_shift, at_once = (n_warps() >> p.team_shift) * kSlices;
+  const auto [begin, end, at_once] = BlockSlices(p, part);
+  const int team = warp() >> p.team_shift;
   if (begin == end) wait.has_passed();
 
   LB_UNROLL_BY(1)
@@ -280,7 +257,8 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
 
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
     float k = 0, v = 0, g = 0, beta = 0, gate = 0, decay = 0;
-    UnitPlace to = {};
+    WordPlace to;
+    Word* of_unit = nullptr;
     if (is_active) {
       const uint32_t number = wait.number_of(p.x_words);
       float in[6];
@@ -319,8 +297,10 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
         decay = exp_nonpositive(g);
         beta = sigmoid(in[4]);
         gate = silu(in[5]) * before.norm_w;
-        to = UnitPlace(p, place.column, slice >> p.unit_shift);
-        to.value = forget(to.value), to.scale = forget(to.scale), to.of_unit = forget(to.of_unit);
+        if (p.unit_shift != 0 || lane() < kStepColumns)
+          to = forget(
+              place_in(mega_state().words + p.y_words.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
+        if (lane() == 0) of_unit = forget(mega_state().words + (p.squares.at + (slice >> p.unit_shift)));
       }
     }
     block_barrier();
@@ -344,7 +324,7 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
         const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
         const float change = beta * (v - decay * (k_state * k_scale));
         const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
-        finish_unit(to, p.unit_shift != 0, o, o * gate, wait.made_by);
+        finish_unit(to, of_unit, p.unit_shift != 0, o, o * gate, wait.made_by);
         if (lane() < place.n_columns) op.delta[place.column] = change;
       }
       if (at.first_column == 0) {

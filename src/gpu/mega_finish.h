@@ -14,25 +14,26 @@ struct alignas(16) RowSums {
   float zero;                        // instead of sums that a row does not have
 };
 
-// Where a lane's row goes: of one that is not there, and of what nobody reads, null.
+// Where a lane's row goes: null where it is not there or nobody reads.
 struct RowPlace {
-  Word *word, *scale;  // of codes, a word for each four lanes and one of the scale for all
-  float* plain;
+  WordPlace words;
+  float* plain = nullptr;
 };
 
 // What becomes of a product's sums.
 struct RowMaker {
-  int begin, n_rows, row_warps, pass_rows;
+  int n_out, begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t made_by, add_number;
-  Word *to, *scales;  // words of y, or null; of codes those of the scales too
+  Word* to;           // words of y, or null
   const Word* added;  // words of what is added, or null
   const float* add;   // or what is added itself, or null
   float* y;           // plain, or null
 
   LB_DEVICE RowMaker(const ProductTask& p, int part, const PhaseWait& wait)
-      : begin(part * p.rows_each + min(part, p.more) * p.row_unit),
+      : n_out(p.op.n_out),
+        begin(part * p.rows_each + min(part, p.more) * p.row_unit),
         n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)),
         row_warps(p.row_threads / 32),
         pass_rows(p.pass_rows),
@@ -44,7 +45,6 @@ struct RowMaker {
         add_number(wait.number_of(p.add_words)) {
     Word* words = mega_state().words;
     to = p.y_words < 0 ? nullptr : words + p.y_words;
-    scales = words + (p.y_words + p.op.n_out / 4);
     added = p.add_words.at < 0 ? nullptr : words + p.add_words.at;
     add = p.op.add;
     y = p.writes_y == 0 ? nullptr : p.op.y;
@@ -52,15 +52,10 @@ struct RowMaker {
 
   // Of the block's row, by whole warps where codes are written: neighbouring lanes have neighbouring rows.
   LB_DEVICE RowPlace place_of(int row, bool is_there) const {
-    const int at = begin + row;
-    RowPlace place = {nullptr, nullptr, is_there && y != nullptr ? y + at : nullptr};
-    if (!is_there || to == nullptr) return place;
-    if (!writes_codes) {
-      place.word = to + word_place(at);
-    } else {
-      if (lane() % 4 == 0) place.word = to + at / 4;
-      if (lane() == 0) place.scale = scales + at / kRoundRun;
-    }
+    if (!is_there) return {};
+    RowPlace place;
+    if (to != nullptr) place.words = place_in(to, n_out, begin + row, writes_codes);
+    if (y != nullptr) place.plain = y + (begin + row);
     return place;
   }
 
@@ -87,14 +82,14 @@ struct RowMaker {
   LB_DEVICE float plain(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
   LB_DEVICE void write(const RowPlace& place, float result) const {
-    if (place.word != nullptr) store_relaxed(place.word, word_of(result, made_by));
+    write_value(place.words, result, made_by);
     if (place.plain != nullptr) *place.plain = result;
   }
   // silu(gate) up, by whole warps where codes are written.
   LB_DEVICE void write_gated(const RowPlace& place, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
     if (!writes_codes) return write(place, result);
-    write_run(place.word, place.scale, result, made_by);
+    write_run(place.words, result, made_by, [](int) {});
   }
 };
 

@@ -60,20 +60,18 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
   for (int pass = 0; pass < maker.n_rows; pass += maker.pass_rows) {
     const int rows = min(maker.pass_rows, maker.n_rows - pass);
     const RowSums& sums = stream.passes[n % 2];
-    bool is_there = false;
     LB_UNROLL_BY(1)
     for (int first = 0; first < rows; first += 32) {
       const int row = first + lane(), own = min(row, rows - 1);
       const Word asked = kIsGated ? 0 : maker.ask(pass + own);
       const RowSumsAt of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
       RowPlace place = maker.place_of(pass + row, row < rows);
-      place = {forget(place.word), forget(place.scale), forget(place.plain)};
+      place = {forget(place.words), forget(place.plain)};
       const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait);
-      if (!is_there) barrier_wait(stream.full + n % 2, SumStream::parity(n));
+      if (first == 0) barrier_wait(stream.full + n % 2, SumStream::parity(n));
       const uint32_t is_over = stream.is_over;
       const float sum = of_first.total(), up = kIsGated ? of_second.total() : 0.0f;
-      if (pass == 0 && !is_there) factor = maker.factor(sums.squares);
-      is_there = true;
+      if (pass == 0 && first == 0) factor = maker.factor(sums.squares);
       if (is_over != 0) return false;
       if constexpr (kIsGated) {
         maker.write_gated(place, sum, up, factor);

@@ -540,12 +540,6 @@ int Schedule::plan_words() {
     }
     at[i] = place;
   }
-  const auto from_words = [&](int reader, const void* plain) {
-    const int writer = writer_of(plain, reader);
-    if (plain == nullptr || !is_wordy(writer)) return WordsFrom{};
-    is_read[writer] = 1;
-    return WordsFrom{int32_t(at[writer]), nodes_[writer].phase};
-  };
   const auto squares_words = [&](int writer) {
     return WordsFrom{at[writer] + squares_at(nodes_[writer].task.delta), nodes_[writer].phase};
   };
@@ -556,10 +550,12 @@ int Schedule::plan_words() {
   for (int i = 0; i < n; ++i) {
     Node& node = planned[i];
     const auto take = [&](WordsFrom& from, const void* plain, int* place = nullptr) {
-      from = from_words(i, plain);
-      if (from.at < 0) return;
+      const int writer = plain == nullptr ? -1 : writer_of(plain, i);
+      if (!is_wordy(writer)) return;
+      is_read[writer] = 1;
       drop(node.reads, plain);
-      const void* made = made_at(nodes_[writer_of(plain, i)]);
+      from = {int32_t(at[writer]), nodes_[writer].phase};
+      const void* made = made_at(nodes_[writer]);
       const long offset = static_cast<const float*>(plain) - static_cast<const float*>(made);
       require(offset == 0 || place != nullptr, "takes vectors from their begin");
       if (place != nullptr) *place = static_cast<int>(offset);
