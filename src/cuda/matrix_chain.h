@@ -18,10 +18,22 @@ LB_DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
                : "r"(uint32_t(__cvta_generic_to_shared(row))));
 }
 
+LB_DEVICE void load_matrices(uint32_t& first, uint32_t& second, const void* row) {  // two, by lanes 0 to 15
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(first), "=r"(second)
+               : "r"(uint32_t(__cvta_generic_to_shared(row))));
+}
+
 // As load(), from shared memory.
 template <class T>
 LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
   load_matrices(a.r, from + lane() % 16 * stride + lane() / 16 * 8);
+}
+// Of eight rows; the others are zero.
+template <class T>
+LB_DEVICE void load_shared_eight(FragmentA<T>& a, const T* from, int stride) {
+  a.r[1] = a.r[3] = 0;
+  load_matrices(a.r[0], a.r[2], from + lane() % 8 * stride + lane() / 8 % 2 * 8);
 }
 template <class T>
 LB_DEVICE void load_shared(FragmentB<T>& b, const T* from, int stride) {
@@ -41,6 +53,13 @@ template <class Visit>
 LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   LB_UNROLL
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2 + i % 2, c.v[i]);
+}
+
+// visit(i, column, value, value of the next column).
+template <class Visit>
+LB_DEVICE void for_each_pair(const FragmentC& c, Visit&& visit) {
+  LB_UNROLL
+  for (int i = 0; i < 8; i += 2) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2, c.v[i], c.v[i + 1]);
 }
 
 // Over the lanes that have values of the same rows.
@@ -68,11 +87,17 @@ LB_DEVICE uint32_t pack(float lo, float hi, bf16) {
 LB_DEVICE uint32_t pack(float lo, float hi, f16) { return __builtin_bit_cast(uint32_t, to_f16x2(lo, hi)); }
 #endif
 
-// C, rounded. The scratch is for chips whose operands lie in other lanes than their sums.
+// C, rounded.
+inline constexpr bool kSumIsOperand = true;  // a lane has the same values of both
 template <class T>
-LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T*) {
+LB_DEVICE void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) a.r[i] = pack(c.v[2 * i], c.v[2 * i + 1], T{});
+}
+// The scratch is for chips whose operands lie in other lanes than their sums.
+template <class T>
+LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T*) {
+  sum_as_operand(a, c);
 }
 
 #if __CUDA_ARCH__ >= 900

@@ -2,19 +2,17 @@
 //
 // The first: a block has a split of the context for up to 6 queries of a KV head. It makes the queries itself, and the
 // row's own K and V where its split ends with it. Tiles of 16 slots of K and V come to shared memory, the first before
-// the projections are there: a warp has the scores of a slot, then 64 columns of o for some queries. Queries are
-// rounded to the cache's type, as for the kernels on matrix units; sums are fp32. The second: the splits become one
-// softmax; a block has some columns of a head, a thread four of them of one split.
+// the projections are there. Queries are rounded to the cache's type, and on matrix units the weights of slots; sums
+// are fp32. The second: the splits become one softmax; a block has some columns of a head, a thread four of them of one
+// split.
 //
 // Bound: latency for a short context, K and V once for a long one. As in mega_delta.h there is little code: dimensions
 // are multiples of 64, divisions are the host's.
 #pragma once
 
 #include "attention_prepare.h"
-#include "attention_queries.h"
-#include "launch/megakernel_shape.h"
+#include "attention_run_sums.h"
 #include "mega_wait.h"
-#include "warp_sums.h"
 
 namespace lb::gpu {
 
@@ -23,35 +21,26 @@ LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
   return max(kLeastRunSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
 }
 
-// Shared memory of a block.
+// Brings slots [begin, begin + n_there) of a head to a tile, of V also zeros for those from n on, as a weight of zero
+// would not hide a NaN: a warp every so-many-th.
 template <class T>
-struct RunMemory {
-  T *k, *v;       // [2, kRunTile, head_dim] each
-  float* heads;   // [kRunQueries + 2, head_dim]: where warps make them, before there is a second tile of K
-  T* queries;     // [kRunRows, head_dim]
-  float* scores;  // [kRunRows, kRunTile]
-
-  LB_DEVICE RunMemory(void* pool, int dim)
-      : k(static_cast<T*>(pool)),
-        v(k + 2 * kRunTile * dim),
-        heads(reinterpret_cast<float*>(k + kRunTile * dim)),
-        queries(v + 2 * kRunTile * dim),
-        scores(reinterpret_cast<float*>(queries + kRunRows * dim)) {}
-};
-static_assert((kRunQueries + 2) * sizeof(float) <= kRunTile * sizeof(f16));
-
-// Brings slots [begin, end) of a head to half `half` of the tiles: warp w those that it will make the scores of.
-template <class T>
-LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int end, int half, const RunMemory<T>& memory) {
+LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
+                          const RunMemory<T>& memory) {
   const int dim = cache.head_dim;
   LB_UNROLL_BY(1)
-  for (int s = warp(); s < end - begin; s += n_warps()) {
-    const long from = slot_row(cache, begin + s, kv_head) * dim;
-    const int to = (half * kRunTile + s) * dim;
+  for (int s = warp(); s < kRunTile; s += n_warps()) {
+    const bool is_there = s < n_there;
+    if (!is_there && s < n) continue;  // the row's own
+    const long from = is_there ? slot_row(cache, begin + s, kv_head) * dim : 0;
+    const int to = memory.row(tile, s);
     LB_UNROLL_BY(1)
     for (int i = lane() * int(16 / sizeof(T)); i < dim; i += 512 / sizeof(T)) {
-      copy_async<16>(memory.k + to + i, static_cast<const T*>(cache.k) + from + i);
-      copy_async<16>(memory.v + to + i, static_cast<const T*>(cache.v) + from + i);
+      if (is_there) {
+        copy_async<16>(memory.k + to + i, static_cast<const T*>(cache.k) + from + i);
+        copy_async<16>(memory.v + to + i, static_cast<const T*>(cache.v) + from + i);
+      } else {
+        store(memory.v + to + i, u32x4{});
+      }
     }
   }
   copy_commit();
@@ -118,62 +107,12 @@ struct RunHead {
   }
 };
 
-// scores[query][slot of the tile], by a warp each slot: a lane has pairs of columns, 64 apart, of four queries at a
-// time.
-template <class T>
-LB_DEVICE void score_tile(const T* k, int dim, int n, int n_queries, const RunMemory<T>& memory) {
-  LB_UNROLL_BY(1)
-  for (int s = warp(); s < n; s += n_warps()) {
-    LB_UNROLL_BY(1)
-    for (int first = 0; first < n_queries; first += 4) {
-      float sums[4] = {};
-      const T *key_at = k + s * dim + 2 * lane(), *query_at = memory.queries + first * dim + 2 * lane();
-      LB_UNROLL_BY(2)
-      for (int i = 0; i < dim; i += 64) {
-        const Vec<T, 2> key = load<Vec<T, 2>>(key_at + i);
-        LB_UNROLL
-        for (int g = 0; g < 4; ++g) {
-          const Vec<T, 2> query = load<Vec<T, 2>>(query_at + g * dim + i);
-          sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
-        }
-      }
-      const float sum = sum_each(sums);
-      if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + s, sum);
-    }
-  }
-}
-
-// The softmax so far of a query, and two columns of its o a lane.
-struct RunSums {
-  float m = kNothingSeen, l = 0, o[2] = {};
-
-  template <class T>
-  LB_DEVICE void add_tile(const float* scores, const T* v, int dim, int n) {
-    const float score = lane() < n ? load<float>(scores + lane()) : kNothingSeen;
-    const float top = max(m, warp_max(score)), shrink = exp2_fast(m - top), weight = exp2_fast(score - top);
-    m = top;
-    l = l * shrink + weight;
-    o[0] *= shrink;
-    o[1] *= shrink;
-    LB_UNROLL_BY(4)
-    for (int s = 0; s < n; ++s) {
-      const float of_slot = shuffle(weight, s);
-      const Vec<T, 2> value = load<Vec<T, 2>>(v + s * dim);
-      o[0] = fma(of_slot, to_f32(value[0]), o[0]);
-      o[1] = fma(of_slot, to_f32(value[1]), o[1]);
-    }
-  }
-};
-
 template <class T>
 LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
   assume_shared(&p);
-  constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, n_past = mega_state().numbers.n_past, each = split_slots(p, n_past + 1);
-  const int set = quotient(warp(), p.chunks_step), n_sets = quotient(kMegaThreads / 32, p.chunks_step);
-  const int column = (warp() - set * (dim / 64)) * 64 + 2 * lane();
   const RunMemory<T> memory(pool, dim);
 
   LB_UNROLL_BY(1)
@@ -187,7 +126,7 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
     const int of_kind = warp() - n_queries;
     const RunHead head(p, of_kind, first_head + warp(), kv_head, wait);
     const int32_t own_page = page_of(cache, n_past);
-    bring_tile(cache, kv_head, begin, min(min(end, n_past), begin + kRunTile), 0, memory);
+    bring_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
     if (i == part && n_tiles == 0) wait.without_words();
     if (i == part && n_tiles > 0) wait();
 
@@ -197,44 +136,44 @@ LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* 
       // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
       const bool is_query = of_kind < 0;
       const float scale = is_query ? op.scale * kLog2E : 1.0f;
-      T* to = is_query ? memory.queries + warp() * dim : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * dim;
+      T* to = is_query ? memory.queries + warp() * memory.stride
+                       : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * memory.stride;
       T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
-      LB_UNROLL_BY(1)
-      for (int c = lane(); c < dim; c += 32) {
-        const T rounded = stored_as(load<float>(made + c) * scale, T{});
+      LB_UNROLL
+      for (int j = 0; j < kMaxRunDim / 64; ++j) {
+        const int c = 64 * j + 2 * lane();
+        if (64 * j >= dim) continue;
+        const f32x2 values = load<f32x2>(made + c);
+        const Vec<T, 2> rounded = {stored_as(values[0] * scale, T{}), stored_as(values[1] * scale, T{})};
         if (is_query || n_past - begin < kRunTile) store(to + c, rounded);
         if (!is_query) store(slot + c, rounded);
       }
     }
 
-    RunSums sums[kHeld];
-    LB_UNROLL_BY(1)
-    for (int tile = 0; tile < n_tiles; ++tile) {
-      const int slot = begin + tile * kRunTile, n = min(end - slot, kRunTile), half = tile % 2;
-      copy_wait<0>();
-      block_barrier();  // the tile is there, and the one before has been read
-      if (i == part && tile == 0 && !wait.is_barrier) wait.has_passed();
-      if (tile + 1 < n_tiles)
-        bring_tile(cache, kv_head, slot + kRunTile, min(end, slot + 2 * kRunTile), 1 - half, memory);
-      score_tile(memory.k + half * kRunTile * dim, dim, n, n_queries, memory);
-      block_barrier();
-      LB_UNROLL
-      for (int h = 0; h < kHeld; ++h)
-        if (set + h * n_sets < n_queries && set < n_sets)
-          sums[h].add_tile(memory.scores + (set + h * n_sets) * kRunTile, memory.v + half * kRunTile * dim + column,
-                           dim, n);
-    }
-    LB_UNROLL
-    for (int h = 0; h < kHeld; ++h) {
-      if (n_tiles == 0 || set >= n_sets || set + h * n_sets >= n_queries) continue;
-      const int of_head = first_head + set + h * n_sets, split = i & ((1 << p.splits_shift) - 1);
+    if (n_tiles > 0) {
+      RunSums<T> sums(p);
+      LB_UNROLL_BY(1)
+      for (int tile = 0; tile < n_tiles; ++tile) {
+        const int left = end - (begin + tile * kRunTile);
+        copy_wait<0>();
+        block_barrier();  // the tile is there, and the one before has been read
+        if (i == part && tile == 0 && !wait.is_barrier) wait.has_passed();
+        if (tile + 1 < n_tiles)
+          bring_tile(cache, kv_head, end - left + kRunTile, left - kRunTile, left - kRunTile, (tile + 1) % 2, memory);
+        sums.meet(p, memory, tile % 2, min(left, kRunTile), n_queries);
+      }
       Word* to = mega_state().words + p.split_words.at;
-      store_relaxed(to + word_place(split_at(p, of_head, split, column)), word_of(sums[h].o[0], wait.made_by),
-                    word_of(sums[h].o[1], wait.made_by));
-      const float l = warp_sum(sums[h].l);
-      if (column == 0)
-        store_relaxed(to + split_sums_at(p, of_head, split), word_of(sums[h].m, wait.made_by),
-                      word_of(l, wait.made_by));
+      const int split = i & ((1 << p.splits_shift) - 1);
+      sums.leave(
+          p, n_queries,
+          [&](int query, int column, float first, float second) {
+            store_relaxed(to + word_place(split_at(p, first_head + query, split, column)), word_of(first, wait.made_by),
+                          word_of(second, wait.made_by));
+          },
+          [&](int query, float m, float l) {
+            store_relaxed(to + split_sums_at(p, first_head + query, split), word_of(m, wait.made_by),
+                          word_of(l, wait.made_by));
+          });
     }
     if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
   }

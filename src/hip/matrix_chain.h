@@ -34,7 +34,8 @@ LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride
   }
 }
 
-inline constexpr int kLaneRows = 8;  // rows of C that a lane has values of
+inline constexpr bool kSumIsOperand = false;  // values of C lie in other lanes than A's
+inline constexpr int kLaneRows = 8;           // rows of C that a lane has values of
 #ifdef __GFX12__
 LB_DEVICE int lane_row(int i) { return i + lane() / 16 * 8; }
 #else

@@ -30,7 +30,7 @@ namespace sim {
 inline int fragment_row(int i) { return lane() / 4 + i / 2 % 2 * 8; }
 inline int fragment_k(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 
-template <class T>
+template <int kRows = 16, class T>  // the others are zero
 void load_rows(T (&v)[8], const T* from, int stride, const char* word) {
   static_assert(std::is_same_v<T, f16> || std::is_same_v<T, bf16>);
   if (uintptr_t(from) % 16 != 0 || stride % 8 != 0) {
@@ -38,6 +38,8 @@ void load_rows(T (&v)[8], const T* from, int stride, const char* word) {
                    stride);
   }
   for (int i = 0; i < 8; ++i) {
+    v[i] = {};
+    if (fragment_row(i) >= kRows) continue;
     const T* p = from + fragment_row(i) * stride + fragment_k(i);
     check_access(p, sizeof *p, Access::kRead, word);
     v[i] = *p;

@@ -19,6 +19,12 @@ void load_shared(FragmentA<T>& a, const std::type_identity_t<T>* from, int strid
   sim::check_operand(from, "load_shared of a FragmentA");
   load(a, from, stride);
 }
+// Of eight rows; the others are zero.
+template <class T>
+void load_shared_eight(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
+  sim::check_operand(from, "load_shared_eight of a FragmentA");
+  sim::load_rows<8>(a.v, from, stride, "load_shared_eight of a FragmentA");
+}
 template <class T>
 void load_shared(FragmentB<T>& b, const std::type_identity_t<T>* from, int stride) {
   sim::check_operand(from, "load_shared of a FragmentB");
@@ -48,6 +54,12 @@ void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, sim::fragment_k(i), c.v[i]);
 }
 
+// visit(i, column, value, value of the next column).
+template <class Visit>
+void for_each_pair(const FragmentC& c, Visit&& visit) {
+  for (int i = 0; i < 8; i += 2) visit(i / 2 % 2, sim::fragment_k(i), c.v[i], c.v[i + 1]);
+}
+
 // Over the lanes that have values of the same rows.
 inline float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
@@ -65,7 +77,13 @@ inline bf16 narrow(float x, bf16) { return to_bf16(x); }
 
 }  // namespace sim
 
-// C, rounded, by way of the warp's own scratch [16, 24] in shared memory.
+// C, rounded, where the lane that has it needs it, as on chips with mma.
+inline constexpr bool kSumIsOperand = true;
+template <class T>
+void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
+  for (int i = 0; i < 8; ++i) a.v[i] = sim::narrow(c.v[i], T{});
+}
+// By way of the warp's own scratch [16, 24] in shared memory.
 template <class T>
 void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   warp_barrier();  // what read the scratch before is done

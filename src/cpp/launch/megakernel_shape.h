@@ -272,8 +272,10 @@ inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;
 LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;
 }
+// Rows of 16-bit values start in different banks, 16-byte aligned.
+LB_FN constexpr int run_stride(int dim, int value_bytes) { return value_bytes == 2 ? dim + 8 : dim; }
 LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
-  return size_t(4 * kRunTile + kRunRows) * dim * value_bytes + size_t(kRunRows) * kRunTile * 4;
+  return size_t(4 * kRunTile + kRunRows) * run_stride(dim, value_bytes) * value_bytes + size_t(kRunRows) * kRunTile * 4;
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;
