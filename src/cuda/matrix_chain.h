@@ -55,13 +55,6 @@ LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2 + i % 2, c.v[i]);
 }
 
-// visit(i, column, value, value of the next column).
-template <class Visit>
-LB_DEVICE void for_each_pair(const FragmentC& c, Visit&& visit) {
-  LB_UNROLL
-  for (int i = 0; i < 8; i += 2) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2, c.v[i], c.v[i + 1]);
-}
-
 // Over the lanes that have values of the same rows.
 LB_DEVICE float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
@@ -88,7 +81,7 @@ LB_DEVICE uint32_t pack(float lo, float hi, f16) { return __builtin_bit_cast(uin
 #endif
 
 // C, rounded.
-inline constexpr bool kSumIsOperand = true;  // a lane has the same values of both
+inline constexpr bool kSumIsOperand = true;  // a lane has the same values of both, by the layout of mma
 template <class T>
 LB_DEVICE void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   LB_UNROLL

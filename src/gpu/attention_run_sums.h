@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention_queries.h"
-#include "launch/megakernel_shape.h"
+#include "mega_wait.h"
 #include "warp_sums.h"
 
 namespace lb::gpu {
@@ -30,6 +30,11 @@ struct RunMemory {
 };
 static_assert((kRunQueries + 2) * sizeof(float) <= kRunTile * sizeof(f16));
 
+// What a block works at: a split of the context, for some queries of a KV head.
+struct RunUnit {
+  int split, first_head, n_queries;
+};
+
 template <class T>
 inline constexpr bool kIsOperand = false;
 template <>
@@ -37,24 +42,27 @@ inline constexpr bool kIsOperand<f16> = kSumIsOperand;
 template <>
 inline constexpr bool kIsOperand<bf16> = kSumIsOperand && kHasBf16Matrix;
 
-// Each warp makes all scores anew, which takes less than handing them over; of o it has 16 columns in 128.
+// Each warp makes all scores anew, which takes less than handing them over; of o it has 16 columns in 128. A fragment's
+// rows are queries, eight of 16; a lane has one of them, lane / 4, and four columns: 2 (lane % 4) + 0, 1, 8, 9.
 template <class T>
 struct MatrixSums {
   static constexpr int kWarps = kMegaThreads / 32, kPieces = kMaxRunDim / 16 / kWarps;
-  static_assert(kRunTile == 16 && kRunRows == 8);  // a fragment's columns; of its rows those that a lane has first
-  float m = kNothingSeen, l = 0;                   // of the lane's query; l of its own slots
+  static_assert(kRunTile == 16 && kRunRows == 8);
+  float m = kNothingSeen, l = 0;  // l: of the lane's slots
   FragmentC o[kPieces];
+  int o_at, softmax_at;  // in the words of splits; below 0: another lane's, or nobody's
 
-  LB_DEVICE explicit MatrixSums(const RunsTask&) {
+  LB_DEVICE MatrixSums(const RunsTask& p, const RunUnit& unit) {
     LB_UNROLL
     for (FragmentC& piece : o) fill(piece, 0);
+    const int query = lane() / 4, column = 16 * warp() + 2 * (lane() % 4), head = unit.first_head + query;
+    const bool is_there = query < unit.n_queries && column < p.op.cache.head_dim;
+    o_at = forget(is_there ? word_place(split_at(p, head, unit.split, column)) : -1);
+    softmax_at = forget(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
   }
 
-  LB_DEVICE static int query() { return lane_row(0); }
-  LB_DEVICE static int column_of(int piece) { return 16 * (warp() + piece * kWarps); }
-
   // n: slots of the tile.
-  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, int tile, int n, int) {
+  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, const RunUnit&, int tile, int n) {
     const int dim = p.op.cache.head_dim;
     const T *k = memory.k + memory.row(tile, 0), *v = memory.v + memory.row(tile, 0);
     FragmentC s[2];  // sums of every other 16 columns: a product waits for the one before
@@ -72,45 +80,53 @@ struct MatrixSums {
       }
     }
     float top = m;
-    LB_UNROLL
-    for (int i = 0; i < 8; ++i) s[0].v[i] += s[1].v[i];
-    for_each_row(s[0], [&](int i, int slot, float& score) {
-      if (i == 0) top = max(top, score = slot < n ? score : kNothingSeen);
+    for_each_own([&](int i, int column) {
+      float& score = s[0].v[i];
+      score = column < n ? score + s[1].v[i] : kNothingSeen;
+      top = max(top, score);
     });
     top = row_max(top);
     const float shrink = exp2_fast(m - top);
     m = top;
     l *= shrink;
-    for_each_row(s[0], [&](int i, int, float& score) {
-      if (i == 0) l += score = exp2_fast(score - top);
-    });
+    for_each_own([&](int i, int) { l += s[0].v[i] = exp2_fast(s[0].v[i] - top); });
     FragmentA<T> weights;
     sum_as_operand(weights, s[0]);
     LB_UNROLL
     for (int piece = 0; piece < kPieces; ++piece) {
-      if (column_of(piece) >= dim) continue;
-      for_each_row(o[piece], [&](int i, int, float& sum) {
-        if (i == 0) sum *= shrink;
-      });
+      const int column = 16 * warp() + 128 * piece;
+      if (column >= dim) continue;
+      for_each_own([&](int i, int) { o[piece].v[i] *= shrink; });
       FragmentB<T> b;
-      load_shared_transposed(b, v + column_of(piece), memory.stride);
+      load_shared_transposed(b, v + column, memory.stride);
       multiply(o[piece], weights, b);
     }
   }
 
-  // of_o(query, column, two neighbouring values) and of_softmax(query, m, l): each once.
-  template <class OfO, class OfSoftmax>
-  LB_DEVICE void leave(const RunsTask& p, int n_queries, OfO&& of_o, OfSoftmax&& of_softmax) {
-    l = row_sum(l);
-    if (query() >= n_queries) return;
-    LB_UNROLL
-    for (int piece = 0; piece < kPieces; ++piece) {
-      if (column_of(piece) >= p.op.cache.head_dim) continue;
-      for_each_pair(o[piece], [&](int i, int column, float first, float second) {
-        if (i == 0) of_o(query(), column_of(piece) + column, first, second);
-        if (i == 0 && column_of(piece) + column == 0) of_softmax(query(), m, l);
-      });
+  LB_DEVICE void leave(const RunsTask& p, const RunUnit&, uint32_t made_by) {
+    Word* words = mega_state().words + p.split_words.at;
+    if (o_at >= 0) {
+      const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // words from a column to the one 8 further
+      LB_UNROLL
+      for (int piece = 0; piece < kPieces; ++piece) {
+        if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
+        Word* to = words + o_at + (128 * piece << p.splits_shift);
+        const float(&v)[8] = o[piece].v;
+        store_relaxed(to, word_of(v[0], made_by), word_of(v[1], made_by));
+        store_relaxed(to + eight, word_of(v[4], made_by), word_of(v[5], made_by));
+      }
     }
+    l = row_sum(l);
+    if (softmax_at >= 0) store_relaxed(words + softmax_at, word_of(m, made_by), word_of(l, made_by));
+  }
+
+ private:
+  // visit(register, column)
+  template <class Visit>
+  LB_DEVICE static void for_each_own(Visit&& visit) {
+    LB_UNROLL
+    for (int i = 0; i < 8; ++i)
+      if (i % 4 < 2) visit(i, 2 * (lane() % 4) + i / 4 * 8 + i % 4);
   }
 };
 
@@ -121,7 +137,7 @@ struct PlainSums {
   int set, n_sets, column;  // of the warp's queries; of the lane's two columns the first
   float m[kHeld], l[kHeld], o[kHeld][2];
 
-  LB_DEVICE explicit PlainSums(const RunsTask& p) {
+  LB_DEVICE PlainSums(const RunsTask& p, const RunUnit&) {
     set = quotient(warp(), p.chunks_step);
     n_sets = quotient(kMegaThreads / 32, p.chunks_step);
     column = (warp() - set * (p.op.cache.head_dim / 64)) * 64 + 2 * lane();
@@ -132,22 +148,25 @@ struct PlainSums {
     }
   }
 
-  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, int tile, int n, int n_queries) {
-    score(memory, tile, n, n_queries, p.op.cache.head_dim);
+  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, const RunUnit& unit, int tile, int n) {
+    score(memory, tile, n, unit.n_queries, p.op.cache.head_dim);
     block_barrier();
     LB_UNROLL
     for (int h = 0; h < kHeld; ++h)
-      if (has(h, n_queries)) add(h, memory, tile, n);
+      if (has(h, unit.n_queries)) add(h, memory, tile, n);
   }
 
-  template <class OfO, class OfSoftmax>
-  LB_DEVICE void leave(const RunsTask&, int n_queries, OfO&& of_o, OfSoftmax&& of_softmax) {
+  LB_DEVICE void leave(const RunsTask& p, const RunUnit& unit, uint32_t made_by) {
+    Word* to = mega_state().words + p.split_words.at;
     LB_UNROLL
     for (int h = 0; h < kHeld; ++h) {
-      if (!has(h, n_queries)) continue;
-      of_o(query(h), column, o[h][0], o[h][1]);
+      if (!has(h, unit.n_queries)) continue;
+      const int head = unit.first_head + query(h);
+      store_relaxed(to + word_place(split_at(p, head, unit.split, column)), word_of(o[h][0], made_by),
+                    word_of(o[h][1], made_by));
       const float sum = warp_sum(l[h]);
-      if (column == 0) of_softmax(query(h), m[h], sum);
+      if (column == 0)
+        store_relaxed(to + split_sums_at(p, head, unit.split), word_of(m[h], made_by), word_of(sum, made_by));
     }
   }
 

@@ -46,144 +46,148 @@ LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int n_th
   copy_commit();
 }
 
-// A head of q, k or v of the row, by a warp: normalised and rotated to fp32 in shared memory. What does not depend on
-// the projections (norm weights, the table) is asked for first.
+// A head of q, k or v of the row, by a warp: normalised and rotated, four columns in each 128 a lane. What does not
+// depend on the projections (norm weights, the table) is asked for first.
 struct RunHead {
-  static constexpr int kHeld = kMaxRunDim / 32, kPairs = kMaxRunDim / 64;
-  const Word* from;
-  const float* norm;
-  uint32_t number;     // of these words
-  int first, n_pairs;  // first: of the vector, a multiple of 32
-  float w[kHeld], cos[kPairs], sin[kPairs];
+  static constexpr int kFours = kMaxRunDim / 128, kPairsAhead = 2;
+  WordsFrom words;
+  int at[kFours];  // in their vector; below 0: the head ends before
+  bool is_normal;  // has a norm
+  int n_pairs;     // that are rotated
+  f32x4 w[kFours];
+  float cos[kPairsAhead], sin[kPairsAhead];
+
+  LB_DEVICE static int column(int j) { return 4 * lane() + 128 * j; }
 
   // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
-  LB_DEVICE RunHead(const RunsTask& task, int of_kind, int head, int kv_head, const PhaseWait& wait) {
+  LB_DEVICE RunHead(const RunsTask& task, int of_kind, int head, int kv_head) {
     const AttentionPrepare& p = task.prepare;
-    const int dim = p.cache.head_dim;
-    const WordsFrom& words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
-    from = PhaseWait::place_of(words);
-    first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
-    number = wait.number_of(words);
-    norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
+    const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
+    const float* norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
+    words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
+    is_normal = norm != nullptr;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) w[j] = norm != nullptr && 32 * j < dim ? norm[lane() + 32 * j] : 1.0f;
+    for (int j = 0; j < kFours; ++j) {
+      const bool is_there = column(j) < dim;
+      at[j] = is_there ? first + column(j) : -1;
+      w[j] = {1, 1, 1, 1};
+      if (is_normal && is_there) w[j] = load_cached<f32x4>(norm + column(j));
+    }
     LB_UNROLL
-    for (int j = 0; j < kPairs; ++j) {
+    for (int j = 0; j < kPairsAhead; ++j) {
       const int pair = min(lane() + 32 * j, p.n_pairs - 1);
       cos[j] = p.cos[pair];
       sin[j] = p.sin[pair];
     }
   }
 
-  LB_DEVICE void make(const AttentionPrepare& p, float* head, const PhaseWait& wait) const {
-    const int dim = p.cache.head_dim;
-    const Word* at[kHeld];
-    uint32_t numbers[kHeld];
-    float x[kHeld], sum = 0;
-    LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) {
-      at[j] = from + word_place(lane()) + word_place(first + (32 * j < dim ? 32 * j : 0));
-      numbers[j] = number;
+  // room: [dim], the warp's own.
+  LB_DEVICE void make(const AttentionPrepare& p, float* room, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
+    read_fours(wait, words, nullptr, at, x);
+    if (is_normal) {
+      float sum = 0;
+      LB_UNROLL
+      for (int j = 0; j < kFours; ++j) LB_UNROLL
+      for (int i = 0; i < 4; ++i) sum += x[j][i] * x[j][i];
+      const float scale = rsqrt_fast(warp_sum(sum) / float(p.cache.head_dim) + p.eps);
+      LB_UNROLL
+      for (int j = 0; j < kFours; ++j) LB_UNROLL
+      for (int i = 0; i < 4; ++i) x[j][i] *= scale * w[j][i];
     }
-    read_words(wait, at, numbers, x);
+    if (n_pairs == 0) return;
     LB_UNROLL
-    for (int j = 0; j < kHeld; ++j) sum += 32 * j < dim ? x[j] * x[j] : 0.0f;
-    const float scale = norm != nullptr ? rsqrt_fast(warp_sum(sum) / float(dim) + p.eps) : 1.0f;
-    LB_UNROLL
-    for (int j = 0; j < kHeld; ++j)
-      if (32 * j < dim) store(head + lane() + 32 * j, x[j] * scale * w[j]);
+    for (int j = 0; j < kFours; ++j)
+      if (at[j] >= 0) store(room + column(j), x[j]);
     warp_barrier();
-    const bool is_halves = p.pairs == RopePairs::kHalves;
+    const int step = p.pairs == RopePairs::kHalves ? 1 : 2, other = step == 1 ? n_pairs : 1;
+    const auto rotate = [&](int pair, float cosine, float sine) {
+      if (pair >= n_pairs) return;
+      float* one = room + step * pair;
+      const float a = load<float>(one), b = load<float>(one + other);
+      store(one, a * cosine - b * sine);
+      store(one + other, b * cosine + a * sine);
+    };
     LB_UNROLL
-    for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane() + 32 * j, one = is_halves ? pair : 2 * pair, other = is_halves ? pair + n_pairs : one + 1;
-      if (pair >= n_pairs) continue;
-      const float a = load<float>(head + one), b = load<float>(head + other);
-      store(head + one, a * cos[j] - b * sin[j]);
-      store(head + other, b * cos[j] + a * sin[j]);
-    }
+    for (int j = 0; j < kPairsAhead; ++j) rotate(lane() + 32 * j, cos[j], sin[j]);
+    LB_UNROLL_BY(1)
+    for (int pair = lane() + 32 * kPairsAhead; pair < n_pairs; pair += 32) rotate(pair, p.cos[pair], p.sin[pair]);
     warp_barrier();
+    LB_UNROLL
+    for (int j = 0; j < kFours; ++j)
+      if (at[j] >= 0) x[j] = load<f32x4>(room + column(j));
   }
 };
 
+// Unit i. is_first: of the block's.
 template <class T>
-LB_APART void attention_runs_of(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
+LB_APART void attention_run_of(const RunsTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, n_past = mega_state().numbers.n_past, each = split_slots(p, n_past + 1);
+  const int which = i >> p.splits_shift, split = i - (which << p.splits_shift), begin = split * each;
+  const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kRunTile - 1, 0) / kRunTile;
+  const int kv_head = quotient(which, p.query_tiles_step),
+            first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
+  const RunUnit unit = {.split = split,
+                        .first_head = kv_head * p.group + first_query,
+                        .n_queries = min(p.group - first_query, p.tile_queries)};
+  if (n_tiles == 0) {
+    if (is_first) wait.without_words();
+    return;
+  }
   const RunMemory<T> memory(pool, dim);
+  const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // the row's own slot
+  const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
+  const RunHead head(p, of_kind, unit.first_head + warp(), kv_head);
+  const int32_t own_page = page_of(cache, n_past);
+  bring_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
+  RunSums<T> sums(p, unit);
+  if (is_first) wait();
+
+  if (is_maker) {
+    f32x4 x[RunHead::kFours];
+    head.make(p.prepare, memory.heads + warp() * dim, wait, x);
+    // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
+    const float scale = is_query ? op.scale * kLog2E : 1.0f;
+    T* to = is_query ? memory.queries + warp() * memory.stride
+                     : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
+    T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
+    LB_UNROLL
+    for (int j = 0; j < RunHead::kFours; ++j) {
+      if (head.at[j] < 0) continue;
+      Vec<T, 4> rounded;
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) rounded[c] = stored_as(x[j][c] * scale, T{});
+      if (is_query || own < kRunTile) store(to + RunHead::column(j), rounded);
+      if (!is_query) store(slot + RunHead::column(j), rounded);
+    }
+  }
 
   LB_UNROLL_BY(1)
-  for (int i = part; i < p.n_units; i += n_parts) {
-    const int which = i >> p.splits_shift, begin = (i - (which << p.splits_shift)) * each;
-    const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kRunTile - 1, 0) / kRunTile;
-    const int kv_head = quotient(which, p.query_tiles_step),
-              first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
-    const int n_queries = min(p.group - first_query, p.tile_queries), first_head = kv_head * p.group + first_query;
-    const bool has_own = n_tiles > 0 && end > n_past;  // of the slots, the row's own
-    const int of_kind = warp() - n_queries;
-    const RunHead head(p, of_kind, first_head + warp(), kv_head, wait);
-    const int32_t own_page = page_of(cache, n_past);
-    bring_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
-    if (i == part && n_tiles == 0) wait.without_words();
-    if (i == part && n_tiles > 0) wait();
-
-    if (n_tiles > 0 && of_kind < (has_own ? 2 : 0)) {
-      float* made = memory.heads + warp() * dim;
-      head.make(p.prepare, made, wait);
-      // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
-      const bool is_query = of_kind < 0;
-      const float scale = is_query ? op.scale * kLog2E : 1.0f;
-      T* to = is_query ? memory.queries + warp() * memory.stride
-                       : (of_kind > 0 ? memory.v : memory.k) + (n_past - begin) * memory.stride;
-      T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
-      LB_UNROLL
-      for (int j = 0; j < kMaxRunDim / 64; ++j) {
-        const int c = 64 * j + 2 * lane();
-        if (64 * j >= dim) continue;
-        const f32x2 values = load<f32x2>(made + c);
-        const Vec<T, 2> rounded = {stored_as(values[0] * scale, T{}), stored_as(values[1] * scale, T{})};
-        if (is_query || n_past - begin < kRunTile) store(to + c, rounded);
-        if (!is_query) store(slot + c, rounded);
-      }
-    }
-
-    if (n_tiles > 0) {
-      RunSums<T> sums(p);
-      LB_UNROLL_BY(1)
-      for (int tile = 0; tile < n_tiles; ++tile) {
-        const int left = end - (begin + tile * kRunTile);
-        copy_wait<0>();
-        block_barrier();  // the tile is there, and the one before has been read
-        if (i == part && tile == 0 && !wait.is_barrier) wait.has_passed();
-        if (tile + 1 < n_tiles)
-          bring_tile(cache, kv_head, end - left + kRunTile, left - kRunTile, left - kRunTile, (tile + 1) % 2, memory);
-        sums.meet(p, memory, tile % 2, min(left, kRunTile), n_queries);
-      }
-      Word* to = mega_state().words + p.split_words.at;
-      const int split = i & ((1 << p.splits_shift) - 1);
-      sums.leave(
-          p, n_queries,
-          [&](int query, int column, float first, float second) {
-            store_relaxed(to + word_place(split_at(p, first_head + query, split, column)), word_of(first, wait.made_by),
-                          word_of(second, wait.made_by));
-          },
-          [&](int query, float m, float l) {
-            store_relaxed(to + split_sums_at(p, first_head + query, split), word_of(m, wait.made_by),
-                          word_of(l, wait.made_by));
-          });
-    }
-    if (i + n_parts < p.n_units) block_barrier();  // the tiles and queries are used again
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    const int slot = begin + tile * kRunTile, left = end - slot;
+    copy_wait<0>();
+    block_barrier();  // the tile is there, and the one before has been read
+    if (is_first && tile == 0 && !wait.is_barrier) wait.has_passed();
+    if (tile + 1 < n_tiles)
+      bring_tile(cache, kv_head, slot + kRunTile, left - kRunTile, left - kRunTile, (tile + 1) % 2, memory);
+    sums.meet(p, memory, unit, tile % 2, min(left, kRunTile));
   }
+  sums.leave(p, unit, wait.made_by);
 }
 
 LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
-  switch (p.op.cache.k_type) {
-    case DType::kF16: return attention_runs_of<f16>(p, part, n_parts, pool, wait);
-    case DType::kBF16: return attention_runs_of<bf16>(p, part, n_parts, pool, wait);
-    default: return attention_runs_of<float>(p, part, n_parts, pool, wait);
+  LB_UNROLL_BY(1)
+  for (int i = part; i < p.n_units; i += n_parts) {
+    const bool is_first = i == part;
+    if (!is_first) block_barrier();  // the tiles and queries are used again
+    switch (p.op.cache.k_type) {
+      case DType::kF16: attention_run_of<f16>(p, i, is_first, pool, wait); break;
+      case DType::kBF16: attention_run_of<bf16>(p, i, is_first, pool, wait); break;
+      default: attention_run_of<float>(p, i, is_first, pool, wait);
+    }
   }
 }
 

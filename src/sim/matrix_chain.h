@@ -54,12 +54,6 @@ void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, sim::fragment_k(i), c.v[i]);
 }
 
-// visit(i, column, value, value of the next column).
-template <class Visit>
-void for_each_pair(const FragmentC& c, Visit&& visit) {
-  for (int i = 0; i < 8; i += 2) visit(i / 2 % 2, sim::fragment_k(i), c.v[i], c.v[i + 1]);
-}
-
 // Over the lanes that have values of the same rows.
 inline float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
