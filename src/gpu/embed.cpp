@@ -11,7 +11,8 @@ namespace lb::gpu {
 LB_KERNEL(embed_kernel, Embed, 256, 1) {
   wait_for_previous();
   dependents_may_launch();
-  embed_row(p, block_id(), thread_id(), n_threads());
+  float* y = p.y + long(block_id()) * p.dim;
+  embed_row(p, block_id(), thread_id(), n_threads(), [&](int i, float value) { y[i] = value; });
 }
 
 }  // namespace lb::gpu

@@ -1,4 +1,4 @@
-// The body of Embed: y[r,:] = table[ids[r],:] as fp32, from the planes of quant/planes.h, bit for bit what
+// The body of Embed: table[ids[r],:] as fp32, from the planes of quant/planes.h, bit for bit what
 // quant/decode.h gives.
 #pragma once
 
@@ -77,32 +77,32 @@ LB_DEVICE TableRow row_of(const void* table, const quant::PlaneLayout& layout, s
   return w;
 }
 
-// Values first, first + step, ... of one row of y.
-template <DType kType>
-LB_DEVICE void embed(const Embed& p, int row, int first, int step) {
+// put(i, value) of values first, first + step, ... of one row of y.
+template <DType kType, class Put>
+LB_DEVICE void embed(const Embed& p, int row, int first, int step, Put&& put) {
   const TableRow w = row_of<kType>(p.table, quant::plane_layout(kType, p.vocab, p.dim), size_t(p.ids[row]));
-  float* y = p.y + long(row) * p.dim;
-  for (int i = first; i < p.dim; i += step) y[i] = value_at<kType>(w, i);
+  for (int i = first; i < p.dim; i += step) put(i, value_at<kType>(w, i));
 }
 
-LB_DEVICE void embed_row(const Embed& p, int row, int first, int step) {
+template <class Put>
+LB_DEVICE void embed_row(const Embed& p, int row, int first, int step, Put&& put) {
   switch (p.type) {
-    case DType::kF32: return embed<DType::kF32>(p, row, first, step);
-    case DType::kF16: return embed<DType::kF16>(p, row, first, step);
-    case DType::kBF16: return embed<DType::kBF16>(p, row, first, step);
-    case DType::kQ4_0: return embed<DType::kQ4_0>(p, row, first, step);
-    case DType::kQ4_1: return embed<DType::kQ4_1>(p, row, first, step);
-    case DType::kQ5_0: return embed<DType::kQ5_0>(p, row, first, step);
-    case DType::kQ5_1: return embed<DType::kQ5_1>(p, row, first, step);
-    case DType::kQ8_0: return embed<DType::kQ8_0>(p, row, first, step);
-    case DType::kQ2_K: return embed<DType::kQ2_K>(p, row, first, step);
-    case DType::kQ3_K: return embed<DType::kQ3_K>(p, row, first, step);
-    case DType::kQ4_K: return embed<DType::kQ4_K>(p, row, first, step);
-    case DType::kQ5_K: return embed<DType::kQ5_K>(p, row, first, step);
-    case DType::kQ6_K: return embed<DType::kQ6_K>(p, row, first, step);
-    case DType::kIQ4_NL: return embed<DType::kIQ4_NL>(p, row, first, step);
-    case DType::kIQ4_XS: return embed<DType::kIQ4_XS>(p, row, first, step);
-    case DType::kMXFP4: return embed<DType::kMXFP4>(p, row, first, step);
+    case DType::kF32: return embed<DType::kF32>(p, row, first, step, put);
+    case DType::kF16: return embed<DType::kF16>(p, row, first, step, put);
+    case DType::kBF16: return embed<DType::kBF16>(p, row, first, step, put);
+    case DType::kQ4_0: return embed<DType::kQ4_0>(p, row, first, step, put);
+    case DType::kQ4_1: return embed<DType::kQ4_1>(p, row, first, step, put);
+    case DType::kQ5_0: return embed<DType::kQ5_0>(p, row, first, step, put);
+    case DType::kQ5_1: return embed<DType::kQ5_1>(p, row, first, step, put);
+    case DType::kQ8_0: return embed<DType::kQ8_0>(p, row, first, step, put);
+    case DType::kQ2_K: return embed<DType::kQ2_K>(p, row, first, step, put);
+    case DType::kQ3_K: return embed<DType::kQ3_K>(p, row, first, step, put);
+    case DType::kQ4_K: return embed<DType::kQ4_K>(p, row, first, step, put);
+    case DType::kQ5_K: return embed<DType::kQ5_K>(p, row, first, step, put);
+    case DType::kQ6_K: return embed<DType::kQ6_K>(p, row, first, step, put);
+    case DType::kIQ4_NL: return embed<DType::kIQ4_NL>(p, row, first, step, put);
+    case DType::kIQ4_XS: return embed<DType::kIQ4_XS>(p, row, first, step, put);
+    case DType::kMXFP4: return embed<DType::kMXFP4>(p, row, first, step, put);
   }
 }
 

@@ -9,22 +9,24 @@
 
 #include "attention_runs.h"
 #include "embed_row.h"
+#include "mega_choice.h"
 #include "mega_delta.h"
 #include "mega_stage.h"
 #include "mega_wait.h"
 #include "next_token.h"
 #include "rope_angles.h"
-#include "sample_token.h"
 
 namespace lb::gpu {
 
 // The sampler's first step, of the logits that the block has just made itself.
-LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool) {
+LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   work.begin = part * p.rows_each + min(part, p.more);
   work.end = min(work.begin + p.rows_each + (part < p.more ? 1 : 0), p.sample.op.vocab);
   adjust(work);
+  if (asks_for_likeliest(work.options) && thread_id() == 0)
+    leave_best(p, work.row(SampleRow::kBest)[block_id()], wait.made_by);
 }
 
 // A read across the bus, by lane 0; the other lanes, and who has one token to make, are allowed no more.
@@ -50,24 +52,19 @@ LB_DEVICE void arrive_at_end() {
   if (thread_id() == 0) add_release(mega_state().arrived, 1u);
 }
 
-// Greedy, and nobody asks for probabilities: a warp of the last block, which has the least to do next, sees to it. What
-// it needs besides is asked for before the wait, and all go on before the token is written down and told of.
+// A warp of the last block, which has the least to do next, sees to it. What it needs besides is asked for before it
+// looks at what the others have left, and all go on before the token is written down and told of.
 LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
-  const bool is_chooser = block_id() == n_blocks() - 1 && warp() == 0;
-  StepNumbers before = {};
-  uint32_t allowed = 0;
-  if (is_chooser) {
-    before.read(p.next);
-    allowed = tokens_allowed(p, before.n_written);
-  }
-  wait();
-  if (wait.has_given_up()) return;
-  if (!is_chooser) return arrive_at_end();
+  wait.has_passed();
+  if (block_id() != n_blocks() - 1 || warp() != 0) return arrive_at_end();
   const Sample& op = p.sample.op;
-  uint64_t best = 0;
-  for (int i = lane(); i < n_blocks(); i += 32) best = larger(best, p.sample.grid->rows[int(SampleRow::kBest)][i]);
-  best = warp_largest(best);
+  StepNumbers before = {};
+  before.read(p.next);
+  const uint32_t allowed = tokens_allowed(p, before.n_written);
+  const uint64_t best = best_of_all(p, wait);
+  warp_barrier();
+  if (wait.has_given_up()) return;
   const bool is_chosen = is_choosable(op, best, lane() == 0);
   const int token = is_chosen ? id_of(best) : 0;
   const bool goes_on = end_step(p, before, allowed, token);
@@ -84,12 +81,12 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
 }
 
 LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
-  const SampleOptions& options = *p.sample.op.options;
-  if (options.temperature == 0 && options.n_top < 0) return choose_likeliest(p, wait);
+  if (asks_for_likeliest(*p.sample.op.options)) return choose_likeliest(p, wait);
   wait();
   if (wait.has_given_up()) return;
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
+  const SampleOptions& options = work.options;
   if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
   block_barrier();
   if (is_chooser && warp() == 0) {
@@ -102,10 +99,11 @@ LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, Phas
   arrive_at_end();
 }
 
-LB_APART void embed(const Embed& p, int part, int n_parts, PhaseWait wait) {
+LB_APART void embed(const EmbedTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   wait.without_words();
-  embed_row(p, 0, part * n_threads() + thread_id(), n_parts * n_threads());
+  embed_row(p.op, 0, part * n_threads() + thread_id(), n_parts * n_threads(),
+            [&](int i, float value) { wait.write(p.y_words + word_place(i), value); });
 }
 
 LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
@@ -133,8 +131,10 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kAdjust:
       wait.has_passed();
+      if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
+        break;  // who finished the logits has seen to it
       Weights::wait_until_finished(turn);
-      adjust_logits(task.sample, part, pool);
+      adjust_logits(task.sample, part, pool, wait);
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
   }

@@ -16,6 +16,7 @@ LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 |
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
 LB_DEVICE float value_of(uint64_t key) { return of_ordered(uint32_t(key >> 32)); }
 inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
+LB_DEVICE uint64_t key_of_logit(float x, int id) { return x - x == 0 ? key_of(x, id) : kNotFiniteKey; }
 
 // What the steps share.
 struct Work {

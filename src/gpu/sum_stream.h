@@ -2,6 +2,7 @@
 // they made is on its way to others.
 #pragma once
 
+#include "mega_choice.h"
 #include "mega_delta.h"
 #include "mega_finish.h"
 #include "transfer.h"
@@ -52,8 +53,9 @@ LB_DEVICE SumStream& mega_sums() {
 
 // By the finishing warp: the rows of a block's part in a product, pass after pass from number n on. False: it is over.
 // All wait for it, and it is alone, so that each instruction waits for the one before: behind the sums stand few.
+// best: of the lane's rows the largest as a key, where somebody asks for it.
 template <bool kIsGated>
-LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait& wait) {
+LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait& wait, bool has_best, uint64_t& best) {
   SumStream& stream = mega_sums();
   float factor = 1;
   LB_UNROLL_BY(1)
@@ -76,7 +78,9 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
       if constexpr (kIsGated) {
         maker.write_gated(place, sum, up, factor);
       } else {
-        maker.write(place, added + maker.plain(pass + own) + factor * sum);
+        const float y = added + maker.plain(pass + own) + factor * sum;
+        maker.write(place, y);
+        if (has_best && row < rows) best = larger(best, key_of_logit(y, maker.begin + pass + row));
       }
     }
     barrier_arrive(stream.empty + n % 2);
@@ -105,7 +109,8 @@ LB_DEVICE void finish_products(const Mega& p) {
       const TaskStep next = load<TaskStep>(steps + (i + 1 < p.n_steps ? i + 1 : 0));
       if (16 * lane() < int(sizeof(Task))) {
         const u32x4 own = part_of(p.tasks + step.task);
-        if (is_before_state(step)) store(stream.next + 16 * lane(), part_of(p.tasks + next.task));
+        if (is_before_state(step) || is_before_adjust(step))
+          store(stream.next + 16 * lane(), part_of(p.tasks + next.task));
         store(stream.task + 16 * lane(), own);
       }
       warp_barrier();
@@ -116,10 +121,17 @@ LB_DEVICE void finish_products(const Mega& p) {
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowMaker maker(product, step.part, wait);
       if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part, stream.seen);
-      const bool is_there =
-          product.up != nullptr ? finish_passes<true>(maker, n, wait) : finish_passes<false>(maker, n, wait);
+      const SampleTask& sample = reinterpret_cast<const Task*>(stream.next)->sample;
+      const bool has_best = is_before_adjust(step) && is_plain_choice(*sample.sample.op.options);
+      uint64_t best = 0;
+      const bool is_there = product.up != nullptr ? finish_passes<true>(maker, n, wait, false, best)
+                                                  : finish_passes<false>(maker, n, wait, has_best, best);
       if (is_before_state(step)) copy_wait<0>();  // none is on its way when the block ends
       if (!is_there) return;
+      if (has_best) {
+        best = warp_largest(best);
+        if (lane() == 0) leave_best(sample, best, wait.made_by);
+      }
       if (step.arrives == 0) continue;
       warp_barrier();  // what the lanes have written comes before
       if (lane() == 0) add_release(p.arrived, step.arrives);

@@ -16,10 +16,10 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that the first phase waits for and that never
-// come.
+// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come;
+// `is_lost`: nor do the words by which a greedy choice hears of other blocks.
 nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float eps, const Bytes& w,
-                      const std::string& dtype, int n_out, uint32_t missing, int most, uint32_t allowed) {
+                      const std::string& dtype, int n_out, uint32_t missing, bool is_lost, int most, uint32_t allowed) {
   const DType type = dtype_named(dtype);
   const int n_in = size(x, 0);
   check_shape("norm", norm, {x.shape(0)});
@@ -72,7 +72,9 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                        .n_positions = 0};
   void* scratch = call.zeros(gpu::sample_scratch_bytes(n_out));
   const gpu::Leave leave{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
-  const gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, leave);
+  gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, leave);
+  for (gpu::Task& task : plan.tasks)
+    if (task.kind == gpu::TaskKind::kSample && is_lost) task.sample.best_words.phase += 1;
   uint32_t* arrived = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)));
   const gpu::Mega mega = {.tasks = call.in(plan.tasks),
                           .steps = call.in(plan.steps),
@@ -131,7 +133,7 @@ void bind_gpu_megakernel(nb::module_& m) {
   m.def("decode_ahead", &decode_ahead, "engine"_a, "logits"_a, "sampler"_a, "n_tokens"_a, "ahead"_a,
         "Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.");
   m.def("megakernel", &megakernel, "pack"_a, "x"_a, "norm"_a, "eps"_a, "w"_a, "dtype"_a, "n_out"_a, "missing"_a = 0,
-        "most"_a = 1, "allowed"_a = 1,
+        "is_lost"_a = false, "most"_a = 1, "allowed"_a = 1,
         "The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.");
 }
 

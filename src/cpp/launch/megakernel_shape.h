@@ -75,6 +75,11 @@ struct WordsFrom {
   int32_t phase = 0;
 };
 
+struct EmbedTask {
+  Embed op;
+  int32_t y_words;  // at: y goes nowhere else
+};
+
 struct ProductTask {
   Linear op;
   const float* a;
@@ -185,17 +190,20 @@ struct Leave {
 };
 
 // kAdjust: the sampler's first step; part i has rows_each candidates, and one more while i < more. kSample: the others.
+// The likeliest of each block's travel in words where they are all that is asked for: two of a key, its high half
+// first.
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
   Leave leave;
   int rows_each, more;
+  WordsFrom best_words;  // [blocks, 2]
 };
 
 struct alignas(16) Task {
   TaskKind kind;
   union {
-    Embed embed;
+    EmbedTask embed;
     RopeTable rope;
     ProductTask product;
     RunsTask attention;
@@ -206,10 +214,10 @@ struct alignas(16) Task {
 static_assert(sizeof(Task) <= 512);
 
 // Part `part` of `n_parts` of a task, in a phase. kWaits: one before which all blocks have to arrive; kMakesRows: of a
-// product; kBeforeState: the block's next step is a recurrence's.
+// product; kBeforeState: the block's next step is a recurrence's; kBeforeAdjust: the sampler's first.
 struct alignas(16) TaskStep {
   static constexpr uint16_t kWaits = 0x8000, kMakesRows = 0x4000, kBeforeState = 0x2000;
-  static constexpr uint16_t kPhase = 0x1fff;
+  static constexpr uint16_t kBeforeAdjust = 0x1000, kPhase = 0x0fff;
   uint16_t task, part, n_parts, phase_bits;
   uint16_t n_chunks = 0, n_passes = 0;  // of a product whose weights are streamed: of them, and of its sums
   uint16_t skews = 0;                   // and what precedes the first row in each plane, four bits each
@@ -220,6 +228,7 @@ LB_FN int phase_of(const TaskStep& step) { return step.phase_bits & TaskStep::kP
 LB_FN bool waits(const TaskStep& step) { return (step.phase_bits & TaskStep::kWaits) != 0; }
 LB_FN bool makes_rows(const TaskStep& step) { return (step.phase_bits & TaskStep::kMakesRows) != 0; }
 LB_FN bool is_before_state(const TaskStep& step) { return (step.phase_bits & TaskStep::kBeforeState) != 0; }
+LB_FN bool is_before_adjust(const TaskStep& step) { return (step.phase_bits & TaskStep::kBeforeAdjust) != 0; }
 
 // In pinned memory of the host.
 struct MegaReport {

@@ -179,6 +179,7 @@ void say_arrivals(std::vector<TaskStep>& steps, int n_phases) {
 // Of what other tasks read of a task, one for each value as a rule.
 int n_words_of(const Task& task) {
   switch (task.kind) {
+    case TaskKind::kEmbed: return words_length(task.embed.op.dim);
     case TaskKind::kProduct: return words_length(task.product.op.n_out);
     case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
     case TaskKind::kAttentionRuns: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
@@ -224,7 +225,7 @@ void Schedule::add(Node node) {
 
 void Schedule::run(const Embed& op) {
   require(op.rows == 1, "takes one row at a time");
-  add({.task = {.kind = TaskKind::kEmbed, .embed = op},
+  add({.task = {.kind = TaskKind::kEmbed, .embed = {op, -1}},
        .reads = {{op.ids, 4}},
        .writes = {{op.y, size_t(op.dim) * 4}},
        .bytes = op.dim * 8.0,
@@ -508,6 +509,7 @@ int Schedule::writer_of(const void* at, int before) const {
 // What travels in words, by where it would be; null: the node makes nothing of the kind.
 const void* Schedule::made_at(const Node& node) const {
   switch (node.task.kind) {
+    case TaskKind::kEmbed: return node.task.embed.op.y;
     case TaskKind::kProduct: return node.task.product.op.y;
     case TaskKind::kDeltaStep: return node.task.delta.step.o;
     case TaskKind::kAttentionRuns: return splits_->data();
@@ -516,9 +518,9 @@ const void* Schedule::made_at(const Node& node) const {
   }
 }
 
-// What products, recurrences and attentions make for one another travels in words, and is no longer among what nodes
-// read and write. The number of words: two sets for each vector, by turns, so that one is overwritten two products
-// later at the earliest, each of which needs all that was made by who read it.
+// What embedding, products, recurrences and attentions make for one another travels in words, and is no longer among
+// what nodes read and write. The number of words: two sets for each vector, by turns, so that one is overwritten two
+// products later at the earliest, each of which needs all that was made by who read it.
 int Schedule::plan_words() {
   int n_words = 0;
   const int n = static_cast<int>(nodes_.size());
@@ -588,6 +590,8 @@ int Schedule::plan_words() {
       take(a.v_words, a.prepare.v);
       require(a.u_words.at >= 0 && a.k_words.at >= 0 && a.v_words.at >= 0, "takes an attention of products");
       a.split_words = {at[i], node.phase};
+    } else if (node.task.kind == TaskKind::kEmbed) {
+      node.task.embed.y_words = at[i];
     } else if (node.task.kind == TaskKind::kAttentionMerge) {
       RunsTask& a = node.task.attention;
       take(a.gate_words, a.op.gate, &a.gate_at);
@@ -604,7 +608,7 @@ int Schedule::plan_words() {
     Node& node = planned[i];
     if (node.task.kind != TaskKind::kProduct) {
       if (made_at(node) == nullptr) continue;
-      require(!is_plain_too[i], "takes a recurrence or an attention that products read");
+      require(!is_plain_too[i], "takes an embedding, a recurrence or an attention that products read");
       drop(node.writes, made_at(node));
       continue;
     }
@@ -774,14 +778,20 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   LB_ASSERT(head != lists[0].end() && phase_of(*head) == last);
   const uint16_t n_parts = head->n_parts, adjust = uint16_t(nodes_.size() + 1);
   for (const TaskKind kind : {TaskKind::kAdjust, TaskKind::kSample})
-    nodes_.push_back(
-        {.task = {.kind = kind, .sample = {on_grid, next, leave, sample.vocab / n_parts, sample.vocab % n_parts}},
-         .reads = {},
-         .writes = {},
-         .bytes = 1,
-         .least_parts = n_blocks,
-         .most_parts = n_blocks,
-         .phase = last});
+    nodes_.push_back({.task = {.kind = kind,
+                               .sample = {.sample = on_grid,
+                                          .next = next,
+                                          .leave = leave,
+                                          .rows_each = sample.vocab / n_parts,
+                                          .more = sample.vocab % n_parts,
+                                          .best_words = {plan.n_words, last}}},
+                      .reads = {},
+                      .writes = {},
+                      .bytes = 1,
+                      .least_parts = n_blocks,
+                      .most_parts = n_blocks,
+                      .phase = last});
+  plan.n_words += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing
@@ -800,10 +810,11 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   };
   for (auto& list : lists)
     for (size_t i = 0; i < list.size(); ++i) {
-      const bool is_before_state = i + 1 < list.size() && is_a(list[i + 1], TaskKind::kDeltaStep);
+      const auto is_before_a = [&](TaskKind kind) { return i + 1 < list.size() && is_a(list[i + 1], kind); };
       list[i].phase_bits |= (is_barrier[list[i].phase_bits] ? TaskStep::kWaits : 0) |
                             (is_a(list[i], TaskKind::kProduct) ? TaskStep::kMakesRows : 0) |
-                            (is_before_state ? TaskStep::kBeforeState : 0);
+                            (is_before_a(TaskKind::kDeltaStep) ? TaskStep::kBeforeState : 0) |
+                            (is_before_a(TaskKind::kAdjust) ? TaskStep::kBeforeAdjust : 0);
     }
   for (auto& list : lists) {
     say_arrivals(list, plan.n_phases);
