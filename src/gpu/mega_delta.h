@@ -102,7 +102,7 @@ LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Pat
     const float* from = older_input(p.conv, d, numbers);
     store(older + d, from[place.q]);
     store(older + kOlder + d, from[place.k]);
-    store(older + 2 * kOlder + d, from[place.v]);
+    if (place.finishes) store(older + 2 * kOlder + d, from[place.v]);
   }
   const Fold fold = read_path(op, place.at.v_head, n, path, place.row, 32 << p.team_shift);
   if (n == 0 || !is_active) return;
@@ -136,6 +136,7 @@ struct BeforeRow {
     last = cs_in(op, buffer)[at.v_head];
     q.read(p.conv, place.q);
     k.read(p.conv, place.k);
+    if (!place.finishes) return;
     v.read(p.conv, place.v);
     a_neg = p.prepare.a_neg[at.v_head];
     dt_bias = p.prepare.dt_bias[at.v_head];
@@ -249,7 +250,7 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       for (int d = 0; d < kOlder; ++d) {
         before.q.older[d] = load<float>(older + d);
         before.k.older[d] = load<float>(older + kOlder + d);
-        before.v.older[d] = load<float>(older + 2 * kOlder + d);
+        if (place.finishes) before.v.older[d] = load<float>(older + 2 * kOlder + d);
       }
     }
     if (first == begin) wait();
@@ -266,12 +267,6 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
           wait, from,
           {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words), wait.number_of(p.z_words)},
           asked, in);
-      // What only one warp of a team needs fills all warps' waiting: no branch keeps it from what follows.
-      v = before.v.convolved(in[2]);
-      g = log_decay(in[3], before.a_neg, before.dt_bias);
-      decay = exp_nonpositive(g);
-      beta = sigmoid(in[4]);
-      gate = silu(in[5]) * before.norm_w;
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same
@@ -297,6 +292,11 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
         store(own + (2 * j + value / 4) * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[j][0]);
       if (lane() % 8 == 0) store(own + kStepLengths + lane() / 8, length);
       if (place.finishes) {
+        v = before.v.convolved(in[2]);
+        g = log_decay(in[3], before.a_neg, before.dt_bias);
+        decay = exp_nonpositive(g);
+        beta = sigmoid(in[4]);
+        gate = silu(in[5]) * before.norm_w;
         if (p.unit_shift != 0 || lane() < kStepColumns)
           to = forget(
               place_in(mega_state().words + p.y_words.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
