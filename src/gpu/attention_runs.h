@@ -47,7 +47,7 @@ LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int n_th
 }
 
 // A head of q, k or v of the row, by a warp: normalised and rotated, four columns in each 128 a lane. What does not
-// depend on the projections (norm weights, the table) is asked for first.
+// depend on the projections (norm weights; behind the wait, the table) is asked for before they are there.
 struct RunHead {
   static constexpr int kFours = kMaxRunDim / 128, kPairsAhead = 2;
   WordsFrom words;
@@ -74,6 +74,10 @@ struct RunHead {
       w[j] = {1, 1, 1, 1};
       if (is_normal && is_there) w[j] = load_cached<f32x4>(norm + column(j));
     }
+  }
+
+  // Behind the wait: where that is for a barrier, the table is of this token only then.
+  LB_DEVICE void ask_for_table(const AttentionPrepare& p) {
     LB_UNROLL
     for (int j = 0; j < kPairsAhead; ++j) {
       const int pair = min(lane() + 32 * j, p.n_pairs - 1);
@@ -140,11 +144,12 @@ LB_APART void attention_run_of(const RunsTask& p, int i, bool is_first, void* po
   const RunMemory<T> memory(pool, dim);
   const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // the row's own slot
   const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
-  const RunHead head(p, of_kind, unit.first_head + warp(), kv_head);
+  RunHead head(p, of_kind, unit.first_head + warp(), kv_head);
   const int32_t own_page = page_of(cache, n_past);
   bring_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
-  RunSums<T> sums(p, unit);
   if (is_first) wait();
+  head.ask_for_table(p.prepare);
+  RunSums<T> sums(p, unit);
 
   if (is_maker) {
     f32x4 x[RunHead::kFours];
