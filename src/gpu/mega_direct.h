@@ -154,7 +154,7 @@ LB_APART void product(const ProductTask& p, int part, unsigned char* pool, Phase
       if (n_matrices > 1) {
         maker.write_gated(place, sum, RowSumsAt(maker, sums, 1, thread_id()).total(), factor);
       } else {
-        maker.write(place, maker.take(own, asked, wait) + maker.plain(own) + factor * sum);
+        maker.write(place, maker.take(own, asked, wait, [] { return false; }) + maker.plain(own) + factor * sum);
       }
     }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them

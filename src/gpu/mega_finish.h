@@ -73,11 +73,20 @@ struct RowMaker {
   // What is added to a row of the block's. In words, there two phases ago as a rule, it is asked for and then taken;
   // plain, it is there when the row's sums are.
   LB_DEVICE Word ask(int row) const { return added == nullptr ? 0 : load_relaxed(added + word_place(begin + row)); }
-  LB_DEVICE float take(int row, Word asked, const PhaseWait& wait) const {
-    float value[1] = {value_of_word(asked)};
-    if (added != nullptr && uint32_t(asked >> 32) != add_number)
-      read_words<1>(wait, {added + word_place(begin + row)}, {add_number}, value);
-    return value[0];
+  // is_over(): it may never come.
+  template <class IsOver>
+  LB_DEVICE float take(int row, Word asked, const PhaseWait& wait, IsOver&& is_over) const {
+    if (added == nullptr) return 0;
+    uint32_t polls = mega_state().most_polls;
+    LB_UNROLL_BY(1)
+    while (uint32_t(asked >> 32) != add_number && !is_over()) {
+      if (--polls == 0) {
+        wait.give_up();
+        break;
+      }
+      asked = ask(row);
+    }
+    return value_of_word(asked);
   }
   LB_DEVICE float plain(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 

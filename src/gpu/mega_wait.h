@@ -21,6 +21,8 @@ struct Turn {
   uint32_t chunk, pass;
 };
 
+inline constexpr int kOfFinisher = 2;  // of MegaState::gave_up
+
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   uint32_t* arrived;
@@ -28,7 +30,8 @@ struct MegaState {
   MegaReport* report;
   long patience_ns;
   uint32_t most_polls;  // of a word, by a thread
-  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. The last: who finishes rows.
+  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kOfFinisher: who finishes
+  // rows.
   uint32_t gave_up[3];
   Turn turns[2];              // of steps, by turns
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time

@@ -69,7 +69,7 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
       const RowSumsAt of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
       RowPlace place = maker.place_of(pass + row, row < rows);
       place = {forget(place.words), forget(place.plain)};
-      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait);
+      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait, [&] { return stream.is_over != 0; });
       if (first == 0) barrier_wait(stream.full + n % 2, SumStream::parity(n));
       const uint32_t is_over = stream.is_over;
       const float sum = of_first.total(), up = kIsGated ? of_second.total() : 0.0f;
@@ -117,7 +117,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       const PhaseWait wait = {.number = number,
                               .made_by = number + uint32_t(phase_of(step)) * uint32_t(n_blocks()),
                               .is_barrier = false,
-                              .half = 2};
+                              .half = kOfFinisher};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowMaker maker(product, step.part, wait);
       if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part, stream.seen);
@@ -127,6 +127,8 @@ LB_DEVICE void finish_products(const Mega& p) {
       const bool is_there = product.up != nullptr ? finish_passes<true>(maker, n, wait, false, best)
                                                   : finish_passes<false>(maker, n, wait, has_best, best);
       if (is_before_state(step)) copy_wait<0>();  // none is on its way when the block ends
+      if (wait.has_given_up() && lane() == 0)     // the others may be gone
+        store_release_system(&mega_state().report->stuck, uint32_t(phase_of(step)) + 1);
       if (!is_there) return;
       if (has_best) {
         best = warp_largest(best);

@@ -192,9 +192,12 @@ def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
 
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_steps_asked_for_ahead(pack: _engine.gpu.Pack, write: Write, ahead: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("family", SHAPES)
+def test_steps_asked_for_ahead(
+    pack: _engine.gpu.Pack, write: Write, family: str, ahead: int, options: dict[str, Any]
+) -> None:
     """Launches of several tokens, each of which folds the one before: the tokens of a launch for each."""
-    path = write(SHAPES["qwen35"])
+    path = write(SHAPES[family])
     graph, mega = (open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))
     vocab, ids = graph.info["vocab"], []
     for engine, n in ((graph, 1), (mega, ahead)):
@@ -260,7 +263,13 @@ def test_the_end_of_the_ring(
         assert np.array_equal(logits(int(shared_bytes)), want), f"{shared_bytes} bytes of shared memory"
 
 
-def test_a_barrier_that_cannot_be_passed(pack: _engine.gpu.Pack) -> None:
+@pytest.mark.parametrize(
+    ("options", "phase"),
+    [({"missing": 1, "most": 2, "allowed": 2}, 2), ({"is_lost": True}, 1)],
+    ids=["barrier", "words"],
+)
+def test_what_never_comes(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -> None:
+    """The barrier before a second token; the words of the likeliest."""
     x = np.ones(256, np.float32)
-    with pytest.raises(LuceboxError, match="gave up waiting for phase 1"):
-        _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, missing=1)
+    with pytest.raises(LuceboxError, match=f"gave up waiting for phase {phase}"):
+        _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options)
