@@ -69,8 +69,10 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
       const RowSumsAt of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
       RowPlace place = maker.place_of(pass + row, row < rows);
       place = {forget(place.words), forget(place.plain)};
-      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait, [&] { return stream.is_over != 0; });
-      if (first == 0) barrier_wait(stream.full + n % 2, SumStream::parity(n));
+      CountedBarrier* full = stream.full + n % 2;
+      const auto is_over_now = [&] { return barrier_has_passed(full, SumStream::parity(n)) && stream.is_over != 0; };
+      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait, is_over_now);
+      if (first == 0) barrier_wait(full, SumStream::parity(n));
       const uint32_t is_over = stream.is_over;
       const float sum = of_first.total(), up = kIsGated ? of_second.total() : 0.0f;
       if (pass == 0 && first == 0) factor = maker.factor(sums.squares);
