@@ -31,7 +31,7 @@ struct MegaState {
   long patience_ns;
   uint32_t most_polls;  // of a word, by a thread
   // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kOfFinisher: who finishes
-  // rows.
+  // rows, for itself alone.
   uint32_t gave_up[3];
   Turn turns[2];              // of steps, by turns
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time

@@ -205,7 +205,7 @@ template <class Weights>
 LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
   const Turn next = mega_state().turns[at.half() ^ 1];
-  if (mega_state().gave_up[at.half()] != 0 || mega_state().gave_up[kOfFinisher] != 0) {
+  if (mega_state().gave_up[at.half()] != 0) {
     stop<Weights>(phase_of(done), next);
     return false;
   }

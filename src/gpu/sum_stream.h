@@ -129,7 +129,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       const bool is_there = product.up != nullptr ? finish_passes<true>(maker, n, wait, false, best)
                                                   : finish_passes<false>(maker, n, wait, has_best, best);
       if (is_before_state(step)) copy_wait<0>();  // none is on its way when the block ends
-      if (wait.has_given_up() && lane() == 0)     // the others may be gone
+      if (wait.has_given_up() && lane() == 0)     // others go on, or are gone
         store_release_system(&mega_state().report->stuck, uint32_t(phase_of(step)) + 1);
       if (!is_there) return;
       if (has_best) {

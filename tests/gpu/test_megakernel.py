@@ -40,6 +40,7 @@ WIDE = Shape(
     n_v_heads=6,
     d_state=128,
 )
+PENALISED = {"repetition_penalty": 1.3}
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
 
 # How weights come to the products, by bulk copies through a ring or by plain loads: the kernels of the other way.
@@ -80,7 +81,7 @@ def decode(engine: _engine.Engine, n: int, prompt: list[int], **options: Any) ->
     return ids, session.decode_path
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("options", [{}, PENALISED, SAMPLED], ids=["greedy", "penalised", "sampled"])
 @pytest.mark.parametrize("family", SHAPES)
 def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict[str, Any]) -> None:
     path = write(SHAPES[family])

@@ -795,6 +795,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // beyond the last: nothing
+    LB_ASSERT(part == n_parts || own + 1 == lists[b].end());            // who finishes logits leaves the likeliest
     lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
     lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
   }
