@@ -12,10 +12,9 @@ namespace lb::gpu {
 template <class T>
 struct RunMemory {
   int stride;
-  T *k, *v;  // [2, kRunTile, dim] each
-  float*
-      heads;   // [kRunQueries + 2, dim], next to each other: where warps make them, before there is a second tile of K
-  T* queries;  // [kRunRows, dim]
+  T *k, *v;       // [2, kRunTile, dim] each
+  float* heads;   // [kRunQueries + 2, dim], dense: where warps make them, before a second tile of K is there
+  T* queries;     // [kRunRows, dim]
   float* scores;  // [kRunRows, kRunTile], of PlainSums
 
   LB_DEVICE RunMemory(void* pool, int dim)
@@ -111,7 +110,7 @@ struct MatrixSums {
       for (int piece = 0; piece < kPieces; ++piece) {
         if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
         Word* to = words + o_at + (128 * piece << p.splits_shift);
-        const float(&v)[8] = o[piece].v;
+        const float (&v)[8] = o[piece].v;
         store_relaxed(to, word_of(v[0], made_by), word_of(v[1], made_by));
         store_relaxed(to + eight, word_of(v[4], made_by), word_of(v[5], made_by));
       }
