@@ -200,14 +200,16 @@ def test_a_chain_of_products(sim: SimPack) -> None:
     aligned = np.zeros(given.size + 8, np.uint16)
     start = -aligned.ctypes.data % 16 // 2
     aligned[start : start + given.size] = given.astype(np.float16).view(np.uint16).ravel()
-    out = np.zeros((17 + 32) * 16, np.float32)
+    out = np.full((17 + 32 + 16) * 16, np.nan, np.float32)
     assert sim.run("chain_kernel", row(32), aligned[start:], out) == ""
     first = given[0] @ given[1].T
     assert np.array_equal(out[:256].reshape(16, 16), first @ given[2])
     assert np.array_equal(out[256:272], first.max(axis=1))
-    high, low = out[272:].reshape(2, 256)
+    high, low = out[272:784].reshape(2, 256)
     assert np.array_equal(high, out[:256].astype(np.float16)) and np.array_equal(high + low, out[:256])
     assert low.any()
+    of_eight = out[784:].reshape(16, 16)
+    assert np.array_equal(of_eight[:8], (first @ given[2])[:8]) and not of_eight[8:].any()
 
 
 def test_products_of_bytes_are_exact(sim: SimPack) -> None:

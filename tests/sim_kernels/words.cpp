@@ -206,17 +206,27 @@ LB_KERNEL(matrix_bf16_kernel, Io, 32, 1) {
   if constexpr (kHasBf16Matrix) matrix<bf16>(p);
 }
 
-// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, and C in two parts, from A and B [16, 16] and M
-// [16, 16] stored [k, n].
+// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, C in two parts, and C of the first eight rows of A
+// with zeros for the others, from A and B [16, 16] and M [16, 16] stored [k, n].
 LB_KERNEL(chain_kernel, Io, 32, 1) {
   LB_SHARED(f16, tiles, 3 * 16 * 24);
   LB_SHARED(f16, scratch, 16 * 24);
   for (int i = lane(); i < 3 * 16 * 2; i += 32)
     store(&tiles[i / 2 * 24 + i % 2 * 8], load_stream<u32x4>(static_cast<const f16*>(p.in) + i * 8));
   warp_barrier();
+  float* out = static_cast<float*>(p.out);
   FragmentA<f16> a;
   FragmentB<f16> b;
   FragmentC first, second;
+  fill(first, 0);
+  fill(second, 0);
+  load_shared_eight(a, tiles + 0, 24);
+  load_shared(b, tiles + 16 * 24, 24);
+  multiply(first, a, b);
+  sum_as_operand(a, first);
+  load_shared_transposed(b, tiles + 2 * 16 * 24, 24);
+  multiply(second, a, b);
+  for_each(second, [&](int row, int col, float& v) { out[784 + 16 * row + col] = v; });
   fill(first, 0);
   fill(second, 0);
   load_shared(a, tiles + 0, 24);
@@ -225,7 +235,6 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   float top[kLaneRows];
   for (float& value : top) value = -1e30f;
   for_each_row(first, [&](int i, int, float& value) { top[i] = max(top[i], value); });
-  float* out = static_cast<float*>(p.out);
   for (int i = 0; i < kLaneRows; ++i) out[256 + lane_row(i)] = row_max(top[i]);
   to_operand(a, first, static_cast<f16*>(scratch));
   load_shared_transposed(b, tiles + 2 * 16 * 24, 24);
