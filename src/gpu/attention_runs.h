@@ -156,8 +156,8 @@ LB_APART void attention_run_of(const RunsTask& p, int i, bool is_first, void* po
     head.make(p.prepare, memory.heads + warp() * dim, wait, x);
     // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
     const float scale = is_query ? op.scale * kLog2E : 1.0f;
-    T* to = is_query ? memory.queries + warp() * memory.stride
-                     : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
+    T* to =
+        is_query ? memory.queries + warp() * memory.stride : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
     T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
     LB_UNROLL
     for (int j = 0; j < RunHead::kFours; ++j) {

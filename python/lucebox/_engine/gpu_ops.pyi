@@ -124,7 +124,7 @@ def decode_ahead(engine: lucebox._engine.Engine, logits: Annotated[NDArray[numpy
     Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.
     """
 
-def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0, most: int = 1, allowed: int = 1) -> object:
+def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0, is_lost: bool = False, most: int = 1, allowed: int = 1) -> object:
     """
     The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.
     """
