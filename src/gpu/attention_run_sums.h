@@ -80,9 +80,8 @@ struct MatrixSums {
     }
     float top = m;
     for_each_own([&](int i, int column) {
-      float& score = s[0].v[i];
-      score = column < n ? score + s[1].v[i] : kNothingSeen;
-      top = max(top, score);
+      s[0].v[i] = column < n ? s[0].v[i] + s[1].v[i] : kNothingSeen;
+      top = max(top, s[0].v[i]);
     });
     top = row_max(top);
     const float shrink = exp2_fast(m - top);
@@ -110,9 +109,9 @@ struct MatrixSums {
       for (int piece = 0; piece < kPieces; ++piece) {
         if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
         Word* to = words + o_at + (128 * piece << p.splits_shift);
-        const float (&v)[8] = o[piece].v;
-        store_relaxed(to, word_of(v[0], made_by), word_of(v[1], made_by));
-        store_relaxed(to + eight, word_of(v[4], made_by), word_of(v[5], made_by));
+        const FragmentC& sum = o[piece];
+        store_relaxed(to, word_of(sum.v[0], made_by), word_of(sum.v[1], made_by));
+        store_relaxed(to + eight, word_of(sum.v[4], made_by), word_of(sum.v[5], made_by));
       }
     }
     l = row_sum(l);
