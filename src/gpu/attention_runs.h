@@ -52,8 +52,8 @@ struct RunHead {
   static constexpr int kFours = kMaxRunDim / 128, kPairsAhead = 2;
   WordsFrom words;
   int at[kFours];  // in their vector; below 0: the head ends before
-  bool is_normal;  // has a norm
-  int n_pairs;     // that are rotated
+  bool has_norm;
+  int n_pairs;  // that are rotated
   f32x4 w[kFours];
   float cos[kPairsAhead], sin[kPairsAhead];
 
@@ -65,14 +65,14 @@ struct RunHead {
     const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
     const float* norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
     words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
-    is_normal = norm != nullptr;
+    has_norm = norm != nullptr;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
     LB_UNROLL
     for (int j = 0; j < kFours; ++j) {
       const bool is_there = column(j) < dim;
       at[j] = is_there ? first + column(j) : -1;
       w[j] = {1, 1, 1, 1};
-      if (is_normal && is_there) w[j] = load_cached<f32x4>(norm + column(j));
+      if (has_norm && is_there) w[j] = load_cached<f32x4>(norm + column(j));
     }
   }
 
@@ -89,7 +89,7 @@ struct RunHead {
   // room: [dim], the warp's own.
   LB_DEVICE void make(const AttentionPrepare& p, float* room, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
     read_fours(wait, words, nullptr, at, x);
-    if (is_normal) {
+    if (has_norm) {
       float sum = 0;
       LB_UNROLL
       for (int j = 0; j < kFours; ++j) LB_UNROLL
@@ -210,9 +210,7 @@ struct SplitWords {
     const Word* own = of_splits + word_place(column >= 0 ? split_at(p, head, split, column) : 0);
     const Word* of_m = of_splits + split_sums_at(p, head, 0);
     Word of_o[4], of_own_m, of_gate, pairs[kSplitsOfLane][2];
-    uint32_t polls = mega_state().most_polls, differs;
-    LB_UNROLL_BY(1)
-    do {
+    look_until_there(wait, [&] {
       of_gate = Word(gate_number) << 32;
       of_own_m = of_o[0] = of_o[1] = of_o[2] = of_o[3] = Word(number) << 32 | quant::bits_of(kNothingSeen);
       if (gate_at >= 0) of_gate = load_relaxed(words + gate_at);
@@ -226,15 +224,15 @@ struct SplitWords {
         pairs[j][0] = pairs[j][1] = Word(number) << 32;
         if (lane() + 32 * j < n_there) load_relaxed(of_m + 2 * (lane() + 32 * j), pairs[j][0], pairs[j][1]);
       }
-      differs = uint32_t(of_gate >> 32) ^ gate_number;
+      uint32_t differs = uint32_t(of_gate >> 32) ^ gate_number;
       LB_UNROLL
       for (int j = 0; j < 4; ++j) differs |= uint32_t(of_o[j] >> 32) ^ number;
       differs |= uint32_t(of_own_m >> 32) ^ number;
       LB_UNROLL
       for (int j = 0; j < kSplitsOfLane; ++j)
         differs |= (uint32_t(pairs[j][0] >> 32) ^ number) | (uint32_t(pairs[j][1] >> 32) ^ number);
-    } while (differs != 0 && --polls != 0);
-    if (differs != 0) wait.give_up();
+      return differs;
+    });
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] = column >= 0 ? value_of_word(of_o[j]) : 0.0f;
     own_m = value_of_word(of_own_m);

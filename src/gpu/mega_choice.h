@@ -26,10 +26,8 @@ LB_DEVICE uint64_t best_of_all(const SampleTask& p, const PhaseWait& wait) {
   LB_UNROLL_BY(1)
   for (int first = lane(); first - lane() < n_blocks(); first += 32 * kAtOnce) {
     Word words[kAtOnce][2];
-    uint32_t polls = mega_state().most_polls, differs;
-    LB_UNROLL_BY(1)
-    do {
-      differs = 0;
+    look_until_there(wait, [&] {
+      uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
         words[k][0] = words[k][1] = Word(number) << 32;
@@ -37,8 +35,8 @@ LB_DEVICE uint64_t best_of_all(const SampleTask& p, const PhaseWait& wait) {
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
-    } while (differs != 0 && --polls != 0);
-    if (differs != 0) wait.give_up();
+      return differs;
+    });
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) best = larger(best, words[k][0] << 32 | uint32_t(words[k][1]));
   }

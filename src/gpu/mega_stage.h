@@ -84,10 +84,8 @@ LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& w
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
     Word words[kHeadsAtOnce][5];
-    uint32_t polls = mega_state().most_polls, differs;
-    LB_UNROLL_BY(1)
-    do {
-      differs = 0;
+    look_until_there(wait, [&] {
+      uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kHeadsAtOnce; ++k) {
         const int head = first + k * n_warps();
@@ -104,8 +102,8 @@ LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& w
       LB_UNROLL
       for (int k = 0; k < kHeadsAtOnce; ++k) LB_UNROLL
       for (int j = 0; j < 5; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
-    } while (differs != 0 && --polls != 0);
-    if (differs != 0) wait.give_up();
+      return differs;
+    });
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
       const float factor = head_factor(p, warp_sum(value_of_word(words[k][4])));
@@ -146,12 +144,10 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
   int run = thread_id();
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
-    uint32_t polls = mega_state().most_polls, differs;
     Word words[kAtOnce][2];
     float scale = 0, squares = 0;
-    LB_UNROLL_BY(1)
-    do {
-      differs = 0;
+    look_until_there(wait, [&] {
+      uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
         words[k][0] = words[k][1] = Word(number) << 32;
@@ -173,8 +169,8 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
-    } while (differs != 0 && --polls != 0);
-    if (differs != 0) wait.give_up();
+      return differs;
+    });
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)

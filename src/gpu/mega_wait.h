@@ -192,6 +192,17 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
   take_words(wait, from, numbers, words, values);
 }
 
+// Looks again and again, as often as a word may be looked at. look(): 0 where all is there.
+template <class Look>
+LB_DEVICE void look_until_there(const PhaseWait& wait, Look&& look) {
+  uint32_t polls = mega_state().most_polls, differs;
+  LB_UNROLL_BY(1)
+  do {
+    differs = look();
+  } while (differs != 0 && --polls != 0);
+  if (differs != 0) wait.give_up();
+}
+
 // Four values from each of kN places, multiples of 4, of words or plain; below 0: zeros.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
@@ -204,10 +215,8 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
   const uint32_t number = wait.number_of(of);
   const Word* from = PhaseWait::place_of(of);
   Word words[kN][4];
-  uint32_t polls = mega_state().most_polls, differs;
-  LB_UNROLL_BY(1)
-  do {
-    differs = 0;
+  look_until_there(wait, [&] {
+    uint32_t differs = 0;
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
       LB_UNROLL
@@ -219,8 +228,8 @@ LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const floa
     LB_UNROLL
     for (int k = 0; k < kN; ++k) LB_UNROLL
     for (int j = 0; j < 4; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
-  } while (differs != 0 && --polls != 0);
-  if (differs != 0) wait.give_up();
+    return differs;
+  });
   LB_UNROLL
   for (int k = 0; k < kN; ++k) LB_UNROLL
   for (int j = 0; j < 4; ++j) values[k][j] = value_of_word(words[k][j]);

@@ -16,7 +16,9 @@ LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 |
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
 LB_DEVICE float value_of(uint64_t key) { return of_ordered(uint32_t(key >> 32)); }
 inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
-LB_DEVICE uint64_t key_of_logit(float x, int id) { return x - x == 0 ? key_of(x, id) : kNotFiniteKey; }
+LB_DEVICE uint64_t key_of(float logit, float adjusted, int id) {
+  return logit - logit == 0 ? key_of(adjusted, id) : kNotFiniteKey;
+}
 
 // What the steps share.
 struct Work {
@@ -69,8 +71,7 @@ LB_DEVICE bool adjusts_by_token(const SampleOptions& o) { return o.has_mask || o
 LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   uint64_t best = 0, raw_best = 0;
   const auto see = [&](int i, float logit, float x) {
-    const bool is_finite = logit - logit == 0;
-    best = larger(best, is_finite ? key_of(x, i) : kNotFiniteKey);
+    best = larger(best, key_of(logit, x, i));
     raw_best = larger(raw_best, key_of(logit, i));
     if (!is_greedy) work.x[i] = x;
   };

@@ -82,7 +82,7 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
       } else {
         const float y = added + maker.plain(pass + own) + factor * sum;
         maker.write(place, y);
-        if (has_best && row < rows) best = larger(best, key_of_logit(y, maker.begin + pass + row));
+        if (has_best && row < rows) best = larger(best, key_of(y, y, maker.begin + pass + row));
       }
     }
     barrier_arrive(stream.empty + n % 2);
