@@ -93,6 +93,20 @@ def test_what_runs_ahead_is_dropped(engine: _engine.Engine, n_kept: int) -> None
     assert largest_difference(decoder.session.logits(), fresh.session.logits()) < CLOSE
 
 
+@pytest.mark.parametrize("way", ["graph", "megakernel"])
+def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str) -> None:
+    """The choice after a token has begun with its step; the host goes on with tokens of its own."""
+    engine = open_engine(model, pack=pack, decode_path=way)
+    decoder = Decoder(engine, [3, 1, 4])
+    decoder.decode(3)
+    for token in (7, 11):
+        decoder.ids.append(token)
+        decoder.sync()
+    fresh = Decoder(engine, decoder.ids)
+    assert largest_difference(decoder.session.logits(), fresh.session.logits()) < CLOSE
+    assert decoder.decode(5) == fresh.decode(5)
+
+
 def test_sessions_take_turns(engine: _engine.Engine) -> None:
     """Each has a step on its way while the other computes."""
     alone = [Decoder(engine, [n, 1]).decode(6) for n in (3, 8)]

@@ -149,6 +149,7 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
   if (common == total && tokens_.size() == ids.size() && has_logits_) return total;
+  drop_step();  // a token may have been chosen, or a step with it begun, that ids do not go on with
   shorten_to(std::min(common, total - 1));  // the last token is computed again when its logits are not at hand
   const int cached = static_cast<int>(tokens_.size());
   has_logits_ = false;
@@ -242,18 +243,15 @@ void Session::step_ahead(NumbersFrom from, bool waits_for_mask) {
 }
 
 bool Session::adopt_step(std::span<const int32_t> ids) {
-  if (ahead_ < 0) return false;
-  if (stepped_ && ids.size() == tokens_.size() + 1 && ids.back() == ahead_ &&
-      std::equal(tokens_.begin(), tokens_.end(), ids.begin())) {
-    state_.commit_chain(1);
-    add_tokens({&ahead_, 1});
-    ahead_ = -1;
-    stepped_ = false;
-    has_logits_ = logits_in_loop_ = true;
-    return true;
-  }
-  drop_step();
-  return false;
+  if (!stepped_ || ids.size() != tokens_.size() + 1 || ids.back() != ahead_ ||
+      !std::equal(tokens_.begin(), tokens_.end(), ids.begin()))
+    return false;
+  state_.commit_chain(1);
+  add_tokens({&ahead_, 1});
+  ahead_ = -1;
+  stepped_ = false;
+  has_logits_ = logits_in_loop_ = true;
+  return true;
 }
 
 void Session::drop_step() {
