@@ -105,7 +105,7 @@ class Tuning:
     speculation_budget: int  # rows of a draft tree, where the user names none
     prefill_chunk: int  # rows of a prompt computed at once, likewise
     megakernel_most_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
-    megakernel_most_kv_mib: int  # K and V of a context up to which it still is
+    megakernel_most_kv_mib: int  # K and V of a context up to which it still is, where heads have 256 columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,8 @@ struct BlockSlices {
 };
 
 // By a warp with time to spare: the S that a block's step will ask for comes to the nearest cache, where the step finds
-// it at once. A look at four bytes brings 32. `seen`: a place for a lane's four, which nobody reads.
-LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
+// it at once, 32 bytes by each lane.
+LB_DEVICE void ask_ahead(const DeltaTask& p, int part) {
   const GatedDelta& op = p.step;
   const BlockSlices slices(p, part);
   LB_UNROLL_BY(1)
@@ -166,11 +166,10 @@ LB_DEVICE void ask_ahead(const DeltaTask& p, int part, unsigned char* seen) {
     const float* from = op.S + (at.v_head * op.dk + lane() / kLooks) * op.dv + at.first_column + lane() % kLooks * 8;
     LB_UNROLL_BY(4)
     for (int d = 0; d < op.dk; d += kRows) {
-      copy_async<4>(seen + 4 * lane(), from);
+      prefetch(from);
       from += kRows * op.dv;
     }
   }
-  copy_commit();
 }
 
 // A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. of_unit: where

@@ -16,7 +16,6 @@ struct SumStream {
   uint32_t is_over;                     // the block gives up
   alignas(16) unsigned char task[512];  // that the finishing warp is at
   alignas(16) unsigned char next[512];  // for which it asks ahead
-  unsigned char seen[128];              // of what it has asked for
 
   LB_DEVICE static int parity(uint32_t n) { return int(n / 2 & 1); }
 
@@ -122,14 +121,13 @@ LB_DEVICE void finish_products(const Mega& p) {
                               .half = kOfFinisher};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowMaker maker(product, step.part, wait);
-      if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part, stream.seen);
+      if (is_before_state(step)) ask_ahead(reinterpret_cast<const Task*>(stream.next)->delta, next.part);
       const SampleTask& sample = reinterpret_cast<const Task*>(stream.next)->sample;
       const bool has_best = is_before_adjust(step) && is_plain_choice(*sample.sample.op.options);
       uint64_t best = 0;
       const bool is_there = product.up != nullptr ? finish_passes<true>(maker, n, wait, false, best)
                                                   : finish_passes<false>(maker, n, wait, has_best, best);
-      if (is_before_state(step)) copy_wait<0>();  // none is on its way when the block ends
-      if (wait.has_given_up() && lane() == 0)     // others go on, or are gone
+      if (wait.has_given_up() && lane() == 0)  // others go on, or are gone
         store_release_system(&mega_state().report->stuck, uint32_t(phase_of(step)) + 1);
       if (!is_there) return;
       if (has_best) {

@@ -76,6 +76,9 @@ LB_DEVICE void store_stream(void* to, V value) {
   __builtin_nontemporal_store(__builtin_bit_cast(typename Access<int(sizeof(V))>::type, value), (Global<V>*)(to));
 }
 
+// Brings the line around to the nearest cache. Nothing waits for it.
+LB_DEVICE void prefetch(const void* global) { __builtin_prefetch(global); }
+
 // No asynchronous copies: the loads are in flight until the stores need them, and block_barrier orders the stores.
 template <int kBytes>
 LB_DEVICE void copy_async(void* shared, const void* global) {

@@ -48,6 +48,8 @@ void store_stream(void* to, V value) {
   store(to, value);
 }
 
+inline void prefetch(const void* global) { sim::check_global(global, 4, "prefetch"); }
+
 template <int kBytes>
 void copy_async(void* shared, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

@@ -9,12 +9,14 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
 #include "launch/gpu_stream.h"
+#include "launch/megakernel_shape.h"
 #include "state/pieces.h"
 
 namespace lb {
@@ -120,10 +122,15 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= most_bytes);
 }
 
-// Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster.
-int most_mega_tokens(const SequenceState& state, const EngineOptions& options, const gpu::Target& target) {
+// Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster. A tile of the
+// megakernel is so many slots: it reads heads of half the columns half as fast.
+int most_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
+                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
-  const size_t bytes = size_t(target.tune("megakernel_most_kv_mib")) << 20;
+  int columns = 1;
+  for (const LayerShape& shape : model.layer_shapes())
+    if (const auto* kv = std::get_if<KvShape>(&shape)) columns = std::max(columns, kv->head_dim);
+  const size_t bytes = (size_t(target.tune("megakernel_most_kv_mib")) << 20) * columns / gpu::kMaxRunDim;
   return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
 }
 
@@ -221,8 +228,7 @@ class GpuTokenLoop final : public TokenLoop {
   Timeline timeline() override { return by_mega() ? mega_->timeline() : Timeline{}; }
   std::string describe() const override {
     if (by_mega()) return mega_->text();
-    if (mega_)
-      return cat("graph, as the context has more than ", target().tune("megakernel_most_kv_mib"), " MiB of K and V");
+    if (mega_) return cat("graph, as it decodes faster after more than ", most_mega_tokens_, " tokens");
     return graph_ || !why_.empty() ? cat("graph", why_) : "";
   }
 
@@ -301,7 +307,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void make_mega() {
-    most_mega_tokens_ = most_mega_tokens(state_, engine_.options(), target());
+    most_mega_tokens_ = most_mega_tokens(engine_.model(), state_, engine_.options(), target());
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
                             buffers_, ring_, target()),
