@@ -1,6 +1,6 @@
 """The last step of a pack's build: compiled files in, the import package with its manifest out.
 
-    make_pack.py sm_86 --out FOLDER --compiler "nvcc 13.0.88" --flags="-O3 ..." rms_norm.cubin ...
+    make_pack.py sm_86 --out FOLDER --abi 0123... --compiler "nvcc 13.0.88" --flags="-O3 ..." rms_norm.cubin ...
 
 Beside each .cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels.
 Fails, and leaves no pack, when a kernel breaks the rules of pack/gate.py.
@@ -44,18 +44,26 @@ def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
     return image, [Kernel(**row, file=file.name, max_dynamic_shared_bytes=shared) for row in table]
 
 
-def manifest(
-    target: targets.Target, version: str, compiler: dict[str, Any], images: dict[str, bytes], kernels: list[Kernel]
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a pack was built from, and with."""
+
+    version: str
+    abi: str
+    compiler: dict[str, Any]
+
+
+def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], kernels: list[Kernel]) -> dict[str, Any]:
     facts = dataclasses.asdict(target)
     return {
         "schema": SCHEMA,
         "target": target.name,
         "vendor": target.vendor,
         "architecture": target.architecture,
-        "version": version,
+        "version": origin.version,
+        "abi": origin.abi,
         "min_driver": target.min_driver,
-        "compiler": compiler,
+        "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
         "tuning": facts["tuning"],
         "exceptions": facts["exceptions"],
@@ -67,7 +75,7 @@ def manifest(
     }
 
 
-def make(target: targets.Target, version: str, compiler: dict[str, Any], files: list[Path], out: Path) -> None:
+def make(target: targets.Target, origin: Origin, files: list[Path], out: Path) -> None:
     """Writes the package.
 
     Raises:
@@ -91,7 +99,7 @@ def make(target: targets.Target, version: str, compiler: dict[str, Any], files: 
     (out / "__init__.py").write_text("")
     for name, image in images.items():
         (out / name).write_bytes(image)
-    text = json.dumps(manifest(target, version, compiler, images, kernels), indent=1)
+    text = json.dumps(manifest(target, origin, images, kernels), indent=1)
     (out / "manifest.json").write_text(text + "\n")
 
 
@@ -105,13 +113,15 @@ def main() -> int:
     parser.add_argument("target")
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--abi", required=True, help="LUCEBOX_KERNEL_ABI of this source tree")
     parser.add_argument("--compiler", required=True, help='name and version: "nvcc 13.0.88"')
     parser.add_argument("--flags", default="", help="what the kernels were compiled with, without paths")
     arguments = parser.parse_args()
     name, _, version = arguments.compiler.rpartition(" ")
     compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
-        make(targets.load(arguments.target), project_version(), compiler, arguments.files, arguments.out)
+        origin = Origin(project_version(), arguments.abi, compiler)
+        make(targets.load(arguments.target), origin, arguments.files, arguments.out)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

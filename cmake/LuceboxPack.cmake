@@ -63,7 +63,7 @@ set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
 list(JOIN kernel_flags " " flags)
 add_custom_command(OUTPUT ${manifest}
   COMMAND ${pack_script} ${LUCEBOX_TARGET} --out ${pack_folder}/lucebox_${target_slug}
-    --compiler ${compiler} --flags=${flags} ${code_files}
+    --abi ${LUCEBOX_KERNEL_ABI} --compiler ${compiler} --flags=${flags} ${code_files}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})

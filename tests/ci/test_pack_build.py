@@ -105,6 +105,8 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     kept = re.sub(r"^without = \[[^\]]*\].*\n", "", target.read_text(), flags=re.MULTILINE)  # files not here
     target.write_text(kept + exceptions)
     (folder / "src/gpu").mkdir(parents=True)
+    (folder / "src/cpp/ops").mkdir(parents=True)
+    (folder / "src/cpp/ops/probe.h").write_text("struct Probe {};\n")
     (folder / "src/gpu/probe.cpp").write_text(HEAD + source)
     return folder
 
@@ -171,6 +173,18 @@ def test_the_timeline_is_an_option_that_the_manifest_tells(name: str, tmp_path: 
         content = manifest(pack)
         assert sorted(kernel["name"] for kernel in content["kernels"]) == kernels
         assert ("-DLUCEBOX_TIMELINE" in content["compiler"]["flags"]) == bool(more)
+
+
+def test_the_abi_is_of_the_headers_that_engines_share(tmp_path: Path) -> None:
+    name, found = "gfx1151", []
+    folder = tree(tmp_path, name, GOOD)
+    for header in ("struct Probe {};\n", "struct Probe { int n; };\n", "struct Probe {};\n"):
+        (folder / "src/cpp/ops/probe.h").write_text(header)
+        said, pack = build(folder, name)
+        assert pack.is_dir(), said
+        found.append(manifest(pack)["abi"])
+    assert re.fullmatch("[0-9a-f]{16}", found[0])
+    assert found[0] == found[2] != found[1]
 
 
 @BOTH

@@ -30,6 +30,7 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
         "vendor": target.vendor,
         "architecture": target.architecture,
         "version": VERSION,
+        "abi": "0123456789abcdef",
         "min_driver": target.min_driver,
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],

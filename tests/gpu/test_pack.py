@@ -39,6 +39,12 @@ def test_a_kernel_that_its_file_lacks_is_named(pack_folder: Path, manifest: dict
         load(pack_folder, manifest)
 
 
+def test_a_pack_of_other_sources_is_refused(pack_folder: Path, manifest: dict[str, Any]) -> None:
+    manifest["abi"] = "0123456789abcdef"
+    with pytest.raises(FormatError, match=r"built from different sources.*0123456789abcdef and [0-9a-f]{16}"):
+        load(pack_folder, manifest)
+
+
 def test_a_missing_file_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
     file = manifest["kernels"][0]["file"]
     with pytest.raises(FormatError, match=f"has no file {file}"):

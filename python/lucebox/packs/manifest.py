@@ -78,6 +78,8 @@ class Manifest:
     """The name the compiler was given: "sm_90a"."""
     version: str
     """Of the lucebox it was built with."""
+    abi: str
+    """A hash of the headers that kernels and engine share; the engine takes its own alone."""
     min_driver: str
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]

@@ -15,3 +15,4 @@ target_sources(lucebox_engine PRIVATE
   launch/schedule.cpp
   launch/target.cpp
   launch/weight_chunks.cpp)
+set_source_files_properties(launch/pack.cpp PROPERTIES COMPILE_DEFINITIONS LUCEBOX_KERNEL_ABI="${LUCEBOX_KERNEL_ABI}")
