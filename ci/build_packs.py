@@ -70,8 +70,9 @@ def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
         old.unlink()
     command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
     command += [] if isolated else ["--no-build-isolation"]
-    command += ["-C", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
-    command += ["-C", f"build-dir={BUILD / name}"] if name == "sim" else []  # which tests/gpu_packs.py goes on with
+    command += ["--config-settings", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
+    if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
+        command += ["--config-settings", f"build-dir={BUILD / name}"]
     start = time.perf_counter()
     done = subprocess.run(
         [str(word) for word in command],
