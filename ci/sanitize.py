@@ -37,8 +37,8 @@ PYTHON_ONLY = (
     "tokenizer",
 )
 SHARE = ("--share", "6")  # a test's first case and a sixth of the others, which differ in sizes and types
-# Reports, the server and many tokens, of what other tests run a few of: without sanitizers, which would take minutes.
-NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve")
+# Reports, the server, many tokens, a real model: other tests run a few of what these do, which would take minutes.
+NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve", "test_smollm2")
 DESELECTED = (
     "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
     "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # many more of what other tests run here
