@@ -40,6 +40,7 @@ WIDE = Shape(
     n_v_heads=6,
     d_state=128,
 )
+MIDDLE = Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=8, n_kv_heads=4, head_dim=128)
 PENALISED = {"repetition_penalty": 1.3}
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
 
@@ -93,7 +94,15 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
 
 @pytest.mark.parametrize(
     ("shape", "n_prompt", "kv"),
-    [(SHAPES["qwen35"], 15, "f32"), (SHAPES["qwen35"], 33, "f32"), (SHAPES["qwen35"], 79, "f32"), (WIDE, 37, "f16")],
+    [
+        (SHAPES["qwen35"], 15, "f32"),
+        (SHAPES["qwen35"], 33, "f32"),
+        (SHAPES["qwen35"], 79, "f32"),
+        (WIDE, 37, "f16"),
+        (WIDE, 79, "f16"),
+        (MIDDLE, 83, "f16"),
+        (MIDDLE, 127, "f16"),
+    ],
 )
 def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int, kv: str) -> None:
     """Splits of the context of one tile and of several, across a page, the row's own slot within any of them."""
