@@ -19,8 +19,8 @@ Pack::Pack(const Device& device, std::string_view manifest_json, const Files& fi
   const Json manifest = parse_json(manifest_json, "manifest.json");
   const std::string& abi = manifest.at("abi").string();
   LB_CHECK(abi == LUCEBOX_KERNEL_ABI, kFormat, "the pack of ", target_.name,
-           " and this engine are of one version, but ", "were built from different sources (the headers of both: ", abi,
-           " and ", LUCEBOX_KERNEL_ABI, "); build both from the same checkout, or install both from one place");
+           " and this engine were built from different sources (hashes of the headers they share: ", abi, " and ",
+           LUCEBOX_KERNEL_ABI, "); build both from one checkout, or install both from one place");
   for (const Json& entry : manifest.at("kernels").array()) {
     const std::string& name = entry.at("name").string();
     const std::string& file = entry.at("file").string();
