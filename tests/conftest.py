@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from lucebox import _engine
+from lucebox import HubError, _engine, catalog
 
 settings.register_profile(
     "lucebox", deadline=None, derandomize=True
@@ -46,6 +46,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def data() -> Path:
     """The small files the tests read."""
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct Q4_1, which the catalog fetches."""
+    try:
+        return catalog.fetch("smollm2-135m")
+    except HubError as error:
+        pytest.skip(f"the weights cannot be fetched here: {error}")
 
 
 @pytest.fixture(params=_engine.available_isas())

@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 import recorded
 from engines import Decoder, logits_of, mean_kl, open_engine
-from lucebox import HubError, _engine, catalog
+from lucebox import _engine
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]
 N_CASES, N_STEPS = {"sim": 1}, {"sim": 4}  # elsewhere all
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return catalog.fetch("smollm2-135m")
-    except HubError as error:
-        pytest.skip(f"the weights cannot be fetched here: {error}")
 
 
 @pytest.fixture
@@ -29,9 +21,9 @@ def cases(pack: _engine.gpu.Pack) -> list[dict]:
     return CASES[: N_CASES.get(pack.name)]
 
 
-def test_exact_products(pack: _engine.gpu.Pack, model: Path, cases: list[dict]) -> None:
+def test_exact_products(pack: _engine.gpu.Pack, smollm2: Path, cases: list[dict]) -> None:
     """Each token is chosen on the device, after the recorded ones before it; where two are alike, by nobody."""
-    engine = open_engine(model, pack=pack, decode_path="graph", kv="f16")
+    engine = open_engine(smollm2, pack=pack, decode_path="graph", kv="f16")
     for case in cases:
         decoder, want = Decoder(engine, case["prompt_ids"]), case["f32"]
         for token, top in list(zip(want["output_ids"], want["top5"], strict=True))[: N_STEPS.get(pack.name)]:
@@ -42,10 +34,10 @@ def test_exact_products(pack: _engine.gpu.Pack, model: Path, cases: list[dict]) 
 
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
-def test_rounded_products(pack: _engine.gpu.Pack, model: Path, cases: list[dict], way: str) -> None:
+def test_rounded_products(pack: _engine.gpu.Pack, smollm2: Path, cases: list[dict], way: str) -> None:
     """Rounding x to 8 bits moves a logit by some tenths, and which token is chosen with it: the distributions stay."""
-    exact = open_engine(model)
-    rounded = open_engine(model, pack=pack, decode_path=way, kv="f16", activations="int8")
+    exact = open_engine(smollm2)
+    rounded = open_engine(smollm2, pack=pack, decode_path=way, kv="f16", activations="int8")
     for case in cases:
         ids, rows = case["prompt_ids"], []
         decoder = Decoder(rounded, ids)
@@ -61,11 +53,11 @@ def test_rounded_products(pack: _engine.gpu.Pack, model: Path, cases: list[dict]
 
 @pytest.mark.parametrize(("activations", "most"), [("f32", "golden_device.nll"), ("int8", "int8.prompt_nll")])
 def test_likelihood_of_prompts(
-    pack: _engine.gpu.Pack, model: Path, cases: list[dict], activations: str, most: str
+    pack: _engine.gpu.Pack, smollm2: Path, cases: list[dict], activations: str, most: str
 ) -> None:
     """A token's, over all of them: what rounding does to one prompt is chance."""
-    exact = _engine.Session(open_engine(model))
-    on_device = _engine.Session(open_engine(model, pack=pack, kv="f16", activations=activations))
+    exact = _engine.Session(open_engine(smollm2))
+    on_device = _engine.Session(open_engine(smollm2, pack=pack, kv="f16", activations=activations))
     prompts = [recorded.ids(case["prompt_ids"]) for case in cases]
     nll = [-sum(sum(session.score(prompt)) for prompt in prompts) for session in (exact, on_device)]
     assert abs(nll[0] - nll[1]) / sum(len(prompt) - 1 for prompt in prompts) <= tolerance(*most.split("."))

@@ -9,32 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recorded
-from lucebox import LLM, HubError, Sampling, catalog
+from lucebox import LLM, Sampling
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]
 
 
-@pytest.fixture(scope="module")
-def model() -> Path:
-    try:
-        return catalog.fetch("smollm2-135m")
-    except HubError as error:
-        pytest.skip(f"the weights cannot be fetched here: {error}")
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_exact_mode(model: Path, case: dict) -> None:
-    session = recorded.session(model, activations="f32", kv="f32")
+def test_exact_mode(smollm2: Path, case: dict) -> None:
+    session = recorded.session(smollm2, activations="f32", kv="f32")
     want = case["f32"]
     logprobs = recorded.step_logprobs(session, case["prompt_ids"], want["output_ids"])
     recorded.check_steps(logprobs, want["top5"], want["output_ids"])
     assert logprobs.argmax(-1).tolist() == want["output_ids"]
 
 
-def test_int8_mode(model: Path) -> None:
+def test_int8_mode(smollm2: Path) -> None:
     """Rounding noise is chaotic: another order of fp32 sums moves one prompt by 0.03. So prompts are pooled."""
-    exact, fast = (recorded.session(model, activations=mode) for mode in ("f32", "int8"))
+    exact, fast = (recorded.session(smollm2, activations=mode) for mode in ("f32", "int8"))
     nll = np.zeros(2)
     for case in CASES:
         tokens = recorded.ids([*case["prompt_ids"], *case["f32"]["output_ids"]])
@@ -46,17 +38,17 @@ def test_int8_mode(model: Path) -> None:
     assert abs(nll[0] - nll[1]) / n_scored <= tolerance("int8", "prompt_nll")
 
 
-def test_tokenizer_and_template(model: Path) -> None:
+def test_tokenizer_and_template(smollm2: Path) -> None:
     """The recorded prompts were tokenized by llama.cpp; the chat prompts carry the model's own template."""
-    with LLM(model, context=256) as llm:
+    with LLM(smollm2, context=256) as llm:
         for case in CASES:
             assert llm.tokenize(case["prompt"]) == case["prompt_ids"], case["name"]
         assert llm.tokenize(llm.render([{"role": "user", "content": "x"}]))[0] == llm.tokenize("<|im_start|>")[0]
 
 
-def test_answers_a_question(model: Path) -> None:
+def test_answers_a_question(smollm2: Path) -> None:
     question = {"role": "user", "content": "What is the capital of France?"}
-    with LLM(model, context=512, activations="f32") as llm:
+    with LLM(smollm2, context=512, activations="f32") as llm:
         answer = llm.chat([question], Sampling(max_tokens=32))
     assert "Paris" in answer.text
     assert answer.finish_reason == "stop"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import anthropic
 import openai
 import pytest
-from lucebox import HubError, catalog
 from running import Running, started
 
 NAME = "smollm2-135m"
@@ -18,11 +18,7 @@ ASK = [{"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    try:
-        catalog.fetch(NAME)
-    except HubError as error:
-        pytest.skip(f"the weights cannot be fetched here: {error}")
+def server(smollm2: Path) -> Iterator[Running]:  # which is there then, under its name
     with started("--activations", "f32", model=NAME, context=1024) as running:
         yield running
 
