@@ -159,7 +159,7 @@ WHEEL = ("wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index", "--wh
 
 
 def pack_wheel(machine: Machine, target: str) -> Step:
-    system = () if target == "sim" else ("-C", "cmake.define.LUCEBOX_TOOLCHAIN=system")
+    system = () if target == "sim" else ("--config-settings", "cmake.define.LUCEBOX_TOOLCHAIN=system")
     pip = (WORK / "venv" / "bin" / "python", "-m", "pip")
     return machine.run(*pip, *WHEEL, *system, ROOT / "targets" / target, limit=150)
 

@@ -69,7 +69,7 @@ def build(architecture: str, version: str, python: Path, out: Path) -> Path:
     )
     shutil.rmtree(out, ignore_errors=True)
     pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
-    run(*pip, *(word for setting in settings for word in ("-C", setting)), ROOT, env=env)
+    run(*pip, *(word for setting in settings for word in ("--config-settings", setting)), ROOT, env=env)
     (wheel,) = out.glob("*.whl")
     return wheel
 

@@ -83,7 +83,7 @@ Timeline MegaSteps::timeline() {
   const gpu::Target& target = stream_.pack().target();
   LB_CHECK(target.has_timeline, kUnsupported, "the pack of ", target.name,
            " was built without the timeline. Build it with: pip install --force-reinstall ./targets/", target.name,
-           " -C cmake.define.LUCEBOX_TIMELINE=ON");
+           " --config-settings cmake.define.LUCEBOX_TIMELINE=ON");
   if (wanted_ == 0) return {};
   const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
   std::vector<gpu::StepTimes> times(n);
