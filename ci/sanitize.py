@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from project import BUILD, PYTEST, ROOT, run, tools_environment
 
@@ -56,8 +57,8 @@ def fuzz() -> None:
     drivers = [file for file in sorted((FOLDER / "tests/fuzz").glob("fuzz_*")) if file.is_file()]
     if not drivers:
         sys.exit("the cpu-asan preset built no fuzz driver (tests/fuzz)")
-    for driver in drivers:
-        run(driver, str(FUZZ_INPUTS))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda driver: run(driver, str(FUZZ_INPUTS)), drivers))
 
 
 def tests() -> None:
