@@ -64,7 +64,7 @@ def requirements(name: str) -> list[str]:
     return list(project["build-system"]["requires"])
 
 
-def build(name: str, python: Path, *, isolated: bool, system: bool, native: bool) -> Built:
+def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     slug = targets.load(name).slug
     for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
         old.unlink()
@@ -73,7 +73,6 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, native: bool
     command += ["--config-settings", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
     if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
         command += ["--config-settings", f"build-dir={BUILD / name}"]
-        command += ["--config-settings", f"cmake.define.LUCEBOX_FMA={'ON' if native else 'OFF'}"]
     start = time.perf_counter()
     done = subprocess.run(
         [str(word) for word in command],
@@ -104,7 +103,6 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="folders of targets/; none: all of them")
     parser.add_argument("--isolated", action="store_true", help="a fresh environment from PyPI for every pack")
     parser.add_argument("--system", action="store_true", help="compile with this machine's nvcc and clang")
-    parser.add_argument("--native", action="store_true", help="the simulator's for this machine alone, which is faster")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     arguments = parser.parse_args()
     chosen = arguments.targets or targets.names()
@@ -115,7 +113,7 @@ def main() -> int:
     python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
     rows = []
     for name in chosen:
-        row = build(name, python, isolated=arguments.isolated, system=arguments.system, native=arguments.native)
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system)
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"

@@ -30,7 +30,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "gates": script("run_gates.py"),
     "aarch64": script("cross.py"),
     "reproducible": script("check_reproducible.py"),
-    "packs": lambda: test_packs.test(test_packs.TARGETS, "--native"),  # "simulator" goes on with its build
+    "packs": lambda: test_packs.test(test_packs.TARGETS),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
     "simulator": lambda: run(PYTHON, *PYTEST, "-q", "tests/gpu"),

@@ -26,13 +26,9 @@ string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
 list(APPEND kernel_flags -std=c++20 ${kernel_defines})
 target_compile_options(kernels PRIVATE ${kernel_defines})
-# A call of the C library for each fma takes most of the time of tests with many products. A wheel is for any machine.
-set(for_this_machine ON)
-if(DEFINED SKBUILD)
-  set(for_this_machine OFF)
-endif()
-option(LUCEBOX_FMA "fma as an instruction, where this machine has it" ${for_this_machine})
-if(LUCEBOX_FMA)
+# fma as an instruction: a call of the C library for each takes most of the time of tests with many products. A wheel is
+# for any machine.
+if(NOT DEFINED SKBUILD)
   check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
   if(LUCEBOX_HAS_FMA)
     target_compile_options(kernels PRIVATE -mfma)

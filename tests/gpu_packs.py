@@ -19,7 +19,7 @@ BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 def build_sim() -> Path:
     """The folder of the simulator's pack, up to date with the tree."""
     build = ROOT / "build" / "sim"
-    configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim", "-DLUCEBOX_FMA=ON",
+    configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim",
                  f"-DPython_EXECUTABLE={sys.executable}"]  # fmt: skip
     build.parent.mkdir(exist_ok=True)
     with build.with_suffix(".lock").open("w") as lock:
