@@ -118,7 +118,8 @@ def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report
     """Runs every case; `on_case` hears (cases done, cases in all, what comes next)."""
     results = {kernel.name: KernelResult(kernel.name) for kernel in device.manifest.kernels}
     errors = []
-    todo = list(cases(np.random.default_rng(seed)))
+    wide = "BF16" if device.manifest.capabilities["bf16"] else "F16"
+    todo = list(cases(np.random.default_rng(seed), wide))
     for done, case in enumerate(todo):
         if on_case:
             on_case(done, len(todo), case.label)

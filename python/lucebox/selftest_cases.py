@@ -123,13 +123,13 @@ SHARED = ("Q4_K", "Q6_K")  # types of mat-vec kernels that read from shared memo
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
 
 
-def cases(rng: np.random.Generator) -> Iterator[Case]:
-    """Every case."""
+def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
+    """Every case. wide: BF16, or F16 where matrix units take nothing else: what x becomes that meets BF16 weights."""
     yield from _embeds(rng)
     yield from _norms(rng)
     yield from _products(rng)
     yield from _groups(rng)
-    yield from _batches(rng)
+    yield from _batches(rng, wide)
     yield from _elementwise(rng)
     yield from _rounded(rng)
     yield from _megakernels(rng)
@@ -201,17 +201,17 @@ def _groups(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("linear_group", limit, alone, arguments, options, _side_by_side, unit)
 
 
-def _batches(rng: np.random.Generator) -> Iterator[Case]:
+def _batches(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     """Products with many rows of x on matrix units."""
     for dtype in BLOCKS:
         for i, rows in enumerate(BATCH_ROWS):
-            yield from _batch(rng, dtype, BATCHES[i % len(BATCHES)], rows)
+            yield from _batch(rng, wide, dtype, BATCHES[i % len(BATCHES)], rows)
         for without in PREFERRED:
-            for case in _batch(rng, dtype, (130, 768), 65):
+            for case in _batch(rng, wide, dtype, (130, 768), 65):
                 yield replace(case, without=without)
     for dtype in TILES:
         for rows in BATCH_ROWS:
-            for case in _batch(rng, dtype, (130, 768), rows):
+            for case in _batch(rng, wide, dtype, (130, 768), rows):
                 yield replace(case, without=("linear_few",), limit="int8" if case.limit == "few" else case.limit)
     for dtype in PAIRED:
         for rows in PAIR_ROWS:
@@ -225,7 +225,7 @@ def _batches(rng: np.random.Generator) -> Iterator[Case]:
             yield Case("matmul_group", limit, alone, arguments, {"activations": "int8"}, _side_by_side, unit)
 
 
-def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
+def _batch(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
     """16-bit weights, quantised ones from 65 rows on, and expanded ones meet an x rounded to 16 bits."""
     n_out, n_in = shape
     w, x = _weights(rng, dtype, n_out * n_in), _normal(rng, rows, n_in)
@@ -238,7 +238,8 @@ def _batch(rng: np.random.Generator, dtype: str, shape: tuple[int, int], rows: i
         exact, given = "f32" if is_wide else activations, x
         if not BLOCKS[dtype]:
             limit = "matrix"
-            given = x if dtype == "F32" else _converted(_bytes(x), "F32", dtype).reshape(x.shape)
+            rounded = wide if dtype == "BF16" else dtype
+            given = x if dtype == "F32" else _converted(_bytes(x), "F32", rounded).reshape(x.shape)
         expected = partial(ops.linear, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("matmul", limit, expected, arguments, options, unit=unit)

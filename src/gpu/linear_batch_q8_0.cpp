@@ -10,7 +10,6 @@ LB_KERNEL(linear_batch_q8_0_int8_16_kernel, LinearBatch, 256, 2) { linear_batch<
 LB_KERNEL(linear_batch_q8_0_int8_24_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ8_0, 24, 8>>(p); }
 LB_KERNEL(linear_batch_q8_0_int8_32_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ8_0, 32, 8>>(p); }
 LB_KERNEL(linear_batch_q8_0_int8_48_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ8_0, 48, 8>>(p); }
-LB_KERNEL(linear_batch_q8_0_int8_64_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ8_0, 64, 8>>(p); }
 
 LB_KERNEL(linear_batch_q8_0_int16_16_kernel, LinearBatch, 256, 2) { linear_batch<ByteProduct<BatchQ8_0, 16, 16>>(p); }
 LB_KERNEL(linear_batch_q8_0_int16_32_kernel, LinearBatch, 256, 1) { linear_batch<ByteProduct<BatchQ8_0, 32, 16>>(p); }

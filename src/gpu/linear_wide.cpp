@@ -1,4 +1,5 @@
-// Products of more rows than a speculation has: tiles of 128 rows, weights expanded to 16 bits once for each tile.
+// Products of more rows than a speculation has, quantised weights: tiles of 128 rows, weights expanded to 16 bits once
+// for each tile.
 // Body: linear_batch.h. Chips without a bf16 matrix instruction multiply f16; those without asynchronous copies have
 // less shared memory and fewer registers too, and smaller tiles.
 #include "dialect.h"
@@ -20,12 +21,6 @@ LB_KERNEL(linear_wide_q4_k_kernel, LinearBatch, 256, 1) {
 }
 LB_KERNEL(linear_wide_q6_k_kernel, LinearBatch, 256, 1) {
   linear_batch<HalfProduct<ExpandedHalves<BatchQ6_K, Wide>, kWideRows, kFrags>>(p);
-}
-LB_KERNEL(linear_wide_f16_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<PlainHalves<f16, DType::kF16, f16>, kWideRows, 1>>(p);
-}
-LB_KERNEL(linear_wide_bf16_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<PlainHalves<bf16, DType::kBF16, Wide>, kWideRows, 1>>(p);
 }
 
 }  // namespace lb::gpu

@@ -128,6 +128,23 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
                 assert is_few == (rows <= 22)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kernel_of_tiles_is_chosen(name: str) -> None:
+    """Where there are no kernels that are preferred to it; what a pack has and nothing can start fails its self-test."""
+    kernels = [
+        kernel
+        for kernel in json.loads(manifest(name))["kernels"]
+        if not kernel["name"].startswith(("linear_few", "linear_warpgroup"))
+    ]
+    chosen = set()
+    for dtype, activations, rows in itertools.product(BATCH_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
+        for n_out, n_in in ((4096, 4096), (33, 17408)):
+            pack = manifest(name, kernels=kernels)
+            batch = gpu_ops.choose_batch(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
+            chosen |= {launch["kernel"] for launch in batch["launches"]}
+    assert {k["name"] for k in kernels if k["name"].startswith(("linear_batch_", "linear_wide_"))} <= chosen
+
+
 def test_types_without_kernels_of_many_rows_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,34 @@ def test_a_kernel_no_case_reaches_fails_as_no_test() -> None:
     assert not report.ok
     assert result(report, "new_kernel").verdict == "no test"
     assert result(report, "rope_kernel").verdict == "ok"
+
+
+class Listening(Twin):
+    """It remembers its cases."""
+
+    def __init__(self, has_bf16: bool) -> None:
+        super().__init__()
+        self.manifest = replace(self.manifest, capabilities={**self.manifest.capabilities, "bf16": has_bf16})
+        self.cases: list[Case] = []
+
+    def call(self, case: Case) -> tuple[NDArray[Any], list[str]]:
+        self.cases.append(case)
+        return super().call(case)
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool) -> None:
+    """To f16, where matrix units have no bf16."""
+    device = Listening(has_bf16)
+    assert selftest.run(device, 3).ok
+    case = next(case for case in device.cases if case.op == "matmul" and case.arguments[1] == "BF16")
+    w, _, n_out, _, x, add = case.arguments
+    bits = x.view(np.uint32)
+    bf16 = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    rounded = bf16 if has_bf16 else x.astype(np.float16)
+    weights = (w.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(n_out, -1)
+    want = rounded.astype(np.float64) @ weights.astype(np.float64).T + (0 if add is None else add)
+    assert np.allclose(case.expected(), want, rtol=1e-5, atol=1e-5)
 
 
 class Wrong(Twin):
@@ -198,7 +227,7 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
     def inputs(seed: int) -> list[bytes]:
-        made = cases(np.random.default_rng(seed))
+        made = cases(np.random.default_rng(seed), "BF16")
         return [a.tobytes() for case in made for a in case.arguments if isinstance(a, np.ndarray)]
 
     assert inputs(7) == inputs(7)
@@ -206,7 +235,7 @@ def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
 
 
 def test_cases_are_finite_odd_sized_and_have_a_limit() -> None:
-    made = list(cases(np.random.default_rng(9)))
+    made = list(cases(np.random.default_rng(9), "BF16"))
     assert {case.limit for case in made} <= LIMITS.keys()
     assert {case.op for case in made} == set(OPS)
     for case in made:
