@@ -51,6 +51,8 @@ class Origin:
     version: str
     abi: str
     compiler: dict[str, Any]
+    runs_on: str = ""
+    """The architecture its code was compiled for, if not the target's: to try it there, not to publish it."""
 
 
 def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], kernels: list[Kernel]) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
         "schema": SCHEMA,
         "target": target.name,
         "vendor": target.vendor,
-        "architecture": target.architecture,
+        "architecture": origin.runs_on or target.architecture,
         "version": origin.version,
         "abi": origin.abi,
         "min_driver": target.min_driver,
@@ -89,7 +91,7 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path) -
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
-    if problems := gate.problems(kernels, target):
+    if not origin.runs_on and (problems := gate.problems(kernels, target)):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
             f"under [[exceptions]] in targets/{target.name}/target.toml"
@@ -116,11 +118,12 @@ def main() -> int:
     parser.add_argument("--abi", required=True, help="LUCEBOX_KERNEL_ABI of this source tree")
     parser.add_argument("--compiler", required=True, help='name and version: "nvcc 13.0.88"')
     parser.add_argument("--flags", default="", help="what the kernels were compiled with, without paths")
+    parser.add_argument("--runs-on", default="", help="LUCEBOX_RUNS_ON")
     arguments = parser.parse_args()
     name, _, version = arguments.compiler.rpartition(" ")
     compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
-        origin = Origin(project_version(), arguments.abi, compiler)
+        origin = Origin(project_version(), arguments.abi, compiler, arguments.runs_on)
         make(targets.load(arguments.target), origin, arguments.files, arguments.out)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -30,7 +30,12 @@ if(CMAKE_MATCH_1 VERSION_LESS 13.0)
   message(FATAL_ERROR "${nvcc} is version ${CMAKE_MATCH_1}, expected 13.0 or newer (C++20, every architecture)")
 endif()
 
-set(kernel_flags -x cu -std=c++20 -O3 -cubin -arch=${target_architecture} ${kernel_defines})
+set(architecture_flags -arch=${target_architecture})
+if(LUCEBOX_RUNS_ON)  # the target's instructions, translated
+  string(REPLACE sm_ compute_ virtual ${target_architecture})
+  set(architecture_flags -gencode arch=${virtual},code=${LUCEBOX_RUNS_ON})
+endif()
+set(kernel_flags -x cu -std=c++20 -O3 -cubin ${architecture_flags} ${kernel_defines})
 set(code_files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)

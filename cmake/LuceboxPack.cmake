@@ -6,6 +6,7 @@ if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
   message(FATAL_ERROR "LUCEBOX_TOOLCHAIN: expected pypi or system, got '${LUCEBOX_TOOLCHAIN}'")
 endif()
 option(LUCEBOX_TIMELINE "the megakernel stamps its steps, for lucebox bench --timeline; off in releases, on in sim" OFF)
+set(LUCEBOX_RUNS_ON "" CACHE STRING "a later NVIDIA architecture to compile the target's code for, to try it there")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
 
 set(kernel_defines)
@@ -39,6 +40,10 @@ foreach(i RANGE ${last})
   list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/${source})
 endforeach()
 
+if(LUCEBOX_RUNS_ON AND NOT target_vendor STREQUAL "nvidia")
+  message(FATAL_ERROR "LUCEBOX_RUNS_ON=${LUCEBOX_RUNS_ON}: expected nothing, as ${LUCEBOX_TARGET} is not NVIDIA's")
+endif()
+
 # The compilers' wheels, as the pack's project asks for them: for the message when they are not there.
 file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
 list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
@@ -63,7 +68,7 @@ set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
 list(JOIN kernel_flags " " flags)
 add_custom_command(OUTPUT ${manifest}
   COMMAND ${pack_script} ${LUCEBOX_TARGET} --out ${pack_folder}/lucebox_${target_slug}
-    --abi ${LUCEBOX_KERNEL_ABI} --compiler ${compiler} --flags=${flags} ${code_files}
+    --abi ${LUCEBOX_KERNEL_ABI} --compiler ${compiler} --flags=${flags} --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})

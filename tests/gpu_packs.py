@@ -36,6 +36,11 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return value
 
 
+def has_kernel(folder: Path, start: str) -> bool:
+    """Whether a pack has a kernel whose name begins so."""
+    return any(kernel["name"].startswith(start) for kernel in manifest_of(folder)["kernels"])
+
+
 def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
     """The same of a pack without kernels of such names, a regular expression."""
     manifest = manifest_of(folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gpu_packs
 import numpy as np
 import pytest
 from lucebox import _engine
@@ -307,9 +310,11 @@ def test_inputs(
 @pytest.mark.parametrize("order", ("grouped", "tiled"))
 @pytest.mark.parametrize(("rows", "dtype"), ((2, "Q6_K"), (7, "Q4_K"), (16, "Q4_K"), (22, "Q5_K"), (32, "Q4_K"),
                                              (1, "Q4_K"), (33, "Q4_K"), (9, "Q8_0")))  # fmt: skip
-def test_between_projections(pack: Pack, rows: int, dtype: str, order: str, seed: int) -> None:
+def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
     """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
     state that the separate ops leave."""
+    if dtype == "Q5_K" and not gpu_packs.has_kernel(pack_folder, "linear_few_q5_k_"):
+        pytest.skip("the pack multiplies 5 rows of Q5_K one by one")
     rng = np.random.default_rng(seed)
     shape: Shape = (2, 6, 128, 128)
     kh, vh, dk, dv = shape

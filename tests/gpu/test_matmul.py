@@ -133,14 +133,15 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
 
 @pytest.mark.parametrize("rows", (12, 33, 64, 65, 130))
 @pytest.mark.parametrize("dtype", EXPANDED_TYPES)
-def test_expanded(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_out, n_in = int(rng.integers(1, 150)), odd_width(dtype, rng)
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
     started = pack.take_started()
-    assert ("expand_weights_kernel" in started) == (dtype not in FEW_TYPES or rows > 32 or n_in % 256 != 0)
+    is_few = gpu_packs.has_kernel(pack_folder, f"linear_few_{dtype.lower()}_") and rows <= 32 and n_in % 256 == 0
+    assert ("expand_weights_kernel" in started) != is_few
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
@@ -373,7 +374,8 @@ def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poiso
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
     y = gpu_ops.matmul(pack, w, dtype, 5, 512, x)
-    assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(11) != 4)
+    is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
+    assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(11) != 4) | is_clipped)
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:

@@ -117,13 +117,13 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     for n in (2, 3):  # what a launch owes is not launched for when it is the graph's turn
         assert ahead(engines[1], n) == expected
     graph, mixed = (Decoder(engine, PROMPT) for engine in engines)
-    for n, way in ((8, "megakernel_plain_kernel"), (8, "graph, as it decodes faster after more than 16 tokens")):
+    for n, way in ((8, "megakernel_plain_"), (8, "graph, as it decodes faster after more than 16 tokens")):
         assert mixed.decode(n) == graph.decode(n)
         assert mixed.session.decode_path.startswith(way)
         assert largest_difference(mixed.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
     mixed.start(PROMPT)
     assert mixed.decode(2) == graph.ids[len(PROMPT) :][:2]
-    assert mixed.session.decode_path.startswith("megakernel_plain_kernel")
+    assert mixed.session.decode_path.startswith("megakernel_plain_")
 
 
 @pytest.mark.parametrize("when", ["sample", "logits", "another prompt"])
