@@ -214,6 +214,21 @@ def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -
     assert "does not spill; remove its exception" in said
 
 
+def test_code_for_a_later_chip(tmp_path: Path) -> None:
+    """To try it there: held to no chip's registers, and kept from being installed by its architecture."""
+    later = "-DLUCEBOX_RUNS_ON=sm_90"
+    said, pack = build(tree(tmp_path / "later", "sm_86", SPILLS), "sm_86", later)
+    assert pack.is_dir(), said
+    content = manifest(pack)
+    assert (content["target"], content["architecture"]) == ("sm_86", "sm_90")
+    assert "arch=compute_86,code=sm_90" in content["compiler"]["flags"]
+    (kernel,) = content["kernels"]
+    assert kernel["spill_bytes"] > 0
+
+    said = configure(tree(tmp_path / "amd", "gfx1151", GOOD), "gfx1151", interpreter("gfx1151"), later)
+    assert "LUCEBOX_RUNS_ON=sm_90: expected nothing, as gfx1151 is not NVIDIA's" in said
+
+
 @BOTH
 def test_a_stack_fails_the_build(name: str, tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, name, STACK), name)
