@@ -85,14 +85,7 @@ lb_sim_switch:
 namespace lb::gpu::sim {
 namespace {
 
-// Where this OS thread's scheduler waits while a fiber runs. Fibers never move to another OS thread.
-struct Home {
-  void* stack_pointer;
-  const void* stack_low;
-  size_t stack_bytes;
-  void (*entry)();  // of the fiber that is entered for the first time
-};
-thread_local Home home;
+thread_local Fiber* entered;  // for the first time
 
 size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
 
@@ -119,14 +112,14 @@ Stack::~Stack() {
   munmap(low_ - page_bytes(), bytes_ + page_bytes());
 }
 
+void Stack::forget_frames() const { unpoison(low_, bytes_); }
+
 extern "C" void lb_sim_enter() {
-  finish_switch(nullptr, &home.stack_low, &home.stack_bytes);
-  home.entry();
-  std::abort();  // entry ends in finish()
+  entered->begin();
+  std::abort();  // nobody resumes a fiber that has ended
 }
 
 void Fiber::start(void (*entry)()) {
-  unpoison(stack_->low(), stack_->bytes());  // frames abandoned after an error
   entry_ = entry;
   fake_stack_ = nullptr;
   auto* top = reinterpret_cast<uintptr_t*>(stack_->low() + stack_->bytes());
@@ -143,27 +136,33 @@ void Fiber::start(void (*entry)()) {
   stack_pointer_ = saved;
 }
 
+void Fiber::begin() {
+  finish_switch(nullptr, &home_->stack_low, &home_->stack_bytes);
+  std::exchange(entry_, nullptr)();
+  leave(nullptr);
+}
+
 void Fiber::resume() {
-  home.entry = entry_;
+  if (entry_) entered = this;
   void* fake_stack = nullptr;
   start_switch(&fake_stack, stack_->low(), stack_->bytes());
-  lb_sim_switch(&home.stack_pointer, stack_pointer_);
+  lb_sim_switch(&home_->stack_pointer, stack_pointer_);
   finish_switch(fake_stack, nullptr, nullptr);
 }
 
 void Fiber::leave(void** fake_stack) {
-  start_switch(fake_stack, home.stack_low, home.stack_bytes);
-  lb_sim_switch(&stack_pointer_, home.stack_pointer);
+  start_switch(fake_stack, home_->stack_low, home_->stack_bytes);
+  lb_sim_switch(&stack_pointer_, home_->stack_pointer);
 }
 
 void Fiber::suspend() {
   leave(&fake_stack_);
-  finish_switch(fake_stack_, &home.stack_low, &home.stack_bytes);
+  finish_switch(fake_stack_, &home_->stack_low, &home_->stack_bytes);
 }
 
-void Fiber::finish() {
+void Fiber::give_up() {
   leave(nullptr);
-  std::abort();  // nobody resumes a finished fiber
+  std::abort();
 }
 
 }  // namespace lb::gpu::sim

@@ -15,27 +15,38 @@ class Stack {
 
   std::byte* low() const { return low_; }
   size_t bytes() const { return bytes_; }
+  void forget_frames() const;  // that an error left there: a stack whose fiber came to its end has none
 
  private:
   std::byte* low_;
   size_t bytes_;
 };
 
+// Where an OS thread's scheduler waits while a fiber runs.
+struct Home {
+  void* stack_pointer;
+  const void* stack_low;
+  size_t stack_bytes;
+};
+
+// Never moves to another OS thread.
 class Fiber {
  public:
-  explicit Fiber(const Stack& stack) : stack_(&stack) {}
+  Fiber(const Stack& stack, Home& home) : stack_(&stack), home_(&home) {}
 
-  // The next resume() calls entry on an empty stack, whatever ran there before. entry ends in finish().
+  // The next resume() calls entry on an empty stack. Where entry returns the fiber ends.
   void start(void (*entry)());
-  void resume();               // called by the scheduler
-  void suspend();              // called on the fiber: back to the scheduler, until the next resume()
-  [[noreturn]] void finish();  // called on the fiber: back to the scheduler for good
+  void resume();                // called by the scheduler
+  void begin();                 // called on the fiber, where it is resumed for the first time
+  void suspend();               // called on the fiber: back to the scheduler, until the next resume()
+  [[noreturn]] void give_up();  // called on the fiber: back to the scheduler for good, out of any frame
 
  private:
   void leave(void** fake_stack);
 
   const Stack* stack_;
-  void (*entry_)() = nullptr;
+  Home* home_;
+  void (*entry_)() = nullptr;  // until it is called
   void* stack_pointer_ = nullptr;
   void* fake_stack_ = nullptr;  // address sanitizer's, while the fiber is suspended
 };

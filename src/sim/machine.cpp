@@ -34,9 +34,11 @@ std::vector<int> permutation(int count, uint64_t& seed) {
 // The i-th to run; an empty order is the ascending one.
 int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : order[size_t(i)]; }
 
+bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 bool same(const Place& a, const Place& b) {
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
-         std::strcmp(a.where.file_name(), b.where.file_name()) == 0 && std::strcmp(a.word, b.word) == 0;
+         same(a.where.file_name(), b.where.file_name()) && same(a.word, b.word);
 }
 
 const char* file(const Place& place) { return place.where.file_name(); }
@@ -44,10 +46,10 @@ int line(const Place& place) { return int(place.where.line()); }
 
 }  // namespace
 
-thread_local Thread* current;
+constinit thread_local Thread* current = nullptr;
 
 // Not thread-local itself: a process has little room for such memory, and may load several packs.
-Machine& machine() {
+Machine& own_machine() {
   thread_local const auto machine = std::make_unique<Machine>();
   return *machine;
 }
@@ -58,7 +60,6 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
   params_ = params;
   n_threads_ = int(launch.block[0]);
   n_blocks_ = int(launch.grid[0] * launch.grid[1] * launch.grid[2]);
-  failed_ = false;
   n_met_ = 0;
   static_shared_bytes_ = 0;
   error_[0] = 0;
@@ -78,9 +79,13 @@ void Machine::prepare() {
   threads_.clear();
   if (!stacks_.empty() && stacks_[0].bytes() < stack_bytes) stacks_.clear();
   stacks_.reserve(needed);
+  if (failed_) {
+    for (const Stack& stack : stacks_) stack.forget_frames();
+  }
+  failed_ = false;
   while (stacks_.size() < needed) stacks_.emplace_back(stack_bytes);
   threads_.reserve(needed);
-  for (size_t i = 0; i < needed; ++i) threads_.emplace_back(stacks_[i]);
+  for (size_t i = 0; i < needed; ++i) threads_.emplace_back(*this, stacks_[i], home_);
   if (blocks_.size() < size_t(n_alive_)) blocks_.resize(size_t(n_alive_));
 
   n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
@@ -148,7 +153,6 @@ void Machine::thread_ends() {
   static_shared_bytes_ = std::max(static_shared_bytes_, block.shared.static_bytes());
   progressed_ = true;
   thread.state = State::kDone;
-  thread.fiber.finish();
 }
 
 // Lets each lane run to where it must wait, until none is ready. Whether one spins.
@@ -253,7 +257,7 @@ void Machine::fail(const char* format, ...) {
   if (n > 0 && size_t(n) < sizeof error_) std::vsnprintf(error_ + n, sizeof error_ - size_t(n), format, arguments);
   va_end(arguments);
   failed_ = true;
-  current->fiber.finish();
+  current->fiber.give_up();
 }
 
 void Machine::wait_at(State state, Place place) {

@@ -59,9 +59,11 @@ struct Transfers {
 };
 
 struct Block;
+class Machine;
 
 struct Thread {
-  explicit Thread(const Stack& stack) : fiber(stack) {}
+  Thread(Machine& machine, const Stack& stack, Home& home) : machine(&machine), fiber(stack, home) {}
+  Machine* machine;
   Fiber fiber;
   Block* block;
   Warp* warp;
@@ -89,8 +91,8 @@ struct Block {
   std::vector<Transfers> transfers;
 };
 
-// The thread that runs. Fibers stay on the OS thread that runs their launch.
-[[gnu::tls_model("initial-exec")]] extern thread_local Thread* current;
+// The thread that runs, on the OS thread that runs its launch.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Thread* current;
 
 class Machine {
  public:
@@ -124,6 +126,7 @@ class Machine {
   int n_alive_ = 0;  // blocks at once: all of a cooperative launch, or a cluster's
   size_t static_shared_bytes_ = 0;
 
+  Home home_;
   std::vector<Stack> stacks_;  // kept from launch to launch
   std::vector<Thread> threads_;
   std::vector<Block> blocks_;
@@ -135,7 +138,10 @@ class Machine {
   char error_[1024];
 };
 
-Machine& machine();
+// That runs the current thread.
+inline Machine& machine() { return *current->machine; }
+// Of this OS thread.
+Machine& own_machine();
 
 // A warp's exchange: every lane gives one value and sees all of them. An error unless all lanes of the warp come, and
 // to the same word at the same place.

@@ -110,8 +110,9 @@ int lb_sim_run(const lb_sim_launch* launch, char* error, size_t error_size) {
   std::memcpy(params.get(), launch->params, kernel->params_bytes);
   const Call call{kernel, params.get()};
   try {
-    const char* problem = machine().run(*launch, call_kernel, &call);
-    note_static_shared(*kernel, machine().static_shared_bytes());
+    Machine& machine = own_machine();
+    const char* problem = machine.run(*launch, call_kernel, &call);
+    note_static_shared(*kernel, machine.static_shared_bytes());
     return *problem ? refuse("%s", problem) : 0;
   } catch (const std::bad_alloc&) {
     return refuse("[%s] out of memory for %llu threads at once and their shared memory", kernel->name,

@@ -30,11 +30,13 @@ void SharedMemory::begin(size_t dynamic_bytes) {
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(needed, kAlignment))));
     if (!memory_) throw std::bad_alloc();
     capacity_ = round_up(needed, kAlignment);
+    poison(memory_.get(), capacity_);
+    regions_.clear();
     words_.assign(capacity_ / 4, Word{});
     epoch_ = 0;
   }
   ++epoch_;
-  poison(memory_.get(), capacity_);
+  for (const Region& region : regions_) poison(region.begin, region.bytes);
   regions_.clear();
   static_bytes_ = 0;
   dynamic_bytes_ = dynamic_bytes;
@@ -76,7 +78,8 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
   for (size_t at = begin; at < begin + bytes;) {
     const size_t end = std::min(begin + bytes, (at / 4 + 1) * 4);
     const uint8_t mask = uint8_t((0xf << at % 4 & 0xf) & (0xf >> (3 - (end - 1) % 4)));
-    Word& word = words_[at / 4];
+    Word& noted = words_[at / 4];
+    Word word = noted;
     at = end;
 
     const int warp = who.thread / 32;
@@ -100,6 +103,7 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
       word.read_epoch = epoch_;
       word.read_warp_epoch = who.warp_epoch;
       word.reader = who.thread;
+      noted = word;
       continue;
     }
     if (word.read_epoch == epoch_ && (word.read_bytes & mask)) {
@@ -115,6 +119,7 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
     word.write_warp_epoch = who.warp_epoch;
     word.writer = who.thread;
     word.is_atomic = access == Access::kAtomic;
+    noted = word;
   }
   return {-1, false};
 }
