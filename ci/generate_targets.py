@@ -66,7 +66,7 @@ def presets(known: list[Target]) -> str:
         "inherits": "base",
         "cacheVariables": {
             "CMAKE_BUILD_TYPE": "Debug",
-            "CMAKE_CXX_FLAGS_DEBUG": "-O1 -g1",
+            "CMAKE_CXX_FLAGS_DEBUG": "-Og -g1",
             "LUCEBOX_SANITIZE": "ON",
         },
     }

@@ -4,6 +4,8 @@ include(CheckCXXSourceRuns)
 
 file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/sim/*.cpp)
 list(APPEND kernel_sources ${runtime})
+# Under sanitizers most of the tests' time passes in the machine.
+set_source_files_properties(${runtime} PROPERTIES COMPILE_OPTIONS $<$<BOOL:${LUCEBOX_SANITIZE}>:-O2>)
 list(REMOVE_DUPLICATES kernel_sources)
 add_library(kernels MODULE ${kernel_sources})
 target_include_directories(kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp)
