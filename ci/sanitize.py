@@ -84,6 +84,7 @@ def tests() -> None:
     skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
     run(*pytest, *skipped, *SHARE, "tests/host", env=env)
     other = [f"--ignore=tests/gpu/{name}.py" for name in NOT_SANITIZED]
+    env["PYTHONMALLOC"] = "pymalloc"  # kernels see the memory of arrays, which numpy allocates
     run(*pytest, *other, *SHARE, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
 
 
