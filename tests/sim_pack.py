@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from once import compile_library, once
 
 ROOT = Path(__file__).parent.parent
-FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
@@ -109,17 +107,13 @@ def address_sanitizer_runs() -> bool:
     return hasattr(ctypes.CDLL(None), "__asan_init")
 
 
-@functools.cache
 def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
-    """kernels.so of every kernel of a folder and the machine."""
-    library = Path(tempfile.mkdtemp(prefix="lucebox-sim-")) / "kernels.so"
+    """A library of every kernel of a folder and the machine."""
     sources = [*sorted((ROOT / folder).glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
     includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp")]
     flags = (*FLAGS, *(SANITIZE if sanitize else ("-O2",)))
-    # The compiler needs no sanitizer.
-    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    subprocess.run(["c++", *flags, *includes, *map(str, sources), "-o", str(library)], check=True, env=plain)
-    return library
+    name = f"{Path(folder).name}{'-sanitized' if sanitize else ''}.so"
+    return once(name, lambda out: compile_library(out, sources, *flags, *includes))
 
 
 @functools.cache

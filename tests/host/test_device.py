@@ -12,32 +12,27 @@ from pathlib import Path
 
 import pytest
 from device_scenarios import SCENARIOS
+from once import OBJECT, compile_library, once
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "src/cpp/device"
 STANDIN = ROOT / "tests/standin"
 SIMULATOR = tuple(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp"))
+INCLUDES = (f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}")
 
 
-def compile_library(out: Path, *sources: Path, defines: tuple[str, ...] = ()) -> Path:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}"]
-    subprocess.run(["g++", *flags, *defines, *sources, "-o", out, "-ldl"], check=True)
-    return out
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_library(tmp_path_factory.mktemp("pack") / "kernels.so", STANDIN / "kernels.cpp")
+def compile_drivers(folder: Path, *defines: str) -> None:
+    """Both stand-ins."""
+    simulator = once("simulator.o", lambda out: compile_library(out, SIMULATOR, *INCLUDES, kind=OBJECT))
+    folder.mkdir(exist_ok=True)
+    compile_library(folder / "libcuda.so.1", (STANDIN / "cuda.cpp", simulator), *INCLUDES, *defines)
+    compile_library(folder / "libamdhip64.so.7", (STANDIN / "hip.cpp", simulator), *INCLUDES, *defines)
 
 
 @pytest.fixture(scope="session")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both stand-ins as they are now."""
-    folder = tmp_path_factory.mktemp("drivers")
-    compile_library(folder / "libcuda.so.1", STANDIN / "cuda.cpp", *SIMULATOR)
-    compile_library(folder / "libamdhip64.so.7", STANDIN / "hip.cpp", *SIMULATOR)
-    return folder
+def drivers() -> Path:
+    """A folder with the stand-ins as they are now."""
+    return once("drivers", compile_drivers)
 
 
 def run(drivers: Path, *command: str | Path) -> str:
@@ -49,10 +44,12 @@ def run(drivers: Path, *command: str | Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def results(drivers: Path, kernels: Path) -> dict[str, tuple[int, str]]:
+def results(drivers: Path) -> dict[str, tuple[int, str]]:
     """Exit status and output of every scenario, each in its own process."""
-    output = run(drivers, ROOT / "tests/host/device_scenarios.py", kernels)
-    found: dict[str, tuple[int, str]] = json.loads(output)
+    kernels = once("device_kernels.so", lambda out: compile_library(out, (STANDIN / "kernels.cpp",), *INCLUDES))
+    scenarios = ROOT / "tests/host/device_scenarios.py"
+    output = once("device_results.json", lambda out: out.write_text(run(drivers, scenarios, kernels)))
+    found: dict[str, tuple[int, str]] = json.loads(output.read_text())
     return found
 
 
@@ -92,8 +89,8 @@ def test_text_file_as_driver(tmp_path: Path, vendor: str, file: str) -> None:
 def test_library_without_a_driver_in_it(tmp_path: Path) -> None:
     empty = tmp_path / "empty.cpp"
     empty.write_text("")
-    compile_library(tmp_path / "libcuda.so.1", empty)
-    compile_library(tmp_path / "libamdhip64.so.7", empty)
+    compile_library(tmp_path / "libcuda.so.1", (empty,))
+    compile_library(tmp_path / "libamdhip64.so.7", (empty,))
     message = error_of(tmp_path, "cuda")
     assert "libcuda.so.1 has no cuGetProcAddress_v2" in message and "driver 580 or newer" in message
     message = error_of(tmp_path, "hip")
@@ -101,8 +98,7 @@ def test_library_without_a_driver_in_it(tmp_path: Path) -> None:
 
 
 def test_drivers_of_another_age(tmp_path: Path) -> None:
-    compile_library(tmp_path / "libcuda.so.1", STANDIN / "cuda.cpp", *SIMULATOR, defines=("-DSTANDIN_OLD",))
-    compile_library(tmp_path / "libamdhip64.so.7", STANDIN / "hip.cpp", *SIMULATOR, defines=("-DSTANDIN_OLD",))
+    compile_drivers(tmp_path, "-DSTANDIN_OLD")
     assert "older than driver 525" in error_of(tmp_path, "cuda")
     assert "libamdhip64.so.7 lacks hipGetDevicePropertiesR0600: the runtime is too old" in error_of(tmp_path, "hip")
 
