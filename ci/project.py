@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,14 +45,17 @@ def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def build_wheel(python: Path = Path(sys.executable), *, source: Path = ROOT, isolated: bool = False) -> Path:
+def build_wheel(
+    python: Path = Path(sys.executable), *, source: Path = ROOT, isolated: bool = False, settings: Sequence[str] = ()
+) -> Path:
     """The lucebox wheel for this interpreter. In place and without isolation only what changed is compiled again."""
     out = source / "build" / "wheels" / python.parent.parent.name.lstrip(".")
     for old in out.glob("*.whl"):
         old.unlink()
-    isolation = [] if isolated else ["--no-build-isolation"]
+    options = [f"--config-settings={setting}" for setting in settings]
+    options += [] if isolated else ["--no-build-isolation"]
     pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps")
-    run(*pip, *isolation, "--wheel-dir", out, source, env=tools_environment(python))
+    run(*pip, *options, "--wheel-dir", out, source, env=tools_environment(python))
     (wheel,) = out.glob("*.whl")
     return wheel
 

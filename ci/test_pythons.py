@@ -40,6 +40,13 @@ def environment(version: str, interpreter: Path) -> Path:
     return python
 
 
+def wheel_of(python: Path, version: str) -> Path:
+    """The module compiled for this Python, over the engine of .venv's wheel, which knows of no Python."""
+    engine = BUILD / "-".join(build_wheel().stem.split("-")[-3:]) / "src/cpp/liblucebox_engine.a"
+    folder = BUILD / f"module{version}"  # of its own: a build folder keeps the setting
+    return build_wheel(python, settings=(f"cmake.define.LUCEBOX_ENGINE={engine}", f"build-dir={folder}"))
+
+
 def main() -> None:
     for version in sys.argv[1:] or VERSIONS:
         interpreter = pythons.find(version)
@@ -47,7 +54,7 @@ def main() -> None:
             print(f"Python {version}: skipped, no such interpreter on PATH, in pyenv or in uv")
             continue
         python = environment(version, interpreter)
-        wheel = build_wheel(python)
+        wheel = wheel_of(python, version)
         print(f"Python {version}: {wheel.name}")
         install(python, wheel, "test")
         run(python, "-m", "pip", "install", "-qq", ROOT / "models" / "tiny-hybrid")

@@ -1,5 +1,6 @@
 # The host engine, its Python module and its fuzz drivers.
 include(LuceboxOptions)
+set(LUCEBOX_ENGINE "" CACHE FILEPATH "liblucebox_engine.a of another build of these sources, in place of compiling it")
 
 add_subdirectory(src/cpp)
 if(LUCEBOX_PYTHON)
