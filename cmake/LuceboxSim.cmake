@@ -5,11 +5,14 @@ include(CheckCXXSourceRuns)
 file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/sim/*.cpp)
 list(APPEND kernel_sources ${runtime})
 # Under sanitizers most of the tests' time passes in the machine.
-set_source_files_properties(${runtime} PROPERTIES COMPILE_OPTIONS $<$<BOOL:${LUCEBOX_SANITIZE}>:-O2>)
+set_source_files_properties(${runtime} PROPERTIES
+  COMPILE_OPTIONS $<$<BOOL:${LUCEBOX_SANITIZE}>:-O2> SKIP_PRECOMPILE_HEADERS ON)
 list(REMOVE_DUPLICATES kernel_sources)
 add_library(kernels MODULE ${kernel_sources})
 target_include_directories(kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp)
 target_link_libraries(kernels PRIVATE lucebox_flags)
+# What src/sim includes of the standard library, a second of compiling for every kernel file.
+target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_location> <type_traits> <vector>)
 set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 # The library lists its own kernels. A program asks it rather than Python: a library with sanitizers only loads into a

@@ -7,6 +7,7 @@ target_sources(lucebox_engine PRIVATE
   cpu/scalar/rows.cpp cpu/scalar/swiglu.cpp)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(lucebox_engine PRIVATE cpu/isa_avx2.cpp cpu/isa_avx512.cpp)
+  set_source_files_properties(cpu/isa_avx2.cpp cpu/isa_avx512.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   set_source_files_properties(cpu/isa_avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   # The last two: GCC takes the "undefined" operands of its own AVX-512 header for uninitialised variables.
   set_source_files_properties(cpu/isa_avx512.cpp PROPERTIES COMPILE_OPTIONS
