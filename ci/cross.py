@@ -17,7 +17,6 @@ def main() -> None:
     env = tools_environment(ZIG_GLOBAL_CACHE_DIR=str(folder / "zig"), ZIG_LOCAL_CACHE_DIR=str(folder / "zig"))
     configure = (
         "-DCMAKE_BUILD_TYPE=Release",
-        "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",  # nothing runs: what -O3 adds is minutes
         "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # here, where the compiler is pinned
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
