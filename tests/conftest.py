@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import zlib
 from pathlib import Path
 
+import once
 import pytest
 from hypothesis import settings
 from lucebox import HubError, _engine, catalog
@@ -40,6 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if is_kept else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For what is made once: beside the processes' own folders, which pytest removes three runs later."""
+    own = tmp_path_factory.getbasetemp()
+    once.folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "once"
 
 
 @pytest.fixture(scope="session")

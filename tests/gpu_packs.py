@@ -36,9 +36,9 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return value
 
 
-def has_kernel(folder: Path, start: str) -> bool:
+def has_kernel(manifest: dict[str, Any], start: str) -> bool:
     """Whether a pack has a kernel whose name begins so."""
-    return any(kernel["name"].startswith(start) for kernel in manifest_of(folder)["kernels"])
+    return any(kernel["name"].startswith(start) for kernel in manifest["kernels"])
 
 
 def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:

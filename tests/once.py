@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import shutil
 import subprocess
@@ -12,24 +11,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-
-@functools.cache
-def _folder() -> Path:
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
-        return Path(tempfile.mkdtemp(prefix="lucebox-tests-"))
-    folder = Path(tempfile.gettempdir()) / f"lucebox-tests-{run}"
-    folder.mkdir(exist_ok=True)
-    return folder
+folder: Path | None = None
+"""Of all the processes of a run; tests/conftest.py sets it."""
 
 
 def once(name: str, make: Callable[[Path], object]) -> Path:
     """A file or folder of this name that `make` writes where it is told to."""
-    made = _folder() / name
-    with (_folder() / f"{name}.lock").open("w") as lock:
+    assert folder, "once() is for tests and fixtures"
+    folder.mkdir(exist_ok=True)
+    made = folder / name
+    with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            partial = _folder() / f"{name}.partial"
+            partial = folder / f"{name}.partial"
             shutil.rmtree(partial, ignore_errors=True)  # of one that failed
             make(partial)
             partial.rename(made)
@@ -48,13 +42,12 @@ def compile_library(out: Path, sources: Iterable[Path], *flags: str, kind: tuple
     def run(*words: str | Path) -> None:
         subprocess.run(["c++", "-std=c++20", "-fPIC", "-fvisibility=hidden", *flags, *words], check=True, env=plain)
 
-    def compiled(source: Path, folder: str) -> Path:
+    def compiled(source: Path, objects: str) -> Path:
         if source.suffix == ".o":
             return source
-        made = Path(folder, f"{source.stem}.o")
+        made = Path(objects, f"{source.stem}.o")
         run("-c", source, "-o", made)
         return made
 
-    with tempfile.TemporaryDirectory(prefix="lucebox-objects-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(lambda source: compiled(source, folder), sources))
-        run(*objects, *kind, "-o", out)
+    with tempfile.TemporaryDirectory(prefix="lucebox-objects-") as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
+        run(*pool.map(lambda source: compiled(source, objects), sources), *kind, "-o", out)

@@ -313,7 +313,7 @@ def test_inputs(
 def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
     """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
     state that the separate ops leave."""
-    if dtype == "Q5_K" and not gpu_packs.has_kernel(pack_folder, "linear_few_q5_k_"):
+    if dtype == "Q5_K" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "linear_few_q5_k_"):
         pytest.skip("the pack multiplies 5 rows of Q5_K one by one")
     rng = np.random.default_rng(seed)
     shape: Shape = (2, 6, 128, 128)

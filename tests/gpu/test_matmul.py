@@ -140,7 +140,8 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
     started = pack.take_started()
-    is_few = gpu_packs.has_kernel(pack_folder, f"linear_few_{dtype.lower()}_") and rows <= 32 and n_in % 256 == 0
+    has_few = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"linear_few_{dtype.lower()}_")
+    is_few = has_few and rows <= 32 and n_in % 256 == 0
     assert ("expand_weights_kernel" in started) != is_few
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
@@ -150,7 +151,7 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
     """Without the kernels of warpgroups, which chips that have them prefer for prompts."""
     manifest = gpu_packs.manifest_of(pack_folder)
-    if not any(kernel["name"].startswith("linear_wide") for kernel in manifest["kernels"]):
+    if not gpu_packs.has_kernel(manifest, "linear_wide"):
         pytest.skip(f"{manifest['target']} has warpgroups for every prompt")
     manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
     return gpu_packs.load(pack_folder, manifest)
@@ -209,7 +210,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
 @pytest.fixture(scope="session", params=(True, False), ids=("clusters", "blocks"))
 def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
     manifest = gpu_packs.manifest_of(pack_folder)
-    if not any(kernel["name"].startswith("linear_few") for kernel in manifest["kernels"]):
+    if not gpu_packs.has_kernel(manifest, "linear_few"):
         pytest.skip(f"{manifest['target']} has no kernels for few rows")
     if request.param and not manifest["capabilities"]["clusters"]:
         pytest.skip(f"{manifest['target']} has no clusters")

@@ -61,7 +61,7 @@ def pack(request: pytest.FixtureRequest, pack_folder: Path) -> _engine.gpu.Pack:
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS[request.param])
     if request.param == "direct":
         manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
-    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+    if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come that way")
     return gpu_packs.load(pack_folder, manifest)
 
@@ -125,7 +125,7 @@ def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: i
 def test_tiles_that_do_not_fit(pack_folder: Path, write: Write) -> None:
     """K and V of four bytes, of heads as large as any, where a block has little shared memory."""
     manifest = gpu_packs.manifest_of(pack_folder)
-    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+    if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
     manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
     pack = gpu_packs.load(pack_folder, manifest)
@@ -244,7 +244,7 @@ def test_the_end_of_the_ring(
     """Chunks of weights, one or two a batch, that end before a ring's end, with it, or would end 16 bytes behind it; in
     rings of any size those of several planes. The least ring has room for some chunks and up to 16 bytes for each."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS["stream"])
-    if not any(kernel["name"].startswith("megakernel_") for kernel in manifest["kernels"]):
+    if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come through a ring")
     rng = np.random.default_rng(seed)
     most_bytes = manifest["capabilities"]["shared_block_bytes"]

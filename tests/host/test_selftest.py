@@ -13,11 +13,13 @@ import numpy as np
 import pack_data
 import pytest
 from lucebox import packs, selftest
+from lucebox._engine import ops
 from lucebox.cli.selftest import print_report
 from lucebox.errors import DeviceError, UnsupportedError
 from lucebox.packs import Manifest
 from lucebox.selftest_cases import LIMITS, Case, cases
 from numpy.typing import NDArray
+from reference.linear import decode, linear
 
 OPS = (
     "embed",
@@ -115,11 +117,9 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     selftest.run(device, 3)
     (case,) = made
     w, _, n_out, _, x, add = case.arguments
-    bits = x.view(np.uint32)
-    bf16 = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
-    rounded = bf16 if has_bf16 else x.astype(np.float16)
-    weights = (w.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(n_out, -1)
-    want = rounded.astype(np.float64) @ weights.astype(np.float64).T + (0 if add is None else add)
+    wide = "BF16" if has_bf16 else "F16"
+    rounded = decode(np.asarray(ops.convert(x.reshape(-1).view(np.uint8), "F32", wide)), wide).reshape(x.shape)
+    want = linear(w, "BF16", n_out, rounded, "f32")[0] + (0 if add is None else add)
     assert np.allclose(case.expected(), want, rtol=1e-5, atol=1e-5)
 
 
