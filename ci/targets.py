@@ -32,12 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = 1
 HOSTS = ("x86_64", "aarch64")
 
-# Vendor -> what its architecture strings look like, and its own kernel files.
-VENDORS = {
-    "nvidia": (re.compile(r"sm_\d+a?"), "src/cuda/{}.cu"),
-    "amd": (re.compile(r"gfx\d+"), "src/hip/{}.hip"),
-    "sim": (re.compile(r"sim"), "src/sim/{}.cpp"),
-}
+# Vendor -> what its architecture strings look like.
+VENDORS = {"nvidia": re.compile(r"sm_\d+a?"), "amd": re.compile(r"gfx\d+"), "sim": re.compile(r"sim")}
 # Matrix instruction -> the architectures whose compiler accepts it.
 MATRIX = {
     "mma_f16": r"sm_75",
@@ -48,6 +44,9 @@ MATRIX = {
     "wmma_gfx12": r"gfx12\d\d",
     "emulated": r"sim",
 }
+# A kernel file's requirements, in its head: "// Needs: tma, no wgmma, 192 KiB of shared memory".
+NEEDS_LINE = re.compile(r"^// Needs: (.+)$", re.MULTILINE)
+SHARED_NEED = re.compile(r"(\d+) KiB of shared memory")
 # Capability -> the architectures that may claim it. NVIDIA: CUDA programming guide, feature support per compute
 # capability; FP4, which is block-scaled, is accepted by ptxas for code with the `a` suffix alone.
 NEEDS = {
@@ -109,15 +108,6 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """Stems of the sources that go in."""
-
-    common: tuple[str, ...] | None = None  # of src/gpu; absent: all of them
-    without: tuple[str, ...] = ()  # of all of them: what needs more registers or other instructions than the chip has
-    vendor: tuple[str, ...] = ()  # of the vendor's own folder
-
-
-@dataclass(frozen=True, slots=True)
 class Excuse:
     """A kernel that may break a rule of the build, and why."""
 
@@ -139,7 +129,6 @@ class Target:
     tuning: Tuning
     min_driver: str = ""  # sim has none
     boards: tuple[Board, ...] = ()
-    kernels: Kernels = field(default_factory=Kernels)
     exceptions: tuple[Excuse, ...] = ()
 
     @property
@@ -147,13 +136,43 @@ class Target:
         """The name in wheels, extras and import packages."""
         return self.name.replace("_", "")
 
+    @property
+    def facts(self) -> set[str]:
+        """The words that a kernel file's "Needs:" line may name: the vendor, the matrix instruction, capabilities."""
+        return {self.vendor, self.capabilities.matrix, *(name for name in NEEDS if getattr(self.capabilities, name))}
+
     def sources(self, root: Path = ROOT) -> list[str]:
-        """The kernel files that are compiled for it, from the root."""
-        common = self.kernels.common
-        every = sorted(file.stem for file in (root / "src/gpu").glob("*.cpp"))
-        stems = [stem for stem in every if stem not in self.kernels.without] if common is None else common
-        own = VENDORS[self.vendor][1]
-        return [f"src/gpu/{stem}.cpp" for stem in stems] + [own.format(stem) for stem in self.kernels.vendor]
+        """The kernel files that are compiled for it, from the root: those whose needs it meets; all of them for sim,
+        which emulates every instruction.
+
+        Raises:
+            TargetError: a "Needs:" line names something unknown.
+        """
+        files = kernel_files(root)
+        chosen = [file for file in files if _meets(self, file.read_text(encoding="utf-8"), file.relative_to(root))]
+        return [file.relative_to(root).as_posix() for file in chosen]
+
+
+def kernel_files(root: Path = ROOT) -> list[Path]:
+    """Every kernel source: the .cpp files of the rooms of src/gpu but for host code, choose*.cpp."""
+    files = [*(root / "src/gpu").glob("*.cpp"), *(root / "src/gpu").glob("*/*.cpp")]
+    return sorted(file for file in files if not file.name.startswith("choose"))
+
+
+def _meets(target: Target, text: str, where: Path) -> bool:
+    """Whether a kernel file may go into the target's pack."""
+    known = VENDORS.keys() | MATRIX.keys() | NEEDS.keys()
+    is_met = True
+    for line in NEEDS_LINE.findall(text):
+        for need in line.rstrip(".").split(", "):
+            if shared := SHARED_NEED.fullmatch(need):
+                is_met &= target.capabilities.shared_block_bytes >= int(shared[1]) << 10
+                continue
+            word = need.removeprefix("no ")
+            if word not in known:
+                raise TargetError(f"{where}: Needs: {word!r}: expected N KiB of shared memory, or {', '.join(sorted(known))}")
+            is_met &= (word in target.facts) == (word == need)
+    return is_met or target.vendor == "sim"
 
 
 def names(root: Path = ROOT) -> list[str]:
@@ -180,7 +199,7 @@ def load(name: str, root: Path = ROOT) -> Target:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{where}: not TOML: {error}") from None
     target = _read(Target, table, f"{where}: ")
-    for check in (_check_identity, _check_capabilities, _check_tuning, _check_boards, _check_kernels):
+    for check in (_check_identity, _check_capabilities, _check_tuning, _check_boards, _check_exceptions):
         problem = check(target, name, root)
         if problem:
             raise TargetError(f"{where}: {problem}")
@@ -232,7 +251,7 @@ def _check_identity(target: Target, folder: str, root: Path) -> str | None:
         return f"name: expected {folder!r}, the name of the folder, got {target.name!r}"
     if target.vendor not in VENDORS:
         return f"vendor: expected one of {', '.join(VENDORS)}, got {target.vendor!r}"
-    if not VENDORS[target.vendor][0].fullmatch(target.architecture):
+    if not VENDORS[target.vendor].fullmatch(target.architecture):
         return f"architecture: {target.architecture!r} is none of vendor {target.vendor!r}"
     if target.architecture.removesuffix("a") != target.name:
         return f"architecture: expected {target.name!r} or {target.name + 'a'!r}, got {target.architecture!r}"
@@ -290,14 +309,7 @@ def _check_boards(target: Target, folder: str, root: Path) -> str | None:
     return None
 
 
-def _check_kernels(target: Target, folder: str, root: Path) -> str | None:
-    named = [f"src/gpu/{stem}.cpp" for stem in (*(target.kernels.common or ()), *target.kernels.without)]
-    named += [VENDORS[target.vendor][1].format(stem) for stem in target.kernels.vendor]
-    for file in named:
-        if not (root / file).is_file():
-            return f"kernels: {file} does not exist"
-        if named.count(file) > 1:
-            return f"kernels: {file} is there twice"
+def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     for i, excuse in enumerate(target.exceptions):
         if excuse.what not in EXCUSES:
             return f"exceptions[{i}].what: expected one of {', '.join(EXCUSES)}, got {excuse.what!r}"

@@ -43,7 +43,7 @@ foreach(source IN LISTS kernel_sources)
   add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.log
     COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/run_logged.py ${PROJECT_BINARY_DIR}/code/${stem}.log
       ${nvcc} -ccbin ${host_compiler} ${kernel_flags} -Xptxas -v
-      -I ${PROJECT_SOURCE_DIR}/src/cuda -I ${PROJECT_SOURCE_DIR}/src/cpp -MD -MF ${cubin}.d -MT ${cubin}
+      -I ${PROJECT_SOURCE_DIR}/src/cuda -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${cubin}.d -MT ${cubin}
       -o ${cubin} ${source}
     DEPENDS ${source} ${PROJECT_SOURCE_DIR}/ci/run_logged.py DEPFILE ${cubin}.d
     COMMENT "Compiling ${stem}.cubin for ${target_architecture}" VERBATIM)

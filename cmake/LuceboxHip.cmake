@@ -37,7 +37,7 @@ foreach(source IN LISTS kernel_sources)
   set(hsaco ${PROJECT_BINARY_DIR}/code/${stem}.hsaco)
   add_custom_command(OUTPUT ${hsaco}
     COMMAND ${clang} ${kernel_flags} -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
-      -I ${PROJECT_SOURCE_DIR}/src/hip -I ${PROJECT_SOURCE_DIR}/src/cpp
+      -I ${PROJECT_SOURCE_DIR}/src/hip -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src
       -Xclang -dependency-file -Xclang ${hsaco}.d -Xclang -MT -Xclang ${hsaco}  # -MF is lost on the way to the device
       -o ${hsaco} ${source}
     DEPENDS ${source} DEPFILE ${hsaco}.d

@@ -18,7 +18,7 @@ file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py
 list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
 
 set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
-file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*.cpp)  # a new one configures again
+file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new one configures again
 execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/targets.py ${LUCEBOX_TARGET}
   OUTPUT_VARIABLE target ERROR_VARIABLE problem RESULT_VARIABLE failed)
 if(failed)

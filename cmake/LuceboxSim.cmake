@@ -9,7 +9,8 @@ set_source_files_properties(${runtime} PROPERTIES
   COMPILE_OPTIONS $<$<BOOL:${LUCEBOX_SANITIZE}>:-O2> SKIP_PRECOMPILE_HEADERS ON)
 list(REMOVE_DUPLICATES kernel_sources)
 add_library(kernels MODULE ${kernel_sources})
-target_include_directories(kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp)
+target_include_directories(kernels PRIVATE
+  ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(kernels PRIVATE lucebox_flags)
 # What src/sim includes of the standard library, a second of compiling for every kernel file.
 target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_location> <type_traits> <vector>)

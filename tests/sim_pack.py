@@ -110,7 +110,7 @@ def address_sanitizer_runs() -> bool:
 def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
     """A library of every kernel of a folder and the machine."""
     sources = [*sorted((ROOT / folder).glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
-    includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp")]
+    includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp", "src")]
     flags = (*FLAGS, *(SANITIZE if sanitize else ("-O2",)))
     name = f"{Path(folder).name}{'-sanitized' if sanitize else ''}.so"
     return once(name, lambda out: compile_library(out, sources, *flags, *includes))

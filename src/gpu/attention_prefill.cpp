@@ -1,6 +1,7 @@
 // Attention of long chains over F16 or BF16 pages, 32 queries a warp: half the reads of shared memory for each product.
 // Not for chips whose lanes have values of eight rows of a sum, nor for heads of 256: the state would not fit
 // registers.
+// Needs: nvidia
 #include "dialect.h"
 
 #include "attention_many.h"

@@ -5,6 +5,7 @@
 // that has come, and what the first waits for is a tile that both have used. S of the next tile and what the present
 // weights make of V run while the softmax of S does, and while the other warpgroup's does.
 // Bound: arithmetic, 4 head_dim flops a query and slot.
+// Needs: wgmma
 #include "dialect.h"
 
 #include "attention_queries.h"

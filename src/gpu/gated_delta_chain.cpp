@@ -11,6 +11,7 @@
 // their place is free; keys, which are used first and last, have two places.
 // Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds a run and value head; 93 KiB of tiles a run and
 // block.
+// Needs: 192 KiB of shared memory
 #include "dialect.h"
 
 #include "delta_parts.h"

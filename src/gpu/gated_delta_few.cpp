@@ -7,6 +7,7 @@
 // S, the accepted rows and their fold come before the wait, as in a step.
 // Bound: latency, of five barriers and of the code, which runs once and is short; 16 KiB of S, 1 KiB of keys and
 // queries a row and block.
+// Needs: 192 KiB of shared memory
 #include "dialect.h"
 
 #include "delta_parts.h"

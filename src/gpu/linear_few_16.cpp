@@ -1,4 +1,5 @@
 // Products of few rows of x of 16 bits, by type and rows (body: linear_few.h).
+// Needs: nvidia, bf16
 #include "dialect.h"
 
 #include "linear_few_16.h"

@@ -1,4 +1,5 @@
 // Products of few rows of x, 8 bits of each value, by type and rows (body: linear_few.h): blocks of 32 values.
+// Needs: nvidia, bf16
 #include "dialect.h"
 
 #include "linear_few_32.h"

@@ -1,5 +1,6 @@
 // Products of few rows of one x, some of which are Q6_K, as in files of mixed types, by types and rows (body:
 // linear_few.h).
+// Needs: nvidia, bf16
 #include "dialect.h"
 
 #include "linear_few_256.h"

@@ -6,6 +6,7 @@
 // them. A slot has kVecSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
 // decoded. One block to a multiprocessor. The order of additions depends on the
 // shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/matvec.md.
+// Needs: wgmma
 #include "dialect.h"
 
 #include "vec_half_runs.h"

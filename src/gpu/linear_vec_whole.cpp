@@ -6,6 +6,7 @@
 // Registers and shared memory are for two blocks to a multiprocessor, so that the next launch's rows come during this
 // one's products. The order of additions depends on the shape and the launch alone. Bound: bandwidth. Notebook:
 // docs/kernels/matvec.md.
+// Needs: wgmma
 #include "dialect.h"
 
 #include "vec_runs.h"

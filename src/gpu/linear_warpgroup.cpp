@@ -1,5 +1,6 @@
 // Products of more rows than a speculation has, where warpgroups multiply: 256 outputs and 128 or 64 rows a tile, or
 // 128 of each. A type has the tiles that are ever the fastest. Body: linear_warpgroup.h.
+// Needs: wgmma
 #include "dialect.h"
 
 #include "linear_warpgroup.h"

@@ -2,6 +2,7 @@
 // for each tile.
 // Body: linear_batch.h. Chips without a bf16 matrix instruction multiply f16; those without asynchronous copies have
 // less shared memory and fewer registers too, and smaller tiles.
+// Needs: no wgmma
 #include "dialect.h"
 
 #include "linear_batch.h"

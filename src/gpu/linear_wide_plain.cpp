@@ -1,5 +1,6 @@
 // Products of more rows than a speculation has, weights of 16 bits: tiles of 128 rows. Body: linear_batch.h. Two stages
 // of them need 80 KiB of shared memory a block; chips that have less take tiles of fewer rows.
+// Needs: no wgmma, 80 KiB of shared memory
 #include "dialect.h"
 
 #include "linear_batch.h"

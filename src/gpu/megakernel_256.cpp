@@ -1,4 +1,5 @@
 // The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0.
+// Needs: tma
 #define LB_HELPERS 64
 #include "dialect.h"
 

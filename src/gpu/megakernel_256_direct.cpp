@@ -1,5 +1,6 @@
 // The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0,
 // without bulk copies.
+// Needs: no tma
 #include "dialect.h"
 
 #include "mega_direct.h"

@@ -1,4 +1,5 @@
 // The megakernel of models of weights in blocks of 32 values, and plain ones among them.
+// Needs: tma
 #define LB_HELPERS 64
 #include "dialect.h"
 

@@ -1,4 +1,5 @@
 // The megakernel of models of weights in blocks of 32 values, and plain ones among them, without bulk copies.
+// Needs: no tma
 #include "dialect.h"
 
 #include "mega_direct.h"

@@ -1,4 +1,5 @@
 // The megakernel of models of plain weights.
+// Needs: tma
 #define LB_HELPERS 64
 #include "dialect.h"
 

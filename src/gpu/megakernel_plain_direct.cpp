@@ -1,4 +1,5 @@
 // The megakernel of models of plain weights, without bulk copies.
+// Needs: no tma
 #include "dialect.h"
 
 #include "mega_direct.h"

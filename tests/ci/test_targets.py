@@ -17,7 +17,7 @@ from targets import ROOT, TargetError
 NVIDIA = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"]
 AMD = ["gfx1100", "gfx1151", "gfx1201"]
 
-# One whole target with every key, in a tree that has the kernels it names.
+# One whole target with every key, in a tree that has two kernel files.
 WHOLE = """
 schema = 1
 name = "sm_86"
@@ -43,10 +43,6 @@ clusters = false
 shared_block_bytes = 101376
 warp_size = 32
 
-[kernels]
-common = ["rope"]
-vendor = ["megakernel"]
-
 [tuning]
 matvec_threads_per_sm = 512
 speculation_budget = 22
@@ -63,7 +59,7 @@ reason = "measured: it is faster so"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for file in ("src/gpu/rope.cpp", "src/gpu/copy.cpp", "src/cuda/megakernel.cu"):
+    for file in ("src/gpu/elementwise/rope.cpp", "src/gpu/gemm/gemm.cpp", "src/gpu/gemm/choose.cpp"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     write(tmp_path, WHOLE)
@@ -85,12 +81,40 @@ def test_every_key_is_read(tree: Path) -> None:
     assert target.boards == (targets.Board("GeForce RTX 3090", "a datasheet", 82, 24, 936),)
     assert (target.capabilities.matrix, target.tuning.speculation_budget) == ("mma_bf16", 22)
     assert target.exceptions[0].kernel == "rope_kernel"
-    assert target.sources(tree) == ["src/gpu/rope.cpp", "src/cuda/megakernel.cu"]
 
 
-def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
-    write(tree, WHOLE.replace('common = ["rope"]\nvendor = ["megakernel"]\n', ""))
-    assert targets.load("sm_86", tree).sources(tree) == ["src/gpu/copy.cpp", "src/gpu/rope.cpp"]
+@pytest.mark.parametrize(
+    ("needs", "is_met"),
+    [
+        ("", True),
+        ("// Needs: async_copy", True),
+        ("// Needs: tma", False),
+        ("// Needs: no tma, mma_bf16", True),
+        ("// Needs: nvidia, 99 KiB of shared memory", True),
+        ("// Needs: 100 KiB of shared memory", False),
+        ("// Needs: async_copy, wgmma", False),
+        ("// Needs: amd", False),
+    ],
+)
+def test_a_kernel_file_goes_in_where_its_needs_are_met(tree: Path, needs: str, is_met: bool) -> None:
+    (tree / "src/gpu/gemm/gemm.cpp").write_text(f"// GEMM.\n{needs}\n")
+    chosen = ["src/gpu/elementwise/rope.cpp", *(["src/gpu/gemm/gemm.cpp"] if is_met else [])]
+    assert sorted(targets.load("sm_86", tree).sources(tree)) == chosen
+
+
+def test_the_simulator_has_every_kernel(tree: Path) -> None:
+    (tree / "src/gpu/gemm/gemm.cpp").write_text("// Needs: wgmma, no tma\n")
+    board = WHOLE[WHOLE.index("[[boards]]") : WHOLE.index("[capabilities]")]
+    sim = WHOLE.replace(board, "").replace('min_driver = "580"\n', "").replace("sm_86", "sim")
+    write(tree, sim.replace("nvidia", "sim").replace("mma_bf16", "emulated"), "sim")
+    assert "src/gpu/gemm/gemm.cpp" in targets.load("sim", tree).sources(tree)
+
+
+def test_an_unknown_need_is_refused(tree: Path) -> None:
+    (tree / "src/gpu/gemm/gemm.cpp").write_text("// Needs: tma, magic\n")
+    message = re.escape("src/gpu/gemm/gemm.cpp: Needs: 'magic': expected N KiB of shared memory, or amd, async_copy")
+    with pytest.raises(TargetError, match=message):
+        targets.load("sm_86", tree).sources(tree)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +167,6 @@ def test_without_kernels_all_the_common_ones_go_in(tree: Path) -> None:
         ("budget = 22", "budget = 65", "tuning.speculation_budget: expected 1 to 64, got 65"),
         ("chunk = 512", "chunk = 96", "tuning.prefill_chunk: expected 64 to 4096, a multiple of 64, got 96"),
         ("sm_count = 82", "sm_count = 0", "boards[0].sm_count: expected more than 0, got 0"),
-        ('["rope"]', '["rape"]', "kernels: src/gpu/rape.cpp does not exist"),
-        ('["rope"]', '["rope", "rope"]', "kernels: src/gpu/rope.cpp is there twice"),
-        ('["megakernel"]', '["mega"]', "kernels: src/cuda/mega.cu does not exist"),
         ('"spill"', '"slow"', "exceptions[0].what: expected one of spill, got 'slow'"),
     ],
 )
