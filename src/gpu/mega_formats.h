@@ -2,9 +2,9 @@
 #pragma once
 
 #include "mega_stage.h"
-#include "vec_half_runs.h"
-#include "vec_plain.h"
-#include "vec_runs.h"
+#include "gpu/gemv/formats_runs16.h"
+#include "gpu/gemv/formats_plain.h"
+#include "gpu/gemv/formats_runs32.h"
 
 namespace lb::gpu {
 

@@ -6,7 +6,7 @@
 #include "launch/megakernel_shape.h"
 #include "mega_wait.h"
 #include "round_run.h"
-#include "vec_formats.h"
+#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

@@ -91,7 +91,6 @@ def test_pack_project(target: targets.Target) -> None:
 def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     for name in NAMES:
         shutil.copytree(ROOT / "targets" / name, tmp_path / "targets" / name)
-    shutil.copytree(ROOT / "src/gpu", tmp_path / "src/gpu")  # targets name files of it
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     before = generate_targets.files(tmp_path)
     (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n)+)\n", (ROOT / "docs/adding-a-target.md").read_text())

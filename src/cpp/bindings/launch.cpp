@@ -12,7 +12,7 @@
 #include "launch/attention.h"
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
-#include "launch/linear.h"
+#include "gpu/gemv/choose.h"
 #include "launch/linear_batch.h"
 #include "launch/sample.h"
 

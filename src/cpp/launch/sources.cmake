@@ -6,7 +6,7 @@ target_sources(lucebox_engine PRIVATE
   launch/gpu_stream.cpp
   launch/kernel_timer.cpp
   launch/launch.cpp
-  launch/linear.cpp
+  ../gpu/gemv/choose.cpp
   launch/linear_batch.cpp
   launch/linear_few.cpp
   launch/linear_warpgroup.cpp

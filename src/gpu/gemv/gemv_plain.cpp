@@ -1,8 +1,8 @@
 // The mat-vec kernels of plain weights, and their wide ones for longer rows. Body: linear_vec.h.
 #include "dialect.h"
 
-#include "linear_vec.h"
-#include "vec_plain.h"
+#include "gpu/gemv/gemv.h"
+#include "gpu/gemv/formats_plain.h"
 
 namespace lb::gpu {
 

@@ -1,7 +1,7 @@
 // Quantised types with a scale for each 16 values in the mat-vec: Q6_K, Q3_K and Q2_K.
 #pragma once
 
-#include "vec_formats.h"
+#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

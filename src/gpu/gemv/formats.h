@@ -8,7 +8,7 @@
 //   dot      of a piece with its X
 #pragma once
 
-#include "launch/linear_shape.h"
+#include "gpu/gemv/shape.h"
 #include "quant/planes.h"
 
 namespace lb::gpu {

@@ -9,9 +9,9 @@
 // Needs: wgmma
 #include "dialect.h"
 
-#include "vec_half_runs.h"
-#include "vec_runs.h"
-#include "vec_slots.h"
+#include "gpu/gemv/formats_runs16.h"
+#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/slots_sm90.h"
 
 namespace lb::gpu {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "launch/launch.h"
-#include "launch/linear_shape.h"
+#include "gpu/gemv/shape.h"
 #include "launch/target.h"
 #include "ops/linear.h"
 #include "ops/round_rows.h"

@@ -1,7 +1,7 @@
 // Plain numbers in the mat-vec: F32 F16 BF16, with x as it is.
 #pragma once
 
-#include "vec_formats.h"
+#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

@@ -1,5 +1,5 @@
 // Which product kernel, and how many blocks.
-#include "launch/linear.h"
+#include "gpu/gemv/choose.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "launch/linear_shape.h"
+#include "gpu/gemv/shape.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {

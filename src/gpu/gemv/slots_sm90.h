@@ -2,9 +2,9 @@
 // up). PlaneRows::InSlot reads them.
 #pragma once
 
-#include "linear_vec.h"
+#include "gpu/gemv/gemv.h"
 #include "transfer.h"
-#include "vec_formats.h"
+#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

@@ -2,8 +2,8 @@
 // linear_vec.h.
 #include "dialect.h"
 
-#include "linear_vec.h"
-#include "vec_runs.h"
+#include "gpu/gemv/gemv.h"
+#include "gpu/gemv/formats_runs32.h"
 
 namespace lb::gpu {
 
