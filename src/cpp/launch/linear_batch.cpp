@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "launch/linear_few.h"
+#include "gpu/gemm_skinny/choose.h"
 #include "launch/linear_warpgroup.h"
 #include "quant/repack.h"
 

@@ -7,7 +7,7 @@
 
 #include "launch/launch.h"
 #include "launch/linear_batch_shape.h"
-#include "launch/linear_few.h"
+#include "gpu/gemm_skinny/choose.h"
 #include "launch/target.h"
 
 namespace lb::gpu {

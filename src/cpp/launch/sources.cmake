@@ -8,7 +8,7 @@ target_sources(lucebox_engine PRIVATE
   launch/launch.cpp
   ../gpu/gemv/choose.cpp
   launch/linear_batch.cpp
-  launch/linear_few.cpp
+  ../gpu/gemm_skinny/choose.cpp
   launch/linear_warpgroup.cpp
   launch/pack.cpp
   launch/sample.cpp

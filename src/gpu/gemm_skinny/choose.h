@@ -1,4 +1,4 @@
-// Products of a few rows whose weights go straight into registers (src/gpu/linear_few.h): how they are cut, and what
+// Products of a few rows whose weights go straight into registers (src/gpu/gemm_skinny/gemm_skinny.h): how they are cut, and what
 // they make of their sums.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "launch/launch.h"
-#include "launch/linear_few_shape.h"
+#include "gpu/gemm_skinny/shape.h"
 #include "launch/target.h"
 #include "ops/rms_norm.h"
 

@@ -1,4 +1,4 @@
-// What the kernels of products with few rows of x (src/gpu/linear_few.h) and their launch functions must agree on. Read
+// What the kernels of products with few rows of x (src/gpu/gemm_skinny/gemm_skinny.h) and their launch functions must agree on. Read
 // by host and device.
 //
 // The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16

@@ -2,8 +2,8 @@
 // exactly up to 2048.
 #pragma once
 
-#include "linear_few_formats.h"
-#include "linear_few_table.h"
+#include "gpu/gemm_skinny/formats.h"
+#include "gpu/gemm_skinny/table_formats.h"
 
 namespace lb::gpu {
 

@@ -1,5 +1,5 @@
 // The kernel with the fewest rows to spare, and the slices that are expected to end first.
-#include "launch/linear_few.h"
+#include "gpu/gemm_skinny/choose.h"
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 // Operands of products of few rows whose codes name values of a table.
 #pragma once
 
-#include "linear_few_formats.h"
-#include "nibble_table.h"
+#include "gpu/gemm_skinny/formats.h"
+#include "gpu/nibble_table.h"
 
 namespace lb::gpu {
 

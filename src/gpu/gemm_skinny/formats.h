@@ -10,7 +10,7 @@
 //   expand    word w of a part: [0] values 4w to 4w + 3, [1] those 16 further on; each as 0 and 2, then 1 and 3
 #pragma once
 
-#include "launch/linear_few_shape.h"
+#include "gpu/gemm_skinny/shape.h"
 #include "pairs.h"
 
 namespace lb::gpu {

@@ -3,7 +3,7 @@
 // format (linear_few_formats.h) it has Row and Unit; multiply takes values as they are.
 #pragma once
 
-#include "linear_few_formats.h"
+#include "gpu/gemm_skinny/formats.h"
 
 namespace lb::gpu {
 

@@ -1,6 +1,6 @@
 // The products of a few rows of x: y = x w^T (+ add), or what the next products read of it.
 //
-// A thread block has a slice of the inner dimension and a range of outputs (launch/linear_few_shape.h). x of its slice
+// A thread block has a slice of the inner dimension and a range of outputs (gpu/gemm_skinny/shape.h). x of its slice
 // lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
 // values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
@@ -9,8 +9,8 @@
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
-#include "linear_few_formats.h"
-#include "linear_few_sums.h"
+#include "gpu/gemm_skinny/formats.h"
+#include "gpu/gemm_skinny/epilogue.h"
 
 namespace lb::gpu {
 

@@ -3,9 +3,9 @@
 // Needs: nvidia, bf16
 #include "dialect.h"
 
-#include "linear_few_256.h"
+#include "gpu/gemm_skinny/formats_256.h"
 
-#include "linear_few.h"
+#include "gpu/gemm_skinny/gemm_skinny.h"
 
 namespace lb::gpu {
 

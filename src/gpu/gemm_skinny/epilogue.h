@@ -5,11 +5,11 @@
 // once. The code runs once and comes from memory, so it is short.
 #pragma once
 
-#include "activation.h"
+#include "gpu/activation.h"
 #include "cluster.h"
-#include "launch/linear_few_shape.h"
-#include "narrow.h"
-#include "round_run.h"
+#include "gpu/gemm_skinny/shape.h"
+#include "gpu/narrow.h"
+#include "gpu/round_run.h"
 
 namespace lb::gpu {
 

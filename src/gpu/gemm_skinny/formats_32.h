@@ -2,9 +2,9 @@
 // units of a power of two for 256 values; code times scale is rounded to 11 bits.
 #pragma once
 
-#include "linear_few_formats.h"
-#include "linear_few_table.h"
-#include "plane_scales.h"
+#include "gpu/gemm_skinny/formats.h"
+#include "gpu/gemm_skinny/table_formats.h"
+#include "gpu/plane_scales.h"
 
 namespace lb::gpu {
 
