@@ -4,7 +4,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
 #include "bindings/gpu_timing.h"
-#include "launch/linear_batch.h"
+#include "gpu/gemm/choose.h"
 
 using namespace nanobind::literals;
 

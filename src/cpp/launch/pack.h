@@ -13,7 +13,7 @@
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "gpu/gemv/choose.h"
-#include "launch/linear_batch.h"
+#include "gpu/gemm/choose.h"
 #include "launch/sample.h"
 #include "launch/target.h"
 

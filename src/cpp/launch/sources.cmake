@@ -7,9 +7,9 @@ target_sources(lucebox_engine PRIVATE
   launch/kernel_timer.cpp
   launch/launch.cpp
   ../gpu/gemv/choose.cpp
-  launch/linear_batch.cpp
+  ../gpu/gemm/choose.cpp
   ../gpu/gemm_skinny/choose.cpp
-  launch/linear_warpgroup.cpp
+  ../gpu/gemm/choose_sm90.cpp
   launch/pack.cpp
   launch/sample.cpp
   launch/schedule.cpp

@@ -2,8 +2,8 @@
 // Grid x walks a row, y the rows; a thread has four values. Bound: bandwidth, the bytes of a weight and 2 more.
 #include "dialect.h"
 
-#include "embed_row.h"
-#include "launch/linear_batch_shape.h"
+#include "gpu/embed_row.h"
+#include "gpu/gemm/shape.h"
 
 namespace lb::gpu {
 

@@ -8,7 +8,7 @@
 //                   out as [kPieceRows, 16] and starts it again from zero
 #pragma once
 
-#include "linear_batch_formats.h"
+#include "gpu/gemm/formats.h"
 
 namespace lb::gpu {
 

@@ -1,10 +1,10 @@
-// How the product of a prompt is cut into tiles and shared out where warpgroups multiply (src/gpu/linear_warpgroup.h).
+// How the product of a prompt is cut into tiles and shared out where warpgroups multiply (src/gpu/gemm/gemm_sm90.h).
 #pragma once
 
 #include <cstddef>
 #include <optional>
 
-#include "launch/linear_batch_shape.h"
+#include "gpu/gemm/shape.h"
 #include "launch/target.h"
 
 namespace lb::gpu {

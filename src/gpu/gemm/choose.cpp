@@ -1,5 +1,5 @@
 // Which kernel, tiles and share of the blocks a product with many rows gets.
-#include "launch/linear_batch.h"
+#include "gpu/gemm/choose.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/gemm_skinny/choose.h"
-#include "launch/linear_warpgroup.h"
+#include "gpu/gemm/choose_sm90.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -113,7 +113,7 @@ Stages stages_of(const BatchKernel& kernel, const Target& target) {
 }
 
 // Kernels for prompts have tiles of twice the outputs where registers and shared memory are there for them
-// (src/gpu/linear_wide.cpp).
+// (src/gpu/gemm/gemm_wide.cpp).
 BatchKernel on_target(BatchKernel kernel, const Target& target) {
   if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
     kernel.tile_outs *= 2;

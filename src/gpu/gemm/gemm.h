@@ -1,6 +1,6 @@
 // The frame of the products with many rows of x: y = x w^T (+ add), tiles of outputs over all blocks.
 //
-// A block goes through its units (launch/linear_batch_shape.h): chunks of weights and of x pass through a ring of
+// A block goes through its units (gpu/gemm/shape.h): chunks of weights and of x pass through a ring of
 // n_stages in shared memory, copied asynchronously, n_stages - 1 chunks ahead. A warp has its own 16 kFrags outputs and
 // copies their weights itself; x is the block's. Scales take the way through registers, one chunk ahead, and lie
 // unpacked in shared memory. What a Product does with a chunk is in linear_batch_products.h, what a type's codes and
@@ -9,7 +9,7 @@
 // Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/matmul.md.
 #pragma once
 
-#include "linear_batch_products.h"
+#include "gpu/gemm/products.h"
 
 namespace lb::gpu {
 

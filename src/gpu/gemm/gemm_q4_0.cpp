@@ -1,7 +1,7 @@
 // Products of many rows with Q4_0 weights: of 8-bit and of 16-bit x by tiles of rows. Body: linear_batch.h.
 #include "dialect.h"
 
-#include "linear_batch.h"
+#include "gpu/gemm/gemm.h"
 
 namespace lb::gpu {
 

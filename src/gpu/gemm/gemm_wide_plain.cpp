@@ -3,7 +3,7 @@
 // Needs: no wgmma, 80 KiB of shared memory
 #include "dialect.h"
 
-#include "linear_batch.h"
+#include "gpu/gemm/gemm.h"
 
 namespace lb::gpu {
 

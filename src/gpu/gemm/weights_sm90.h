@@ -8,7 +8,7 @@
 //   codes           16 rows of a run as bytes; expand: a half of them as a fragment
 #pragma once
 
-#include "launch/linear_batch_shape.h"
+#include "gpu/gemm/shape.h"
 
 namespace lb::gpu {
 

@@ -2,8 +2,8 @@
 // blocks have shares of.
 #include "dialect.h"
 
-#include "launch/linear_batch_shape.h"
-#include "narrow.h"
+#include "gpu/gemm/shape.h"
+#include "gpu/narrow.h"
 
 namespace lb::gpu {
 

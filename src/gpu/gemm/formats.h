@@ -6,7 +6,7 @@
 // The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (linear_batch_products.h).
 #pragma once
 
-#include "launch/linear_batch_shape.h"
+#include "gpu/gemm/shape.h"
 
 namespace lb::gpu {
 

@@ -2,7 +2,7 @@
 // linear_batch.h.
 #include "dialect.h"
 
-#include "linear_batch.h"
+#include "gpu/gemm/gemm.h"
 
 namespace lb::gpu {
 

@@ -3,7 +3,7 @@
 // Needs: wgmma
 #include "dialect.h"
 
-#include "linear_warpgroup.h"
+#include "gpu/gemm/gemm_sm90.h"
 
 namespace lb::gpu {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "launch/launch.h"
-#include "launch/linear_batch_shape.h"
+#include "gpu/gemm/shape.h"
 #include "gpu/gemm_skinny/choose.h"
 #include "launch/target.h"
 

@@ -4,12 +4,12 @@
 // Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from shared memory through
 // registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from
 // shared memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls
-// would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (launch/linear_batch_shape.h). The
+// would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (gpu/gemm/shape.h). The
 // warpgroups wait for each other through the ring alone. Weights are expanded while the products of the step before
 // run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
 #pragma once
 
-#include "linear_warpgroup_weights.h"
+#include "gpu/gemm/weights_sm90.h"
 #include "transfer.h"
 
 namespace lb::gpu {

@@ -1,6 +1,6 @@
 // The tile and the share that are expected to end first. Rows count by 64, so that the scratch memory of numbers of
 // rows that are multiples of 64 is that of all others too (engine/place_gpu.cpp).
-#include "launch/linear_warpgroup.h"
+#include "gpu/gemm/choose_sm90.h"
 
 #include <algorithm>
 

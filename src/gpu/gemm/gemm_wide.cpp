@@ -5,7 +5,7 @@
 // Needs: no wgmma
 #include "dialect.h"
 
-#include "linear_batch.h"
+#include "gpu/gemm/gemm.h"
 
 namespace lb::gpu {
 
