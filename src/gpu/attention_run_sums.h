@@ -2,7 +2,7 @@
 // has them for the cache's type, else a warp a slot, then 64 columns of some queries. Scores are exponents of 2.
 #pragma once
 
-#include "attention_queries.h"
+#include "gpu/attention/queries.h"
 #include "mega_wait.h"
 #include "warp_sums.h"
 

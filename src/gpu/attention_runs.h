@@ -10,7 +10,7 @@
 // are multiples of 64, divisions are the host's.
 #pragma once
 
-#include "attention_prepare.h"
+#include "gpu/attention/prepare.h"
 #include "attention_run_sums.h"
 #include "mega_wait.h"
 

@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "launch/attention.h"
+#include "gpu/attention/choose.h"
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "gpu/gemv/choose.h"

@@ -9,7 +9,7 @@
 #include "device/memory.h"
 #include "device/module.h"
 #include "device/queue.h"
-#include "launch/attention.h"
+#include "gpu/attention/choose.h"
 #include "launch/delta_net.h"
 #include "launch/elementwise.h"
 #include "gpu/gemv/choose.h"

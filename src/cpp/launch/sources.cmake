@@ -1,6 +1,6 @@
 # Shape and target to kernel and geometry: pure functions, no driver. And the stream that carries them out.
 target_sources(lucebox_engine PRIVATE
-  launch/attention.cpp
+  ../gpu/attention/choose.cpp
   launch/delta_net.cpp
   launch/elementwise.cpp
   launch/gpu_stream.cpp

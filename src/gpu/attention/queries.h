@@ -1,8 +1,8 @@
 // What the attention kernels share: which query is what, which slots a row sees, where a result goes.
 #pragma once
 
-#include "activation.h"
-#include "launch/attention_shape.h"
+#include "gpu/activation.h"
+#include "gpu/attention/shape.h"
 
 namespace lb::gpu {
 

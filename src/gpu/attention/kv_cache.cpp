@@ -2,7 +2,7 @@
 // Bound: latency for a few rows, else bandwidth, 4 bytes a value and what the cache's types have.
 #include "dialect.h"
 
-#include "kv_slots.h"
+#include "gpu/attention/kv_slots.h"
 
 namespace lb::gpu {
 

@@ -5,7 +5,7 @@
 // Bound: bandwidth, the bytes of K and V up to the last slot.
 #include "dialect.h"
 
-#include "attention_tile.h"
+#include "gpu/attention/tile.h"
 
 namespace lb::gpu {
 

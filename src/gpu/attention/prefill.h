@@ -6,7 +6,7 @@
 // Bound: bandwidth up to about 64 queries a KV head, arithmetic beyond: 4 head_dim flops a query and slot.
 #pragma once
 
-#include "attention_tile.h"
+#include "gpu/attention/tile.h"
 
 namespace lb::gpu {
 

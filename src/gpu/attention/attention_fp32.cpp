@@ -6,7 +6,7 @@
 // each tile of queries.
 #include "dialect.h"
 
-#include "attention_queries.h"
+#include "gpu/attention/queries.h"
 
 namespace lb::gpu {
 

@@ -8,7 +8,7 @@
 // Needs: wgmma
 #include "dialect.h"
 
-#include "attention_queries.h"
+#include "gpu/attention/queries.h"
 #include "warpgroup.h"
 
 namespace lb::gpu {

@@ -6,8 +6,8 @@
 // attention_prepare, and is asked for ahead of the wait. Bound: latency; 4 head_dim bytes a split, row and head.
 #include "dialect.h"
 
-#include "attention_queries.h"
-#include "round_run.h"
+#include "gpu/attention/queries.h"
+#include "gpu/round_run.h"
 
 namespace lb::gpu {
 

@@ -3,7 +3,7 @@
 // the tiles, all sums are fp32.
 #pragma once
 
-#include "attention_queries.h"
+#include "gpu/attention/queries.h"
 
 namespace lb::gpu {
 

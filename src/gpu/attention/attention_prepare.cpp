@@ -1,7 +1,7 @@
 // Bound: latency for a few rows, else bandwidth, 8 bytes a value of q, 4 and what the cache's types have of K, V.
 #include "dialect.h"
 
-#include "attention_prepare.h"
+#include "gpu/attention/prepare.h"
 
 namespace lb::gpu {
 

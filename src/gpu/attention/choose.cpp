@@ -1,6 +1,6 @@
 // Which attention kernel, and into how many runs the context is cut: as many as fill the chip when it is full, never
 // depending on how full it is.
-#include "launch/attention.h"
+#include "gpu/attention/choose.h"
 
 #include <algorithm>
 

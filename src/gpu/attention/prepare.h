@@ -5,8 +5,8 @@
 // before the embedding of a step: the rotation's table, n_past, the page table.
 #pragma once
 
-#include "kv_slots.h"
-#include "launch/attention_shape.h"
+#include "gpu/attention/kv_slots.h"
+#include "gpu/attention/shape.h"
 
 namespace lb::gpu {
 

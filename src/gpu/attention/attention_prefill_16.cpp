@@ -1,7 +1,7 @@
 // Attention of more than 16 queries a KV head over F16 or BF16 pages, 16 queries a warp.
 #include "dialect.h"
 
-#include "attention_many.h"
+#include "gpu/attention/prefill.h"
 
 namespace lb::gpu {
 

@@ -4,7 +4,7 @@
 // Needs: nvidia
 #include "dialect.h"
 
-#include "attention_many.h"
+#include "gpu/attention/prefill.h"
 
 namespace lb::gpu {
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "launch/attention_shape.h"
+#include "gpu/attention/shape.h"
 #include "launch/launch.h"
 #include "launch/target.h"
 
