@@ -14,8 +14,8 @@
 #pragma once
 
 #include "activation.h"
-#include "delta_gates.h"
-#include "gated_delta.h"
+#include "gpu/delta_net/gates.h"
+#include "gpu/delta_net/gated_delta.h"
 #include "launch/megakernel_shape.h"
 #include "mega_codes.h"
 #include "mega_wait.h"

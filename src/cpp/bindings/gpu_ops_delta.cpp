@@ -5,7 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
-#include "launch/delta_net.h"
+#include "gpu/delta_net/choose.h"
 #include "launch/gpu_stream.h"
 
 using namespace nanobind::literals;

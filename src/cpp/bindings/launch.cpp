@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "gpu/attention/choose.h"
-#include "launch/delta_net.h"
+#include "gpu/delta_net/choose.h"
 #include "launch/elementwise.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"

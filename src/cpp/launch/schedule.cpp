@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/delta_net/shape.h"
 #include "launch/weight_chunks.h"
 #include "quant/repack.h"
 

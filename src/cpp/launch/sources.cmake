@@ -1,7 +1,7 @@
 # Shape and target to kernel and geometry: pure functions, no driver. And the stream that carries them out.
 target_sources(lucebox_engine PRIVATE
   ../gpu/attention/choose.cpp
-  launch/delta_net.cpp
+  ../gpu/delta_net/choose.cpp
   launch/elementwise.cpp
   launch/gpu_stream.cpp
   launch/kernel_timer.cpp

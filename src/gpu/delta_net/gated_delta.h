@@ -2,8 +2,8 @@
 // accepted path into it. The only place that folds pending rows: a fold gives the same bits alone and before new rows.
 #pragma once
 
-#include "activation.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/activation.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 

@@ -4,8 +4,8 @@
 // Bound: latency; 4 (2 n_taps + 2) bytes a channel.
 #include "dialect.h"
 
-#include "conv_channel.h"
-#include "delta_gates.h"
+#include "gpu/delta_net/conv_channel.h"
+#include "gpu/delta_net/gates.h"
 
 namespace lb::gpu {
 

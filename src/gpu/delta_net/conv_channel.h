@@ -2,8 +2,8 @@
 // parent and so on.
 #pragma once
 
-#include "activation.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/activation.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 

@@ -6,8 +6,8 @@
 // Bound: latency; 12 bytes a value.
 #include "dialect.h"
 
-#include "delta_gates.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/delta_net/gates.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 

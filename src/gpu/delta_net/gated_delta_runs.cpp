@@ -13,7 +13,7 @@
 // pairs.
 #include "dialect.h"
 
-#include "gated_delta.h"
+#include "gpu/delta_net/gated_delta.h"
 
 namespace lb::gpu {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "launch/delta_net_shape.h"
+#include "gpu/delta_net/shape.h"
 #include "launch/launch.h"
 #include "launch/target.h"
 #include "ops/delta_net.h"

@@ -7,8 +7,8 @@
 // Bound: bandwidth, 8 bytes a value, and 3 rows in 8 read twice.
 #include "dialect.h"
 
-#include "delta_gates.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/delta_net/gates.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 

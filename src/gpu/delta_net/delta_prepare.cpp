@@ -3,8 +3,8 @@
 // Bound: bandwidth, 8 bytes a value; values beyond four a lane are read again from L1.
 #include "dialect.h"
 
-#include "delta_gates.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/delta_net/gates.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 

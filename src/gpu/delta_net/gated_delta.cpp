@@ -7,7 +7,7 @@
 // one. Bound: bandwidth, 8 dk dv bytes a value head: S is read and written once.
 #include "dialect.h"
 
-#include "gated_delta.h"
+#include "gpu/delta_net/gated_delta.h"
 
 namespace lb::gpu {
 

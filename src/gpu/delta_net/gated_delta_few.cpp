@@ -10,9 +10,9 @@
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 
-#include "delta_parts.h"
-#include "gated_delta.h"
-#include "round_run.h"
+#include "gpu/delta_net/split_bf16.h"
+#include "gpu/delta_net/gated_delta.h"
+#include "gpu/round_run.h"
 
 namespace lb::gpu {
 

@@ -1,7 +1,7 @@
 // The log decay and beta of a value head: DeltaPrepare's part without q and k.
 #pragma once
 
-#include "activation.h"
+#include "gpu/activation.h"
 #include "ops/delta_net.h"
 
 namespace lb::gpu {

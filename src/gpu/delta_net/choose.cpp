@@ -1,5 +1,5 @@
 // Which kernels make up an append of a recurrent layer, and their grids.
-#include "launch/delta_net.h"
+#include "gpu/delta_net/choose.h"
 
 #include <algorithm>
 

@@ -6,8 +6,8 @@
 // Bound: bandwidth, 8 bytes a value, and 8 more for each of the last run's; the taps of a row come from cache.
 #include "dialect.h"
 
-#include "activation.h"
-#include "launch/delta_net_shape.h"
+#include "gpu/activation.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 
