@@ -8,13 +8,13 @@
 #pragma once
 
 #include "attention_runs.h"
-#include "embed_row.h"
+#include "gpu/elementwise/embed_row.h"
 #include "mega_choice.h"
 #include "mega_delta.h"
 #include "mega_stage.h"
 #include "mega_wait.h"
 #include "next_token.h"
-#include "rope_angles.h"
+#include "gpu/elementwise/rope_angles.h"
 
 namespace lb::gpu {
 

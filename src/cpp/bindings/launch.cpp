@@ -11,7 +11,7 @@
 #include "bindings/bindings.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
-#include "launch/elementwise.h"
+#include "gpu/elementwise/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"
 #include "launch/sample.h"

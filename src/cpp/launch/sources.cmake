@@ -2,7 +2,7 @@
 target_sources(lucebox_engine PRIVATE
   ../gpu/attention/choose.cpp
   ../gpu/delta_net/choose.cpp
-  launch/elementwise.cpp
+  ../gpu/elementwise/choose.cpp
   launch/gpu_stream.cpp
   launch/kernel_timer.cpp
   launch/launch.cpp

@@ -2,7 +2,7 @@
 // Grid x walks a row, y the rows; a thread has four values. Bound: bandwidth, the bytes of a weight and 2 more.
 #include "dialect.h"
 
-#include "gpu/embed_row.h"
+#include "gpu/elementwise/embed_row.h"
 #include "gpu/gemm/shape.h"
 
 namespace lb::gpu {

@@ -4,11 +4,11 @@
 // Bound: latency for a few rows, else bandwidth, 8 bytes a value (12 gated).
 #include "dialect.h"
 
-#include "activation.h"
-#include "launch/elementwise_shape.h"
+#include "gpu/activation.h"
+#include "gpu/elementwise/shape.h"
 #include "ops/rms_norm.h"
-#include "round_run.h"
-#include "rows.h"
+#include "gpu/round_run.h"
+#include "gpu/elementwise/rows.h"
 
 namespace lb::gpu {
 

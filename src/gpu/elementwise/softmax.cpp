@@ -5,7 +5,7 @@
 // Bound: bandwidth, 8 bytes a value when the row stays in cache.
 #include "dialect.h"
 
-#include "activation.h"
+#include "gpu/activation.h"
 #include "ops/grid_work.h"
 #include "ops/softmax.h"
 

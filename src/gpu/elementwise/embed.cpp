@@ -4,7 +4,7 @@
 // what lies before it (the rotation's table, n_past, the page table, older rows of the cache).
 #include "dialect.h"
 
-#include "embed_row.h"
+#include "gpu/elementwise/embed_row.h"
 
 namespace lb::gpu {
 

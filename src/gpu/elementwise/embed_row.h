@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/embed.h"
-#include "plane_scales.h"
+#include "gpu/plane_scales.h"
 
 namespace lb::gpu {
 

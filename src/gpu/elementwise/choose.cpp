@@ -1,12 +1,12 @@
 // Block sizes: enough threads that each has about four values, in whole warps, up to what the kernel was built for.
-#include "launch/elementwise.h"
+#include "gpu/elementwise/choose.h"
 
 #include <algorithm>
 #include <initializer_list>
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "launch/elementwise_shape.h"
+#include "gpu/elementwise/shape.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {

@@ -1,7 +1,7 @@
 // One thread a pair. Bound: fp64 arithmetic, about 40 operations a pair; once an append.
 #include "dialect.h"
 
-#include "rope_angles.h"
+#include "gpu/elementwise/rope_angles.h"
 
 namespace lb::gpu {
 

@@ -2,10 +2,10 @@
 // Bound: latency for a few rows, else bandwidth, 12 bytes a value.
 #include "dialect.h"
 
-#include "activation.h"
+#include "gpu/activation.h"
 #include "ops/linear.h"
-#include "round_run.h"
-#include "rows.h"
+#include "gpu/round_run.h"
+#include "gpu/elementwise/rows.h"
 
 namespace lb::gpu {
 
