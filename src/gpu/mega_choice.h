@@ -3,7 +3,7 @@
 #pragma once
 
 #include "mega_wait.h"
-#include "sample_token.h"
+#include "gpu/sampling/sample_token.h"
 
 namespace lb::gpu {
 

@@ -13,7 +13,7 @@
 #include "mega_delta.h"
 #include "mega_stage.h"
 #include "mega_wait.h"
-#include "next_token.h"
+#include "gpu/sampling/next_token.h"
 #include "gpu/elementwise/rope_angles.h"
 
 namespace lb::gpu {

@@ -10,7 +10,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
 #include "device/memory.h"
-#include "launch/sample.h"
+#include "gpu/sampling/choose.h"
 
 using namespace nanobind::literals;
 

@@ -14,7 +14,7 @@
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"
-#include "launch/sample.h"
+#include "gpu/sampling/choose.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

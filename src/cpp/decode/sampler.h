@@ -1,6 +1,6 @@
 // Turns logits into a token. Order: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw.
 // Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The
-// arithmetic is that of ops/sample_rules.h, so that src/gpu/sample.cpp draws the same tokens.
+// arithmetic is that of ops/sample_rules.h, so that src/gpu/sampling/sample.cpp draws the same tokens.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"
-#include "launch/sample.h"
+#include "gpu/sampling/choose.h"
 #include "launch/target.h"
 
 namespace lb::gpu {

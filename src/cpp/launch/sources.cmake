@@ -11,7 +11,7 @@ target_sources(lucebox_engine PRIVATE
   ../gpu/gemm_skinny/choose.cpp
   ../gpu/gemm/choose_sm90.cpp
   launch/pack.cpp
-  launch/sample.cpp
+  ../gpu/sampling/choose.cpp
   launch/schedule.cpp
   launch/target.cpp
   launch/weight_chunks.cpp)

@@ -1,6 +1,6 @@
 // The grid of the sampler: at most a block an SM, so that all are resident, and four logits a thread where there are
 // that many.
-#include "launch/sample.h"
+#include "gpu/sampling/choose.h"
 
 #include <algorithm>
 #include <bit>

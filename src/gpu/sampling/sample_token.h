@@ -7,7 +7,7 @@
 // Bound: latency of the barriers; 4 bytes a logit once, x from L2 after that.
 #pragma once
 
-#include "sample_search.h"
+#include "gpu/sampling/search.h"
 
 namespace lb::gpu {
 

@@ -1,7 +1,7 @@
 // Ends a decode step on the device. Bound: the latency of a write across the bus, which nothing waits for.
 #include "dialect.h"
 
-#include "next_token.h"
+#include "gpu/sampling/next_token.h"
 
 namespace lb::gpu {
 

@@ -1,7 +1,7 @@
 // The sampler as one cooperative launch, and the counts that it starts from.
 #include "dialect.h"
 
-#include "sample_token.h"
+#include "gpu/sampling/sample_token.h"
 
 namespace lb::gpu {
 
