@@ -9,7 +9,7 @@
 #include "bindings/gpu_call.h"
 #include "engine/engine.h"
 #include "engine/token_loop.h"
-#include "launch/schedule.h"
+#include "gpu/megakernel/schedule/schedule.h"
 
 using namespace nanobind::literals;
 

@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
 #include "launch/gpu_stream.h"
-#include "launch/megakernel_shape.h"
+#include "gpu/megakernel/shape.h"
 #include "state/pieces.h"
 
 namespace lb {

@@ -9,7 +9,7 @@
 
 #include "engine/token_loop.h"
 #include "launch/gpu_stream.h"
-#include "launch/schedule.h"
+#include "gpu/megakernel/schedule/schedule.h"
 
 namespace lb {
 

@@ -12,7 +12,7 @@ target_sources(lucebox_engine PRIVATE
   ../gpu/gemm/choose_sm90.cpp
   launch/pack.cpp
   ../gpu/sampling/choose.cpp
-  launch/schedule.cpp
+  ../gpu/megakernel/schedule/schedule.cpp
   launch/target.cpp
-  launch/weight_chunks.cpp)
+  ../gpu/megakernel/schedule/weight_chunks.cpp)
 set_source_files_properties(launch/pack.cpp PROPERTIES COMPILE_DEFINITIONS LUCEBOX_KERNEL_ABI="${LUCEBOX_KERNEL_ABI}")

@@ -3,9 +3,9 @@
 #define LB_HELPERS 64
 #include "dialect.h"
 
-#include "../../../src/gpu/mega_formats.h"
-#include "../../../src/gpu/mega_product.h"
-#include "../../../src/gpu/megakernel.h"
+#include "gpu/megakernel/formats.h"
+#include "gpu/megakernel/product_stream.h"
+#include "gpu/megakernel/megakernel.h"
 
 namespace lb::gpu {
 

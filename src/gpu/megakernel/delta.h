@@ -13,13 +13,13 @@
 // takes, divisions are the host's, and warps without a slice only come to the barriers.
 #pragma once
 
-#include "activation.h"
+#include "gpu/activation.h"
 #include "gpu/delta_net/gates.h"
 #include "gpu/delta_net/gated_delta.h"
-#include "launch/megakernel_shape.h"
-#include "mega_codes.h"
-#include "mega_wait.h"
-#include "warp_sums.h"
+#include "gpu/megakernel/shape.h"
+#include "gpu/megakernel/codes.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/warp_sums.h"
 
 namespace lb::gpu {
 

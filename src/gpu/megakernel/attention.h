@@ -11,8 +11,8 @@
 #pragma once
 
 #include "gpu/attention/prepare.h"
-#include "attention_run_sums.h"
-#include "mega_wait.h"
+#include "gpu/megakernel/attention_sums.h"
+#include "gpu/megakernel/mailbox.h"
 
 namespace lb::gpu {
 

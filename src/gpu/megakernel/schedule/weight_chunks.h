@@ -1,13 +1,13 @@
 // How a megakernel's weights come to a block: the part of each product that it has is cut into chunks, which pass
 // through a ring in shared memory in the order in which they are needed. What of it can be known before is worked out
-// here, so that the warp that brings them (src/gpu/weight_stream.h) only waits and copies.
+// here, so that the warp that brings them (src/gpu/megakernel/weight_stream.h) only waits and copies.
 #pragma once
 
 #include <array>
 #include <span>
 #include <vector>
 
-#include "launch/megakernel_shape.h"
+#include "gpu/megakernel/shape.h"
 
 namespace lb::gpu {
 

@@ -3,9 +3,9 @@
 #define LB_HELPERS 64
 #include "dialect.h"
 
-#include "mega_formats.h"
-#include "mega_product.h"
-#include "megakernel.h"
+#include "gpu/megakernel/formats.h"
+#include "gpu/megakernel/product_stream.h"
+#include "gpu/megakernel/megakernel.h"
 
 namespace lb::gpu {
 

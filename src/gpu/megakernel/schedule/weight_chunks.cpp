@@ -1,4 +1,4 @@
-#include "launch/weight_chunks.h"
+#include "gpu/megakernel/schedule/weight_chunks.h"
 
 #include <algorithm>
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "gpu/attention/queries.h"
-#include "mega_wait.h"
-#include "warp_sums.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/warp_sums.h"
 
 namespace lb::gpu {
 

@@ -1,5 +1,5 @@
 // Recording, phases from hazards, and each block's list of steps.
-#include "launch/schedule.h"
+#include "gpu/megakernel/schedule/schedule.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,7 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/delta_net/shape.h"
-#include "launch/weight_chunks.h"
+#include "gpu/megakernel/schedule/weight_chunks.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {

@@ -1,4 +1,4 @@
-// A decode step, or several, in one cooperative launch: the schedule of launch/megakernel_shape.h, interpreted. Every
+// A decode step, or several, in one cooperative launch: the schedule of gpu/megakernel/shape.h, interpreted. Every
 // task is the body that the ordinary kernel of its op has.
 //
 // Each block goes through its own steps. What a task needs but does not depend on earlier phases (weights, norm
@@ -7,12 +7,12 @@
 // phase. Notebook: docs/kernels/megakernel.md.
 #pragma once
 
-#include "attention_runs.h"
+#include "gpu/megakernel/attention.h"
 #include "gpu/elementwise/embed_row.h"
-#include "mega_choice.h"
-#include "mega_delta.h"
-#include "mega_stage.h"
-#include "mega_wait.h"
+#include "gpu/megakernel/argmax.h"
+#include "gpu/megakernel/delta.h"
+#include "gpu/megakernel/stage_x.h"
+#include "gpu/megakernel/mailbox.h"
 #include "gpu/sampling/next_token.h"
 #include "gpu/elementwise/rope_angles.h"
 

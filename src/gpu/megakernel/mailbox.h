@@ -4,7 +4,7 @@
 // that only rises. Who waits too long says so and goes on, so that the launch ends.
 #pragma once
 
-#include "launch/megakernel_shape.h"
+#include "gpu/megakernel/shape.h"
 
 namespace lb::gpu {
 

@@ -3,9 +3,9 @@
 // has used the one before. Sums are made and added as those of mega_product.h.
 #pragma once
 
-#include "mega_finish.h"
-#include "mega_stage.h"
-#include "warp_sums.h"
+#include "gpu/megakernel/epilogue.h"
+#include "gpu/megakernel/stage_x.h"
+#include "gpu/warp_sums.h"
 
 namespace lb::gpu {
 

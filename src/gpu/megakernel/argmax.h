@@ -2,7 +2,7 @@
 // all.
 #pragma once
 
-#include "mega_wait.h"
+#include "gpu/megakernel/mailbox.h"
 #include "gpu/sampling/sample_token.h"
 
 namespace lb::gpu {

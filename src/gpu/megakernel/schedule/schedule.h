@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "launch/launch.h"
-#include "launch/megakernel_shape.h"
+#include "gpu/megakernel/shape.h"
 #include "launch/target.h"
 #include "ops/stream.h"
 

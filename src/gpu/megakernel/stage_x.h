@@ -2,10 +2,10 @@
 // own.
 #pragma once
 
-#include "activation.h"
-#include "launch/megakernel_shape.h"
-#include "mega_wait.h"
-#include "round_run.h"
+#include "gpu/activation.h"
+#include "gpu/megakernel/shape.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/round_run.h"
 #include "gpu/gemv/formats.h"
 
 namespace lb::gpu {

@@ -1,9 +1,9 @@
 // Behind a product: sums of rows become y, as words or plain.
 #pragma once
 
-#include "activation.h"
-#include "launch/megakernel_shape.h"
-#include "mega_codes.h"
+#include "gpu/activation.h"
+#include "gpu/megakernel/shape.h"
+#include "gpu/megakernel/codes.h"
 
 namespace lb::gpu {
 

@@ -2,9 +2,9 @@
 // they made is on its way to others.
 #pragma once
 
-#include "mega_choice.h"
-#include "mega_delta.h"
-#include "mega_finish.h"
+#include "gpu/megakernel/argmax.h"
+#include "gpu/megakernel/delta.h"
+#include "gpu/megakernel/epilogue.h"
 #include "transfer.h"
 
 namespace lb::gpu {

@@ -1,10 +1,10 @@
 // A product's part, of weights that come through the ring (weight_stream.h).
 #pragma once
 
-#include "mega_stage.h"
-#include "sum_stream.h"
-#include "warp_sums.h"
-#include "weight_stream.h"
+#include "gpu/megakernel/stage_x.h"
+#include "gpu/megakernel/sum_stream.h"
+#include "gpu/warp_sums.h"
+#include "gpu/megakernel/weight_stream.h"
 
 namespace lb::gpu {
 

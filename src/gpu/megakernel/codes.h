@@ -1,8 +1,8 @@
 // Where values go in words, rounded or not: a run of rounded ones for readers that would all round it themselves.
 #pragma once
 
-#include "mega_wait.h"
-#include "round_run.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/round_run.h"
 
 namespace lb::gpu {
 
