@@ -1,5 +1,5 @@
 # LUCEBOX_KERNEL_ABI: a hash of what both the kernels and the engine that launches them are compiled with, the records
-# of parameters, shared memory and quantised blocks. An engine takes no pack of another one (launch/pack.cpp).
+# of parameters, shared memory and quantised blocks. An engine takes no pack of another one (pack/pack.cpp).
 set(headers_of_both cpp/base/dtype_id.h cpp/device/sim_abi.h cpp/ops/*.h cpp/quant/*.h gpu/*/shape.h)
 list(TRANSFORM headers_of_both PREPEND ${PROJECT_SOURCE_DIR}/src/)
 file(GLOB headers_of_both RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${headers_of_both})

@@ -20,7 +20,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "device/graph.h"
-#include "launch/pack.h"
+#include "pack/pack.h"
 #include "quant/repack.h"
 
 namespace lb {

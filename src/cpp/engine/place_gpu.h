@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/place.h"
-#include "launch/pack.h"
+#include "pack/pack.h"
 
 namespace lb {
 

@@ -10,7 +10,7 @@
 
 #include "device/memory.h"
 #include "launch/kernel_timer.h"
-#include "launch/pack.h"
+#include "pack/pack.h"
 #include "ops/stream.h"
 
 namespace lb {

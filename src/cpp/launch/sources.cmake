@@ -5,14 +5,14 @@ target_sources(lucebox_engine PRIVATE
   ../gpu/elementwise/choose.cpp
   launch/gpu_stream.cpp
   launch/kernel_timer.cpp
-  launch/launch.cpp
+  pack/launch.cpp
   ../gpu/gemv/choose.cpp
   ../gpu/gemm/choose.cpp
   ../gpu/gemm_skinny/choose.cpp
   ../gpu/gemm/choose_sm90.cpp
-  launch/pack.cpp
+  pack/pack.cpp
   ../gpu/sampling/choose.cpp
   ../gpu/megakernel/schedule/schedule.cpp
-  launch/target.cpp
+  pack/target.cpp
   ../gpu/megakernel/schedule/weight_chunks.cpp)
-set_source_files_properties(launch/pack.cpp PROPERTIES COMPILE_DEFINITIONS LUCEBOX_KERNEL_ABI="${LUCEBOX_KERNEL_ABI}")
+set_source_files_properties(pack/pack.cpp PROPERTIES COMPILE_DEFINITIONS LUCEBOX_KERNEL_ABI="${LUCEBOX_KERNEL_ABI}")

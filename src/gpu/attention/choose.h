@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "gpu/attention/shape.h"
-#include "launch/launch.h"
-#include "launch/target.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "gpu/delta_net/shape.h"
-#include "launch/launch.h"
-#include "launch/target.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 #include "ops/delta_net.h"
 #include "ops/rope.h"
 

@@ -2,8 +2,8 @@
 // run is an error that names it.
 #pragma once
 
-#include "launch/launch.h"
-#include "launch/target.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 #include "ops/arg_max.h"
 #include "ops/convert.h"
 #include "ops/embed.h"

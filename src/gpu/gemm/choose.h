@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <optional>
 
-#include "launch/launch.h"
+#include "pack/launch.h"
 #include "gpu/gemm/shape.h"
 #include "gpu/gemm_skinny/choose.h"
-#include "launch/target.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "gpu/gemm/shape.h"
-#include "launch/target.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

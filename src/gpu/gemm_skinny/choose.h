@@ -7,9 +7,9 @@
 #include <span>
 #include <utility>
 
-#include "launch/launch.h"
+#include "pack/launch.h"
 #include "gpu/gemm_skinny/shape.h"
-#include "launch/target.h"
+#include "pack/target.h"
 #include "ops/rms_norm.h"
 
 namespace lb::gpu {

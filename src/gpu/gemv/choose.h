@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
-#include "launch/launch.h"
+#include "pack/launch.h"
 #include "gpu/gemv/shape.h"
-#include "launch/target.h"
+#include "pack/target.h"
 #include "ops/linear.h"
 #include "ops/round_rows.h"
 

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "launch/launch.h"
-#include "launch/target.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 #include "ops/next_token.h"
 #include "ops/sample.h"
 

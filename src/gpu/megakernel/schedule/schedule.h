@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/launch.h"
+#include "pack/launch.h"
 #include "gpu/megakernel/shape.h"
-#include "launch/target.h"
+#include "pack/target.h"
 #include "ops/stream.h"
 
 namespace lb::gpu {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "launch/launch.h"
+#include "pack/launch.h"
 
 namespace lb::gpu {
 

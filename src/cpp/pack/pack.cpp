@@ -1,5 +1,5 @@
 // Loading a pack, and handing launches to the device layer.
-#include "launch/pack.h"
+#include "pack/pack.h"
 
 #include "base/error.h"
 #include "format/json.h"

@@ -1,5 +1,5 @@
 // Launches as text.
-#include "launch/launch.h"
+#include "pack/launch.h"
 
 #include <ostream>
 #include <sstream>

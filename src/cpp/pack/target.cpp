@@ -1,5 +1,5 @@
 // Targets from manifests, and what a launch must not exceed.
-#include "launch/target.h"
+#include "pack/target.h"
 
 #include <algorithm>
 

@@ -15,7 +15,7 @@
 #include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/sampling/choose.h"
-#include "launch/target.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 
