@@ -6,7 +6,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
 #include "gpu/delta_net/choose.h"
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 
 using namespace nanobind::literals;
 

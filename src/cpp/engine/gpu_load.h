@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/place.h"
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 
 namespace lb {
 

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 #include "gpu/megakernel/shape.h"
 #include "state/pieces.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/token_loop.h"
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 #include "gpu/megakernel/schedule/schedule.h"
 
 namespace lb {

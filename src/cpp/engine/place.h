@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/token_loop.h"
-#include "launch/kernel_timer.h"
+#include "dispatch/kernel_timer.h"
 #include "models/model.h"
 
 namespace lb {

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 
 namespace lb {
 namespace {

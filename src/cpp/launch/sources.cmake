@@ -3,8 +3,8 @@ target_sources(lucebox_engine PRIVATE
   ../gpu/attention/choose.cpp
   ../gpu/delta_net/choose.cpp
   ../gpu/elementwise/choose.cpp
-  launch/gpu_stream.cpp
-  launch/kernel_timer.cpp
+  dispatch/gpu_stream.cpp
+  dispatch/kernel_timer.cpp
   pack/launch.cpp
   ../gpu/gemv/choose.cpp
   ../gpu/gemm/choose.cpp

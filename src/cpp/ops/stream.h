@@ -1,4 +1,4 @@
-// Where ops run, and in whose memory their pointers lie: the CPU (cpu/cpu_stream.h) or a GPU (launch/gpu_stream.h).
+// Where ops run, and in whose memory their pointers lie: the CPU (cpu/cpu_stream.h) or a GPU (dispatch/gpu_stream.h).
 // Ops of one stream run in the order they are sent; on a GPU they have only begun when run() returns.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Copies by way of pinned memory, and ops as launches.
-#include "launch/gpu_stream.h"
+#include "dispatch/gpu_stream.h"
 
 #include <algorithm>
 #include <cstring>

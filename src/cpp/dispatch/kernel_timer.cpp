@@ -1,5 +1,5 @@
 // Sums over the launches of a kernel.
-#include "launch/kernel_timer.h"
+#include "dispatch/kernel_timer.h"
 
 #include <algorithm>
 #include <map>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/memory.h"
-#include "launch/kernel_timer.h"
+#include "dispatch/kernel_timer.h"
 #include "pack/pack.h"
 #include "ops/stream.h"
 
