@@ -8,18 +8,21 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# A folder of src/cpp may include its own row and the rows above.
+# A folder of src/cpp, or src/gpu (the kernels and their host code), may include its own row and the rows above.
 LAYERS = (
     ("base", "quant"),
     ("ops",),
     ("format", "device"),
-    ("cpu", "launch"),
+    ("cpu", "pack"),
+    ("gpu",),
+    ("dispatch",),
     ("weights", "state"),
     ("models",),
     ("decode",),
     ("engine",),
     ("bindings",),
 )
+DIALECT = {"dialect.h", "cluster.h", "pairs.h", "transfer.h", "warpgroup.h"}  # src/cuda, src/hip or src/sim
 RANK = {folder: rank for rank, row in enumerate(LAYERS) for folder in row}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -47,17 +50,18 @@ def _lines(root: Path, files: Iterable[Path], *suffixes: str) -> Iterator[tuple[
 
 
 def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
-    """A folder of src/cpp includes nothing of the layers above its own."""
+    """A folder of src/cpp, or src/gpu, includes nothing of the layers above its own."""
     problems = []
     for name, number, line in _lines(root, files, ".h", ".cpp", ".inc"):
         found = INCLUDE.match(line)
-        if not name.startswith("src/cpp/") or not found or found[1] == "<":
+        if not name.startswith(("src/cpp/", "src/gpu/")) or not found or found[1] == "<" or found[2] in DIALECT:
             continue
-        folder, target = name.split("/")[2], found[2].split("/")[0]
+        parts = name.split("/")
+        folder, target = "gpu" if parts[1] == "gpu" else parts[2], found[2].split("/")[0]
         if folder not in RANK:
             problems.append(f"{name}: folder {folder!r} has no layer; add it to LAYERS in ci/gates.py")
-        elif target not in RANK or not (root / "src/cpp" / found[2]).exists():
-            problems.append(f'{name}:{number}: "{found[2]}" is no file of src/cpp; write paths from there')
+        elif target not in RANK or not (root / ("src" if target == "gpu" else "src/cpp") / found[2]).exists():
+            problems.append(f'{name}:{number}: "{found[2]}" is no file of src/cpp or src/gpu; write paths from there')
         elif RANK[target] > RANK[folder]:
             problems.append(f"{name}:{number}: {folder} may not include {found[2]}, a layer above it")
     return problems

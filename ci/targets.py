@@ -155,8 +155,7 @@ class Target:
 
 def kernel_files(root: Path = ROOT) -> list[Path]:
     """Every kernel source: the .cpp files of the rooms of src/gpu but for host code, choose*.cpp."""
-    files = [*(root / "src/gpu").glob("*.cpp"), *(root / "src/gpu").glob("*/*.cpp")]
-    return sorted(file for file in files if not file.name.startswith("choose"))
+    return sorted(file for file in (root / "src/gpu").glob("*/*.cpp") if not file.name.startswith("choose"))
 
 
 def _meets(target: Target, text: str, where: Path) -> bool:

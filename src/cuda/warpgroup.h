@@ -3,7 +3,7 @@
 // Warp w of four has rows 16w to 16w + 15, in the fragments of matrix.h. Layout of operand tiles: operand_tile.h.
 #pragma once
 
-#include "../gpu/operand_tile.h"
+#include "gpu/operand_tile.h"
 
 namespace lb::gpu {
 

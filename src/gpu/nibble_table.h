@@ -3,7 +3,7 @@
 #pragma once
 
 #include "quant/blocks.h"
-#include "vectors.h"
+#include "gpu/vectors.h"
 
 namespace lb::gpu {
 

@@ -20,8 +20,8 @@
 #define LB_SHARED(T, name, count) static __attribute__((shared)) T name[count]
 
 // clang-format off: each needs the ones before it
-#include "../gpu/vectors.h"
-#include "../gpu/number_types.h"
+#include "gpu/vectors.h"
+#include "gpu/number_types.h"
 #include "threads.h"
 #include "numbers.h"
 #include "memory.h"
@@ -29,5 +29,5 @@
 #include "matrix.h"
 #include "matrix_chain.h"
 #include "byte_matrix.h"
-#include "../gpu/reductions.h"
+#include "gpu/reductions.h"
 // clang-format on

@@ -25,8 +25,8 @@
   const ::lb::gpu::sim::SharedPointer<T> name = ::lb::gpu::sim::shared_array<T>(name##_site, count)
 
 // clang-format off: each needs the ones before it
-#include "../gpu/vectors.h"
-#include "../gpu/number_types.h"
+#include "gpu/vectors.h"
+#include "gpu/number_types.h"
 #include "machine.h"
 #include "pack.h"
 #include "threads.h"

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../gpu/operand_tile.h"
+#include "gpu/operand_tile.h"
 
 namespace lb::gpu {
 

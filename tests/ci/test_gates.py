@@ -18,7 +18,7 @@ def check(tmp_path: Path) -> Callable[[Gate, str, str], list[str]]:
 
     def run(gate: Gate, name: str, text: str) -> list[str]:
         for folder in gates.RANK:
-            header = tmp_path / "src/cpp" / folder / "x.h"
+            header = tmp_path / ("src" if folder == "gpu" else "src/cpp") / folder / "x.h"
             header.parent.mkdir(parents=True, exist_ok=True)
             header.touch()
         file = tmp_path / name
@@ -37,6 +37,9 @@ def check(tmp_path: Path) -> Callable[[Gate, str, str], list[str]]:
         (gates.include_direction, "src/cpp/decode/a.h", '#include "bindings/x.h"'),
         (gates.include_direction, "src/cpp/cpu/a.h", '#include "../base/x.h"'),
         (gates.include_direction, "src/cpp/utils/a.h", '#include "base/x.h"'),
+        (gates.include_direction, "src/cpp/pack/a.h", '#include "gpu/x.h"'),
+        (gates.include_direction, "src/gpu/gemm/a.h", '#include "dispatch/x.h"'),
+        (gates.include_direction, "src/gpu/gemm/a.h", '#include "x.h"'),
         (gates.vendor_headers, "src/cpp/device/a.cpp", "#include <cuda.h>"),
         (gates.vendor_headers, "src/gpu/a.h", "#include <hip/hip_runtime.h>"),
         (gates.vendor_headers, "src/cpp/engine/a.cpp", "#include <nanobind/nanobind.h>"),
@@ -58,6 +61,8 @@ def test_violation_is_found(check: Callable[[Gate, str, str], list[str]], gate: 
     [
         (gates.include_direction, "src/cpp/cpu/a.cpp", '#include "ops/x.h"'),
         (gates.include_direction, "src/cpp/device/a.h", '#include "ops/x.h"'),
+        (gates.include_direction, "src/cpp/dispatch/a.h", '#include "gpu/x.h"'),
+        (gates.include_direction, "src/gpu/gemm/a.cpp", '#include "dialect.h"'),
         (gates.vendor_headers, "src/cuda/a.h", "#include <cuda.h>"),
         (gates.vendor_headers, "src/cpp/bindings/a.cpp", "#include <nanobind/nanobind.h>"),
         (gates.environment_reads, "python/lucebox/hub.py", 'x = os.environ["X"]'),

@@ -20,6 +20,12 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "device/graph.h"
+#include "gpu/attention/choose.h"
+#include "gpu/delta_net/choose.h"
+#include "gpu/elementwise/choose.h"
+#include "gpu/gemm/choose.h"
+#include "gpu/gemv/choose.h"
+#include "gpu/sampling/choose.h"
 #include "pack/pack.h"
 #include "quant/repack.h"
 

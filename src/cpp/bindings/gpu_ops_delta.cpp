@@ -5,8 +5,8 @@
 
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
-#include "gpu/delta_net/choose.h"
 #include "dispatch/gpu_stream.h"
+#include "gpu/delta_net/choose.h"
 
 using namespace nanobind::literals;
 

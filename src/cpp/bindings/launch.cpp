@@ -12,8 +12,8 @@
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/elementwise/choose.h"
-#include "gpu/gemv/choose.h"
 #include "gpu/gemm/choose.h"
+#include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
 
 namespace nb = nanobind;

@@ -10,8 +10,14 @@
 
 #include "device/memory.h"
 #include "dispatch/kernel_timer.h"
-#include "pack/pack.h"
+#include "gpu/attention/choose.h"
+#include "gpu/delta_net/choose.h"
+#include "gpu/elementwise/choose.h"
+#include "gpu/gemm/choose.h"
+#include "gpu/gemv/choose.h"
+#include "gpu/sampling/choose.h"
 #include "ops/stream.h"
+#include "pack/pack.h"
 
 namespace lb {
 

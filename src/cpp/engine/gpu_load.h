@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/place.h"
 #include "dispatch/gpu_stream.h"
+#include "engine/place.h"
 
 namespace lb {
 

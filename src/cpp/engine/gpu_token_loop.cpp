@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "dispatch/gpu_stream.h"
 #include "engine/engine.h"
 #include "engine/mega_steps.h"
-#include "dispatch/gpu_stream.h"
 #include "gpu/megakernel/shape.h"
 #include "state/pieces.h"
 

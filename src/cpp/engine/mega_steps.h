@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/token_loop.h"
 #include "dispatch/gpu_stream.h"
+#include "engine/token_loop.h"
 #include "gpu/megakernel/schedule/schedule.h"
 
 namespace lb {

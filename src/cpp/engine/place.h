@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/token_loop.h"
 #include "dispatch/kernel_timer.h"
+#include "engine/token_loop.h"
 #include "models/model.h"
 
 namespace lb {

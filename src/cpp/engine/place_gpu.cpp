@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "dispatch/gpu_stream.h"
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
-#include "dispatch/gpu_stream.h"
 
 namespace lb {
 namespace {

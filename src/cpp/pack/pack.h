@@ -9,12 +9,6 @@
 #include "device/memory.h"
 #include "device/module.h"
 #include "device/queue.h"
-#include "gpu/attention/choose.h"
-#include "gpu/delta_net/choose.h"
-#include "gpu/elementwise/choose.h"
-#include "gpu/gemv/choose.h"
-#include "gpu/gemm/choose.h"
-#include "gpu/sampling/choose.h"
 #include "pack/target.h"
 
 namespace lb::gpu {

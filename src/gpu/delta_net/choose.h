@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "gpu/delta_net/shape.h"
-#include "pack/launch.h"
-#include "pack/target.h"
 #include "ops/delta_net.h"
 #include "ops/rope.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

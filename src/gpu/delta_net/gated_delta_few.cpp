@@ -10,8 +10,8 @@
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 
-#include "gpu/delta_net/split_bf16.h"
 #include "gpu/delta_net/gated_delta.h"
+#include "gpu/delta_net/split_bf16.h"
 #include "gpu/round_run.h"
 
 namespace lb::gpu {

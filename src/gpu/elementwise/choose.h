@@ -2,8 +2,6 @@
 // run is an error that names it.
 #pragma once
 
-#include "pack/launch.h"
-#include "pack/target.h"
 #include "ops/arg_max.h"
 #include "ops/convert.h"
 #include "ops/embed.h"
@@ -13,6 +11,8 @@
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/softmax.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

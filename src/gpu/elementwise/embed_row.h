@@ -2,8 +2,8 @@
 // quant/decode.h gives.
 #pragma once
 
-#include "ops/embed.h"
 #include "gpu/plane_scales.h"
+#include "ops/embed.h"
 
 namespace lb::gpu {
 

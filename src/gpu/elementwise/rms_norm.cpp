@@ -5,10 +5,10 @@
 #include "dialect.h"
 
 #include "gpu/activation.h"
-#include "gpu/elementwise/shape.h"
-#include "ops/rms_norm.h"
-#include "gpu/round_run.h"
 #include "gpu/elementwise/rows.h"
+#include "gpu/elementwise/shape.h"
+#include "gpu/round_run.h"
+#include "ops/rms_norm.h"
 
 namespace lb::gpu {
 

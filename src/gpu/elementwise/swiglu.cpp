@@ -3,9 +3,9 @@
 #include "dialect.h"
 
 #include "gpu/activation.h"
-#include "ops/linear.h"
-#include "gpu/round_run.h"
 #include "gpu/elementwise/rows.h"
+#include "gpu/round_run.h"
+#include "ops/linear.h"
 
 namespace lb::gpu {
 

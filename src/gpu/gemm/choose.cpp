@@ -7,8 +7,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "gpu/gemm_skinny/choose.h"
 #include "gpu/gemm/choose_sm90.h"
+#include "gpu/gemm_skinny/choose.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <optional>
 
-#include "pack/launch.h"
 #include "gpu/gemm/shape.h"
 #include "gpu/gemm_skinny/choose.h"
+#include "pack/launch.h"
 #include "pack/target.h"
 
 namespace lb::gpu {

@@ -1,5 +1,5 @@
-// Products of a few rows whose weights go straight into registers (src/gpu/gemm_skinny/gemm_skinny.h): how they are cut, and what
-// they make of their sums.
+// Products of a few rows whose weights go straight into registers (src/gpu/gemm_skinny/gemm_skinny.h): how they are
+// cut, and what they make of their sums.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "pack/launch.h"
 #include "gpu/gemm_skinny/shape.h"
-#include "pack/target.h"
 #include "ops/rms_norm.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

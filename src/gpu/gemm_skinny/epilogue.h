@@ -5,8 +5,8 @@
 // once. The code runs once and comes from memory, so it is short.
 #pragma once
 
-#include "gpu/activation.h"
 #include "cluster.h"
+#include "gpu/activation.h"
 #include "gpu/gemm_skinny/shape.h"
 #include "gpu/narrow.h"
 #include "gpu/round_run.h"

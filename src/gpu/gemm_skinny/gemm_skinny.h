@@ -9,8 +9,8 @@
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
 
-#include "gpu/gemm_skinny/formats.h"
 #include "gpu/gemm_skinny/epilogue.h"
+#include "gpu/gemm_skinny/formats.h"
 
 namespace lb::gpu {
 

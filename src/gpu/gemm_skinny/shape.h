@@ -1,5 +1,5 @@
-// What the kernels of products with few rows of x (src/gpu/gemm_skinny/gemm_skinny.h) and their launch functions must agree on. Read
-// by host and device.
+// What the kernels of products with few rows of x (src/gpu/gemm_skinny/gemm_skinny.h) and their launch functions must
+// agree on. Read by host and device.
 //
 // The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16
 // on (FewMakes::kGated: two tiles of either product in turn), and cut into ranges of tiles, the inner dimension into

@@ -3,11 +3,11 @@
 
 #include <cstddef>
 
-#include "pack/launch.h"
 #include "gpu/gemv/shape.h"
-#include "pack/target.h"
 #include "ops/linear.h"
 #include "ops/round_rows.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

@@ -1,9 +1,9 @@
 // Quantised types with one scale for each run of 32 values in the mat-vec: all but Q6_K, Q3_K and Q2_K.
 #pragma once
 
+#include "gpu/gemv/formats.h"
 #include "gpu/nibble_table.h"
 #include "gpu/plane_scales.h"
-#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

@@ -2,8 +2,8 @@
 // linear_vec.h.
 #include "dialect.h"
 
-#include "gpu/gemv/gemv.h"
 #include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/gemv.h"
 
 namespace lb::gpu {
 

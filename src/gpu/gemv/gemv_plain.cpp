@@ -1,8 +1,8 @@
 // The mat-vec kernels of plain weights, and their wide ones for longer rows. Body: linear_vec.h.
 #include "dialect.h"
 
-#include "gpu/gemv/gemv.h"
 #include "gpu/gemv/formats_plain.h"
+#include "gpu/gemv/gemv.h"
 
 namespace lb::gpu {
 

@@ -2,9 +2,9 @@
 // up). PlaneRows::InSlot reads them.
 #pragma once
 
+#include "gpu/gemv/formats.h"
 #include "gpu/gemv/gemv.h"
 #include "transfer.h"
-#include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 

@@ -14,11 +14,11 @@
 #pragma once
 
 #include "gpu/activation.h"
-#include "gpu/delta_net/gates.h"
 #include "gpu/delta_net/gated_delta.h"
-#include "gpu/megakernel/shape.h"
+#include "gpu/delta_net/gates.h"
 #include "gpu/megakernel/codes.h"
 #include "gpu/megakernel/mailbox.h"
+#include "gpu/megakernel/shape.h"
 #include "gpu/warp_sums.h"
 
 namespace lb::gpu {

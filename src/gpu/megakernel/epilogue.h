@@ -2,8 +2,8 @@
 #pragma once
 
 #include "gpu/activation.h"
-#include "gpu/megakernel/shape.h"
 #include "gpu/megakernel/codes.h"
+#include "gpu/megakernel/shape.h"
 
 namespace lb::gpu {
 

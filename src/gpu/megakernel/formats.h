@@ -1,10 +1,10 @@
 // Which weight types a megakernel takes: lists of cases, each a switch over some types.
 #pragma once
 
-#include "gpu/megakernel/stage_x.h"
-#include "gpu/gemv/formats_runs16.h"
 #include "gpu/gemv/formats_plain.h"
+#include "gpu/gemv/formats_runs16.h"
 #include "gpu/gemv/formats_runs32.h"
+#include "gpu/megakernel/stage_x.h"
 
 namespace lb::gpu {
 

@@ -7,14 +7,14 @@
 // phase. Notebook: docs/kernels/megakernel.md.
 #pragma once
 
-#include "gpu/megakernel/attention.h"
 #include "gpu/elementwise/embed_row.h"
-#include "gpu/megakernel/argmax.h"
-#include "gpu/megakernel/delta.h"
-#include "gpu/megakernel/stage_x.h"
-#include "gpu/megakernel/mailbox.h"
-#include "gpu/sampling/next_token.h"
 #include "gpu/elementwise/rope_angles.h"
+#include "gpu/megakernel/argmax.h"
+#include "gpu/megakernel/attention.h"
+#include "gpu/megakernel/delta.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/megakernel/stage_x.h"
+#include "gpu/sampling/next_token.h"
 
 namespace lb::gpu {
 

@@ -4,8 +4,8 @@
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"
-#include "gpu/megakernel/product_stream.h"
 #include "gpu/megakernel/megakernel.h"
+#include "gpu/megakernel/product_stream.h"
 
 namespace lb::gpu {
 

@@ -2,9 +2,9 @@
 // Needs: no tma
 #include "dialect.h"
 
-#include "gpu/megakernel/product_direct.h"
 #include "gpu/megakernel/formats.h"
 #include "gpu/megakernel/megakernel.h"
+#include "gpu/megakernel/product_direct.h"
 
 namespace lb::gpu {
 

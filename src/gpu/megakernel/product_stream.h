@@ -3,8 +3,8 @@
 
 #include "gpu/megakernel/stage_x.h"
 #include "gpu/megakernel/sum_stream.h"
-#include "gpu/warp_sums.h"
 #include "gpu/megakernel/weight_stream.h"
+#include "gpu/warp_sums.h"
 
 namespace lb::gpu {
 

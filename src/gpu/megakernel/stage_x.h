@@ -3,10 +3,10 @@
 #pragma once
 
 #include "gpu/activation.h"
-#include "gpu/megakernel/shape.h"
-#include "gpu/megakernel/mailbox.h"
-#include "gpu/round_run.h"
 #include "gpu/gemv/formats.h"
+#include "gpu/megakernel/mailbox.h"
+#include "gpu/megakernel/shape.h"
+#include "gpu/round_run.h"
 
 namespace lb::gpu {
 

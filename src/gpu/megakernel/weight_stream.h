@@ -4,8 +4,8 @@
 // the ring is full, the next weights come in parts, one after another.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane, in one piece. Where each
-// lies in the ring, and which one was there before, the host has written down (gpu/megakernel/schedule/weight_chunks.h): the time of a
-// chunk's instructions bounds the rate of the copies.
+// lies in the ring, and which one was there before, the host has written down
+// (gpu/megakernel/schedule/weight_chunks.h): the time of a chunk's instructions bounds the rate of the copies.
 #pragma once
 
 #include "gpu/megakernel/shape.h"

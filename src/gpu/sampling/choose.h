@@ -4,10 +4,10 @@
 
 #include <cstddef>
 
-#include "pack/launch.h"
-#include "pack/target.h"
 #include "ops/next_token.h"
 #include "ops/sample.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

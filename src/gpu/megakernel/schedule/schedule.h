@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "pack/launch.h"
 #include "gpu/megakernel/shape.h"
-#include "pack/target.h"
 #include "ops/stream.h"
+#include "pack/launch.h"
+#include "pack/target.h"
 
 namespace lb::gpu {
 

@@ -1,0 +1,13 @@
+# The host code of the kernels: op and target to kernel, grid and parameters. Pure functions, no driver.
+set(gpu ${CMAKE_CURRENT_LIST_DIR})
+target_sources(lucebox_engine PRIVATE
+  ${gpu}/attention/choose.cpp
+  ${gpu}/delta_net/choose.cpp
+  ${gpu}/elementwise/choose.cpp
+  ${gpu}/gemm/choose.cpp
+  ${gpu}/gemm/choose_sm90.cpp
+  ${gpu}/gemm_skinny/choose.cpp
+  ${gpu}/gemv/choose.cpp
+  ${gpu}/megakernel/schedule/schedule.cpp
+  ${gpu}/megakernel/schedule/weight_chunks.cpp
+  ${gpu}/sampling/choose.cpp)
