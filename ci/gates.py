@@ -18,7 +18,7 @@ LAYERS = (
     ("dispatch",),
     ("weights", "state"),
     ("models",),
-    ("decode",),
+    ("sampling",),
     ("engine",),
     ("bindings",),
 )

@@ -238,8 +238,8 @@ SM is compute units on AMD. A figure that has no source is left out.
 
 Constants of the launch functions. `matvec_threads_per_sm` is how much of the one-row product an SM holds at once,
 `speculation_budget` is the rows of a draft tree and `prefill_chunk` those of a prompt computed at once, where the user
-names none; `megakernel_most_mib` is the weights of a token up to which one launch for a whole step is faster than a
-graph, as long as the context has no more K and V than `megakernel_most_kv_mib`: that much where heads have 256 columns,
+names none; `megakernel_max_mib` is the weights of a token up to which one launch for a whole step is faster than a
+graph, as long as the context has no more K and V than `megakernel_max_kv_mib`: that much where heads have 256 columns,
 half of it where they have 128. The target files say which are measured.
 
 | target | {tuning_names} |

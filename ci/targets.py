@@ -61,10 +61,10 @@ TUNING = {
     "matvec_threads_per_sm": (32, 2048, 32),
     "speculation_budget": (1, 64, 1),
     "prefill_chunk": (64, 4096, 64),
-    "megakernel_most_mib": (0, 1 << 20, 1),
-    "megakernel_most_kv_mib": (0, 1 << 20, 1),
+    "megakernel_max_mib": (0, 1 << 20, 1),
+    "megakernel_max_kv_mib": (0, 1 << 20, 1),
 }
-EXCUSES = ("spill",)
+WAIVERS = ("spill",)
 
 
 class TargetError(Exception):
@@ -103,12 +103,12 @@ class Tuning:
     matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
     speculation_budget: int  # rows of a draft tree, where the user names none
     prefill_chunk: int  # rows of a prompt computed at once, likewise
-    megakernel_most_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
-    megakernel_most_kv_mib: int  # K and V of a context up to which it still is, where heads have 256 columns
+    megakernel_max_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
+    megakernel_max_kv_mib: int  # K and V of a context up to which it still is, where heads have 256 columns
 
 
 @dataclass(frozen=True, slots=True)
-class Excuse:
+class Waiver:
     """A kernel that may break a rule of the build, and why."""
 
     kernel: str
@@ -129,7 +129,7 @@ class Target:
     tuning: Tuning
     min_driver: str = ""  # sim has none
     boards: tuple[Board, ...] = ()
-    exceptions: tuple[Excuse, ...] = ()
+    exceptions: tuple[Waiver, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -309,9 +309,9 @@ def _check_boards(target: Target, folder: str, root: Path) -> str | None:
 
 
 def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
-    for i, excuse in enumerate(target.exceptions):
-        if excuse.what not in EXCUSES:
-            return f"exceptions[{i}].what: expected one of {', '.join(EXCUSES)}, got {excuse.what!r}"
+    for i, waiver in enumerate(target.exceptions):
+        if waiver.what not in WAIVERS:
+            return f"exceptions[{i}].what: expected one of {', '.join(WAIVERS)}, got {waiver.what!r}"
     return None
 
 

@@ -157,7 +157,7 @@ def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]
 
 
 def _resources(manifest: Manifest, target: targets.Target) -> Iterator[str]:
-    excused = {excuse.kernel for excuse in target.exceptions if excuse.what == "spill"}
+    excused = {waiver.kernel for waiver in target.exceptions if waiver.what == "spill"}
     for kernel in manifest.kernels:
         if kernel.spill_bytes and kernel.name not in excused:
             yield (

@@ -17,7 +17,7 @@ WAVE = 32
 
 def problems(kernels: Iterable[Kernel], target: Target) -> list[str]:
     """One line per broken rule, and per exception that excuses nothing."""
-    excused = {excuse.kernel for excuse in target.exceptions if excuse.what == "spill"}
+    excused = {waiver.kernel for waiver in target.exceptions if waiver.what == "spill"}
     kernels = list(kernels)
     found = [line for kernel in kernels for line in _problems(kernel, target, kernel.name in excused)]
     spilling = {kernel.name for kernel in kernels if kernel.spill_bytes}
@@ -32,7 +32,7 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
         yield f"{where}: spills {kernel.spill_bytes} bytes of registers per thread, expected none"
     if kernel.stack_bytes and not kernel.spill_bytes:
         yield f"{where}: {kernel.stack_bytes} bytes of stack per thread, expected none (a computed array index?)"
-    fits = most_threads(kernel.registers, target.vendor)
+    fits = max_threads(kernel.registers, target.vendor)
     if kernel.max_threads > fits:
         yield f"{where}: {kernel.registers} registers allow {fits} threads a block, it declares {kernel.max_threads}"
     limit = target.capabilities.shared_block_bytes
@@ -40,7 +40,7 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
         yield f"{where}: {kernel.shared_bytes} bytes of shared memory, {target.name} has {limit} for a block"
 
 
-def most_threads(registers: int, vendor: str) -> int:
+def max_threads(registers: int, vendor: str) -> int:
     """Threads of one block that this many registers each leave room for."""
     if vendor == "nvidia":
         return REGISTER_FILE // max(_rounded(registers, NVIDIA_GRANULE), 1) // WAVE * WAVE

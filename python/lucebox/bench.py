@@ -56,7 +56,7 @@ class Summary:
 class Measurement:
     """The runs of one test."""
 
-    test: Literal["prefill", "decode", "append"]
+    test: Literal["prefill", "sampling", "append"]
     n_tokens: int
     """Of an append: its rows."""
     depth: int
@@ -70,7 +70,7 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        prefix = {"prefill": "pp", "decode": "tg", "append": "b"}[self.test]
+        prefix = {"prefill": "pp", "sampling": "tg", "append": "b"}[self.test]
         return f"{prefix}{self.n_tokens}" + (f" @{self.depth}" if self.depth else "")
 
     @property
@@ -246,7 +246,7 @@ def _tests(
         yield Measurement("prefill", n, 0, seconds, None, joules)
     for n in decode:
         seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
-        yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules)
+        yield Measurement("sampling", n, depth, seconds, n * bytes_per_token, joules)
     if batch:
         llm.bench_fill(depth)
     for n in batch:

@@ -120,7 +120,7 @@ LEAST_EXPANDED_ROWS = 12
 PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types that have kernels for few rows together with Q6_K
 SHARED = ("Q4_K", "Q6_K")  # types of mat-vec kernels that read from shared memory
 # Tiles of the products of warpgroups, so that each is the only one left once, and all of them.
-PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("linear_warpgroup",))
+PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("gemm_sm90",))
 
 
 def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
@@ -173,7 +173,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
                     unit = partial(_terms, w, dtype, x)
                     yield _same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
     for dtype in SHARED:
-        kernel = f"linear_vec_{dtype.lower()}_int8"
+        kernel = f"gemv_{dtype.lower()}_int8"
         for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: in pairs of rows
             w, x, add = _weights(rng, dtype, n_out * n_in), _normal(rng, 1, n_in), _normal(rng, 1, n_out)
             unit = partial(_terms, w, dtype, x)
@@ -212,7 +212,7 @@ def _batches(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     for dtype in TILES:
         for rows in BATCH_ROWS:
             for case in _batch(rng, wide, dtype, (130, 768), rows):
-                yield replace(case, without=("linear_few",), limit="int8" if case.limit == "few" else case.limit)
+                yield replace(case, without=("gemm_skinny",), limit="int8" if case.limit == "few" else case.limit)
     for dtype in PAIRED:
         for rows in PAIR_ROWS:
             is_expanded = dtype in EXPANDED and rows >= LEAST_EXPANDED_ROWS

@@ -7,8 +7,8 @@
 #define LB_HELPERS 0
 #endif
 #define LB_DEVICE __device__ __forceinline__
-#define LB_APART __device__ __noinline__
-#define LB_APART_NESTED LB_APART
+#define LB_NOINLINE __device__ __noinline__
+#define LB_NOINLINE_NESTED LB_NOINLINE
 #define LB_FN static __device__ __forceinline__
 #define LB_TABLE __device__
 #define LB_UNROLL _Pragma("unroll")

@@ -1,9 +1,9 @@
 // What the scales in the planes of runs of 32 (quant/planes.h) say: value = scale * code + offset, as in
-// quant/decode.h. Entries are one f16 d, the pair d and m in a word (as a pair of f16 the compiler would take it apart,
+// quant/dequantize.h. Entries are one f16 d, the pair d and m in a word (as a pair of f16 the compiler would take it apart,
 // and wait for it, where it is loaded), the byte e, six-bit scales, or scales and mins.
 #pragma once
 
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 #include "quant/planes.h"
 
 namespace lb::gpu {

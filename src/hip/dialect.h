@@ -5,8 +5,8 @@
 #define LB_DEVICE inline __attribute__((device, always_inline))
 // A function that calls no other needs no stack: what it would save for its callers, they keep elsewhere
 // (LuceboxHip.cmake). With a call within it, it has to keep where to return to: so the inner one is inlined.
-#define LB_APART __attribute__((device, noinline))
-#define LB_APART_NESTED LB_DEVICE
+#define LB_NOINLINE __attribute__((device, noinline))
+#define LB_NOINLINE_NESTED LB_DEVICE
 #define LB_FN static inline __attribute__((device, always_inline))
 #define LB_TABLE __attribute__((device))
 #define LB_UNROLL _Pragma("unroll")

@@ -89,12 +89,12 @@ LB_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
 
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.
-LB_DEVICE int forget(int v) {
+LB_DEVICE int opaque(int v) {
   asm volatile("" : "+v"(v));
   return v;
 }
 template <class T>
-LB_DEVICE T* forget(T* p) {
+LB_DEVICE T* opaque(T* p) {
   asm volatile("" : "+v"(p));
   return p;
 }

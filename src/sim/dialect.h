@@ -7,8 +7,8 @@
 #define LB_HELPERS 0
 #endif
 #define LB_DEVICE inline
-#define LB_APART inline
-#define LB_APART_NESTED inline
+#define LB_NOINLINE inline
+#define LB_NOINLINE_NESTED inline
 #define LB_UNROLL
 #define LB_UNROLL_BY(n)
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \

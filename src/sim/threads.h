@@ -87,9 +87,9 @@ inline void keep_order() {}
 
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.
-inline int forget(int v) { return v; }
+inline int opaque(int v) { return v; }
 template <class T>
-T* forget(T* p) {
+T* opaque(T* p) {
   return p;
 }
 

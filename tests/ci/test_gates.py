@@ -34,7 +34,7 @@ def check(tmp_path: Path) -> Callable[[Gate, str, str], list[str]]:
     [
         (gates.include_direction, "src/cpp/format/a.cpp", '#include "cpu/x.h"'),
         (gates.include_direction, "src/cpp/base/a.h", '#  include "format/x.h"'),
-        (gates.include_direction, "src/cpp/decode/a.h", '#include "bindings/x.h"'),
+        (gates.include_direction, "src/cpp/sampling/a.h", '#include "bindings/x.h"'),
         (gates.include_direction, "src/cpp/cpu/a.h", '#include "../base/x.h"'),
         (gates.include_direction, "src/cpp/utils/a.h", '#include "base/x.h"'),
         (gates.include_direction, "src/cpp/pack/a.h", '#include "gpu/x.h"'),

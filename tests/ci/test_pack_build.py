@@ -203,13 +203,13 @@ def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -
     assert not pack.exists()
     assert "spilling_kernel: spills" in said and f"[[exceptions]] in targets/{name}/target.toml" in said
 
-    excuse = '\n[[exceptions]]\nkernel = "spilling_kernel"\nwhat = "spill"\nreason = "a test"\n'
-    said, pack = build(tree(tmp_path / "excused", name, SPILLS, excuse), name)
+    waiver = '\n[[exceptions]]\nkernel = "spilling_kernel"\nwhat = "spill"\nreason = "a test"\n'
+    said, pack = build(tree(tmp_path / "excused", name, SPILLS, waiver), name)
     assert pack.is_dir(), said
     assert manifest(pack)["exceptions"] == [{"kernel": "spilling_kernel", "what": "spill", "reason": "a test"}]
     assert manifest(pack)["kernels"][0]["spill_bytes"] > 0
 
-    said, pack = build(tree(tmp_path / "stale", name, GOOD.replace("good", "spilling"), excuse), name)
+    said, pack = build(tree(tmp_path / "stale", name, GOOD.replace("good", "spilling"), waiver), name)
     assert not pack.exists()
     assert "does not spill; remove its exception" in said
 

@@ -47,8 +47,8 @@ warp_size = 32
 matvec_threads_per_sm = 512
 speculation_budget = 22
 prefill_chunk = 512
-megakernel_most_mib = 0
-megakernel_most_kv_mib = 0
+megakernel_max_mib = 0
+megakernel_max_kv_mib = 0
 
 [[exceptions]]
 kernel = "rope_kernel"

@@ -113,7 +113,7 @@ def test_spill_with_a_reason() -> None:
     """What [[exceptions]] of the target excuses."""
     target = targets.load("sm_86")
     made = Manifest.parse(json.dumps(data.manifest(target, {"a.cubin": b""}, spill_bytes=8)), "here")
-    excused = replace(target, exceptions=(targets.Excuse("a_kernel", "spill", "no other way"),))
+    excused = replace(target, exceptions=(targets.Waiver("a_kernel", "spill", "no other way"),))
     assert list(verify_wheel._resources(made, target)) and not list(verify_wheel._resources(made, excused))
 
 

@@ -96,7 +96,7 @@ def test_few_queries(
     rng = np.random.default_rng(seed)
     cache = cache_of(n_past + rows, 2, dim, dtype, dtype, rng)
     compare(pack, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
-    assert f"attention_few_{dtype.lower()}_{dim}_kernel" in pack.take_started()
+    assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in pack.take_started()
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)
@@ -155,7 +155,7 @@ def test_any_type_and_dim(
     rng = np.random.default_rng(seed)
     cache = cache_of(n_past + rows, kv_heads, dim, *types, rng)
     compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
-    assert "attention_any_kernel" in pack.take_started()
+    assert "attention_fp32_kernel" in pack.take_started()
 
 
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
@@ -341,6 +341,6 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
 def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     """One row over 101 slots: 4 heads of queries and of results, 2 of keys and of values."""
     timed = gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
-    assert timed["seconds"] > 0 and "attention_few_f16_64_kernel" in timed["launch"]
+    assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launch"]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
     assert timed["flops"] == 4 * 4 * 64 * 101

@@ -313,7 +313,7 @@ def test_inputs(
 def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
     """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
     state that the separate ops leave."""
-    if dtype == "Q5_K" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "linear_few_q5_k_"):
+    if dtype == "Q5_K" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "gemm_skinny_q5_k_"):
         pytest.skip("the pack multiplies 5 rows of Q5_K one by one")
     rng = np.random.default_rng(seed)
     shape: Shape = (2, 6, 128, 128)
@@ -354,6 +354,6 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
         moved = 2 * linear_reference.moved_code(last, dtype, n_last, normed)
         assert ((np.abs(y - want) - moved) / scale).max() < tolerance("between_projections", "element")
         if "gated_delta_few_kernel" in started:
-            has_norm = not any(kernel.startswith("linear_few") for kernel in started)
+            has_norm = not any(kernel.startswith("gemm_skinny") for kernel in started)
             assert ("gated_rms_norm_kernel" in started) == has_norm
         accepted = path_to(parent, int(rng.integers(n)))

@@ -98,7 +98,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
         assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
     times = _engine.Session(engine).profile_append(ids[:22], 22)
     launches = {kernel: n for kernel, n, _ in times}
-    if any(kernel.startswith("linear_few") for kernel in launches):
+    if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
 
 
@@ -115,7 +115,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
             "logits", "half_device"
         ), rows
     launches = {kernel: n for kernel, n, _ in _engine.Session(engine).profile_append(ids[:22], 22)}
-    if any(kernel.startswith("linear_few") for kernel in launches):
+    if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert "swiglu_kernel" not in launches
         assert launches["rms_norm_kernel"] == (2 if dtype == "BF16" else 2 * shape.n_layers + 1)
 

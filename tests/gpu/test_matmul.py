@@ -72,8 +72,8 @@ def expected(
         if activations == "f32":
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
-            is_few = any(kernel.startswith("linear_few") and f"_{dtype.lower()}_" in kernel for kernel in started)
-            return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_few else "linear")
+            is_skinny = any(kernel.startswith("gemm_skinny") and f"_{dtype.lower()}_" in kernel for kernel in started)
+            return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_skinny else "linear")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
     if dtype == "F32":
@@ -140,9 +140,9 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
     started = pack.take_started()
-    has_few = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"linear_few_{dtype.lower()}_")
-    is_few = has_few and rows <= 32 and n_in % 256 == 0
-    assert ("expand_weights_kernel" in started) != is_few
+    has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
+    is_skinny = has_skinny and rows <= 32 and n_in % 256 == 0
+    assert ("expand_weights_kernel" in started) != is_skinny
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
@@ -151,7 +151,7 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
     """Without the kernels of warpgroups, which chips that have them prefer for prompts."""
     manifest = gpu_packs.manifest_of(pack_folder)
-    if not gpu_packs.has_kernel(manifest, "linear_wide"):
+    if not gpu_packs.has_kernel(manifest, "gemm_wide"):
         pytest.skip(f"{manifest['target']} has warpgroups for every prompt")
     manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
     return gpu_packs.load(pack_folder, manifest)
@@ -210,7 +210,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
 @pytest.fixture(scope="session", params=(True, False), ids=("clusters", "blocks"))
 def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
     manifest = gpu_packs.manifest_of(pack_folder)
-    if not gpu_packs.has_kernel(manifest, "linear_few"):
+    if not gpu_packs.has_kernel(manifest, "gemm_skinny"):
         pytest.skip(f"{manifest['target']} has no kernels for few rows")
     if request.param and not manifest["capabilities"]["clusters"]:
         pytest.skip(f"{manifest['target']} has no clusters")
@@ -263,7 +263,7 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
     got = gpu_ops.matmul_group(pack_of_few, weights, [dtype] * len(n_out), n_out, n_in, x, add)
     started = pack_of_few.take_started()
-    assert any(kernel.startswith(f"linear_few_{dtype.lower()}") for kernel in started)
+    assert any(kernel.startswith(f"gemm_skinny_{dtype.lower()}") for kernel in started)
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
         want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
@@ -282,7 +282,7 @@ def test_few_rows_of_two_types_in_one_launch(
     pack_of_few.take_started()  # of other tests
     got = gpu_ops.matmul_group(pack_of_few, weights, list(dtypes), n_out, n_in, x, add)
     started = pack_of_few.take_started()
-    of_both = f"linear_few_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
+    of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
     assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("linear")] == [True], started
     for y, dtype, w, n, a in zip(got, dtypes, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, "int8")

@@ -48,7 +48,7 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 
 # Chips without bulk copies lack some more, and sm_75 and AMD have the least shared memory.
 OTHERS = {
     "stream": r"megakernel_\w+_direct_kernel",
-    "direct": r"megakernel_(plain|32|256)_kernel|\w+_warpgroup_.*|linear_vec_\w+_(whole|ring)_.*|gated_delta_chain_.*",
+    "direct": r"megakernel_(plain|32|256)_kernel|\w+_warpgroup_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
 }
 LEAST_SHARED_BYTES = 65536
 
@@ -247,7 +247,7 @@ def test_the_end_of_the_ring(
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come through a ring")
     rng = np.random.default_rng(seed)
-    most_bytes = manifest["capabilities"]["shared_block_bytes"]
+    max_bytes = manifest["capabilities"]["shared_block_bytes"]
     n_out = block_rows * gpu_packs.load(pack_folder, manifest).device.n_sms - 3
     x = rng.standard_normal(n_in).astype(np.float32)
     w = random_weights(dtype, n_in * n_out, rng)
@@ -265,8 +265,8 @@ def test_the_end_of_the_ring(
             return False
         return True
 
-    want = logits(most_bytes)
-    sizes = range(0, most_bytes, 16)
+    want = logits(max_bytes)
+    sizes = range(0, max_bytes, 16)
     larger = sizes[bisect_left(sizes, True, key=has_room) :]
     one_more = chunk_bytes // 16
     for shared_bytes in [*larger[max(one_more - 12, 0) : one_more + 4], *rng.choice(larger, 16)]:

@@ -26,7 +26,7 @@ SHAPES = {
 MUCH_KV = Shape(
     "qwen35", n_layers=3, recurrent=(True, False, False), n_heads=16, n_kv_heads=16, head_dim=128, d_state=64
 )
-CHOSEN = {"megakernel_most_mib": 64, "megakernel_most_kv_mib": 1}  # by the engine, for these models; of heads of 256
+CHOSEN = {"megakernel_max_mib": 64, "megakernel_max_kv_mib": 1}  # by the engine, for these models; of heads of 256
 N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
 PROMPT = [3, 1, 4]
 

@@ -115,7 +115,7 @@ def test_products(name: str, activations: str, dtype: str) -> None:
 def test_batches(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (5120, 17408), (17408, 5120), (248320, 5120)):
         for rows in (2, 8, 22, 64, 65, 4096):
-            batch = gpu_ops.choose_batch(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            batch = gpu_ops.choose_gemm(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             for launch in batch["launches"]:
                 check(launch, name)
                 assert launch["overlap_previous"]
@@ -125,35 +125,35 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
             narrow = dtype != "F32" and batch["rounded_bits"] == 0
             kernels = [launch["kernel"] for launch in batch["launches"]]
             assert (kernels[0] == "narrow_rows_kernel") == narrow
-            is_few = kernels[0].startswith("linear_few")
+            is_skinny = kernels[0].startswith("gemm_skinny")
             assert f"_{dtype.lower()}_" in kernels[narrow]
-            has_sum = "linear_batch_sum_kernel" in kernels
+            has_sum = "gemm_sum_kernel" in kernels
             assert batch["scratch_bytes"] >= narrow * rows * n_in * 2
-            assert (batch["scratch_bytes"] > 0) == (narrow or has_sum or is_few)
+            assert (batch["scratch_bytes"] > 0) == (narrow or has_sum or is_skinny)
             if name == "sm_90" and dtype in ("Q4_K", "Q6_K") and activations == "int8":
-                assert is_few == (rows <= 22)
+                assert is_skinny == (rows <= 22)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_kernel_of_tiles_is_chosen(name: str) -> None:
     """Where nothing preferred to it is there; a kernel that nothing can start fails the self-test."""
     kernels = json.loads(manifest(name))["kernels"]
-    has_wide = any(kernel["name"].startswith("linear_wide") for kernel in kernels)
-    preferred = ("linear_few", "linear_warpgroup") if has_wide else ("linear_few",)
+    has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
+    preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]
     chosen = set()
     for dtype, activations, rows in itertools.product(BATCH_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
         for n_out, n_in in ((4096, 4096), (33, 17408)):
             pack = manifest(name, kernels=kernels)
-            batch = gpu_ops.choose_batch(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
+            batch = gpu_ops.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
             chosen |= {launch["kernel"] for launch in batch["launches"]}
-    assert {k["name"] for k in kernels if k["name"].startswith(("linear_batch_", "linear_wide_"))} <= chosen
+    assert {k["name"] for k in kernels if k["name"].startswith(("gemm_", "gemm_wide_"))} <= chosen
 
 
 def test_types_without_kernels_of_many_rows_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
-            batch = gpu_ops.choose_batch(manifest(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
+            batch = gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
@@ -161,22 +161,22 @@ def test_types_without_kernels_of_many_rows_are_expanded() -> None:
             products = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
             assert not any(launch["overlap_previous"] for launch in products)  # they ask for weights at once
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1"):
-            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
+            gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
-            gpu_ops.choose_batch(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
+            gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
 @pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
 def test_few_rows_of_every_type(dtype: str) -> None:
     narrow = dtype in ("F16", "BF16")
-    for n_in, is_few in ((4096, True), (4096 + 32, False)):
+    for n_in, is_skinny in ((4096, True), (4096 + 32, False)):
         if n_in % block_size(dtype)[0] != 0:
             continue
-        for rows in (2, 8, 16, 22, 32, 33) if is_few else (12, 32):
-            batch = gpu_ops.choose_batch(manifest("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
+        for rows in (2, 8, 16, 22, 32, 33) if is_skinny else (12, 32):
+            batch = gpu_ops.choose_gemm(manifest("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
             kernel = str(batch["launches"][narrow]["kernel"])
-            few = is_few and rows <= (48 if dtype == "Q4_K" else 32)
-            assert kernel.startswith(f"linear_few_{dtype.lower()}_") == few, (rows, n_in, kernel)
+            few = is_skinny and rows <= (48 if dtype == "Q4_K" else 32)
+            assert kernel.startswith(f"gemm_skinny_{dtype.lower()}_") == few, (rows, n_in, kernel)
             if few:
                 assert int(kernel.split("_")[-2]) >= rows
 
@@ -191,7 +191,7 @@ def test_long_rows_come_through_a_ring() -> None:
 
     for dtype, n_in, threads in (("Q4_K", 4096, 416), ("Q6_K", 5120, 352), ("Q4_K", 6144, 416), ("Q4_K", 17408, 576)):
         launch = choose("sm_90", dtype, 9000, n_in)
-        assert launch["kernel"] == f"linear_vec_{dtype.lower()}_int8_ring_kernel"
+        assert launch["kernel"] == f"gemv_{dtype.lower()}_int8_ring_kernel"
         assert (launch["grid"], launch["block"]) == ((132, 1, 1), (threads, 1, 1))
         assert 160 << 10 < int(str(launch["shared_bytes"])) <= 210 << 10
         for other in ("sm_75", "sm_121", "gfx1151"):
@@ -224,7 +224,7 @@ def test_few_rows_lie_in_shared_memory_at_once() -> None:
         ([1, 3000], 2304, 480, 1),
     ):
         launch = choose("sm_90", n_out, n_in)
-        assert launch["kernel"] == "linear_vec_q4_k_int8_whole_kernel"
+        assert launch["kernel"] == "gemv_q4_k_int8_whole_kernel"
         assert launch["block"] == (threads, 1, 1)
         assert (228 << 10) // (int(str(launch["shared_bytes"])) + 1024) == per_sm
         for other in ("sm_75", "sm_121", "gfx1151"):
@@ -242,30 +242,30 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
     """22 rows of a speculation's tree: one pass over the weights, shared out over two blocks a multiprocessor, or over
     one where weights go straight into registers."""
     for n_out, n_in, waits in ((5120, 17408, "one wave"), (17408, 5120, "one wave"), (7168, 1024, "cluster 2")):
-        batch = gpu_ops.choose_batch(manifest("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
+        batch = gpu_ops.choose_gemm(manifest("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
         assert [launch["kernel"] for launch in batch["launches"]] == [
-            "linear_batch_q4_k_int8_24_kernel",
-            "linear_batch_sum_kernel",
+            "gemm_q4_k_int8_24_kernel",
+            "gemm_sum_kernel",
         ]
         for dtype, rows in itertools.product(("Q4_K", "Q6_K"), (16, 22)):
-            (launch,) = gpu_ops.choose_batch(manifest("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
-            assert launch["kernel"] == f"linear_few_{dtype.lower()}_{16 if rows == 16 else 24}_kernel"
+            (launch,) = gpu_ops.choose_gemm(manifest("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
+            assert launch["kernel"] == f"gemm_skinny_{dtype.lower()}_{16 if rows == 16 else 24}_kernel"
             assert 126 <= launch["grid"][0] * launch["grid"][1] <= 132 and waits in launch["text"]
 
 
 def test_blocks_that_wait_for_each_other_leave_room_for_another_grid() -> None:
     """Slices of 17408 values that fit in shared memory are more than half of twelve multiprocessors."""
-    for n_sms, kernel in ((12, "linear_batch_q4_k_int8_16_kernel"), (24, "linear_few_q4_k_16_kernel")):
-        launch = gpu_ops.choose_batch(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
+    for n_sms, kernel in ((12, "gemm_q4_k_int8_16_kernel"), (24, "gemm_skinny_q4_k_16_kernel")):
+        launch = gpu_ops.choose_gemm(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
 
 
 def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
-    batch = gpu_ops.choose_batch(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
+    batch = gpu_ops.choose_gemm(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
     assert kernels.count("narrow_rows_kernel") == 3
-    assert sum(kernel.startswith("linear_warpgroup") for kernel in kernels) == 4
+    assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -327,17 +327,17 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 check(launch, name)
             kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
             if types[0] == types[1] and types[0] != "F32" and head_dim in (64, 128, 256):
-                is_few = rows * group <= 16
+                is_skinny = rows * group <= 16
                 is_prefill = rows > 64 and head_dim < 256 and "gfx" not in name
                 is_group = rows * group > 64 and name in ("sm_90", "sim")
-                queries, size = (16, "few") if is_few else (128, "prefill") if is_prefill else (64, "many")
-                per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_few else 2
+                queries, size = (16, "few") if is_skinny else (128, "prefill") if is_prefill else (64, "many")
+                per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_skinny else 2
                 if is_group:
                     queries, size, per_sm = 128, "warpgroup", 1
                 assert kernel == f"attention_{size}_{types[0].lower()}_{head_dim}_kernel"
             else:
                 queries, per_sm = 8, 2
-                assert kernel == "attention_any_kernel"
+                assert kernel == "attention_fp32_kernel"
             blocks = n_kv_heads * -(-rows * group // queries)
             assert grid.prod() <= max(blocks, per_sm * N_SMS)
             assert grid.prod() > per_sm * N_SMS // 2 or grid.prod() == blocks * -(-capacity // 128)

@@ -155,7 +155,7 @@ def choose_attention(manifest_json: str, n_sms: int, k_type: str, v_type: str, r
     The attention, and the merge of its splits where there are any. Their partials are held to the scratch.
     """
 
-def choose_batch(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> dict:
+def choose_gemm(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> dict:
     """
     The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.
     """

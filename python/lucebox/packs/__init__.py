@@ -5,7 +5,7 @@ with devices.
 """
 
 from lucebox.packs.choice import Choice, Device, Selection, TargetSpec, best_target, choose, parse_target, select
-from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_line, mend_line
+from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_line, install_command
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "extra",
     "find",
     "install_line",
-    "mend_line",
+    "install_command",
     "parse_target",
     "select",
 ]

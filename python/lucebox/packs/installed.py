@@ -18,7 +18,7 @@ from lucebox.packs.manifest import CodeObject, Manifest, extra
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_line", "mend_line"]
+__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_line", "install_command"]
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
@@ -29,7 +29,7 @@ def install_line(target: str) -> str:
     return f'pip install "lucebox[{extra(target)}]"'
 
 
-def mend_line(target: str) -> str:
+def install_command(target: str) -> str:
     """What replaces the files of a damaged pack."""
     return f'pip install --force-reinstall "lucebox[{extra(target)}]"'
 
@@ -61,16 +61,16 @@ class Pack:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise PackError(f"{file} cannot be read ({error.strerror}); {mend_line(self.target)}") from error
+            raise PackError(f"{file} cannot be read ({error.strerror}); {install_command(self.target)}") from error
         if len(data) != entry.bytes:
             raise PackError(
                 f"{file} has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced; "
-                f"{mend_line(self.target)}"
+                f"{install_command(self.target)}"
             )
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
             raise PackError(
-                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {mend_line(self.target)}"
+                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {install_command(self.target)}"
             )
         return data
 
@@ -122,16 +122,16 @@ def _open(point: EntryPoint, version: str) -> Pack:
     try:
         folder = files(package)
     except ModuleNotFoundError as error:
-        raise PackError(f"{distribution} is installed but its package {package} is not; {mend_line(target)}") from error
+        raise PackError(f"{distribution} is installed but its package {package} is not; {install_command(target)}") from error
     where = f"{package}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PackError(f"{where} cannot be read ({_cause(error)}); {mend_line(target)}") from error
+        raise PackError(f"{where} cannot be read ({_cause(error)}); {install_command(target)}") from error
     try:
         manifest = Manifest.parse(text, where)
     except PackError as error:
-        raise PackError(f"{error}; {mend_line(target)}") from error
+        raise PackError(f"{error}; {install_command(target)}") from error
     _check_identity(manifest, target, f"{where} of {distribution}")
     if manifest.version != version:
         raise PackError(
@@ -151,7 +151,7 @@ def _check_identity(manifest: Manifest, target: str, where: str) -> None:
         found = getattr(manifest, key)
         if found != value:
             raise PackError(
-                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {mend_line(target)}'
+                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {install_command(target)}'
             )
 
 

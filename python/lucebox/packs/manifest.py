@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "CodeObject", "Compiler", "Excuse", "Kernel", "Manifest", "extra"]
+__all__ = ["SCHEMA", "CodeObject", "Compiler", "Waiver", "Kernel", "Manifest", "extra"]
 
 SCHEMA = 1
 
@@ -59,7 +59,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Excuse:
+class Waiver:
     """What the target file allows a kernel, and why."""
 
     kernel: str
@@ -84,7 +84,7 @@ class Manifest:
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
-    exceptions: tuple[Excuse, ...]
+    exceptions: tuple[Waiver, ...]
     files: tuple[CodeObject, ...]
     kernels: tuple[Kernel, ...]
 

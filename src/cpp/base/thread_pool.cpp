@@ -10,7 +10,7 @@
 namespace lb {
 namespace {
 
-// About 50 us of polling: longer than the gap between two ops of a step, shorter than anyone's patience for a busy
+// About 50 us of polling: longer than the gap between two ops of a step, shorter than anyone's timeout for a busy
 // core.
 constexpr int kSpins = 2000;
 

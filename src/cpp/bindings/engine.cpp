@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
-#include "engine/place_gpu.h"
+#include "engine/backend_gpu.h"
 #include "engine/session.h"
 
 namespace nb = nanobind;
@@ -122,8 +122,8 @@ std::shared_ptr<Engine> open_engine(const std::string& path, int context, int th
                               .kv = kv_from(kv),
                               .prefill_chunk = prefill_chunk,
                               .path = path_from(decode_path)};
-  std::unique_ptr<Place> place;
-  if (pack != nullptr) place = gpu_place(pack->shared(), pack->name());
+  std::unique_ptr<Backend> place;
+  if (pack != nullptr) place = gpu_backend(pack->shared(), pack->name());
   SignalPoll poll;
   const auto report = [&](size_t done, size_t total) {
     if (poll()) fail(ErrorCode::kCancelled, "cancelled by the caller");

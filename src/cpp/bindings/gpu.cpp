@@ -36,28 +36,28 @@ void check_range(const gpu::Buffer& buffer, size_t offset, size_t bytes) {
 }
 
 // Waits: the array may be gone, or read, as soon as the call returns.
-void write(const gpu::Buffer& buffer, Read array, const gpu::Stream& stream, size_t offset) {
+void write(const gpu::Buffer& buffer, Read array, const gpu::Queue& stream, size_t offset) {
   check_range(buffer, offset, array.nbytes());
   const nb::gil_scoped_release unlocked;
   stream.copy_to_device(buffer.data() + offset, array.data(), array.nbytes());
   stream.synchronize();
 }
 
-void read(const gpu::Buffer& buffer, Write array, const gpu::Stream& stream, size_t offset) {
+void read(const gpu::Buffer& buffer, Write array, const gpu::Queue& stream, size_t offset) {
   check_range(buffer, offset, array.nbytes());
   const nb::gil_scoped_release unlocked;
   stream.copy_to_host(array.data(), buffer.data() + offset, array.nbytes());
   stream.synchronize();
 }
 
-void copy(const gpu::Stream& stream, const gpu::Buffer& to, const gpu::Buffer& from, size_t bytes, size_t to_offset,
+void copy(const gpu::Queue& stream, const gpu::Buffer& to, const gpu::Buffer& from, size_t bytes, size_t to_offset,
           size_t from_offset) {
   check_range(to, to_offset, bytes);
   check_range(from, from_offset, bytes);
   stream.copy_on_device(to.data() + to_offset, from.data() + from_offset, bytes);
 }
 
-void copy_peer(const gpu::Stream& stream, const gpu::Buffer& to, const gpu::Device& to_device, const gpu::Buffer& from,
+void copy_peer(const gpu::Queue& stream, const gpu::Buffer& to, const gpu::Device& to_device, const gpu::Buffer& from,
                const gpu::Device& from_device, size_t bytes) {
   check_range(to, 0, bytes);
   check_range(from, 0, bytes);
@@ -68,7 +68,7 @@ gpu::Module load(const gpu::Device& device, nb::bytes image, std::string label) 
   return gpu::Module(device, std::as_bytes(std::span(image.c_str(), image.size())), std::move(label));
 }
 
-void launch(const gpu::Stream& stream, const gpu::Kernel& kernel, std::array<uint32_t, 3> grid,
+void launch(const gpu::Queue& stream, const gpu::Kernel& kernel, std::array<uint32_t, 3> grid,
             std::array<uint32_t, 3> block, nb::bytes params, size_t shared_bytes, bool cooperative, uint32_t cluster,
             bool overlap_previous) {
   const gpu::LaunchShape shape{.grid = {grid[0], grid[1], grid[2]},
@@ -84,7 +84,7 @@ void launch(const gpu::Stream& stream, const gpu::Kernel& kernel, std::array<uin
 // A graph of Python: empty until the first `with` block ends, updated by the next ones.
 class CapturedGraph {
  public:
-  explicit CapturedGraph(const gpu::Stream& stream) : stream_(stream) {}
+  explicit CapturedGraph(const gpu::Queue& stream) : stream_(stream) {}
 
   void enter() { capture_.emplace(stream_); }
   void exit(bool failed) {
@@ -93,14 +93,14 @@ class CapturedGraph {
     if (!failed && !graph_) graph_.emplace(*capture_);
     capture_.reset();
   }
-  void launch(const gpu::Stream& stream) const {
+  void launch(const gpu::Queue& stream) const {
     LB_CHECK(graph_.has_value(), kInvalid, "the graph has nothing captured yet");
     graph_->launch(stream);
   }
   bool was_updated() const { return was_updated_; }
 
  private:
-  const gpu::Stream& stream_;
+  const gpu::Queue& stream_;
   std::optional<gpu::Capture> capture_;
   std::optional<gpu::Graph> graph_;
   bool was_updated_ = false;
@@ -194,7 +194,7 @@ void bind_queue(nb::module_& m) {
       .def("synchronize", &gpu::Event::synchronize, Unlocked())
       .def("elapsed_ms", &gpu::Event::elapsed_ms, "later"_a, "Milliseconds from this event to a later one.");
 
-  nb::class_<gpu::Stream>(m, "Stream", "Work in order.")
+  nb::class_<gpu::Queue>(m, "Stream", "Work in order.")
       .def(nb::init<const gpu::Device&>(), "device"_a)
       .def("launch", &launch, "kernel"_a, "grid"_a, "block"_a, "params"_a, nb::kw_only(), "shared_bytes"_a = 0,
            "cooperative"_a = false, "cluster"_a = 0, "overlap_previous"_a = false)
@@ -202,16 +202,16 @@ void bind_queue(nb::module_& m) {
       .def("copy_peer", &copy_peer, "to"_a, "to_device"_a, "from_"_a, "from_device"_a, "bytes"_a)
       .def(
           "fill",
-          [](const gpu::Stream& stream, const gpu::Buffer& to, uint8_t value) {
+          [](const gpu::Queue& stream, const gpu::Buffer& to, uint8_t value) {
             stream.fill(to.data(), value, to.size());
           },
           "to"_a, "value"_a)
-      .def("record", &gpu::Stream::record, "event"_a)
-      .def("wait", &gpu::Stream::wait, "event"_a)
-      .def("synchronize", &gpu::Stream::synchronize, Unlocked());
+      .def("record", &gpu::Queue::record, "event"_a)
+      .def("wait", &gpu::Queue::wait, "event"_a)
+      .def("synchronize", &gpu::Queue::synchronize, Unlocked());
 
   nb::class_<CapturedGraph>(m, "Graph", "What a `with` block sent to a stream; a later block updates it.")
-      .def(nb::init<const gpu::Stream&>(), "stream"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<const gpu::Queue&>(), "stream"_a, nb::keep_alive<1, 2>())
       .def("__enter__",
            [](nb::object self) {
              nb::cast<CapturedGraph&>(self).enter();

@@ -51,7 +51,7 @@ class PythonPack {
     return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
   }
   const gpu::Device& device() const { return pack_->device(); }
-  const gpu::Stream& stream() const { return stream_; }
+  const gpu::Queue& stream() const { return stream_; }
   const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }
 
   template <class Params>
@@ -75,7 +75,7 @@ class PythonPack {
     run_rounded(group, x);
   }
   void run_rounded(const LinearGroup& group, const RoundedRows& x) {
-    const gpu::VecLaunches vecs = gpu::choose(group, x, target());
+    const gpu::GemvLaunches vecs = gpu::choose(group, x, target());
     for (int i = 0; i < vecs.n; ++i) run(vecs.launches[i].launch, vecs.launches[i].params);
   }
   std::vector<std::string> take_started() { return std::exchange(started_, {}); }
@@ -89,7 +89,7 @@ class PythonPack {
   }
 
   std::shared_ptr<gpu::Pack> pack_;
-  gpu::Stream stream_;
+  gpu::Queue stream_;
   std::vector<std::string> started_;
   std::string last_;
 };

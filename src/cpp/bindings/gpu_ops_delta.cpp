@@ -244,12 +244,12 @@ nb::tuple delta_net(PythonPack& pack, FloatMatrix x, FloatMatrix w, FloatMatrix 
                                1};
   pack.stream().synchronize();  // the engine's stream is another
   GpuStream stream(pack.shared(),
-                   gpu::batch_scratch_at(readers.products[0], 16) +
-                       gpu::linear_batch_scratch_bytes(readers, pack.target()) +
+                   gpu::gemm_scratch_at(readers.products[0], 16) +
+                       gpu::gemm_scratch_bytes(readers, pack.target()) +
                        gpu::gated_delta_scratch_bytes(op.delta, pack.target()),
                    kMaxTree);
   nb::dict started;
-  for (const gpu::KernelTime& time : stream.time_kernels([&] { feed(op, readers, stream); }))
+  for (const gpu::KernelTime& time : stream.time_kernels([&] { run_fused(op, readers, stream); }))
     started[time.kernel.c_str()] = time.launches;
   return nb::tuple(nb::make_tuple(call.read(y, rows, size_t(n_last)), started,
                                   call.read(op.inputs.conv.history, history.shape(0), x.shape(1)),

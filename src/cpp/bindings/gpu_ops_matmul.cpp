@@ -11,7 +11,7 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-void run_in_order(PythonPack& pack, const gpu::BatchLaunches& batch) {
+void run_in_order(PythonPack& pack, const gpu::GemmLaunches& batch) {
   gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { pack.run(launch, params); });
 }
 
@@ -46,14 +46,14 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
                          .activations = activations_named(activations)};
   }
   RoundedRows rounded = {};
-  if (const int bits = gpu::batch_rounded_bits(group, pack.target())) {
+  if (const int bits = gpu::gemm_rounded_bits(group, pack.target())) {
     const bool is_16_bit = bits == 16;
     rounded = rounded_rows(call.out<std::byte>(rounded_bytes(int(rows), n_in, is_16_bit)), int(rows), n_in, is_16_bit);
     pack.run(RoundRows{.x = on_device, .y = rounded, .rows = int(rows), .n_in = n_in});
   }
-  void* scratch = call.out<std::byte>(gpu::linear_batch_scratch_bytes(group, pack.target()));
-  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kFewArrivedBytes));
-  run_in_order(pack, gpu::choose_batch(group, rounded, scratch, arrived, pack.target()));
+  void* scratch = call.out<std::byte>(gpu::gemm_scratch_bytes(group, pack.target()));
+  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
+  run_in_order(pack, gpu::choose_gemm(group, rounded, scratch, arrived, pack.target()));
   std::vector<nb::object> results;
   for (int i = 0; i < group.n; ++i) results.push_back(call.read(group.products[i].y, rows, size_t(n_out[i])));
   return results;
@@ -102,24 +102,24 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
   readers.products[readers.n++] = product(last, last_dtype, between, y, n_last, n_out);
 
   const auto place = [&](const Linear& reader) {
-    const bool is_16_bit = gpu::few_x_bits(reader) == 16;
+    const bool is_16_bit = gpu::skinny_x_bits(reader) == 16;
     auto* memory = call.out<std::byte>(rounded_bytes(rows, reader.n_in, is_16_bit));
     return rounded_rows(memory, rows, reader.n_in, is_16_bit);
   };
   const RoundedRows of_few = place(group.products[0]), made = place(readers.products[0]);
   const size_t pieces =
-      std::max(gpu::few_scratch(group, pack.target()).pieces, gpu::few_scratch(readers, pack.target()).pieces);
+      std::max(gpu::skinny_scratch(group, pack.target()).pieces, gpu::skinny_scratch(readers, pack.target()).pieces);
   auto* scratch = call.out<std::byte>(pieces);
-  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kFewArrivedBytes));
-  if (const auto narrow = gpu::choose_few_x(group, of_few.high, pack.target()))
+  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
+  if (const auto narrow = gpu::choose_skinny_x(group, of_few.high, pack.target()))
     pack.run(narrow->launch, narrow->params);
   else
     pack.run(RoundRows{.x = on_device, .y = of_few, .rows = rows, .n_in = n_in});
-  gpu::FewChain chain;
-  std::optional<gpu::FewStep> first;
+  gpu::DeferredGemm chain;
+  std::optional<gpu::SkinnyStep> first;
   if (chain.begin(group, of_few, pack.target())) {
     if (norm)
-      first = chain.follow(RmsNorm{.x = group.products[0].y,
+      first = chain.try_fuse(RmsNorm{.x = group.products[0].y,
                                    .w = call.in(*norm),
                                    .y = between,
                                    .rows = rows,
@@ -130,12 +130,12 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
                                    .eps = eps},
                            readers, made, pack.target());
     else
-      first = chain.follow(SwiGlu{group.products[0].y, group.products[1].y, between, rows, n_out}, readers, made,
+      first = chain.try_fuse(SwiGlu{group.products[0].y, group.products[1].y, between, rows, n_out}, readers, made,
                            pack.target());
   }
   LB_CHECK(first, kUnsupported, "the pack of ", pack.target().name, " has no kernel for this chain");
-  const auto start = [&](const gpu::FewStep& step) {
-    const gpu::FewLaunch few = gpu::few_launch(step, scratch, arrived, pack.target());
+  const auto start = [&](const gpu::SkinnyStep& step) {
+    const gpu::SkinnyLaunch few = gpu::skinny_launch(step, scratch, arrived, pack.target());
     pack.run(few.launch, few.params);
   };
   start(*first);
@@ -180,25 +180,25 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   }
   const gpu::Buffer rounded(pack.device(), rounded_bytes(rows, n_in, true));
   RoundedRows rounded_x = {};
-  if (const int bits = gpu::batch_rounded_bits(groups[0], pack.target())) {
+  if (const int bits = gpu::gemm_rounded_bits(groups[0], pack.target())) {
     rounded_x = rounded_rows(rounded.data(), rows, n_in, bits == 16);
     pack.run(RoundRows{.x = groups[0].products[0].x, .y = rounded_x, .rows = rows, .n_in = n_in});
   }
-  const size_t scratch_bytes = gpu::linear_batch_scratch_bytes(groups[0], pack.target());
+  const size_t scratch_bytes = gpu::gemm_scratch_bytes(groups[0], pack.target());
   const gpu::Buffer scratch(pack.device(), std::max<size_t>(scratch_bytes, 16));
-  const gpu::Buffer arrived_memory(pack.device(), gpu::kFewArrivedBytes);
+  const gpu::Buffer arrived_memory(pack.device(), gpu::kSkinnyArrivedBytes);
   pack.stream().fill(arrived_memory.data(), 0, arrived_memory.size());
   auto* arrived = reinterpret_cast<uint32_t*>(arrived_memory.data());
   const double seconds = time_on_device(pack, replays, tries, [&] {
     for (const LinearGroup& group : groups)
-      run_in_order(pack, gpu::choose_batch(group, rounded_x, scratch.data(), arrived, pack.target()));
+      run_in_order(pack, gpu::choose_gemm(group, rounded_x, scratch.data(), arrived, pack.target()));
   });
   pack.take_started();
-  const gpu::BatchLaunches batch = gpu::choose_batch(groups[0], rounded_x, scratch.data(), arrived, pack.target());
+  const gpu::GemmLaunches batch = gpu::choose_gemm(groups[0], rounded_x, scratch.data(), arrived, pack.target());
   nb::dict result;
   result["seconds"] = seconds / sets;
   result["bytes"] = gpu::bytes_of(groups[0]);
-  result["launch"] = gpu::to_string(batch.n_few ? batch.few[0].launch : batch.products[0].tiles);
+  result["launch"] = gpu::to_string(batch.n_skinny ? batch.few[0].launch : batch.products[0].tiles);
   result["scratch_bytes"] = scratch_bytes;
   return result;
 }

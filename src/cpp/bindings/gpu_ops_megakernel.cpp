@@ -28,7 +28,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
   const float* given = call.in(x);
   float* y = call.out<float>(n_in);
   gpu::Schedule schedule(pack.target());
-  schedule.feed(RmsNorm{given, call.in(norm), y, 1, 1, n_in, n_in, n_in, eps},
+  schedule.run_fused(RmsNorm{given, call.in(norm), y, 1, 1, n_in, n_in, n_in, eps},
                 {{{.w = call.weights(w, type, n_out, n_in),
                    .type = type,
                    .x = y,
@@ -71,7 +71,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                        .positions = nullptr,
                        .n_positions = 0};
   void* scratch = call.zeros(gpu::sample_scratch_bytes(n_out));
-  const gpu::Leave leave{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
+  const gpu::TokenBudget leave{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
   gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, leave);
   for (gpu::Task& task : plan.tasks)
     if (task.kind == gpu::TaskKind::kSample && is_lost) task.sample.best_words.phase += 1;
@@ -86,10 +86,10 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                           .n_steps = plan.n_steps,
                           .n_phases = plan.n_phases,
                           .n_tokens = most,
-                          .goes_on = leave.goes_on,
+                          .keep_going = leave.keep_going,
                           .n_streams = plan.n_streams,
                           .memory = plan.memory,
-                          .patience_ns = 2'000'000'000,
+                          .timeout_ns = 2'000'000'000,
                           .report = &pinned->report,
                           .times = nullptr};
   pack.run(plan.launch, mega);

@@ -9,7 +9,7 @@ namespace lb {
 // Seconds of one call of `work` by the device's own clock: a graph of `work` replayed, the least of `tries`.
 template <class Work>
 double time_on_device(PythonPack& pack, int replays, int tries, Work&& work) {
-  const gpu::Stream& stream = pack.stream();
+  const gpu::Queue& stream = pack.stream();
   work();
   stream.synchronize();
   gpu::Capture capture(stream);

@@ -106,7 +106,7 @@ LinearGroup group_of(const std::vector<std::string>& dtypes, const std::vector<i
 std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
                                     const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
-  const gpu::VecLaunches vecs = gpu::choose(group, {}, gpu::target_of(manifest_json, n_sms));
+  const gpu::GemvLaunches vecs = gpu::choose(group, {}, gpu::target_of(manifest_json, n_sms));
   std::vector<nb::dict> launches;
   for (int i = 0; i < vecs.n; ++i) launches.push_back(dict_of(vecs.launches[i].launch));
   return launches;
@@ -145,17 +145,17 @@ std::vector<nb::dict> choose_attention(const std::string& manifest_json, int n_s
   return launches;
 }
 
-nb::dict choose_batch(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
                       const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
   std::vector<nb::dict> launches;
-  gpu::in_order(gpu::choose_batch(group, {}, nullptr, nullptr, target),
+  gpu::in_order(gpu::choose_gemm(group, {}, nullptr, nullptr, target),
                 [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
   result["launches"] = launches;
-  result["rounded_bits"] = gpu::batch_rounded_bits(group, target);
-  result["scratch_bytes"] = gpu::linear_batch_scratch_bytes(group, target);
+  result["rounded_bits"] = gpu::gemm_rounded_bits(group, target);
+  result["scratch_bytes"] = gpu::gemm_scratch_bytes(group, target);
   return result;
 }
 
@@ -172,7 +172,7 @@ void bind_launch(nb::module_& m) {
   m.def("choose_attention", &choose_attention, "manifest_json"_a, "n_sms"_a, "k_type"_a, "v_type"_a, "rows"_a,
         "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a,
         "The attention, and the merge of its splits where there are any. Their partials are held to the scratch.");
-  m.def("choose_batch", &choose_batch, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
+  m.def("choose_gemm", &choose_gemm, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
         "activations"_a = "int8",
         "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
 }

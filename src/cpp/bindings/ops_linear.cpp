@@ -14,7 +14,7 @@
 #include "cpu/kernels.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -11,7 +11,7 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kFewQueries = 8;  // up to here converting a page costs more than it saves
+constexpr int kDecodeQueries = 8;  // up to here converting a page costs more than it saves
 
 template <class T>
 inline T* slot_of(void* data, const KvLayer& cache, int kv_head, int slot) {
@@ -221,7 +221,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   const QueryTile tile{op, kv_head, group, row_begin, (row_end - row_begin) * group};
   for (int i = 0; i < tile.n; ++i) m[i] = -kInfinity, l[i] = 0;
   for (long i = 0; i < long(tile.n) * op.cache.head_dim; ++i) o[i] = 0;
-  auto attend = tile.n <= kFewQueries ? attend_few : attend_many;
+  auto attend = tile.n <= kDecodeQueries ? attend_few : attend_many;
   attend(tile, slot_begin, slot_end, m, l, o, reinterpret_cast<float*>(scratch));
 }
 

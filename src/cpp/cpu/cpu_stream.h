@@ -50,7 +50,7 @@ class CpuStream final : public Stream {
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override {}
-  int most_chain_rows() const override { return kMaxTree; }
+  int max_chain_rows() const override { return kMaxTree; }
 
   using Stream::run;
   void run(const Embed&) override;

@@ -7,7 +7,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace lb::cpu {
 namespace {

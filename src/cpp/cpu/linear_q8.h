@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif

@@ -2,7 +2,7 @@
 // instruction set include this (see kernels.h).
 #pragma once
 
-#include "ops/batch.h"
+#include "ops/append.h"
 #include "ops/delta_net.h"
 
 namespace lb::cpu {

@@ -12,7 +12,7 @@
 
 #include <immintrin.h>
 
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace lb::cpu {
 namespace {

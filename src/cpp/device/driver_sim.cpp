@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kDevices = 2;  // so that code for several devices can be tested
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
-constexpr uint32_t kMostCluster = 8;                                                       // blocks
+constexpr uint32_t kMaxCluster = 8;                                                       // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kMemory = size_t(4) << 30;
 constexpr size_t kAlignment = 256;  // what the vendors' allocators promise
@@ -391,7 +391,7 @@ Status launch_with(const LaunchConfig* config, Handle kernel, void** params, voi
     if (attribute.id == LaunchAttribute::kCluster) cluster = attribute.value.cluster[0];
     if (attribute.id == LaunchAttribute::kCooperative) cooperative = attribute.value.flag != 0;
   }
-  if (cluster > kMostCluster || config->grid[0] % cluster != 0)
+  if (cluster > kMaxCluster || config->grid[0] % cluster != 0)
     return failed(kInvalidValue, cat("clusters of ", cluster, " blocks, grid ", config->grid[0]));
   lb_sim_launch launch = described(kernel, config->grid, config->block, config->shared_bytes, cooperative);
   launch.cluster = cluster;

@@ -3,25 +3,25 @@
 
 namespace lb::gpu {
 
-Capture::Capture(const Stream& stream) : stream_(stream) {
+Capture::Capture(const Queue& queue) : queue_(queue) {
   constexpr int kThreadLocal = 1;  // other threads may allocate and synchronise meanwhile
-  stream.context().call(stream.context().driver().capture_begin, stream.handle(), kThreadLocal);
+  queue.context().call(queue.context().driver().capture_begin, queue.handle(), kThreadLocal);
 }
 
 Capture::~Capture() {
   if (!open_) return;
   Handle graph = nullptr;
-  const Context& context = stream_.context();
-  if (context.status_of(context.driver().capture_end, stream_.handle(), &graph) == 0)
-    Resource(stream_.shared_context(), graph, &Driver::graph_destroy);
+  const Context& context = queue_.context();
+  if (context.status_of(context.driver().capture_end, queue_.handle(), &graph) == 0)
+    Resource(queue_.shared_context(), graph, &Driver::graph_destroy);
 }
 
 Resource Capture::finish() {
   open_ = false;
   Handle graph = nullptr;
-  const Context& context = stream_.context();
-  context.call(context.driver().capture_end, stream_.handle(), &graph);
-  return Resource(stream_.shared_context(), graph, &Driver::graph_destroy);
+  const Context& context = queue_.context();
+  context.call(context.driver().capture_end, queue_.handle(), &graph);
+  return Resource(queue_.shared_context(), graph, &Driver::graph_destroy);
 }
 
 Resource Graph::instantiate(const Resource& graph) {
@@ -43,8 +43,8 @@ bool Graph::update(Capture& capture) {
   return false;
 }
 
-void Graph::launch(const Stream& stream) const {
-  stream.context().call(stream.context().driver().graph_launch, executable_.handle(), stream.handle());
+void Graph::launch(const Queue& queue) const {
+  queue.context().call(queue.context().driver().graph_launch, executable_.handle(), queue.handle());
 }
 
 }  // namespace lb::gpu

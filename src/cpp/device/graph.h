@@ -1,15 +1,15 @@
-// Work captured from a stream once and replayed with one call.
+// Work captured from a queue once and replayed with one call.
 #pragma once
 
 #include "device/queue.h"
 
 namespace lb::gpu {
 
-// From here until finish(), what is sent to the stream is written down instead of run. Destroyed unfinished, it ends
+// From here until finish(), what is sent to the queue is written down instead of run. Destroyed unfinished, it ends
 // the capture and drops what was written.
 class Capture {
  public:
-  explicit Capture(const Stream& stream);
+  explicit Capture(const Queue& queue);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -17,7 +17,7 @@ class Capture {
   Resource finish();
 
  private:
-  const Stream& stream_;
+  const Queue& queue_;
   bool open_ = true;
 };
 
@@ -27,7 +27,7 @@ class Graph {
 
   // Takes over another capture: in place when it has the same shape (true), else by building the graph anew (false).
   bool update(Capture& capture);
-  void launch(const Stream& stream) const;
+  void launch(const Queue& queue) const;
 
  private:
   static Resource instantiate(const Resource& graph);

@@ -6,7 +6,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr unsigned kNonBlocking = 1;  // does not wait for the legacy default stream, in CUDA and HIP alike
+constexpr unsigned kNonBlocking = 1;  // does not wait for the legacy default queue, in CUDA and HIP alike
 
 Resource create(const Device& device, Call<Handle*, unsigned> Driver::* how, unsigned flags,
                 Resource::Release release) {
@@ -16,10 +16,10 @@ Resource create(const Device& device, Call<Handle*, unsigned> Driver::* how, uns
   return Resource(device.context(), handle, release);
 }
 
-void check_launch(const Stream& stream, const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
+void check_launch(const Queue& queue, const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
   const DeviceInfo& info = kernel.context().info();
-  LB_CHECK(stream.context().handle() == kernel.context().handle(), kInvalid, "kernel ", kernel.name(), " of ",
-           kernel.context().where(), " cannot run in a stream of ", stream.context().where());
+  LB_CHECK(queue.context().handle() == kernel.context().handle(), kInvalid, "kernel ", kernel.name(), " of ",
+           kernel.context().where(), " cannot run in a queue of ", queue.context().where());
   LB_CHECK(kernel.params_bytes() == 0 || kernel.params_bytes() == params_bytes, kInternal, "kernel ", kernel.name(),
            " takes ", kernel.params_bytes(), " bytes of parameters, ", params_bytes,
            " were given: host and pack were not built from the same sources");
@@ -51,22 +51,22 @@ float Event::elapsed_ms(const Event& later) const {
   return ms;
 }
 
-Stream::Stream(const Device& device)
+Queue::Queue(const Device& device)
     : resource_(create(device, &Driver::stream_create, kNonBlocking, &Driver::stream_destroy)) {}
 
-void Stream::copy_to_device(Address to, const void* from, size_t bytes) const {
+void Queue::copy_to_device(Address to, const void* from, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().copy_to_device, to, from, bytes, handle());
 }
 
-void Stream::copy_to_host(void* to, Address from, size_t bytes) const {
+void Queue::copy_to_host(void* to, Address from, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().copy_to_host, to, from, bytes, handle());
 }
 
-void Stream::copy_on_device(Address to, Address from, size_t bytes) const {
+void Queue::copy_on_device(Address to, Address from, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().copy_on_device, to, from, bytes, handle());
 }
 
-void Stream::copy_peer(Address to, const Device& to_device, Address from, const Device& from_device,
+void Queue::copy_peer(Address to, const Device& to_device, Address from, const Device& from_device,
                        size_t bytes) const {
   const Context &a = *to_device.context(), &b = *from_device.context();
   LB_CHECK(&a.driver() == &b.driver(), kUnsupported, "cannot copy from ", b.where(), " to ", a.where(),
@@ -74,11 +74,11 @@ void Stream::copy_peer(Address to, const Device& to_device, Address from, const 
   if (bytes > 0) context().call(resource_.driver().peer_copy, to, a.handle(), from, b.handle(), bytes, handle());
 }
 
-void Stream::fill(Address to, unsigned char value, size_t bytes) const {
+void Queue::fill(Address to, unsigned char value, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().fill, to, value, bytes, handle());
 }
 
-void Stream::launch(const Kernel& kernel, const LaunchShape& shape, const void* params, size_t params_bytes) const {
+void Queue::launch(const Kernel& kernel, const LaunchShape& shape, const void* params, size_t params_bytes) const {
   check_launch(*this, kernel, shape, params_bytes);
   const Driver& d = resource_.driver();
   const auto &g = shape.grid, &b = shape.block;
@@ -106,14 +106,14 @@ void Stream::launch(const Kernel& kernel, const LaunchShape& shape, const void* 
   }
 }
 
-void Stream::record(const Event& event) const {
+void Queue::record(const Event& event) const {
   context().call(resource_.driver().event_record, event.handle(), handle());
 }
 
-void Stream::wait(const Event& event) const {
+void Queue::wait(const Event& event) const {
   context().call(resource_.driver().stream_wait, handle(), event.handle(), 0);
 }
 
-void Stream::synchronize() const { context().call(resource_.driver().stream_synchronize, handle()); }
+void Queue::synchronize() const { context().call(resource_.driver().stream_synchronize, handle()); }
 
 }  // namespace lb::gpu

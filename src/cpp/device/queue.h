@@ -20,9 +20,9 @@ class Event {
 
 // The addresses of copies are device addresses or pinned host memory; pageable host memory works too, at the price of a
 // copy that waits.
-class Stream {
+class Queue {
  public:
-  explicit Stream(const Device& device);
+  explicit Queue(const Device& device);
 
   void copy_to_device(Address to, const void* from, size_t bytes) const;
   void copy_to_host(void* to, Address from, size_t bytes) const;

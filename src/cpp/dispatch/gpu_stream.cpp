@@ -27,24 +27,24 @@ class DeviceMemory final : public Memory {
 
 GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity)
     : pack_(std::move(pack)),
-      stream_(pack_->device()),
+      queue_(pack_->device()),
       capacity_(capacity),
       scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
-      arrived_(pack_->device(), gpu::kFewArrivedBytes),
+      arrived_(pack_->device(), gpu::kSkinnyArrivedBytes),
       staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {
-  stream_.fill(arrived_.data(), 0, arrived_.size());
+  queue_.fill(arrived_.data(), 0, arrived_.size());
 }
 
 std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
   gpu::Buffer buffer(pack_->device(), std::max<size_t>(bytes, 1));
-  stream_.fill(buffer.data(), 0, buffer.size());
+  queue_.fill(buffer.data(), 0, buffer.size());
   return std::make_unique<DeviceMemory>(std::move(buffer));
 }
 
 // Pinned memory that nothing in flight reads or writes.
 std::byte* GpuStream::stage(size_t bytes) {
   if (staged_ + bytes > kStagingBytes) {
-    stream_.synchronize();
+    queue_.synchronize();
     staged_ = 0;
   }
   std::byte* at = staging_.data() + staged_;
@@ -67,7 +67,7 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
     const size_t part = std::min(bytes - done, kStagingBytes);
     std::byte* staged = stage(part);
     queue().copy_to_host(staged, static_cast<std::byte*>(const_cast<void*>(from)) + done, part);
-    stream_.synchronize();
+    queue_.synchronize();
     staged_ = 0;
     std::memcpy(static_cast<std::byte*>(to) + done, staged, part);
     done += part;
@@ -93,7 +93,7 @@ gpu::Buffer GpuStream::run_ahead() {
   constexpr int kFills = 128;  // 8 GiB: 3 ms of an H100, about what sending 1000 launches with their events takes
   const bool is_sim = pack_->device().info().vendor == gpu::Vendor::kSim;
   gpu::Buffer buffer(pack_->device(), is_sim ? 1 : size_t(64) << 20);
-  for (int i = 0; i < kFills; ++i) stream_.fill(buffer.data(), 0, buffer.size());
+  for (int i = 0; i < kFills; ++i) queue_.fill(buffer.data(), 0, buffer.size());
   return buffer;
 }
 
@@ -118,12 +118,12 @@ void GpuStream::run(const RmsNorm& op) { send(op); }
 void GpuStream::run(const GatedRmsNorm& op) { send(op); }
 void GpuStream::run(const SwiGlu& op) { send(op); }
 
-bool GpuStream::is_batch(const LinearGroup& group) const {
-  return group.products[0].rows > 1 && gpu::has_batch(group, pack_->target());
+bool GpuStream::is_gemm(const LinearGroup& group) const {
+  return group.products[0].rows > 1 && gpu::has_gemm(group, pack_->target());
 }
 
 int GpuStream::rounded_bits(const LinearGroup& group) const {
-  return is_batch(group) ? gpu::batch_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
+  return is_gemm(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
 }
 
 RoundedRows GpuStream::rounded_place(const LinearGroup& group, int bits) const {
@@ -159,50 +159,50 @@ template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   flush();
   const gpu::Target& target = pack_->target();
-  if (is_batch(group)) {
+  if (is_gemm(group)) {
     std::byte* scratch =
-        scratch_.data() + gpu::batch_scratch_at(group.products[0], gpu::batch_rounded_bits(group, target));
+        scratch_.data() + gpu::gemm_scratch_at(group.products[0], gpu::gemm_rounded_bits(group, target));
     RoundedRows of_few = x;
-    if (const auto narrow = gpu::choose_few_x(group, scratch_.data(), target)) {
+    if (const auto narrow = gpu::choose_skinny_x(group, scratch_.data(), target)) {
       start(narrow->launch, narrow->params);
       of_few = rounded_place(group, 16);
     }
     if (chain_.begin(group, of_few, target)) return;
-    const gpu::BatchLaunches batch =
-        gpu::choose_batch(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
-    keeps_l1_ = batch.n_few > 0;
+    const gpu::GemmLaunches batch =
+        gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
+    keeps_l1_ = batch.n_skinny > 0;
     gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }
   keeps_l1_ = false;
-  const gpu::VecLaunches vecs = gpu::choose(group, x, target);
+  const gpu::GemvLaunches vecs = gpu::choose(group, x, target);
   for (int i = 0; i < vecs.n; ++i) start(vecs.launches[i].launch, vecs.launches[i].params);
 }
 
 // Of a step's x and what it makes, one lies at the start of the scratch and the other at its end, in turns; its pieces
 // are between them.
-RoundedRows GpuStream::made_place(const LinearGroup& readers) const {
+RoundedRows GpuStream::next_x_buffer(const LinearGroup& readers) const {
   const Linear& first = readers.products[0];
   std::byte* end = scratch_.data() + scratch_.size() / 256 * 256;
-  const int bits = gpu::few_x_bits(first);
-  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::batch_scratch_at(first, bits), first.rows,
+  const int bits = gpu::skinny_x_bits(first);
+  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::gemm_scratch_at(first, bits), first.rows,
                       first.n_in, bits == 16);
 }
 
-void GpuStream::start_few(const gpu::FewStep& step) {
-  const bool makes_x = step.makes != gpu::FewMakes::kSums;
+void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
+  const bool makes_x = step.makes != gpu::Epilogue::kSums;
   Linear at_start = step.group.products[0];
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
-  std::byte* pieces = scratch_.data() + gpu::batch_scratch_at(at_start, gpu::few_x_bits(at_start));
-  const gpu::FewLaunch few =
-      gpu::few_launch(step, pieces, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
+  std::byte* pieces = scratch_.data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
+  const gpu::SkinnyLaunch few =
+      gpu::skinny_launch(step, pieces, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
   start_now(few.launch, few.params);
   chain_is_at_end_ ^= makes_x;
 }
 
 void GpuStream::flush() {
-  for (const gpu::FewStep& step : chain_.take()) start_few(step);
+  for (const gpu::SkinnyStep& step : chain_.take()) start_skinny(step);
   chain_is_at_end_ = false;
 }
 
@@ -223,16 +223,16 @@ void GpuStream::run(const GatedDelta& op) {
 
 // Few rows leave all of the norm that is not common to a head's values to the recurrence, which has them, and that to
 // the products, which read them.
-void GpuStream::feed(const DeltaNet& op, const LinearGroup& readers) {
+void GpuStream::run_fused(const DeltaNet& op, const LinearGroup& readers) {
   run(op.inputs);
   flush();
   GatedRmsNorm norm = op.norm;
   norm.rounded = rounded_place(readers, 8);
   const std::optional<gpu::DeltaLaunches> delta = gpu::choose(op.delta, norm, pack_->target());
-  if (delta && is_batch(readers) && chain_.begin(norm, readers, norm.rounded, pack_->target()))
+  if (delta && is_gemm(readers) && chain_.begin(norm, readers, norm.rounded, pack_->target()))
     return start_now(delta->launches[0], delta->params);
   run(op.delta);
-  feed(op.norm, readers);
+  run_fused(op.norm, readers);
 }
 
 void GpuStream::run(const Sample& op, void* grid) {
@@ -252,10 +252,10 @@ void GpuStream::run(const Attention& op) {
 }
 
 // The merge of splits rounds o; their partials lie behind it.
-void GpuStream::feed(const Attention& op, const LinearGroup& readers) {
+void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
-  std::byte* scratch = scratch_.data() + gpu::batch_scratch_at(readers.products[0], bits);
+  std::byte* scratch = scratch_.data() + gpu::gemm_scratch_at(readers.products[0], bits);
   gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());
   const bool is_rounded = bits > 0 && attention.n > 1;
   if (is_rounded) attention.params.rounded = rounded_place(readers, bits);

@@ -1,6 +1,6 @@
 // A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and
 // the staging memory of copies are made with it, so that an op allocates nothing. Products of few rows wait for the op
-// that reads them (gpu::FewChain), and whatever else is asked of the stream starts them first.
+// that reads them (gpu::DeferredGemm), and whatever else is asked of the stream starts them first.
 #pragma once
 
 #include <functional>
@@ -29,9 +29,9 @@ class GpuStream final : public Stream {
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
 
   gpu::Pack& pack() { return *pack_; }
-  const gpu::Stream& queue() {
+  const gpu::Queue& queue() {
     flush();
-    return stream_;
+    return queue_;
   }
 
   std::unique_ptr<Memory> reserve(size_t bytes) override;
@@ -44,7 +44,7 @@ class GpuStream final : public Stream {
   // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
 
-  int most_chain_rows() const override { return 1 << 20; }
+  int max_chain_rows() const override { return 1 << 20; }
 
   void run(const Embed&) override;
   void run(const RopeTable&) override;
@@ -61,11 +61,11 @@ class GpuStream final : public Stream {
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
   void run(const DeltaInputs&) override;
-  void feed(const RmsNorm& op, const LinearGroup& readers) override { follow(op, readers); }
-  void feed(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
-  void feed(const SwiGlu& op, const LinearGroup& readers) override { follow(op, readers); }
-  void feed(const Attention& op, const LinearGroup& readers) override;
-  void feed(const DeltaNet& op, const LinearGroup& readers) override;
+  void run_fused(const RmsNorm& op, const LinearGroup& readers) override { try_fuse(op, readers); }
+  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
+  void run_fused(const SwiGlu& op, const LinearGroup& readers) override { try_fuse(op, readers); }
+  void run_fused(const Attention& op, const LinearGroup& readers) override;
+  void run_fused(const DeltaNet& op, const LinearGroup& readers) override;
   void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
   void run(const CountWindow&);
   void run(const NextToken&);
@@ -85,34 +85,34 @@ class GpuStream final : public Stream {
   void start_now(gpu::Launch launch, const Params& params) {
     launch.keeps_l1 = keeps_l1_;
     if (timer_ != nullptr) timer_->begin(launch.kernel);
-    pack_->run(launch, params, stream_);
+    pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
   }
   template <class Op>
-  void follow(const Op& op, const LinearGroup& readers) {
-    std::optional<gpu::FewStep> step;
-    if (!chain_.is_empty()) step = chain_.follow(op, readers, made_place(readers), pack_->target());
-    step ? start_few(*step) : send_rounded(op, readers);
+  void try_fuse(const Op& op, const LinearGroup& readers) {
+    std::optional<gpu::SkinnyStep> step;
+    if (!chain_.is_empty()) step = chain_.try_fuse(op, readers, next_x_buffer(readers), pack_->target());
+    step ? start_skinny(*step) : send_rounded(op, readers);
   }
-  void start_few(const gpu::FewStep& step);
+  void start_skinny(const gpu::SkinnyStep& step);
   void flush();
   gpu::Buffer run_ahead();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
-  bool is_batch(const LinearGroup& group) const;
+  bool is_gemm(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                     // 0: its x stays as it is
   RoundedRows rounded_place(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows made_place(const LinearGroup& readers) const;             // at its start or its end, in turns
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;             // at its start or its end, in turns
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
-  gpu::Stream stream_;
+  gpu::Queue queue_;
   int capacity_;
   gpu::Buffer scratch_;  // of one op at a time
   gpu::Buffer arrived_;  // blocks of a product
   gpu::Buffer staging_;
-  gpu::FewChain chain_;
+  gpu::DeferredGemm chain_;
   bool chain_is_at_end_ = false;       // of the scratch, the x of what waits
   bool keeps_l1_ = false;              // of the last product: what lies between products divides memory as they do
   size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for

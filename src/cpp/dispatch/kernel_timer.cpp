@@ -7,7 +7,7 @@
 namespace lb::gpu {
 
 std::vector<KernelTime> KernelTimer::times() const {
-  stream_.synchronize();
+  queue_.synchronize();
   std::map<std::string, KernelTime> sums;
   for (const Span& span : spans_) {
     KernelTime& sum = sums.try_emplace(span.kernel, KernelTime{span.kernel, 0, 0}).first->second;

@@ -17,10 +17,10 @@ struct KernelTime {
 
 class KernelTimer {
  public:
-  KernelTimer(const Device& device, const Stream& stream) : device_(device), stream_(stream) {}
+  KernelTimer(const Device& device, const Queue& queue) : device_(device), queue_(queue) {}
 
-  void begin(const char* kernel) { stream_.record(spans_.emplace_back(kernel, device_).begin); }
-  void end() { stream_.record(spans_.back().end); }
+  void begin(const char* kernel) { queue_.record(spans_.emplace_back(kernel, device_).begin); }
+  void end() { queue_.record(spans_.back().end); }
   // Waits for all of them; sorted, the longest first.
   std::vector<KernelTime> times() const;
 
@@ -32,7 +32,7 @@ class KernelTimer {
   };
 
   const Device& device_;
-  const Stream& stream_;
+  const Queue& queue_;
   std::deque<Span> spans_;
 };
 

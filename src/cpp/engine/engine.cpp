@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
-#include "engine/place_cpu.h"
+#include "engine/backend_cpu.h"
 #include "engine/plan.h"
 
 namespace lb {
@@ -85,7 +85,7 @@ Executor::Executor(const Model& model, const EngineOptions& options, std::unique
   workspace = model.workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Place> place, EngineOptions options,
+Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> place, EngineOptions options,
                MemoryPlan plan, const LoadProgress& progress)
     : file_(std::move(file)),
       model_(std::move(model)),
@@ -96,13 +96,13 @@ Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Pla
       executor_(std::make_unique<Executor>(*model_, options_, place_->make_stream(*model_, options_))),
       weights_(place_->load(*model_, options_, *executor_->stream, progress)) {}
 
-std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Place> place,
+std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> place,
                                      const LoadProgress& progress) {
   check(options);
   if (options.n_threads == 0) options.n_threads = usable_cores();
   LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
            options.n_threads);
-  if (place == nullptr) place = cpu_place();
+  if (place == nullptr) place = cpu_backend();
   LB_CHECK(options.path == DecodePath::kAuto || !place->maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", place->name());
   if (options.prefill_chunk == 0) options.prefill_chunk = place->prefill_chunk();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/cpu_stream.h"
-#include "engine/place.h"
+#include "engine/backend.h"
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
@@ -68,7 +68,7 @@ class Engine {
  public:
   // Opens, checks, plans and reserves. Throws before reserving anything when the plan does not fit.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
-                                      std::unique_ptr<Place> place = nullptr,  // null: the CPU
+                                      std::unique_ptr<Backend> place = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
 
   const Model& model() const { return *model_; }
@@ -79,15 +79,15 @@ class Engine {
   // Identifies weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
-  const Place& place() const { return *place_; }
+  const Backend& place() const { return *place_; }
 
  private:
-  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Place> place, EngineOptions options,
+  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> place, EngineOptions options,
          MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Place> place_;
+  std::unique_ptr<Backend> place_;
   EngineOptions options_;
   MemoryPlan plan_;
   std::string fingerprint_;

@@ -83,7 +83,7 @@ class Lane {
     std::byte* memory;
   };
 
-  gpu::Stream stream_;
+  gpu::Queue stream_;
   Slot slots_[kSlots];
   unsigned next_slot_ = 0;
 };
@@ -118,7 +118,7 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
     total += range.bytes();
   }
 
-  const int n_threads = std::clamp(options.n_threads, 1, std::min(LoadOptions::kMostThreads, std::max(n_ranges, 1)));
+  const int n_threads = std::clamp(options.n_threads, 1, std::min(LoadOptions::kMaxThreads, std::max(n_ranges, 1)));
   const gpu::Buffer staging(device, n_threads * kSlots * slot_bytes, gpu::Buffer::Kind::kPinned);
   std::deque<Lane> lanes;
   for (int i = 0; i < n_threads; ++i) lanes.emplace_back(device, staging.data() + i * kSlots * slot_bytes, slot_bytes);

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "dispatch/gpu_stream.h"
-#include "engine/place.h"
+#include "engine/backend.h"
 
 namespace lb {
 
 struct LoadOptions {
-  static constexpr int kMostThreads = 16;
+  static constexpr int kMaxThreads = 16;
 
-  int n_threads = 1;                         // of which at most kMostThreads work
+  int n_threads = 1;                         // of which at most kMaxThreads work
   size_t slot_bytes = size_t(2) << 20;       // of planes made at once; each worker has two slots
   size_t progress_bytes = size_t(32) << 20;  // between two reports
 };

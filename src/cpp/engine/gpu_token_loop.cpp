@@ -29,7 +29,7 @@ constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
 // What a step begins with, beside each other: one read brings both.
 struct StepStart {
   int32_t token;
-  uint32_t goes_on;  // of the megakernel
+  uint32_t keep_going;  // of the megakernel
 };
 
 struct Buffers {
@@ -117,20 +117,20 @@ void run_row(const Model& model, Activations activations, SequenceState& state, 
 }
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
-  const size_t most_bytes = size_t(target.tune("megakernel_most_mib")) << 20;
+  const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
   return options.path == DecodePath::kMegakernel ||
-         (options.path == DecodePath::kAuto && model.bytes_per_token() <= most_bytes);
+         (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
 
 // Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster. A tile of the
 // megakernel is so many slots: it reads heads of half the columns half as fast.
-int most_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
+int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                      const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
   int columns = 1;
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* kv = std::get_if<KvShape>(&shape)) columns = std::max(columns, kv->head_dim);
-  const size_t bytes = (size_t(target.tune("megakernel_most_kv_mib")) << 20) * columns / gpu::kMaxRunDim;
+  const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * columns / gpu::kMaxRunDim;
   return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
 }
 
@@ -153,7 +153,7 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
   state.abort_append();  // nothing was computed
   const gpu::SampleLaunches sample = gpu::choose(sample_op(b, model.info().vocab, state.capacity()), b.scratch, target);
   return schedule.compile(sample.params, next_token_op(b, ring, state.numbers()),
-                          {&ring->allowed, &ring->ended, &b.start->goes_on});
+                          {&ring->allowed, &ring->ended, &b.start->keep_going});
 }
 
 class GpuTokenLoop final : public TokenLoop {
@@ -226,9 +226,9 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   Timeline timeline() override { return by_mega() ? mega_->timeline() : Timeline{}; }
-  std::string describe() const override {
+  std::string name() const override {
     if (by_mega()) return mega_->text();
-    if (mega_) return cat("graph, as it decodes faster after more than ", most_mega_tokens_, " tokens");
+    if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
     return graph_ || !why_.empty() ? cat("graph", why_) : "";
   }
 
@@ -296,7 +296,7 @@ class GpuTokenLoop final : public TokenLoop {
   const gpu::Target& target() const { return stream_.pack().target(); }
 
   // Whether a step at this length is the megakernel's.
-  bool by_mega() const { return mega_ && state_.n_tokens() <= most_mega_tokens_; }
+  bool by_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
 
   // Before a graph's step: a launch may have ended before it saw that it was to make one more token. Throws StepLost.
   void end_mega() {
@@ -307,11 +307,11 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void make_mega() {
-    most_mega_tokens_ = most_mega_tokens(engine_.model(), state_, engine_.options(), target());
+    max_mega_tokens_ = max_mega_tokens(engine_.model(), state_, engine_.options(), target());
     const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
                             buffers_, ring_, target()),
-                  &buffers_.start->goes_on, int(most), ring_, stream_);
+                  &buffers_.start->keep_going, int(most), ring_, stream_);
   }
 
   void run_forward() {
@@ -366,7 +366,7 @@ class GpuTokenLoop final : public TokenLoop {
   std::unique_ptr<Recording> graph_, forward_;
   SampleOptions options_{};  // what the device has
   std::optional<MegaSteps> mega_;
-  int most_mega_tokens_ = 0;
+  int max_mega_tokens_ = 0;
   std::string why_;  // no megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};

@@ -35,13 +35,13 @@ size_t MegaSteps::planned_bytes(const gpu::MegaPlan& plan) {
   return counter.used();
 }
 
-MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream)
+MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_tokens, Ring* ring, GpuStream& stream)
     : stream_(stream),
       ring_(ring),
       launch_(plan.launch),
       text_(gpu::to_string(plan)),
       memory_(stream.reserve(planned_bytes(plan))) {
-  for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::describe(task));
+  for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::to_string(task));
   Carver carver(*memory_);
   const Tables to(carver, plan);
   const auto upload = [&](auto* at, const auto& from) { stream.upload(at, from.data(), from.size() * sizeof *at); };
@@ -58,11 +58,11 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_toke
              .first = 0,
              .n_steps = plan.n_steps,
              .n_phases = plan.n_phases,
-             .n_tokens = most_tokens,
-             .goes_on = goes_on,
+             .n_tokens = max_tokens,
+             .keep_going = keep_going,
              .n_streams = plan.n_streams,
              .memory = plan.memory,
-             .patience_ns = kPatienceNs,
+             .timeout_ns = kPatienceNs,
              .report = &ring->report,
              .times = to.times};
 }

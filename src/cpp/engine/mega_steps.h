@@ -19,7 +19,7 @@ struct Ring {
 
   std::array<Sampled, kSlots> slots;
   uint32_t written;
-  uint32_t allowed, ended;  // gpu::Leave
+  uint32_t allowed, ended;  // gpu::TokenBudget
   gpu::MegaReport report;
 };
 
@@ -29,8 +29,8 @@ class MegaSteps {
   static constexpr long kPatienceNs = 2'000'000'000;
 
   static size_t planned_bytes(const gpu::MegaPlan& plan);
-  // goes_on: of the plan's Leave.
-  MegaSteps(const gpu::MegaPlan& plan, uint32_t* goes_on, int most_tokens, Ring* ring, GpuStream& stream);
+  // keep_going: of the plan's Leave.
+  MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_tokens, Ring* ring, GpuStream& stream);
 
   // One more token after n that were asked for: by the launch that is running, if that sees it in time.
   void step(uint32_t n);

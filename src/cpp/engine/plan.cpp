@@ -28,14 +28,14 @@ EngineOptions with_context(EngineOptions options, int context) {
 }
 
 // What depends on the context, and the fixed buffers.
-size_t session_bytes(const Model& model, const Place& place, const EngineOptions& options, int context) {
+size_t session_bytes(const Model& model, const Backend& place, const EngineOptions& options, int context) {
   return state_bytes(model, options, context) + place.loop_bytes(model, with_context(options, context)) +
          place.scratch_bytes(model, with_context(options, context)) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context));
 }
 
 // The model's maximum, or the largest multiple of a page that fits; 0 when none does.
-int largest_context(const Model& model, const Place& place, const EngineOptions& options, size_t budget) {
+int largest_context(const Model& model, const Backend& place, const EngineOptions& options, size_t budget) {
   if (session_bytes(model, place, options, model.info().max_context) <= budget) return model.info().max_context;
   int low = 0, high = model.info().max_context / kPageTokens;
   while (low < high) {
@@ -51,7 +51,7 @@ int largest_context(const Model& model, const Place& place, const EngineOptions&
 
 }  // namespace
 
-MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, EngineOptions& options) {
+MemoryPlan make_plan(Model& model, const Backend& place, size_t file_bytes, EngineOptions& options) {
   const int max_context = model.info().max_context;
   const size_t available = place.available_bytes(), copied = place.weight_bytes(model);
   const size_t mapped = place.maps_weights() ? file_bytes : 0, weights = mapped + copied;

@@ -6,6 +6,6 @@
 namespace lb {
 
 // Resolves options.context. Throws kMemory with the numbers, and the largest context that would fit.
-MemoryPlan make_plan(Model& model, const Place& place, size_t file_bytes, EngineOptions& options);
+MemoryPlan make_plan(Model& model, const Backend& place, size_t file_bytes, EngineOptions& options);
 
 }  // namespace lb

@@ -9,7 +9,7 @@ void RecordedAppends::send(int rows, bool is_tree, Stream& stream, const std::fu
   const auto is_this = [&](const Shape& shape) { return shape.rows == rows && shape.is_tree == is_tree; };
   const auto found = std::ranges::find_if(shapes_, is_this);
   if (found == shapes_.end()) {
-    if (shapes_.size() == kMost) shapes_.pop_back();
+    if (shapes_.size() == kMax) shapes_.pop_back();
     shapes_.insert(shapes_.begin(), {rows, is_tree, nullptr});
     return work();
   }

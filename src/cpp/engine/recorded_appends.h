@@ -14,7 +14,7 @@ class RecordedAppends {
  public:
   // Shapes of one session: who verifies keeps to a few numbers of rows. (On an H100 the recordings of a 27B fit into
   // what the driver has set aside.)
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMax = 8;
 
   // `work` sends an append that depends on nothing but these, and what the stream's memory holds.
   void send(int rows, bool is_tree, Stream& stream, const std::function<void()>& work);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "decode/sampler.h"
+#include "sampling/sampler.h"
 #include "engine/engine.h"
 #include "engine/recorded_appends.h"
 #include "engine/token_loop.h"
@@ -89,7 +89,7 @@ class Session {
   void commit(std::span<const int32_t> path);  // rows of the last append to keep
   void rewind(int n_tokens);
   // How tokens are decoded: "graph", or the schedule of the megakernel; empty on the CPU and before the first graph.
-  std::string decode_path() const { return loop_ == nullptr ? "" : loop_->describe(); }
+  std::string decode_path() const { return loop_ == nullptr ? "" : loop_->name(); }
   // Of the last decoded token, where a megakernel made it, empty otherwise. Throws where its pack takes no stamps.
   Timeline timeline();
   int rewind_floor() const { return state_.rewind_floor(); }

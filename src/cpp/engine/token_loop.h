@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "decode/sampler.h"
+#include "sampling/sampler.h"
 
 namespace lb {
 
@@ -50,7 +50,7 @@ class TokenLoop {
   // Waits for the steps started.
   virtual void check() = 0;
   // How steps are run, where that is decided: for a graph when there has been one.
-  virtual std::string describe() const = 0;
+  virtual std::string name() const = 0;
   // Of the last step where it is a megakernel's, empty otherwise. Throws where its pack takes no stamps.
   virtual Timeline timeline() = 0;
   // Forgets choices not taken.

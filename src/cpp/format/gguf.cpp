@@ -46,12 +46,12 @@ uint32_t read_version(GgufReader& in) {
   return version;
 }
 
-uint64_t read_count(GgufReader& in, const char* what, size_t least_bytes) {
+uint64_t read_count(GgufReader& in, const char* what, size_t min_bytes) {
   const size_t start = in.at();
   const uint64_t count = in.u64(what);
   if (count > kMaxEntries)
     in.fail_at(ErrorCode::kFormat, start, "expected at most ", kMaxEntries, " ", what, ", found ", count);
-  if (count > in.left() / least_bytes)
+  if (count > in.left() / min_bytes)
     in.fail_at(ErrorCode::kFormat, start, count, " ", what, " cannot fit into the ", in.left(), " bytes left");
   return count;
 }
@@ -134,7 +134,7 @@ void refuse_overlap(const std::vector<TensorView>& tensors) {
   std::sort(by_offset.begin(), by_offset.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < by_offset.size(); ++i) {
     const TensorView &before = *by_offset[i - 1], &after = *by_offset[i];
-    LB_CHECK(before.offset + before.bytes <= after.offset, kFormat, describe(after), ": overlaps ", describe(before),
+    LB_CHECK(before.offset + before.bytes <= after.offset, kFormat, to_string(after), ": overlaps ", to_string(before),
              ", which has ", before.bytes, " bytes");
   }
 }

@@ -17,7 +17,7 @@ constexpr uint8_t kTypeBytes[kTypeCount] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 
 size_t fixed_bytes(GgufType type) { return kTypeBytes[static_cast<uint32_t>(type)]; }
 
 // Least bytes an element can take in a file; bounds every count before it is believed.
-size_t least_bytes(GgufType type) {
+size_t min_bytes(GgufType type) {
   if (type == GgufType::kString) return sizeof(uint64_t);
   if (type == GgufType::kArray) return sizeof(uint32_t) + sizeof(uint64_t);
   return fixed_bytes(type);
@@ -80,7 +80,7 @@ void GgufReader::array(GgufValue& value, int depth) {
   value.element_type_ = type("an array's element type");
   value.count_ = u64("an array's length");
   const size_t first = at_;
-  if (value.count_ > left() / least_bytes(value.element_type_))
+  if (value.count_ > left() / min_bytes(value.element_type_))
     fail_at(ErrorCode::kFormat, start, "an array of ", value.count_, " x ", name(value.element_type_),
             " cannot fit into the ", left(), " bytes left");
   if (const size_t size = fixed_bytes(value.element_type_); size > 0 && value.element_type_ != GgufType::kBool) {

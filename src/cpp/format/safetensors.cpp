@@ -93,7 +93,7 @@ void check_tiling(const std::vector<TensorView>& tensors, uint64_t data_start, u
                   const std::string& where) {
   uint64_t covered = data_start;
   for (const TensorView& tensor : tensors) {
-    LB_CHECK(tensor.offset == covered, kFormat, describe(tensor), ": expected its data to start at byte ", covered,
+    LB_CHECK(tensor.offset == covered, kFormat, to_string(tensor), ": expected its data to start at byte ", covered,
              tensor.offset < covered ? ", it overlaps the tensor before" : ", there is a hole before it");
     covered += tensor.bytes;
   }
@@ -145,7 +145,7 @@ void check_index(const std::vector<Json::Member>& map, const TensorTable& table,
     indexed.insert(name);
   }
   for (const TensorView& tensor : table.all())
-    LB_CHECK(indexed.contains(tensor.name), kFormat, describe(tensor), ": not listed in ", printable(index_path));
+    LB_CHECK(indexed.contains(tensor.name), kFormat, to_string(tensor), ": not listed in ", printable(index_path));
 }
 
 TensorTable open_shards(const std::string& folder) {

@@ -20,7 +20,7 @@ TensorTable::TensorTable(std::vector<TensorView> tensors, std::vector<std::share
   });
   if (twice != by_name_.end()) {
     const TensorView &first = tensors_[twice[0]], &second = tensors_[twice[1]];
-    fail(ErrorCode::kFormat, describe(second), ": duplicate name, already ", describe(first));
+    fail(ErrorCode::kFormat, to_string(second), ": duplicate name, already ", to_string(first));
   }
   for (const TensorView& tensor : tensors_) total_bytes_ += tensor.bytes;
 }
@@ -31,7 +31,7 @@ const TensorView* TensorTable::find(std::string_view name) const {
   return at != by_name_.end() && tensors_[*at].name == name ? &tensors_[*at] : nullptr;
 }
 
-std::string describe(const TensorView& tensor) {
+std::string to_string(const TensorView& tensor) {
   return cat("tensor ", quoted(tensor.name), " in ", printable(tensor.file), " at byte ", tensor.offset);
 }
 

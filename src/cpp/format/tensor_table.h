@@ -41,7 +41,7 @@ class TensorTable {
 };
 
 // "blk.3.attn_norm.weight" in model.gguf at byte 4096: how errors name a tensor.
-std::string describe(const TensorView& tensor);
+std::string to_string(const TensorView& tensor);
 std::string shape_text(const std::vector<int64_t>& shape);  // "[1024, 3584]"
 
 }  // namespace lb

@@ -69,8 +69,8 @@ void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, row
 void SwiGluMlp::forward(const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const MlpBuffers b(scratch, step.rows, gate.n_out);
-  feed(in, {{product(gate, in.y, b.gate, step), product(up, in.y, b.up, step)}, 2}, step.stream);
-  feed(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, {{product(down, b.gate, x, step, x)}, 1}, step.stream);
+  run_fused(in, {{product(gate, in.y, b.gate, step), product(up, in.y, b.up, step)}, 2}, step.stream);
+  run_fused(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, {{product(down, b.gate, x, step, x)}, 1}, step.stream);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }
@@ -79,7 +79,7 @@ void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step&
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   const int rows = step.rows;
-  feed(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3}, step.stream);
+  run_fused(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3}, step.stream);
 
   const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
   const KvLayer cache = step.state.kv(layer);
@@ -101,7 +101,7 @@ void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step&
                        .eps = eps,
                        .pairs = pairs},
       step.stream);
-  feed(Attention{.q = b.q,
+  run_fused(Attention{.q = b.q,
                  .gate = gated ? b.u + head_dim : nullptr,
                  .o = b.o,
                  .cache = cache,
@@ -120,7 +120,7 @@ void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratc
 void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const DeltaBuffers b(scratch, dims, step.rows);
-  feed(in,
+  run_fused(in,
        {{product(qkv, in.y, b.p, step), product(z, in.y, b.z, step), product(beta, in.y, b.beta, step),
          product(alpha, in.y, b.g, step)},
         4},
@@ -182,7 +182,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
       run(delta, step.stream);
       continue;
     }
-    feed(DeltaNet{inputs, delta, {b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}},
+    run_fused(DeltaNet{inputs, delta, {b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}},
          {{product(out, b.o, x, step, x)}, 1}, step.stream);
   }
 }

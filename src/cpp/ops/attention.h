@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "base/dtype_id.h"
-#include "ops/batch.h"
+#include "ops/append.h"
 #include "ops/rope.h"
 
 namespace lb {

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ops/batch.h"
+#include "ops/append.h"
 #include "ops/rms_norm.h"
 
 namespace lb {

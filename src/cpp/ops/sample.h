@@ -1,4 +1,4 @@
-// A token from logits, wholly on the device: what decode/sampler.h does, by the arithmetic of ops/sample_rules.h, so
+// A token from logits, wholly on the device: what sampling/sampler.h does, by the arithmetic of ops/sample_rules.h, so
 // that both draw the same token. Options and everything that changes from token to token lie in device memory.
 #pragma once
 

@@ -24,10 +24,10 @@ LB_FN float counted(float logit, float frequency, float presence, int count) {
 
 // Stays finite, so that differences are numbers.
 LB_FN float tempered(float logit, float temperature) {
-  constexpr float kMost = 3.40282347e38f;
+  constexpr float kMax = 3.40282347e38f;
   if (logit == -__builtin_inff()) return logit;
   const float x = logit / temperature;
-  return x > kMost ? kMost : x < -kMost ? -kMost : x;
+  return x > kMax ? kMax : x < -kMax ? -kMax : x;
 }
 
 // --- order: the larger logit first, then the lower id

@@ -37,7 +37,7 @@ class Stream {
   virtual void replay(std::unique_ptr<Recording>&, const std::function<void()>& work) { work(); }
 
   // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
-  virtual int most_chain_rows() const = 0;
+  virtual int max_chain_rows() const = 0;
 
   virtual void run(const Embed&) = 0;
   virtual void run(const RopeTable&) = 0;
@@ -57,12 +57,12 @@ class Stream {
 
   // The op, then the products that read its y: a device that rounds their x may do so where y is made. Nobody else
   // reads y, nor what a SwiGlu or a DeltaNet's parts read, so that neither need be written.
-  virtual void feed(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void feed(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void feed(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void feed(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void feed(const DeltaNet& op, const LinearGroup& readers) {
-    run(op.inputs), run(op.delta), feed(op.norm, readers);
+  virtual void run_fused(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void run_fused(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void run_fused(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
+  virtual void run_fused(const DeltaNet& op, const LinearGroup& readers) {
+    run(op.inputs), run(op.delta), run_fused(op.norm, readers);
   }
 };
 
@@ -72,8 +72,8 @@ void run(const Op& op, Stream& stream) {
 }
 inline void run(const Linear& op, Stream& stream) { stream.run(LinearGroup{{op}, 1}); }
 template <class Op>
-void feed(const Op& op, const LinearGroup& readers, Stream& stream) {
-  stream.feed(op, readers);
+void run_fused(const Op& op, const LinearGroup& readers, Stream& stream) {
+  stream.run_fused(op, readers);
 }
 
 }  // namespace lb

@@ -24,7 +24,7 @@ struct Launch {
   bool overlap_previous = false;  // may begin while the kernel before it ends (it calls wait_for_previous)
 };
 
-// linear_vec_q4_k_int8_kernel<<<[264, 1, 1], [256, 1, 1], 5120 B>>> overlap
+// gemv_q4_k_int8_kernel<<<[264, 1, 1], [256, 1, 1], 5120 B>>> overlap
 std::ostream& operator<<(std::ostream& out, const Launch& launch);
 std::string to_string(const Launch& launch);
 

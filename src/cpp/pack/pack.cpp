@@ -40,7 +40,7 @@ const Kernel& Pack::kernel(std::string_view name) const {
   return found->second;
 }
 
-void Pack::run(const Launch& launch, const void* params, size_t params_bytes, const Stream& stream) {
+void Pack::run(const Launch& launch, const void* params, size_t params_bytes, const Queue& queue) {
   const auto found = kernels_.find(std::string_view(launch.kernel));
   LB_ASSERT(found != kernels_.end());  // choose() has asked the target
   Kernel& kernel = found->second;
@@ -56,7 +56,7 @@ void Pack::run(const Launch& launch, const void* params, size_t params_bytes, co
                           .cooperative = launch.cooperative || (launch.is_one_wave && device.vendor == Vendor::kSim),
                           .cluster = launch.cluster,
                           .overlap_previous = launch.overlap_previous && device.has_overlap};
-  stream.launch(kernel, shape, params, params_bytes);
+  queue.launch(kernel, shape, params, params_bytes);
 }
 
 }  // namespace lb::gpu

@@ -24,12 +24,12 @@ class Pack {
   const Target& target() const { return target_; }
   const Kernel& kernel(std::string_view name) const;
 
-  // Sends a launch to a stream; the pointers in its parameters are the device's.
+  // Sends a launch to a queue; the pointers in its parameters are the device's.
   template <class Params>
-  void run(const Launch& launch, const Params& params, const Stream& stream) {
-    run(launch, &params, sizeof params, stream);
+  void run(const Launch& launch, const Params& params, const Queue& queue) {
+    run(launch, &params, sizeof params, queue);
   }
-  void run(const Launch& launch, const void* params, size_t params_bytes, const Stream& stream);
+  void run(const Launch& launch, const void* params, size_t params_bytes, const Queue& queue);
 
  private:
   Device device_;

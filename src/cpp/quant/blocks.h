@@ -1,4 +1,4 @@
-// The GGML block layouts, byte for byte. What the bytes mean: quant/decode.h.
+// The GGML block layouts, byte for byte. What the bytes mean: quant/dequantize.h.
 //
 // Every type is runs of kSub values with one scale (and one offset when kHasMin):  value = scale * q + offset.
 //   nibbles      byte j of 16 holds value j (low) and value j + 16 (high)

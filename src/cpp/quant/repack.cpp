@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace lb::quant {
 namespace {

@@ -94,7 +94,7 @@ void SequenceState::begin(int rows, const Tree& tree) {
   appended_ = false;
   n_rows_ = rows;
   n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
-  n_calls_ = (rows - 1) / stream_.most_chain_rows() + 1;
+  n_calls_ = (rows - 1) / stream_.max_chain_rows() + 1;
   numbers_.n_past = n_tokens_;
 }
 
@@ -107,11 +107,11 @@ KvLayer SequenceState::kv(int layer) const {
 SequenceState::Call SequenceState::recurrent(int layer, int call) const {
   LB_ASSERT(appending_ && call < n_calls_);
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
-  const int most_rows = stream_.most_chain_rows(), first = call * most_rows;
+  const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *layout_.numbers;
   const Accepted accepted =
       call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.run, &numbers.n_run};
-  return {first, std::min(most_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
+  return {first, std::min(max_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
 
 void SequenceState::end_append() {

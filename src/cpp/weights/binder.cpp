@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace lb {
 
@@ -26,7 +26,7 @@ const TensorView* Binder::find(const TensorName& name) const { return tensors_.f
 int Binder::height(const TensorName& name) const {
   const TensorView* tensor = find(name);
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing");
-  LB_CHECK(tensor->shape.size() == 2 && tensor->shape[0] <= INT32_MAX, kFormat, describe(*tensor), " has shape ",
+  LB_CHECK(tensor->shape.size() == 2 && tensor->shape[0] <= INT32_MAX, kFormat, to_string(*tensor), " has shape ",
            shape_text(tensor->shape), "; expected a matrix");
   return static_cast<int>(tensor->shape[0]);
 }
@@ -35,7 +35,7 @@ const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t
   const TensorView* tensor = find(name);
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing; expected it with shape ",
            shape_text(shape));
-  LB_CHECK(tensor->shape == shape, kFormat, describe(*tensor), " has shape ", shape_text(tensor->shape), "; expected ",
+  LB_CHECK(tensor->shape == shape, kFormat, to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected ",
            shape_text(shape));
   used_[tensor - tensors_.all().data()] = true;
   return *tensor;
@@ -48,12 +48,12 @@ Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {
 
 const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
   const DTypeInfo& type = info(tensor.type);
-  LB_CHECK(type.block_values == 1, kFormat, describe(tensor), " is ", type.name, "; a vector must be F32, F16 or BF16");
+  LB_CHECK(type.block_values == 1, kFormat, to_string(tensor), " is ", type.name, "; a vector must be F32, F16 or BF16");
   auto values = std::make_unique<float[]>(count);
   quant::decode_row(tensor.type, tensor.data, values.get(), static_cast<long>(count));
   for (size_t i = 0; i < count; ++i) {
     float& value = values[i];
-    LB_CHECK(std::isfinite(value), kFormat, describe(tensor), ": value ", i, " is not finite");
+    LB_CHECK(std::isfinite(value), kFormat, to_string(tensor), ": value ", i, " is not finite");
     if (!is_gguf_ && fix == HfFix::kAddOne) value = 1 + value;
     if (!is_gguf_ && fix == HfFix::kNegExp) value = -std::exp(value);
   }
@@ -82,7 +82,7 @@ void Binder::finish() const {
     ++left;
     if (first == nullptr) first = &tensors_.all()[i];
   }
-  LB_CHECK(left == 0, kFormat, describe(*first), " with shape ", shape_text(first->shape),
+  LB_CHECK(left == 0, kFormat, to_string(*first), " with shape ", shape_text(first->shape),
            " is not part of this architecture", left > 1 ? cat(" (and ", left - 1, " more tensors)") : "",
            "; the file and its configuration do not belong together");
 }

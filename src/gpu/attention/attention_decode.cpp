@@ -14,14 +14,14 @@ struct WarpBarrier {
 };
 
 template <class Stored, int kDim>
-LB_DEVICE void attention_few(const AttentionSplits& p) {
+LB_DEVICE void attention_decode(const AttentionSplits& p) {
   using T = Operand<Stored>;
-  constexpr int kSlots = 16, kTile = kFewQueries * operand_stride(kDim);
+  constexpr int kSlots = 16, kTile = kDecodeQueries * operand_stride(kDim);
   unsigned char* shared = dynamic_shared<unsigned char>();
   T* q = reinterpret_cast<T*>(shared);
   T* scratch = q + kTile + warp() * kOperandScratch;
   float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);  // [2][5][16]: m, l
-  T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kFewQueries);
+  T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kDecodeQueries);
   T* own_ring = rings + warp() * p.ring * kTile;
 
   const Attention& op = p.op;
@@ -45,7 +45,7 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
       .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
   };
   ring.start();
-  stage_queries<T, kDim, kFewQueries>(q, op, queries, 0);
+  stage_queries<T, kDim, kDecodeQueries>(q, op, queries, 0);
   block_barrier();
 
   QueryTiles<T, kDim, kSlots, 1> tile;
@@ -60,22 +60,22 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
 
   // m and l of each warp, then m of the block, and what finishes o.
   float* all_m = stats;
-  float* all_l = stats + (kAttentionWarps + 1) * kFewQueries;
+  float* all_l = stats + (kAttentionWarps + 1) * kDecodeQueries;
   for_each_row(tile.o[0][0], [&](int i, int column, float&) {
     if (column != 0) return;
-    store(all_m + warp() * kFewQueries + lane_row(i), tile.m[0][i]);
-    store(all_l + warp() * kFewQueries + lane_row(i), tile.l[0][i]);
+    store(all_m + warp() * kDecodeQueries + lane_row(i), tile.m[0][i]);
+    store(all_l + warp() * kDecodeQueries + lane_row(i), tile.l[0][i]);
   });
   block_barrier();
-  float* block_m = all_m + kAttentionWarps * kFewQueries;
-  float* block_scale = all_l + kAttentionWarps * kFewQueries;
-  if (thread_id() < kFewQueries) {
+  float* block_m = all_m + kAttentionWarps * kDecodeQueries;
+  float* block_scale = all_l + kAttentionWarps * kDecodeQueries;
+  if (thread_id() < kDecodeQueries) {
     float m = kNothingSeen, l = 0;
-    for (int w = 0; w < kAttentionWarps; ++w) m = max(m, load<float>(all_m + w * kFewQueries + thread_id()));
+    for (int w = 0; w < kAttentionWarps; ++w) m = max(m, load<float>(all_m + w * kDecodeQueries + thread_id()));
     const float base = m == kNothingSeen ? 0.0f : m;
     for (int w = 0; w < kAttentionWarps; ++w)
-      l += load<float>(all_l + w * kFewQueries + thread_id()) *
-           exp2_fast(load<float>(all_m + w * kFewQueries + thread_id()) - base);
+      l += load<float>(all_l + w * kDecodeQueries + thread_id()) *
+           exp2_fast(load<float>(all_m + w * kDecodeQueries + thread_id()) - base);
     store(block_m + thread_id(), m);
     store(block_scale + thread_id(), p.n_splits > 1 ? 1.0f : 1.0f / l);
     if (p.n_splits > 1 && thread_id() < queries.n) write_softmax(p, queries, thread_id(), m, l, split);
@@ -110,11 +110,11 @@ LB_DEVICE void attention_few(const AttentionSplits& p) {
   }
 }
 
-LB_KERNEL(attention_few_f16_64_kernel, AttentionSplits, 128, 2) { attention_few<f16, 64>(p); }
-LB_KERNEL(attention_few_f16_128_kernel, AttentionSplits, 128, 2) { attention_few<f16, 128>(p); }
-LB_KERNEL(attention_few_f16_256_kernel, AttentionSplits, 128, 2) { attention_few<f16, 256>(p); }
-LB_KERNEL(attention_few_bf16_64_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 64>(p); }
-LB_KERNEL(attention_few_bf16_128_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 128>(p); }
-LB_KERNEL(attention_few_bf16_256_kernel, AttentionSplits, 128, 2) { attention_few<bf16, 256>(p); }
+LB_KERNEL(attention_decode_f16_64_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 64>(p); }
+LB_KERNEL(attention_decode_f16_128_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 128>(p); }
+LB_KERNEL(attention_decode_f16_256_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 256>(p); }
+LB_KERNEL(attention_decode_bf16_64_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 64>(p); }
+LB_KERNEL(attention_decode_bf16_128_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 128>(p); }
+LB_KERNEL(attention_decode_bf16_256_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 256>(p); }
 
 }  // namespace lb::gpu

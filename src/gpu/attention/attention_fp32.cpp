@@ -42,7 +42,7 @@ LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLay
   }
 }
 
-LB_KERNEL(attention_any_kernel, AttentionSplits, kAttentionThreads, 1) {
+LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, stride = dim + 4;

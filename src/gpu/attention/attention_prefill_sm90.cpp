@@ -400,7 +400,7 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* sha
 }
 
 template <class T, int kDim>
-LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
+LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = group_stages(kDim), kTile = group_slots(kDim) * kDim;
   LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
   unsigned char* shared = dynamic_shared<unsigned char>();
@@ -428,23 +428,23 @@ LB_DEVICE void attention_warpgroup(const AttentionSplits& p) {
   }
 }
 
-LB_KERNEL(attention_warpgroup_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<f16, 64>(p);
+LB_KERNEL(attention_prefill_sm90_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<f16, 64>(p);
 }
-LB_KERNEL(attention_warpgroup_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<f16, 128>(p);
+LB_KERNEL(attention_prefill_sm90_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<f16, 128>(p);
 }
-LB_KERNEL(attention_warpgroup_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<f16, 256>(p);
+LB_KERNEL(attention_prefill_sm90_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<f16, 256>(p);
 }
-LB_KERNEL(attention_warpgroup_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<bf16, 64>(p);
+LB_KERNEL(attention_prefill_sm90_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<bf16, 64>(p);
 }
-LB_KERNEL(attention_warpgroup_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<bf16, 128>(p);
+LB_KERNEL(attention_prefill_sm90_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<bf16, 128>(p);
 }
-LB_KERNEL(attention_warpgroup_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
-  attention_warpgroup<bf16, 256>(p);
+LB_KERNEL(attention_prefill_sm90_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+  attention_prefill_sm90<bf16, 256>(p);
 }
 
 }  // namespace lb::gpu

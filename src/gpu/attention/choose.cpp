@@ -13,10 +13,10 @@ namespace {
 // Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
 constexpr int kBlocksPerSm = 2;
 constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int kGroupLeastCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
+constexpr int kGroupMinCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
 constexpr int kPagesPerSplit = 2;         // fewer would not pay for their partials
 
-std::string describe(const Attention& op) {
+std::string to_string(const Attention& op) {
   const KvLayer& cache = op.cache;
   return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
              " heads of ", name(cache.k_type), " and ", name(cache.v_type));
@@ -37,18 +37,18 @@ struct TileKernel {
   const char *few, *many, *prefill, *group;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_few_f16_64_kernel", "attention_many_f16_64_kernel", "attention_prefill_f16_64_kernel",
-     "attention_warpgroup_f16_64_kernel"},
-    {DType::kF16, 128, "attention_few_f16_128_kernel", "attention_many_f16_128_kernel",
-     "attention_prefill_f16_128_kernel", "attention_warpgroup_f16_128_kernel"},
-    {DType::kF16, 256, "attention_few_f16_256_kernel", "attention_many_f16_256_kernel", nullptr,
-     "attention_warpgroup_f16_256_kernel"},
-    {DType::kBF16, 64, "attention_few_bf16_64_kernel", "attention_many_bf16_64_kernel",
-     "attention_prefill_bf16_64_kernel", "attention_warpgroup_bf16_64_kernel"},
-    {DType::kBF16, 128, "attention_few_bf16_128_kernel", "attention_many_bf16_128_kernel",
-     "attention_prefill_bf16_128_kernel", "attention_warpgroup_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_few_bf16_256_kernel", "attention_many_bf16_256_kernel", nullptr,
-     "attention_warpgroup_bf16_256_kernel"},
+    {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel", "attention_prefill_32_f16_64_kernel",
+     "attention_prefill_sm90_f16_64_kernel"},
+    {DType::kF16, 128, "attention_decode_f16_128_kernel", "attention_prefill_16_f16_128_kernel",
+     "attention_prefill_32_f16_128_kernel", "attention_prefill_sm90_f16_128_kernel"},
+    {DType::kF16, 256, "attention_decode_f16_256_kernel", "attention_prefill_16_f16_256_kernel", nullptr,
+     "attention_prefill_sm90_f16_256_kernel"},
+    {DType::kBF16, 64, "attention_decode_bf16_64_kernel", "attention_prefill_16_bf16_64_kernel",
+     "attention_prefill_32_bf16_64_kernel", "attention_prefill_sm90_bf16_64_kernel"},
+    {DType::kBF16, 128, "attention_decode_bf16_128_kernel", "attention_prefill_16_bf16_128_kernel",
+     "attention_prefill_32_bf16_128_kernel", "attention_prefill_sm90_bf16_128_kernel"},
+    {DType::kBF16, 256, "attention_decode_bf16_256_kernel", "attention_prefill_16_bf16_256_kernel", nullptr,
+     "attention_prefill_sm90_bf16_256_kernel"},
 };
 const TileKernel* tile_kernel(const KvLayer& cache) {
   for (const TileKernel& entry : kTileKernels)
@@ -77,13 +77,13 @@ int ring_of(const Target& target, Bytes&& bytes) {
 BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const int dim = op.cache.head_dim;
   const TileKernel* tile = tile_kernel(op.cache);
-  if (tile == nullptr) return {"attention_any_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
-  if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kFewQueries) {
-    const int ring = ring_of(target, [&](int n) { return few_shared_bytes(dim, n); });
-    return {tile->few, kFewQueries, few_blocks_per_sm(dim), ring, few_shared_bytes(dim, ring), true};
+  if (tile == nullptr) return {"attention_fp32_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
+  if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kDecodeQueries) {
+    const int ring = ring_of(target, [&](int n) { return decode_shared_bytes(dim, n); });
+    return {tile->few, kDecodeQueries, few_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
   }
   const bool has_queries = op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2;
-  if (has_queries && capacity > kGroupLeastCapacity && target.has(tile->group))
+  if (has_queries && capacity > kGroupMinCapacity && target.has(tile->group))
     return {tile->group, kGroupQueries, 1, 0, group_shared_bytes(dim), false, kGroupBlockThreads};
   const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
   const int n_tiles = is_prefill ? 2 : 1;
@@ -96,7 +96,7 @@ BlockShape block_shape(const Attention& op, int capacity, const Target& target) 
           false};
 }
 
-int most_splits(int capacity) {
+int max_splits(int capacity) {
   const int pages = (capacity + kPageTokens - 1) / kPageTokens;
   return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
 }
@@ -106,17 +106,17 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 }  // namespace
 
 // The blocks of a split op are at most what the chip holds at once: kBlocksPerSm of up to 128 queries each, or up to
-// twice as many of kFewQueries.
+// twice as many of kDecodeQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
   const long by_blocks = long(kBlocksPerSm) * target.n_sms * many_queries(head_dim > 128 ? 1 : 2);
-  const long by_rows = long(max_rows) * n_heads * most_splits(capacity);
+  const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }
 
 bool can_round(const Attention& op) { return op.cache.head_dim % kRoundRun == 0; }
 
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {
-  const std::string what = describe(op);
+  const std::string what = to_string(op);
   check_cache(op.cache, what, target);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 1 && op.n_heads % op.cache.n_kv_heads == 0, kInvalid, what,
            ": nothing to compute, or heads that do not share KV heads evenly");
@@ -132,7 +132,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   const int n_tiles = (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
-  const int n_splits = int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, most_splits(capacity)));
+  const int n_splits = int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
 
   AttentionLaunches result = {};
   result.n = n_splits > 1 ? 2 : 1;

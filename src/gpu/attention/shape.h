@@ -25,7 +25,7 @@ struct AttentionSplits {
 
 // A block has four warps and one KV head. Queries are the rows times the query heads of that KV head.
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
-inline constexpr int kFewQueries = 16;  // attention_few: each warp has them all, and a quarter of the slots
+inline constexpr int kDecodeQueries = 16;  // attention_decode: each warp has them all, and a quarter of the slots
 inline constexpr int kAnyQueries = 8, kAnySlots = 16;
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMaxSplits = 512;
@@ -40,18 +40,18 @@ LB_FN constexpr int operand_stride(int head_dim) { return head_dim + 8; }
 LB_FN constexpr size_t operand_bytes(int rows, int head_dim) { return size_t(rows) * operand_stride(head_dim) * 2; }
 inline constexpr int kOperandScratch = 16 * 24;  // values for to_operand, of each warp
 
-// Shared memory: queries, scratch, (few: m and l of 4 warps and of the block,) ring. The ring of attention_few is four
+// Shared memory: queries, scratch, (few: m and l of 4 warps and of the block,) ring. The ring of attention_decode is four
 // rings, one of each warp, and later holds half of each warp's o.
-LB_FN constexpr size_t few_shared_bytes(int head_dim, int ring) {
-  return operand_bytes(kFewQueries, head_dim) * (1 + kAttentionWarps * ring) +
-         size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kFewQueries * (kAttentionWarps + 1);
+LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring) {
+  return operand_bytes(kDecodeQueries, head_dim) * (1 + kAttentionWarps * ring) +
+         size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
 LB_FN constexpr size_t many_shared_bytes(int head_dim, int n_tiles, int ring) {
   return operand_bytes(many_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
          operand_bytes(many_slots(head_dim, n_tiles), head_dim) * ring;
 }
 
-// attention_warpgroup: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have
+// attention_prefill_sm90: a warpgroup brings tiles, two have 64 queries each. Tiles hold as many slots as registers have
 // room for scores, and queries of 256 values lie in shared memory.
 inline constexpr int kGroupBlockThreads = 384, kGroupThreads = kGroupBlockThreads / 3, kGroupQueries = 128;
 LB_FN constexpr int group_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }

@@ -12,7 +12,7 @@ uint32_t up_to_warp(int threads) { return uint32_t(threads + 31) / 32 * 32; }
 int n_runs(int rows) { return (rows + kMaxTree - 1) / kMaxTree; }
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-std::string describe(const GatedDelta& op) {
+std::string to_string(const GatedDelta& op) {
   return cat("[gated_delta] ", op.rows, " rows of ", op.n_k_heads, " x ", op.dk, " keys, ", op.n_v_heads, " x ", op.dv,
              " values");
 }
@@ -70,7 +70,7 @@ bool has_tiles(const DeltaInputs& op) {  // of more than one row
          is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
-bool is_few(const GatedDelta& op, const Target& target) {
+bool is_skinny(const GatedDelta& op, const Target& target) {
   return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainKey && op.dv % kDeltaFewColumns == 0 &&
          target.has("gated_delta_few_kernel");
 }
@@ -143,9 +143,9 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = conv.rows > kMaxTree;
-  const bool is_few = !is_step(op) && !is_long;
+  const bool is_skinny = !is_step(op) && !is_long;
   const int n_gates = conv.rows * prepare.n_v_heads;
-  const uint32_t n_gate_blocks = is_few ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
+  const uint32_t n_gate_blocks = is_skinny ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
                             : is_long   ? "delta_inputs_chain_kernel"
@@ -155,13 +155,13 @@ Launch choose(const DeltaInputs& op, const Target& target) {
                             : is_long   ? uint32_t(kChainInputThreads)
                                         : uint32_t(kFewInputThreads),
                             1, 1},
-                  .shared_bytes = is_few ? size_t(few_input_bytes(conv.rows)) : 0,
+                  .shared_bytes = is_skinny ? size_t(few_input_bytes(conv.rows)) : 0,
                   .overlap_previous = true},
                  target, what);
 }
 
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
-  const std::string what = describe(op);
+  const std::string what = to_string(op);
   check_shape(op, what);
   DeltaLaunches result = {.launches = {}, .n = 0, .params = {op, work, {}}};
   const auto add = [&](const Launch& launch) { result.launches[result.n++] = launch; };
@@ -173,7 +173,7 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (is_chain(op, target)) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
-  } else if (is_few(op, target)) {
+  } else if (is_skinny(op, target)) {
     add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target,
                what));
   } else if (op.rows > 1) {
@@ -184,7 +184,7 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
 }
 
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target) {
-  if (!is_few(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
+  if (!is_skinny(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
       !is_aligned(norm.w))
     return {};
   DeltaLaunches few = choose(op, nullptr, target);
@@ -198,7 +198,7 @@ bool is_chain(const GatedDelta& op, const Target& target) {
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2 || is_few(op, target)) return 0;
+  if (op.rows < 2 || is_skinny(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
   return n_runs(op.rows) * floats * sizeof(float);

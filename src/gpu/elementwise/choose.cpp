@@ -20,12 +20,12 @@ uint32_t threads_for(long values, int most) {
 }
 
 // One block a row; a grid of none is not a launch, so rows must be there.
-Launch by_rows(const char* kernel, long rows, long row_values, int most_threads, const Target& target,
+Launch by_rows(const char* kernel, long rows, long row_values, int max_threads, const Target& target,
                const std::string& op) {
   LB_CHECK(rows >= 1 && row_values >= 1, kInvalid, op, ": nothing to compute");
   return checked({.kernel = kernel,
                   .grid = {static_cast<uint32_t>(rows), 1, 1},
-                  .block = {threads_for(row_values, most_threads), 1, 1},
+                  .block = {threads_for(row_values, max_threads), 1, 1},
                   .overlap_previous = true},
                  target, op);
 }

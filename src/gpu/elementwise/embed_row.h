@@ -1,5 +1,5 @@
 // The body of Embed: table[ids[r],:] as fp32, from the planes of quant/planes.h, bit for bit what
-// quant/decode.h gives.
+// quant/dequantize.h gives.
 #pragma once
 
 #include "gpu/plane_scales.h"

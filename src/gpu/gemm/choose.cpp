@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt's
 
-std::string describe(const LinearGroup& group) {
+std::string to_string(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  std::string text = cat("[linear_batch] ", first.rows, " rows x ");
+  std::string text = cat("[gemm] ", first.rows, " rows x ");
   for (int i = 0; i < group.n; ++i)
     text += cat(i ? " + " : "", name(group.products[i].type), " [", group.products[i].n_out, ", ", first.n_in, "]");
   return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
@@ -26,59 +26,59 @@ std::string describe(const LinearGroup& group) {
 
 enum class XForm { kBytes, kHalves, kFloats };
 
-struct BatchKernel {
+struct GemmKernel {
   DType type;
   XForm form;
   int bits;  // of rounded x; 0: another form
   int tile_rows, tile_outs;
   const char* name;
 };
-constexpr BatchKernel kKernels[] = {
-    {DType::kF32, XForm::kFloats, 0, kFloatRows, 128, "linear_batch_f32_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 16, 128, "linear_batch_f16_16_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 32, 128, "linear_batch_f16_32_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 64, 128, "linear_batch_f16_64_kernel"},
-    {DType::kF16, XForm::kHalves, 0, kWideRows, 128, "linear_wide_f16_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 16, 128, "linear_batch_bf16_16_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 32, 128, "linear_batch_bf16_32_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 64, 128, "linear_batch_bf16_64_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, kWideRows, 128, "linear_wide_bf16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 8, 128, "linear_batch_q8_0_int8_8_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 16, 128, "linear_batch_q8_0_int8_16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 24, 128, "linear_batch_q8_0_int8_24_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 32, 128, "linear_batch_q8_0_int8_32_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 48, 128, "linear_batch_q8_0_int8_48_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 64, 128, "linear_batch_q8_0_int8_64_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 16, 16, 128, "linear_batch_q8_0_int16_16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 16, 32, 128, "linear_batch_q8_0_int16_32_kernel"},
-    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q8_0_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 8, 128, "linear_batch_q4_0_int8_8_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 16, 128, "linear_batch_q4_0_int8_16_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 24, 128, "linear_batch_q4_0_int8_24_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 32, 128, "linear_batch_q4_0_int8_32_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 48, 128, "linear_batch_q4_0_int8_48_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 64, 128, "linear_batch_q4_0_int8_64_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 16, 16, 128, "linear_batch_q4_0_int16_16_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 16, 32, 128, "linear_batch_q4_0_int16_32_kernel"},
-    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q4_0_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 8, 128, "linear_batch_q4_k_int8_8_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 16, 128, "linear_batch_q4_k_int8_16_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 24, 128, "linear_batch_q4_k_int8_24_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 32, 128, "linear_batch_q4_k_int8_32_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 48, 128, "linear_batch_q4_k_int8_48_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 64, 128, "linear_batch_q4_k_int8_64_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 16, 16, 128, "linear_batch_q4_k_int16_16_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 16, 32, 128, "linear_batch_q4_k_int16_32_kernel"},
-    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q4_k_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 8, 128, "linear_batch_q6_k_int8_8_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 16, 128, "linear_batch_q6_k_int8_16_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 24, 128, "linear_batch_q6_k_int8_24_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 32, 128, "linear_batch_q6_k_int8_32_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 48, 128, "linear_batch_q6_k_int8_48_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 64, 128, "linear_batch_q6_k_int8_64_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 16, 16, 128, "linear_batch_q6_k_int16_16_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 16, 32, 128, "linear_batch_q6_k_int16_32_kernel"},
-    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 128, "linear_wide_q6_k_kernel"},
+constexpr GemmKernel kKernels[] = {
+    {DType::kF32, XForm::kFloats, 0, kFloatRows, 128, "gemm_f32_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 16, 128, "gemm_f16_16_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 32, 128, "gemm_f16_32_kernel"},
+    {DType::kF16, XForm::kHalves, 0, 64, 128, "gemm_f16_64_kernel"},
+    {DType::kF16, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_f16_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 16, 128, "gemm_bf16_16_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 32, 128, "gemm_bf16_32_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, 64, 128, "gemm_bf16_64_kernel"},
+    {DType::kBF16, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_bf16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 8, 128, "gemm_q8_0_int8_8_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 16, 128, "gemm_q8_0_int8_16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 24, 128, "gemm_q8_0_int8_24_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 32, 128, "gemm_q8_0_int8_32_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 48, 128, "gemm_q8_0_int8_48_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 8, 64, 128, "gemm_q8_0_int8_64_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 16, 16, 128, "gemm_q8_0_int16_16_kernel"},
+    {DType::kQ8_0, XForm::kBytes, 16, 32, 128, "gemm_q8_0_int16_32_kernel"},
+    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q8_0_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 8, 128, "gemm_q4_0_int8_8_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 16, 128, "gemm_q4_0_int8_16_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 24, 128, "gemm_q4_0_int8_24_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 32, 128, "gemm_q4_0_int8_32_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 48, 128, "gemm_q4_0_int8_48_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 8, 64, 128, "gemm_q4_0_int8_64_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 16, 16, 128, "gemm_q4_0_int16_16_kernel"},
+    {DType::kQ4_0, XForm::kBytes, 16, 32, 128, "gemm_q4_0_int16_32_kernel"},
+    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q4_0_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 8, 128, "gemm_q4_k_int8_8_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 16, 128, "gemm_q4_k_int8_16_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 24, 128, "gemm_q4_k_int8_24_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 32, 128, "gemm_q4_k_int8_32_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 48, 128, "gemm_q4_k_int8_48_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 8, 64, 128, "gemm_q4_k_int8_64_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 16, 16, 128, "gemm_q4_k_int16_16_kernel"},
+    {DType::kQ4_K, XForm::kBytes, 16, 32, 128, "gemm_q4_k_int16_32_kernel"},
+    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q4_k_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 8, 128, "gemm_q6_k_int8_8_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 16, 128, "gemm_q6_k_int8_16_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 24, 128, "gemm_q6_k_int8_24_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 32, 128, "gemm_q6_k_int8_32_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 48, 128, "gemm_q6_k_int8_48_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 8, 64, 128, "gemm_q6_k_int8_64_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 16, 16, 128, "gemm_q6_k_int16_16_kernel"},
+    {DType::kQ6_K, XForm::kBytes, 16, 32, 128, "gemm_q6_k_int16_32_kernel"},
+    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q6_k_kernel"},
 };
 
 constexpr const char* kExpandKernel = "expand_weights_kernel";
@@ -87,15 +87,15 @@ bool is_quantised(DType type) { return quant::plane_format(type).block_values > 
 
 int ceil_div(long n, int unit) { return int((n + unit - 1) / unit); }
 
-int chunk_values(const BatchKernel& kernel) {
+int chunk_values(const GemmKernel& kernel) {
   return kernel.form == XForm::kBytes ? kByteValues : kernel.form == XForm::kHalves ? kHalfValues : kFloatValues;
 }
 
-size_t stage_bytes(const BatchKernel& kernel) {
-  const int x = kernel.form == XForm::kBytes    ? batch_byte_x(kernel.tile_rows, kernel.bits)
-                : kernel.form == XForm::kHalves ? batch_half_x(kernel.tile_rows)
-                                                : batch_float_x(kernel.tile_rows);
-  return size_t(kernel.tile_outs) * batch_code_row(kernel.type, chunk_values(kernel)) + x;
+size_t stage_bytes(const GemmKernel& kernel) {
+  const int x = kernel.form == XForm::kBytes    ? gemm_byte_x(kernel.tile_rows, kernel.bits)
+                : kernel.form == XForm::kHalves ? gemm_half_x(kernel.tile_rows)
+                                                : gemm_float_x(kernel.tile_rows);
+  return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
 }
 
 // As many stages, up to four, as leave room for a second block on the multiprocessor.
@@ -103,10 +103,10 @@ struct Stages {
   int n, blocks_per_sm;  // n 0: there is no room for two stages
   size_t bytes;
 };
-Stages stages_of(const BatchKernel& kernel, const Target& target) {
+Stages stages_of(const GemmKernel& kernel, const Target& target) {
   for (int blocks : {2, 1})
     for (int n = 4; n >= 2; --n)
-      if (const size_t bytes = n * stage_bytes(kernel) + kBatchWarps * kBatchWarpBytes;
+      if (const size_t bytes = n * stage_bytes(kernel) + kGemmWarps * kGemmWarpBytes;
           blocks * bytes <= target.shared_block_bytes)
         return {n, blocks, bytes};
   return {};
@@ -114,18 +114,18 @@ Stages stages_of(const BatchKernel& kernel, const Target& target) {
 
 // Kernels for prompts have tiles of twice the outputs where registers and shared memory are there for them
 // (src/gpu/gemm/gemm_wide.cpp).
-BatchKernel on_target(BatchKernel kernel, const Target& target) {
+GemmKernel on_target(GemmKernel kernel, const Target& target) {
   if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
     kernel.tile_outs *= 2;
   return kernel;
 }
 
 // Of the kernels of a type, the one that passes over the weights the fewest times, with the fewest rows to spare.
-std::optional<BatchKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
-  std::optional<BatchKernel> best;
-  const auto passes = [&](const BatchKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
-  for (const BatchKernel& entry : kKernels) {
-    const BatchKernel kernel = on_target(entry, target);
+std::optional<GemmKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
+  std::optional<GemmKernel> best;
+  const auto passes = [&](const GemmKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
+  for (const GemmKernel& entry : kKernels) {
+    const GemmKernel kernel = on_target(entry, target);
     if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
     if (kernel.tile_rows == kWideRows && rows <= kMaxSpeculationRows) continue;
     if (!best || passes(kernel) < passes(*best) ||
@@ -151,27 +151,27 @@ std::optional<WarpgroupCut> warpgroup_cut(const LinearGroup& group, const Target
 
 // Expanding reads a weight and writes and reads 16 bits, for the time of about ten mat-vecs. A matrix too large for the
 // scratch memory that this takes, as a head of a large vocabulary is, stays with the mat-vec.
-constexpr int kLeastExpandedRows = 12;
-constexpr long kMostExpandedBytes = 256l << 20;
+constexpr int kMinExpandedRows = 12;
+constexpr long kMaxExpandedBytes = 256l << 20;
 
 // The 16-bit numbers that expanded weights are.
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
 // Where x has 8 bits, or 16 as the weights, and the target's pack has a kernel for so few rows.
-bool is_few(const LinearGroup& group, const Target& target) {
+bool is_skinny(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
-  return (bits_of(first) == 8 || few_is_plain(first.type)) && has_few(group, target);
+  return (bits_of(first) == 8 || skinny_is_plain(first.type)) && has_skinny(group, target);
 }
 
 // Whether a kernel reads the product's weights as they are.
 bool is_read(const Linear& op, const Target& target) {
-  return kernel_of(op.type, bits_of(op), op.rows, target) || is_few({.products = {op}, .n = 1}, target);
+  return kernel_of(op.type, bits_of(op), op.rows, target) || is_skinny({.products = {op}, .n = 1}, target);
 }
 
 // Whether none does, but expanded ones can be multiplied.
 bool is_expanded(const Linear& op, const Target& target) {
-  return is_quantised(op.type) && bits_of(op) != 16 && op.rows >= kLeastExpandedRows &&
-         2l * op.n_out * op.n_in <= kMostExpandedBytes && target.has(kExpandKernel) && !is_read(op, target);
+  return is_quantised(op.type) && bits_of(op) != 16 && op.rows >= kMinExpandedRows &&
+         2l * op.n_out * op.n_in <= kMaxExpandedBytes && target.has(kExpandKernel) && !is_read(op, target);
 }
 
 // The form of x that weights of a type meet as 16-bit numbers.
@@ -221,11 +221,11 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
 }
 
 ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& target) {
-  constexpr int kThreads = 256, kThreadValues = 4, kMostRows = 65535;
+  constexpr int kThreads = 256, kThreadValues = 4, kMaxRows = 65535;
   const DType to = wide_type(target);
   return {.launch = checked({.kernel = kExpandKernel,
                              .grid = {uint32_t(ceil_div(op.n_in, kThreads * kThreadValues)),
-                                      uint32_t(std::min(op.n_out, kMostRows)), 1},
+                                      uint32_t(std::min(op.n_out, kMaxRows)), 1},
                              .block = {kThreads, 1, 1},
                              .overlap_previous = true},
                             target, cat("[expand_weights] ", op.n_out, " x ", op.n_in, " ", name(op.type))),
@@ -239,7 +239,7 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
 
 // All units are shared out evenly over the blocks that the multiprocessors take at once, so that none is idle; but many
 // tiles of a prompt get a block each, which saves their partial sums.
-int block_count(const BatchKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
+int block_count(const GemmKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
   const long most = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
   if (kernel.tile_rows == kWideRows && n_tiles >= most) return int(n_tiles);
   return int(std::min(most, n_tiles * n_chunks));
@@ -271,7 +271,7 @@ Cut cut_of(const LinearGroup& group, const std::string& what, const Target& targ
             .n_blocks = cut->n_blocks,
             .n_whole = cut->n_whole};
   const Linear& first = group.products[0];
-  const std::optional<BatchKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
+  const std::optional<GemmKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
   if (!kernel)
     fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
   const Stages stages = stages_of(*kernel, target);
@@ -282,18 +282,18 @@ Cut cut_of(const LinearGroup& group, const std::string& what, const Target& targ
           .tile_rows = kernel->tile_rows,
           .tile_outs = kernel->tile_outs,
           .n_stages = stages.n,
-          .threads = kBatchThreads,
+          .threads = kGemmThreads,
           .shared_bytes = stages.bytes,
           .n_blocks = block_count(*kernel, stages, n_tiles, ceil_div(first.n_in, values), target),
           .n_whole = 0};
 }
 
-BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
+GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                          const Target& target) {
   const Linear& first = group.products[0];
   const Cut cut = cut_of(group, what, target);
-  BatchLaunch batch = {};
-  LinearBatch& p = batch.params;
+  GemmLaunch batch = {};
+  Gemm& p = batch.params;
   p.group = group;
   p.x = x;
   for (int i = 0; i < group.n; ++i)
@@ -316,25 +316,25 @@ BatchLaunch batch_launch(const LinearGroup& group, const RoundedRows& x, const s
                          .shared_bytes = cut.shared_bytes,
                          .overlap_previous = true},
                         target, what);
-  batch.sum = checked({.kernel = "linear_batch_sum_kernel",
-                       .grid = {uint32_t(std::max(n_left, 1l)), uint32_t(ceil_div(p.tile_rows, kBatchWarps)), 1},
-                       .block = {kBatchThreads, 1, 1},
+  batch.sum = checked({.kernel = "gemm_sum_kernel",
+                       .grid = {uint32_t(std::max(n_left, 1l)), uint32_t(ceil_div(p.tile_rows, kGemmWarps)), 1},
+                       .block = {kGemmThreads, 1, 1},
                        .overlap_previous = true},
                       target, what);
   return batch;
 }
 
-BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
+GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
                              const Target& target) {
-  LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear_batch] a group has 1 to ", kMaxProducts,
+  LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[gemm] a group has 1 to ", kMaxProducts,
            " products, got ", group.n);
-  const std::string what = describe(group);
+  const std::string what = to_string(group);
   const Linear& first = group.products[0];
   LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
   LinearGroup types[kMaxProducts] = {};
   std::optional<Linear> expanded[kMaxProducts];  // as it was; by itself, so that one matrix at a time is in the scratch
   int n_types = 0;
-  BatchLaunches result = {};
+  GemmLaunches result = {};
   for (const Linear& op : std::span(group.products, group.n)) {
     LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
     LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
@@ -350,9 +350,9 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
     types[i].products[types[i].n++] = op;
     if (expanded[i]) types[i].products[0].type = wide_type(target);
   }
-  int n_few = 0;  // where all types have kernels for few rows, two may have one together
-  for (int i = 0; i < n_types; ++i) n_few += !expanded[i] && is_few(types[i], target);
-  if (n_few == n_types) n_types = join_few(types, n_types, target);
+  int n_skinny = 0;  // where all types have kernels for few rows, two may have one together
+  for (int i = 0; i < n_types; ++i) n_skinny += !expanded[i] && is_skinny(types[i], target);
+  if (n_skinny == n_types) n_types = pair_types(types, n_types, target);
   NarrowForm forms[std::size(result.narrow)];
   void* narrow[kMaxProducts] = {};
   for (int i = 0; i < n_types; ++i) {
@@ -375,19 +375,19 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
   size_t most = before;
   for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
-    if (!expanded[i] && is_few(types[i], target)) {
-      auto* pieces = static_cast<std::byte*>(scratch.take(few_scratch(types[i], target).pieces));
-      FewStep step = {.group = types[i], .x = x};
-      if (few_is_plain(types[i].products[0].type)) step.x = {.high = static_cast<int8_t*>(narrow[i])};
-      result.few[result.n_few++] = few_launch(step, pieces, arrived, target);
+    if (!expanded[i] && is_skinny(types[i], target)) {
+      auto* pieces = static_cast<std::byte*>(scratch.take(skinny_scratch(types[i], target).pieces));
+      SkinnyStep step = {.group = types[i], .x = x};
+      if (skinny_is_plain(types[i].products[0].type)) step.x = {.high = static_cast<int8_t*>(narrow[i])};
+      result.few[result.n_skinny++] = skinny_launch(step, pieces, arrived, target);
     } else {
       std::optional<ExpandLaunch> expand;
       if (expanded[i]) {
         expand = expand_launch(*expanded[i], scratch, target);
         types[i].products[0].w = expand->params.y;
       }
-      BatchLaunch& product = result.products[result.n_products++];
-      product = batch_launch(types[i], x, what, scratch, target);
+      GemmLaunch& product = result.products[result.n_products++];
+      product = gemm_launch(types[i], x, what, scratch, target);
       product.expand = expand;
       if (expand) product.tiles.overlap_previous = false;  // it would ask for weights that are not there yet
       product.params.x16 = narrow[i];
@@ -400,40 +400,40 @@ BatchLaunches batch_launches(const LinearGroup& group, const RoundedRows& x, uin
 
 }  // namespace
 
-std::optional<NarrowLaunch> choose_few_x(const LinearGroup& group, void* y, const Target& target) {
+std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {
   const Linear& first = group.products[0];
   const auto is_of_type = [&](const Linear& op) { return op.type == first.type; };
-  if (!few_is_plain(first.type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
-      !is_few(group, target))
+  if (!skinny_is_plain(first.type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
+      !is_skinny(group, target))
     return {};
   return narrow_launch(first, narrow_form(group, target), y, target);
 }
 
-int batch_rounded_bits(const LinearGroup& group, const Target& target) {
+int gemm_rounded_bits(const LinearGroup& group, const Target& target) {
   int bits = 0;
   for (const Linear& op : std::span(group.products, group.n))
     if (!is_expanded(op, target)) bits = std::max(bits, bits_of(op));
   return bits;
 }
 
-BatchLaunches choose_batch(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
+GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                            const Target& target) {
   Scratch parts = {static_cast<std::byte*>(scratch)};
-  return batch_launches(group, x, arrived, parts, target);
+  return gemm_launches(group, x, arrived, parts, target);
 }
 
-size_t batch_scratch_at(const Linear& first, int bits) {
+size_t gemm_scratch_at(const Linear& first, int bits) {
   return bits == 0 ? 0 : (rounded_bytes(first.rows, first.n_in, bits == 16) + 255) / 256 * 256;
 }
 
-bool has_batch(const LinearGroup& group, const Target& target) {
+bool has_gemm(const LinearGroup& group, const Target& target) {
   return std::ranges::all_of(std::span(group.products, group.n),
                              [&](const Linear& op) { return is_read(op, target) || is_expanded(op, target); });
 }
 
-size_t linear_batch_scratch_bytes(const LinearGroup& group, const Target& target) {
+size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target) {
   Scratch parts = {nullptr};
-  batch_launches(group, {}, nullptr, parts, target);
+  gemm_launches(group, {}, nullptr, parts, target);
   return parts.used;
 }
 

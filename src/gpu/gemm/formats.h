@@ -3,7 +3,7 @@
 //   kHasHalves  the two fields are the scales of a run's halves of 16
 //   codes       signed bytes of 16 outputs and the two halves of a run, from a chunk in shared memory
 //   Scales<n>   the scales of n runs of one output on their way from memory: read, then field(i) of run i
-// The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (linear_batch_products.h).
+// The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (gemm_products.h).
 #pragma once
 
 #include "gpu/gemm/shape.h"
@@ -55,7 +55,7 @@ struct RunScales {
   LB_DEVICE f32x2 field(int i) const { return {to_f32(d[i]), 0}; }
 };
 
-struct BatchQ8_0 {
+struct GemmQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   static constexpr bool kHasMin = false, kHasHalves = false;
   template <int kRuns>
@@ -65,7 +65,7 @@ struct BatchQ8_0 {
   }
 };
 
-struct BatchQ4_0 {
+struct GemmQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
   static constexpr bool kHasMin = false, kHasHalves = false;
   template <int kRuns>
@@ -77,7 +77,7 @@ struct BatchQ4_0 {
   }
 };
 
-struct BatchQ4_K {
+struct GemmQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true, kHasHalves = false;
   template <int kRuns>
@@ -97,7 +97,7 @@ struct BatchQ4_K {
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
 };
 
-struct BatchQ6_K {
+struct GemmQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false, kHasHalves = true;
   template <int kRuns>

@@ -3,8 +3,8 @@
 // A block goes through its units (gpu/gemm/shape.h): chunks of weights and of x pass through a ring of
 // n_stages in shared memory, copied asynchronously, n_stages - 1 chunks ahead. A warp has its own 16 kFrags outputs and
 // copies their weights itself; x is the block's. Scales take the way through registers, one chunk ahead, and lie
-// unpacked in shared memory. What a Product does with a chunk is in linear_batch_products.h, what a type's codes and
-// scales are in linear_batch_formats.h. Weights are asked for before the previous kernel has ended. The order of
+// unpacked in shared memory. What a Product does with a chunk is in gemm_products.h, what a type's codes and
+// scales are in gemm_formats.h. Weights are asked for before the previous kernel has ended. The order of
 // additions depends on shape and launch alone.
 // Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/matmul.md.
 #pragma once
@@ -14,12 +14,12 @@
 namespace lb::gpu {
 
 // Where a unit lies. Constant indices keep the parameters where they are.
-struct BatchPlace {
+struct GemmPlace {
   const void* w;
   int n_out, first_out, first_row, tile, chunk;
 
-  LB_DEVICE BatchPlace(const LinearBatch& p, int tile_, int chunk_) : tile(tile_), chunk(chunk_) { find(p); }
-  LB_DEVICE void next(const LinearBatch& p) {
+  LB_DEVICE GemmPlace(const Gemm& p, int tile_, int chunk_) : tile(tile_), chunk(chunk_) { find(p); }
+  LB_DEVICE void next(const Gemm& p) {
     if (++chunk < p.n_chunks) return;
     chunk = 0;
     ++tile;
@@ -27,7 +27,7 @@ struct BatchPlace {
   }
 
  private:
-  LB_DEVICE void find(const LinearBatch& p) {
+  LB_DEVICE void find(const Gemm& p) {
     const int out_tile = tile / p.n_row_tiles;
     first_row = (tile - out_tile * p.n_row_tiles) * p.tile_rows;
     w = p.group.products[0].w;
@@ -44,20 +44,20 @@ struct BatchPlace {
   }
 };
 
-struct BatchOutput {
+struct GemmOutput {
   const float* add;
   float* y;
 };
-LB_DEVICE BatchOutput batch_output(const LinearBatch& p, int tile) {
+LB_DEVICE GemmOutput gemm_output(const Gemm& p, int tile) {
   const int out_tile = tile / p.n_row_tiles;
-  BatchOutput out = {p.group.products[0].add, p.group.products[0].y};
+  GemmOutput out = {p.group.products[0].add, p.group.products[0].y};
   LB_UNROLL
   for (int i = 1; i < kMaxProducts; ++i)
     if (i < p.group.n && out_tile >= p.first_tile[i]) out = {p.group.products[i].add, p.group.products[i].y};
   return out;
 }
 
-LB_DEVICE int batch_units(const LinearBatch& p) {
+LB_DEVICE int gemm_units(const Gemm& p) {
   int out_tiles = p.first_tile[1];
   LB_UNROLL
   for (int i = 2; i <= kMaxProducts; ++i)
@@ -68,52 +68,52 @@ LB_DEVICE int batch_units(const LinearBatch& p) {
 // One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
 // lane has one piece of 16 bytes of every (32 / pieces)-th row.
 template <int kRows, int kBytes>
-LB_DEVICE void fetch_codes(const BatchPlace& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
+LB_DEVICE void fetch_codes(const GemmPlace& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
   static_assert(32 % kPieces == 0);
-  const int thread = forget(thread_id()), row_of_warp = thread % 32 / kPieces;
+  const int thread = opaque(thread_id()), row_of_warp = thread % 32 / kPieces;
   if (kRows < kStep && row_of_warp >= kRows) return;
   const int row = thread / 32 * kRows + row_of_warp, piece = thread % kPieces, byte = at.chunk * kBytes + piece * 16;
   const bool is_inside = byte < row_bytes;
   plane += byte;
-  to += row * batch_stride(kBytes) + piece * 16;
+  to += row * gemm_stride(kBytes) + piece * 16;
   LB_UNROLL
   for (int i = 0; i < kRows; i += kStep) {
     const long out = min(at.first_out + row + i, at.n_out - 1);
     if (is_inside)
-      copy_async<16>(to + i * batch_stride(kBytes), plane + out * row_bytes);
+      copy_async<16>(to + i * gemm_stride(kBytes), plane + out * row_bytes);
     else
-      store(to + i * batch_stride(kBytes), u32x4{});
+      store(to + i * gemm_stride(kBytes), u32x4{});
   }
 }
 
 template <class Product>
-LB_DEVICE void fetch_weights(const LinearBatch& p, const BatchPlace& at, uint8_t* stage) {
+LB_DEVICE void fetch_weights(const Gemm& p, const GemmPlace& at, uint8_t* stage) {
   constexpr int kRows = 16 * Product::kFrags;
-  constexpr int kBytes0 = batch_code_bytes(Product::kType, 0, Product::kValues);
-  constexpr int kBytes1 = batch_code_bytes(Product::kType, 1, Product::kValues);
+  constexpr int kBytes0 = gemm_code_bytes(Product::kType, 0, Product::kValues);
+  constexpr int kBytes1 = gemm_code_bytes(Product::kType, 1, Product::kValues);
   const quant::PlaneLayout layout = quant::plane_layout(Product::kType, at.n_out, p.group.products[0].n_in);
   const uint8_t* planes = static_cast<const uint8_t*>(at.w);
   fetch_codes<kRows, kBytes0>(at, planes, int(layout.row_bytes[0]), stage);
   if constexpr (kBytes1 > 0)
     fetch_codes<kRows, kBytes1>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
-                                stage + kBatchWarps * kRows * batch_stride(kBytes0));
+                                stage + kGemmWarps * kRows * gemm_stride(kBytes0));
 }
 
 // Where the sums of a tile go: to y, or to a place for partial sums.
-struct BatchSums {
+struct GemmSums {
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
 
   template <int kOuts>
-  LB_DEVICE static BatchSums partial(const LinearBatch& p, bool is_last_of_block) {
+  LB_DEVICE static GemmSums partial(const Gemm& p, bool is_last_of_block) {
     return {nullptr, p.partials + (2l * block_id() + is_last_of_block) * p.tile_rows * kOuts, kOuts, kOuts,
             p.tile_rows};
   }
-  LB_DEVICE static BatchSums complete(const LinearBatch& p, int tile) {
-    const BatchPlace at(p, tile, 0);
-    const BatchOutput output = batch_output(p, tile);
+  LB_DEVICE static GemmSums complete(const Gemm& p, int tile) {
+    const GemmPlace at(p, tile, 0);
+    const GemmOutput output = gemm_output(p, tile);
     const long corner = long(at.first_row) * at.n_out + at.first_out;
     return {output.add != nullptr ? output.add + corner : nullptr, output.y + corner, at.n_out, at.n_out - at.first_out,
             min(p.group.products[0].rows - at.first_row, p.tile_rows)};
@@ -122,7 +122,7 @@ struct BatchSums {
 
 // Through the warp's shared memory, so that a row's 16 outputs are written together.
 template <class Product>
-LB_DEVICE void write_sums(Product& product, const BatchSums& sums, float* warp_memory) {
+LB_DEVICE void write_sums(Product& product, const GemmSums& sums, float* warp_memory) {
   constexpr int kRows = Product::kPieceRows, kRowPieces = Product::kPieces / Product::kFrags;
   LB_UNROLL
   for (int piece = 0; piece < Product::kPieces; ++piece) {
@@ -141,22 +141,22 @@ LB_DEVICE void write_sums(Product& product, const BatchSums& sums, float* warp_m
 }
 
 template <class Product>
-LB_DEVICE void linear_batch(const LinearBatch& p) {
-  constexpr int kOuts = kBatchWarps * 16 * Product::kFrags;
-  constexpr int kWeightBytes = kOuts * batch_code_row(Product::kType, Product::kValues);
+LB_DEVICE void gemm(const Gemm& p) {
+  constexpr int kOuts = kGemmWarps * 16 * Product::kFrags;
+  constexpr int kWeightBytes = kOuts * gemm_code_row(Product::kType, Product::kValues);
   constexpr int kStageBytes = kWeightBytes + Product::kXBytes;
   uint8_t* ring = dynamic_shared<uint8_t>();
-  const long n_units = batch_units(p);
+  const long n_units = gemm_units(p);
   const int begin = int(n_units * block_id() / n_blocks()), end = int(n_units * (block_id() + 1) / n_blocks());
   const int n_ahead = p.n_stages - 1;
 
   const int first_tile = begin / p.n_chunks;
-  BatchPlace at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
+  GemmPlace at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
   for (int i = 0; i < n_ahead && begin + i < end; ++i) {
     fetch_weights<Product>(p, ahead, ring + i * kStageBytes);
     ahead.next(p);
   }
-  uint8_t* warp_memory = ring + p.n_stages * kStageBytes + warp() * kBatchWarpBytes;
+  uint8_t* warp_memory = ring + p.n_stages * kStageBytes + warp() * kGemmWarpBytes;
   typename Product::Scales scales(p, at, warp_memory);
   dependents_may_launch();
   wait_for_previous();
@@ -198,7 +198,7 @@ LB_DEVICE void linear_batch(const LinearBatch& p) {
     if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
 
     const bool is_complete = first_chunk == 0 && chunk + 1 == p.n_chunks;
-    write_sums(product, is_complete ? BatchSums::complete(p, tile) : BatchSums::partial<kOuts>(p, first_chunk == 0),
+    write_sums(product, is_complete ? GemmSums::complete(p, tile) : GemmSums::partial<kOuts>(p, first_chunk == 0),
                reinterpret_cast<float*>(warp_memory));
     first_chunk = 0;
   }

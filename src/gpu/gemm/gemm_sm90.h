@@ -14,7 +14,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kBringThreads = kWarpgroupThreads - kBatchThreads;
+inline constexpr int kBringThreads = kWarpgroupThreads - kGemmThreads;
 inline constexpr int kSteps = 2;  // of 16 values, whose products may be under way at once
 
 // Where a unit lies. A block has whole tiles, n_blocks apart, then its share of the units of those that are left.
@@ -24,7 +24,7 @@ struct WarpgroupPlace {
   int product, n_out, first_out, first_row, tile, chunk;
   int n_units, first_left;  // of the block; where its share begins
 
-  LB_DEVICE explicit WarpgroupPlace(const LinearBatch& p) {
+  LB_DEVICE explicit WarpgroupPlace(const Gemm& p) {
     int out_tiles = p.first_tile[1];
     LB_UNROLL
     for (int i = 2; i <= kMaxProducts; ++i)
@@ -42,7 +42,7 @@ struct WarpgroupPlace {
     find(p);
   }
   // Whether that is another tile.
-  LB_DEVICE bool next(const LinearBatch& p) {
+  LB_DEVICE bool next(const Gemm& p) {
     if (++chunk < p.n_chunks) return false;
     chunk = 0;
     if (tile >= p.n_whole)
@@ -56,11 +56,11 @@ struct WarpgroupPlace {
   }
 
  private:
-  LB_DEVICE void enter_share(const LinearBatch& p) {
+  LB_DEVICE void enter_share(const Gemm& p) {
     tile = p.n_whole + first_left / p.n_chunks;
     chunk = first_left % p.n_chunks;
   }
-  LB_DEVICE void find(const LinearBatch& p) {
+  LB_DEVICE void find(const Gemm& p) {
     const int out_tile = tile / p.n_row_tiles;
     first_row = (tile - out_tile * p.n_row_tiles) * p.tile_rows;
     const void* weights = p.group.products[0].w;
@@ -85,15 +85,15 @@ struct WarpgroupTile {
   using T = typename Weights::Value;
   using Scales = typename Weights::template Scales<kFrags_>;
   static constexpr DType kType = Weights::kType;
-  static constexpr int kTileRows = kTileRows_, kFrags = kFrags_, kOuts = kBatchWarps * 16 * kFrags;
+  static constexpr int kTileRows = kTileRows_, kFrags = kFrags_, kOuts = kGemmWarps * 16 * kFrags;
   static constexpr int kValues = warpgroup_values(kType), kStages = warpgroup_stages(kType, kTileRows, kOuts);
-  static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * batch_code_row(kType, kValues);
+  static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * gemm_code_row(kType, kValues);
 };
 
 // What lies in shared memory.
 template <class Tile>
 struct WarpgroupMemory {
-  uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kBatchWarps, kWarpgroupWarpBytes]
+  uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kGemmWarps, kWarpgroupWarpBytes]
   CountedBarrier *full, *empty;  // [kStages]: weights and x have come; all warps have used them
 
   LB_DEVICE WarpgroupMemory() {
@@ -101,7 +101,7 @@ struct WarpgroupMemory {
     x = begin + -reinterpret_cast<uintptr_t>(begin) % kTileAlignment;
     weights = x + Tile::kStages * Tile::kXBytes;
     warps = weights + Tile::kStages * Tile::kWeightBytes;
-    full = reinterpret_cast<CountedBarrier*>(warps + kBatchWarps * kWarpgroupWarpBytes);
+    full = reinterpret_cast<CountedBarrier*>(warps + kGemmWarps * kWarpgroupWarpBytes);
     empty = full + Tile::kStages;
   }
 };
@@ -119,7 +119,7 @@ struct RingSlot {
 
 // By one thread: 64 values of all rows of a tile are neighbours in x16.
 template <class Tile>
-LB_DEVICE void bring_rows(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage, CountedBarrier* full) {
+LB_DEVICE void bring_rows(const Gemm& p, const WarpgroupPlace& at, uint8_t* stage, CountedBarrier* full) {
   constexpr int kParts = Tile::kValues / kHalfValues;
   const int n_rows = padded_rows(p.group.products[0].rows);
   const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
@@ -135,8 +135,8 @@ LB_DEVICE void bring_rows(const LinearBatch& p, const WarpgroupPlace& at, uint8_
 // One plane's codes: zeros behind the end of a row, the last output again behind the last. A thread has one piece of 16
 // bytes of every so-many-th row.
 template <class Tile, int kPlane>
-LB_DEVICE void fetch_plane(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* to) {
-  constexpr int kBytes = batch_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = batch_stride(kBytes);
+LB_DEVICE void fetch_plane(const Gemm& p, const WarpgroupPlace& at, uint8_t* to) {
+  constexpr int kBytes = gemm_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = gemm_stride(kBytes);
   constexpr int kPieces = kBytes / 16, kStep = kBringThreads / kPieces;
   static_assert(kBringThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
   constexpr bool kIsWhole = quant::plane_format(Tile::kType).block_values % Tile::kValues == 0;
@@ -156,23 +156,23 @@ LB_DEVICE void fetch_plane(const LinearBatch& p, const WarpgroupPlace& at, uint8
   }
 }
 template <class Tile>
-LB_DEVICE void bring_weights(const LinearBatch& p, const WarpgroupPlace& at, uint8_t* stage) {
-  constexpr int kRowBytes = batch_stride(batch_code_bytes(Tile::kType, 0, Tile::kValues));
+LB_DEVICE void bring_weights(const Gemm& p, const WarpgroupPlace& at, uint8_t* stage) {
+  constexpr int kRowBytes = gemm_stride(gemm_code_bytes(Tile::kType, 0, Tile::kValues));
   fetch_plane<Tile, 0>(p, at, stage);
-  if constexpr (batch_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
+  if constexpr (gemm_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
     fetch_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
 }
 
 // The warpgroup that brings, as far ahead as there is room.
 template <class Tile>
-LB_DEVICE void bring_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void bring_units(const Gemm& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
   RingSlot<Tile::kStages> ring;
   for (int unit = 0; unit < at.n_units; ++unit) {
     barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
     bring_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
     copy_arrive(memory.full + ring.slot);
     if (unit == 0) wait_for_previous();  // which makes x, not weights
-    if (thread_id() == kBatchThreads)
+    if (thread_id() == kGemmThreads)
       bring_rows<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
     at.next(p);
     ring.next();
@@ -186,7 +186,7 @@ struct WarpgroupSums {
   int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
 };
 template <class Tile>
-LB_DEVICE WarpgroupSums sums_place(const LinearBatch& p, const WarpgroupPlace& at, bool is_complete, bool is_last) {
+LB_DEVICE WarpgroupSums sums_place(const Gemm& p, const WarpgroupPlace& at, bool is_complete, bool is_last) {
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
     return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
@@ -268,7 +268,7 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
 }
 
 template <class Tile>
-LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void multiply_units(const Gemm& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
   uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
   const int n_units = at.n_units;
   typename Tile::Scales scales(warp_memory);
@@ -312,17 +312,17 @@ LB_DEVICE void multiply_units(const LinearBatch& p, WarpgroupPlace at, const War
 }
 
 template <class Tile>
-LB_DEVICE void linear_warpgroup(const LinearBatch& p) {
+LB_DEVICE void gemm_sm90(const Gemm& p) {
   const WarpgroupMemory<Tile> memory;
   if (thread_id() == 0)
     for (int i = 0; i < Tile::kStages; ++i) {
       barrier_init(memory.full + i, kBringThreads + 1);
-      barrier_init(memory.empty + i, kBatchThreads);  // each has read its codes
+      barrier_init(memory.empty + i, kGemmThreads);  // each has read its codes
     }
   show_to_products();
   block_barrier();
   const WarpgroupPlace at(p);
-  if (shuffle(warp(), 0) >= kBatchWarps) {
+  if (shuffle(warp(), 0) >= kGemmWarps) {
     give_registers<40>();
     bring_units<Tile>(p, at, memory);
   } else {

@@ -1,6 +1,6 @@
 // Products of more rows than a speculation has, quantised weights: tiles of 128 rows, weights expanded to 16 bits once
 // for each tile.
-// Body: linear_batch.h. Chips without a bf16 matrix instruction multiply f16; those without asynchronous copies have
+// Body: gemm.h. Chips without a bf16 matrix instruction multiply f16; those without asynchronous copies have
 // less shared memory and fewer registers too, and smaller tiles.
 // Needs: no wgmma
 #include "dialect.h"
@@ -11,17 +11,17 @@ namespace lb::gpu {
 
 inline constexpr int kFrags = kHasAsyncCopy ? 2 : 1;
 
-LB_KERNEL(linear_wide_q8_0_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<ExpandedHalves<BatchQ8_0, Wide>, kWideRows, kFrags>>(p);
+LB_KERNEL(gemm_wide_q8_0_kernel, Gemm, 256, 1) {
+  gemm<HalfProduct<ExpandedHalves<GemmQ8_0, Wide>, kWideRows, kFrags>>(p);
 }
-LB_KERNEL(linear_wide_q4_0_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<ExpandedHalves<BatchQ4_0, Wide>, kWideRows, kFrags>>(p);
+LB_KERNEL(gemm_wide_q4_0_kernel, Gemm, 256, 1) {
+  gemm<HalfProduct<ExpandedHalves<GemmQ4_0, Wide>, kWideRows, kFrags>>(p);
 }
-LB_KERNEL(linear_wide_q4_k_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<ExpandedHalves<BatchQ4_K, Wide>, kWideRows, kFrags>>(p);
+LB_KERNEL(gemm_wide_q4_k_kernel, Gemm, 256, 1) {
+  gemm<HalfProduct<ExpandedHalves<GemmQ4_K, Wide>, kWideRows, kFrags>>(p);
 }
-LB_KERNEL(linear_wide_q6_k_kernel, LinearBatch, 256, 1) {
-  linear_batch<HalfProduct<ExpandedHalves<BatchQ6_K, Wide>, kWideRows, kFrags>>(p);
+LB_KERNEL(gemm_wide_q6_k_kernel, Gemm, 256, 1) {
+  gemm<HalfProduct<ExpandedHalves<GemmQ6_K, Wide>, kWideRows, kFrags>>(p);
 }
 
 }  // namespace lb::gpu

@@ -44,7 +44,7 @@ LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
 
 // Block x is a tile of those that are shared, y eight of its rows, a row for each warp. Tiles that one block had alone
 // are there already.
-LB_KERNEL(linear_batch_sum_kernel, LinearBatch, 256, 1) {
+LB_KERNEL(gemm_sum_kernel, Gemm, 256, 1) {
   dependents_may_launch();
   wait_for_previous();
   const int tile = p.n_whole + block_id(), out_tile = tile / p.n_row_tiles;

@@ -1,4 +1,4 @@
-// What the products with many rows (linear_batch.h) do with a chunk of weights and of x. A product has
+// What the products with many rows (gemm.h) do with a chunk of weights and of x. A product has
 //   kType, kFrags   its weights, and how many times 16 outputs a warp has
 //   kValues         of the inner dimension in a chunk
 //   kXBytes         of x in a stage; fetch_x copies them, zeros behind the end of a row
@@ -19,15 +19,15 @@ struct UnpackedScales {
   typename Format::template Scales<kRuns> raw;
   f32x2* unpacked;  // [kFrags, kRowRuns, 16]
 
-  static_assert(kFrags * kRowRuns * 16 * sizeof(f32x2) <= kBatchWarpBytes);
+  static_assert(kFrags * kRowRuns * 16 * sizeof(f32x2) <= kGemmWarpBytes);
 
   template <class Place>
-  LB_DEVICE UnpackedScales(const LinearBatch& p, const Place& at, void* warp_memory)
+  LB_DEVICE UnpackedScales(const Gemm& p, const Place& at, void* warp_memory)
       : unpacked(static_cast<f32x2*>(warp_memory)) {
     read(p, at);
   }
   template <class Place>
-  LB_DEVICE void read(const LinearBatch& p, const Place& at) {
+  LB_DEVICE void read(const Gemm& p, const Place& at) {
     const int out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
     raw.read({at.w, at.n_out, p.group.products[0].n_in, min(out, at.n_out - 1), at.chunk * kRowRuns + first_run()});
   }
@@ -45,19 +45,19 @@ struct UnpackedScales {
 struct NoScales {
   f32x2* unpacked = nullptr;
   template <class Place>
-  LB_DEVICE NoScales(const LinearBatch&, const Place&, void*) {}
+  LB_DEVICE NoScales(const Gemm&, const Place&, void*) {}
   template <class Place>
-  LB_DEVICE void read(const LinearBatch&, const Place&) {}
+  LB_DEVICE void read(const Gemm&, const Place&) {}
   LB_DEVICE void unpack() const {}
 };
 
 // The rows of fragment `frag` of this warp in a chunk.
 template <DType kType, int kFrags, int kValues>
 LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
-  constexpr int kStride0 = batch_stride(batch_code_bytes(kType, 0, kValues));
-  constexpr int kStride1 = batch_stride(batch_code_bytes(kType, 1, kValues));
+  constexpr int kStride0 = gemm_stride(gemm_code_bytes(kType, 0, kValues));
+  constexpr int kStride1 = gemm_stride(gemm_code_bytes(kType, 1, kValues));
   const int row = (warp() * kFrags + frag) * 16;
-  const uint8_t* second = weights + kBatchWarps * kFrags * 16 * kStride0;
+  const uint8_t* second = weights + kGemmWarps * kFrags * 16 * kStride0;
   return {{weights + row * kStride0, second + row * kStride1}, {kStride0, kStride1}};
 }
 
@@ -68,15 +68,15 @@ LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
 template <class Format, int kTileRows, int kBits>
 struct ByteProduct {
   static constexpr DType kType = Format::kType;
-  static constexpr int kFrags = 1, kValues = kByteValues, kXBytes = batch_byte_x(kTileRows, kBits);
+  static constexpr int kFrags = 1, kValues = kByteValues, kXBytes = gemm_byte_x(kTileRows, kBits);
   using Scales = UnpackedScales<Format, kFrags, kValues>;
 
-  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
     // A thread has 16 bytes of codes of a row and, next to each other too, one of its scales and sums.
-    constexpr int kPieces = kValues / 16, kStep = kBatchThreads / kPieces;
+    constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
     static_assert(kPieces == 2 * kRuns);
     const int n_in = p.group.products[0].n_in, n_runs = n_in / kRoundRun, last_row = p.group.products[0].rows - 1;
-    const int thread = forget(thread_id()), piece = thread % kPieces;
+    const int thread = opaque(thread_id()), piece = thread % kPieces;
     const int k = chunk * kValues + piece * 16, run = chunk * kRuns + piece % kRuns;
     const float* fields = piece < kRuns ? p.x.scale : p.x.sum;
     LB_UNROLL
@@ -148,7 +148,7 @@ struct ByteProduct {
   }
 
  private:
-  static constexpr int kRuns = kValues / kRoundRun, kStride = batch_stride(kValues), kPadRows = batch_pad(kTileRows);
+  static constexpr int kRuns = kValues / kRoundRun, kStride = gemm_stride(kValues), kPadRows = gemm_pad(kTileRows);
   static constexpr int kStart = 0x4b400000;
   static constexpr float kStartValue = 12582912.0f;
   struct Sums {
@@ -182,15 +182,15 @@ struct ByteProduct {
 
 // Rows of x16, whole chunks.
 template <int kTileRows>
-LB_DEVICE void fetch_x16(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
-  constexpr int kPieces = kHalfValues / 8, kStride = batch_stride(2 * kHalfValues);
+LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
+  constexpr int kPieces = kHalfValues / 8, kStride = gemm_stride(2 * kHalfValues);
   const long row_bytes = 2l * x16_values(p.group.products[0].n_in);
-  const int thread = forget(thread_id()), piece = thread % kPieces, last_row = p.group.products[0].rows - 1;
+  const int thread = opaque(thread_id()), piece = thread % kPieces, last_row = p.group.products[0].rows - 1;
   const char* from = static_cast<const char*>(p.x16) + chunk * 2 * kHalfValues + piece * 16;
   LB_UNROLL
-  for (int i = 0; i < kTileRows; i += kBatchThreads / kPieces) {
+  for (int i = 0; i < kTileRows; i += kGemmThreads / kPieces) {
     const int row = i + thread / kPieces;
-    if (kTileRows < kBatchThreads / kPieces && row >= kTileRows) break;
+    if (kTileRows < kGemmThreads / kPieces && row >= kTileRows) break;
     copy_async<16>(stage + row * kStride + piece * 16, from + min(first_row + row, last_row) * row_bytes);
   }
 }
@@ -272,18 +272,18 @@ template <class Weights, int kTileRows, int kFrags_>
 struct HalfProduct {
   using T = typename Weights::Value;
   static constexpr DType kType = Weights::kType;
-  static constexpr int kFrags = kFrags_, kValues = kHalfValues, kXBytes = batch_half_x(kTileRows);
+  static constexpr int kFrags = kFrags_, kValues = kHalfValues, kXBytes = gemm_half_x(kTileRows);
   using Scales = typename Weights::template Scales<kFrags>;
 
   LB_DEVICE HalfProduct() {
     LB_UNROLL
     for (int i = 0; i < kPieces; ++i) fill(sums_[i / kTiles][i % kTiles], 0);
   }
-  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
     fetch_x16<kTileRows>(p, first_row, chunk, stage);
   }
   LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
-    constexpr int kStride = batch_stride(2 * kHalfValues) / 2;
+    constexpr int kStride = gemm_stride(2 * kHalfValues) / 2;
     for (int run = 0; run < kHalfValues / kRoundRun; ++run) {
       const typename Weights::template Run<kFrags> operands(weights, scales, run);
       LB_UNROLL
@@ -316,15 +316,15 @@ struct HalfProduct {
 // fp32 numbers, fused multiply-adds: a lane has one output and every other row.
 struct FloatProduct {
   static constexpr DType kType = DType::kF32;
-  static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = batch_float_x(kFloatRows);
+  static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);
   static_assert(kValues == 32);
   using Scales = NoScales;
 
-  LB_DEVICE static void fetch_x(const LinearBatch& p, int first_row, int chunk, uint8_t* stage) {
+  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
     const int n_in = p.group.products[0].n_in;
     const int k = chunk * kValues + lane();
     LB_UNROLL
-    for (int i = 0; i < kFloatRows; i += kBatchWarps) {
+    for (int i = 0; i < kFloatRows; i += kGemmWarps) {
       const int row = min(first_row + i + warp(), p.group.products[0].rows - 1);
       uint8_t* to = stage + (i + warp()) * kStride + lane() * 4;
       if (k < n_in)
@@ -355,7 +355,7 @@ struct FloatProduct {
   }
 
  private:
-  static constexpr int kStride = batch_stride(4 * kFloatValues);
+  static constexpr int kStride = gemm_stride(4 * kFloatValues);
   float sums_[kFloatRows / 2] = {};
 };
 

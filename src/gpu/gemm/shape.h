@@ -16,15 +16,15 @@
 
 namespace lb::gpu {
 
-inline constexpr int kBatchWarps = 8;
-inline constexpr int kBatchThreads = 32 * kBatchWarps;
+inline constexpr int kGemmWarps = 8;
+inline constexpr int kGemmThreads = 32 * kGemmWarps;
 inline constexpr int kByteValues = 128;  // in a chunk: of the products of bytes,
 inline constexpr int kHalfValues = 64;   // of 16-bit numbers,
 inline constexpr int kFloatValues = 32;  // of fp32 numbers
 inline constexpr int kFloatRows = 32;    // in a tile of products of fp32 numbers
 inline constexpr int kWideRows = 128;    // in a tile of the kernels for more rows than a speculation has
 
-struct LinearBatch {
+struct Gemm {
   LinearGroup group;                 // of one type
   RoundedRows x;                     // products of bytes read it,
   const void* x16;                   // [rows, x16_values(n_in)] those of 16-bit numbers; or in tiles
@@ -61,30 +61,30 @@ LB_FN constexpr int padded_rows(int rows) { return (rows + 7) / 8 * 8; }
 inline constexpr int kTileRowBytes = 2 * kHalfValues;
 
 // Rows in shared memory: an odd number of 16 bytes apart, so that 8 of them lie in different banks.
-LB_FN constexpr int batch_stride(int bytes) { return bytes % 32 == 0 ? bytes + 16 : bytes; }
+LB_FN constexpr int gemm_stride(int bytes) { return bytes % 32 == 0 ? bytes + 16 : bytes; }
 
 // Of plane i, what a chunk of `values` of one row needs in shared memory: its codes. Scales go through registers.
-LB_FN constexpr int batch_code_bytes(DType type, int i, int values) {
+LB_FN constexpr int gemm_code_bytes(DType type, int i, int values) {
   const quant::PlaneFormat format = quant::plane_format(type);
   const bool is_codes = i == 0 || (i == 1 && type == DType::kQ6_K);
   return is_codes ? format.part_bytes[i] * values / format.block_values : 0;
 }
-LB_FN constexpr int batch_code_row(DType type, int values) {
+LB_FN constexpr int gemm_code_row(DType type, int values) {
   int bytes = 0;
   for (int i = 0; i < 2; ++i)
-    bytes += batch_code_bytes(type, i, values) ? batch_stride(batch_code_bytes(type, i, values)) : 0;
+    bytes += gemm_code_bytes(type, i, values) ? gemm_stride(gemm_code_bytes(type, i, values)) : 0;
   return bytes;
 }
 // Bytes of x in a stage; tiles of rows are padded to 16.
-LB_FN constexpr int batch_pad(int tile_rows) { return (tile_rows + 15) / 16 * 16; }
-LB_FN constexpr int batch_byte_x(int tile_rows, int bits) {
+LB_FN constexpr int gemm_pad(int tile_rows) { return (tile_rows + 15) / 16 * 16; }
+LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
   const int n_runs = kByteValues / kRoundRun;
-  return batch_pad(tile_rows) * (batch_stride(kByteValues) * (bits / 8) + 2 * n_runs * int(sizeof(float)));
+  return gemm_pad(tile_rows) * (gemm_stride(kByteValues) * (bits / 8) + 2 * n_runs * int(sizeof(float)));
 }
-LB_FN constexpr int batch_half_x(int tile_rows) { return tile_rows * batch_stride(2 * kHalfValues); }
-LB_FN constexpr int batch_float_x(int tile_rows) { return tile_rows * batch_stride(4 * kFloatValues); }
+LB_FN constexpr int gemm_half_x(int tile_rows) { return tile_rows * gemm_stride(2 * kHalfValues); }
+LB_FN constexpr int gemm_float_x(int tile_rows) { return tile_rows * gemm_stride(4 * kFloatValues); }
 // A warp's own shared memory: the scales of a chunk, unpacked, and sums on their way out.
-inline constexpr int kBatchWarpBytes = 1024;
+inline constexpr int kGemmWarpBytes = 1024;
 
 // Kernels of warpgroups: eight warps that multiply, and a warpgroup of which one thread brings x. As many stages, up to
 // eight, as there is room for; each has two barriers.
@@ -94,15 +94,15 @@ inline constexpr int kWarpgroupWarpBytes = 1280;
 LB_FN constexpr int warpgroup_values(DType type) { return quant::plane_format(type).block_values > 1 ? 128 : 64; }
 LB_FN constexpr int warpgroup_stage_bytes(DType type, int tile_rows, int tile_outs) {
   const int values = warpgroup_values(type);
-  return tile_rows * 2 * values + tile_outs * batch_code_row(type, values) + 2 * int(sizeof(uint64_t));
+  return tile_rows * 2 * values + tile_outs * gemm_code_row(type, values) + 2 * int(sizeof(uint64_t));
 }
 LB_FN constexpr int warpgroup_stages(DType type, int tile_rows, int tile_outs) {
-  const int room = kWarpgroupSharedBytes - kTileAlignmentBytes - kBatchWarps * kWarpgroupWarpBytes;
+  const int room = kWarpgroupSharedBytes - kTileAlignmentBytes - kGemmWarps * kWarpgroupWarpBytes;
   const int n = room / warpgroup_stage_bytes(type, tile_rows, tile_outs);
   return n < 8 ? n : 8;
 }
 LB_FN constexpr int warpgroup_shared_bytes(DType type, int tile_rows, int tile_outs) {
-  return kTileAlignmentBytes + kBatchWarps * kWarpgroupWarpBytes +
+  return kTileAlignmentBytes + kGemmWarps * kWarpgroupWarpBytes +
          warpgroup_stages(type, tile_rows, tile_outs) * warpgroup_stage_bytes(type, tile_rows, tile_outs);
 }
 

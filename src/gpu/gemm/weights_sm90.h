@@ -18,8 +18,8 @@ inline constexpr int kWarpgroupRuns = 128 / kRoundRun;  // of a chunk of quantis
 template <DType kType>
 struct ChunkRows {
   static constexpr int kValues = warpgroup_values(kType);
-  static constexpr int kStride0 = batch_stride(batch_code_bytes(kType, 0, kValues));
-  static constexpr int kStride1 = batch_stride(batch_code_bytes(kType, 1, kValues));
+  static constexpr int kStride0 = gemm_stride(gemm_code_bytes(kType, 0, kValues));
+  static constexpr int kStride1 = gemm_stride(gemm_code_bytes(kType, 1, kValues));
   const uint8_t *first, *second;  // of the two planes of codes
   LB_DEVICE ChunkRows(const uint8_t* weights, int n_outs, int out)
       : first(weights + out * kStride0), second(weights + n_outs * kStride0 + out * kStride1) {}
@@ -162,7 +162,7 @@ struct ExpandedWeights {
 
     LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<f32x2*>(warp_memory)) {}
     template <class Place>
-    LB_DEVICE void find(const LinearBatch& p, const Place& at) {
+    LB_DEVICE void find(const Gemm& p, const Place& at) {
       const int n_in = p.group.products[0].n_in, out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
       const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, n_in);
       LB_UNROLL
@@ -189,7 +189,7 @@ struct ExpandedWeights {
     LB_DEVICE Run(const uint8_t* weights, const Scales<kFrags>& scales, int run) {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
-        const ChunkRows<kType> rows(weights, kBatchWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
+        const ChunkRows<kType> rows(weights, kGemmWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
         Format::codes(codes[frag], rows, run);
         load(fields[frag], scales.unpacked + (frag * kWarpgroupRuns + run) * 16, int(sizeof(f32x2)));
       }
@@ -211,7 +211,7 @@ struct PlainWeights {
   struct Scales {
     LB_DEVICE explicit Scales(void*) {}
     template <class Place>
-    LB_DEVICE void find(const LinearBatch&, const Place&) {}
+    LB_DEVICE void find(const Gemm&, const Place&) {}
     LB_DEVICE void read(int) {}
     LB_DEVICE void unpack() const {}
   };
@@ -224,7 +224,7 @@ struct PlainWeights {
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
-        const ChunkRows<kType> rows(weights, kBatchWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
+        const ChunkRows<kType> rows(weights, kGemmWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
         load_shared(a[frag], reinterpret_cast<const T*>(rows.first) + run * 32 + i * 16, rows.kStride0 / 2);
       }
     }

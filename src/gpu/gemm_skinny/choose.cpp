@@ -15,78 +15,78 @@ namespace {
 
 constexpr DType kNoType = DType::kF32;  // which has no kernel
 
-struct FewKernel {
+struct SkinnyKernel {
   DType type;
   int tile_rows;
   const char* name;
   DType second = kNoType;  // of a group's last products
 };
-constexpr FewKernel kKernels[] = {
-    {DType::kBF16, 8, "linear_few_bf16_8_kernel"},
-    {DType::kBF16, 16, "linear_few_bf16_16_kernel"},
-    {DType::kBF16, 24, "linear_few_bf16_24_kernel"},
-    {DType::kBF16, 32, "linear_few_bf16_32_kernel"},
-    {DType::kF16, 8, "linear_few_f16_8_kernel"},
-    {DType::kF16, 16, "linear_few_f16_16_kernel"},
-    {DType::kF16, 24, "linear_few_f16_24_kernel"},
-    {DType::kF16, 32, "linear_few_f16_32_kernel"},
-    {DType::kQ8_0, 8, "linear_few_q8_0_8_kernel"},
-    {DType::kQ8_0, 16, "linear_few_q8_0_16_kernel"},
-    {DType::kQ8_0, 24, "linear_few_q8_0_24_kernel"},
-    {DType::kQ8_0, 32, "linear_few_q8_0_32_kernel"},
-    {DType::kQ4_K, 8, "linear_few_q4_k_8_kernel"},
-    {DType::kQ4_K, 16, "linear_few_q4_k_16_kernel"},
-    {DType::kQ4_K, 24, "linear_few_q4_k_24_kernel"},
-    {DType::kQ4_K, 32, "linear_few_q4_k_32_kernel"},
-    {DType::kQ4_K, 48, "linear_few_q4_k_48_kernel"},
-    {DType::kQ5_K, 8, "linear_few_q5_k_8_kernel"},
-    {DType::kQ5_K, 16, "linear_few_q5_k_16_kernel"},
-    {DType::kQ5_K, 24, "linear_few_q5_k_24_kernel"},
-    {DType::kQ5_K, 32, "linear_few_q5_k_32_kernel"},
-    {DType::kQ6_K, 8, "linear_few_q6_k_8_kernel"},
-    {DType::kQ6_K, 16, "linear_few_q6_k_16_kernel"},
-    {DType::kQ6_K, 24, "linear_few_q6_k_24_kernel"},
-    {DType::kQ6_K, 32, "linear_few_q6_k_32_kernel"},
-    {DType::kQ3_K, 16, "linear_few_q3_k_16_kernel"},
-    {DType::kQ3_K, 24, "linear_few_q3_k_24_kernel"},
-    {DType::kQ3_K, 32, "linear_few_q3_k_32_kernel"},
-    {DType::kIQ4_XS, 16, "linear_few_iq4_xs_16_kernel"},
-    {DType::kIQ4_XS, 24, "linear_few_iq4_xs_24_kernel"},
-    {DType::kIQ4_XS, 32, "linear_few_iq4_xs_32_kernel"},
-    {DType::kQ4_0, 16, "linear_few_q4_0_16_kernel"},
-    {DType::kQ4_0, 24, "linear_few_q4_0_24_kernel"},
-    {DType::kQ4_0, 32, "linear_few_q4_0_32_kernel"},
-    {DType::kQ4_1, 16, "linear_few_q4_1_16_kernel"},
-    {DType::kQ4_1, 24, "linear_few_q4_1_24_kernel"},
-    {DType::kQ4_1, 32, "linear_few_q4_1_32_kernel"},
-    {DType::kQ5_0, 16, "linear_few_q5_0_16_kernel"},
-    {DType::kQ5_0, 24, "linear_few_q5_0_24_kernel"},
-    {DType::kQ5_0, 32, "linear_few_q5_0_32_kernel"},
-    {DType::kQ5_1, 16, "linear_few_q5_1_16_kernel"},
-    {DType::kQ5_1, 24, "linear_few_q5_1_24_kernel"},
-    {DType::kQ5_1, 32, "linear_few_q5_1_32_kernel"},
-    {DType::kIQ4_NL, 16, "linear_few_iq4_nl_16_kernel"},
-    {DType::kIQ4_NL, 24, "linear_few_iq4_nl_24_kernel"},
-    {DType::kIQ4_NL, 32, "linear_few_iq4_nl_32_kernel"},
-    {DType::kMXFP4, 16, "linear_few_mxfp4_16_kernel"},
-    {DType::kMXFP4, 24, "linear_few_mxfp4_24_kernel"},
-    {DType::kMXFP4, 32, "linear_few_mxfp4_32_kernel"},
-    {DType::kQ2_K, 16, "linear_few_q2_k_16_kernel"},
-    {DType::kQ2_K, 24, "linear_few_q2_k_24_kernel"},
-    {DType::kQ2_K, 32, "linear_few_q2_k_32_kernel"},
-    {DType::kQ4_K, 8, "linear_few_q4_k_q6_k_8_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 16, "linear_few_q4_k_q6_k_16_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 24, "linear_few_q4_k_q6_k_24_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 32, "linear_few_q4_k_q6_k_32_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 8, "linear_few_q5_k_q6_k_8_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 16, "linear_few_q5_k_q6_k_16_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 24, "linear_few_q5_k_q6_k_24_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 32, "linear_few_q5_k_q6_k_32_kernel", DType::kQ6_K},
+constexpr SkinnyKernel kKernels[] = {
+    {DType::kBF16, 8, "gemm_skinny_bf16_8_kernel"},
+    {DType::kBF16, 16, "gemm_skinny_bf16_16_kernel"},
+    {DType::kBF16, 24, "gemm_skinny_bf16_24_kernel"},
+    {DType::kBF16, 32, "gemm_skinny_bf16_32_kernel"},
+    {DType::kF16, 8, "gemm_skinny_f16_8_kernel"},
+    {DType::kF16, 16, "gemm_skinny_f16_16_kernel"},
+    {DType::kF16, 24, "gemm_skinny_f16_24_kernel"},
+    {DType::kF16, 32, "gemm_skinny_f16_32_kernel"},
+    {DType::kQ8_0, 8, "gemm_skinny_q8_0_8_kernel"},
+    {DType::kQ8_0, 16, "gemm_skinny_q8_0_16_kernel"},
+    {DType::kQ8_0, 24, "gemm_skinny_q8_0_24_kernel"},
+    {DType::kQ8_0, 32, "gemm_skinny_q8_0_32_kernel"},
+    {DType::kQ4_K, 8, "gemm_skinny_q4_k_8_kernel"},
+    {DType::kQ4_K, 16, "gemm_skinny_q4_k_16_kernel"},
+    {DType::kQ4_K, 24, "gemm_skinny_q4_k_24_kernel"},
+    {DType::kQ4_K, 32, "gemm_skinny_q4_k_32_kernel"},
+    {DType::kQ4_K, 48, "gemm_skinny_q4_k_48_kernel"},
+    {DType::kQ5_K, 8, "gemm_skinny_q5_k_8_kernel"},
+    {DType::kQ5_K, 16, "gemm_skinny_q5_k_16_kernel"},
+    {DType::kQ5_K, 24, "gemm_skinny_q5_k_24_kernel"},
+    {DType::kQ5_K, 32, "gemm_skinny_q5_k_32_kernel"},
+    {DType::kQ6_K, 8, "gemm_skinny_q6_k_8_kernel"},
+    {DType::kQ6_K, 16, "gemm_skinny_q6_k_16_kernel"},
+    {DType::kQ6_K, 24, "gemm_skinny_q6_k_24_kernel"},
+    {DType::kQ6_K, 32, "gemm_skinny_q6_k_32_kernel"},
+    {DType::kQ3_K, 16, "gemm_skinny_q3_k_16_kernel"},
+    {DType::kQ3_K, 24, "gemm_skinny_q3_k_24_kernel"},
+    {DType::kQ3_K, 32, "gemm_skinny_q3_k_32_kernel"},
+    {DType::kIQ4_XS, 16, "gemm_skinny_iq4_xs_16_kernel"},
+    {DType::kIQ4_XS, 24, "gemm_skinny_iq4_xs_24_kernel"},
+    {DType::kIQ4_XS, 32, "gemm_skinny_iq4_xs_32_kernel"},
+    {DType::kQ4_0, 16, "gemm_skinny_q4_0_16_kernel"},
+    {DType::kQ4_0, 24, "gemm_skinny_q4_0_24_kernel"},
+    {DType::kQ4_0, 32, "gemm_skinny_q4_0_32_kernel"},
+    {DType::kQ4_1, 16, "gemm_skinny_q4_1_16_kernel"},
+    {DType::kQ4_1, 24, "gemm_skinny_q4_1_24_kernel"},
+    {DType::kQ4_1, 32, "gemm_skinny_q4_1_32_kernel"},
+    {DType::kQ5_0, 16, "gemm_skinny_q5_0_16_kernel"},
+    {DType::kQ5_0, 24, "gemm_skinny_q5_0_24_kernel"},
+    {DType::kQ5_0, 32, "gemm_skinny_q5_0_32_kernel"},
+    {DType::kQ5_1, 16, "gemm_skinny_q5_1_16_kernel"},
+    {DType::kQ5_1, 24, "gemm_skinny_q5_1_24_kernel"},
+    {DType::kQ5_1, 32, "gemm_skinny_q5_1_32_kernel"},
+    {DType::kIQ4_NL, 16, "gemm_skinny_iq4_nl_16_kernel"},
+    {DType::kIQ4_NL, 24, "gemm_skinny_iq4_nl_24_kernel"},
+    {DType::kIQ4_NL, 32, "gemm_skinny_iq4_nl_32_kernel"},
+    {DType::kMXFP4, 16, "gemm_skinny_mxfp4_16_kernel"},
+    {DType::kMXFP4, 24, "gemm_skinny_mxfp4_24_kernel"},
+    {DType::kMXFP4, 32, "gemm_skinny_mxfp4_32_kernel"},
+    {DType::kQ2_K, 16, "gemm_skinny_q2_k_16_kernel"},
+    {DType::kQ2_K, 24, "gemm_skinny_q2_k_24_kernel"},
+    {DType::kQ2_K, 32, "gemm_skinny_q2_k_32_kernel"},
+    {DType::kQ4_K, 8, "gemm_skinny_q4_k_q6_k_8_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 16, "gemm_skinny_q4_k_q6_k_16_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 24, "gemm_skinny_q4_k_q6_k_24_kernel", DType::kQ6_K},
+    {DType::kQ4_K, 32, "gemm_skinny_q4_k_q6_k_32_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 8, "gemm_skinny_q5_k_q6_k_8_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 16, "gemm_skinny_q5_k_q6_k_16_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 24, "gemm_skinny_q5_k_q6_k_24_kernel", DType::kQ6_K},
+    {DType::kQ5_K, 32, "gemm_skinny_q5_k_q6_k_32_kernel", DType::kQ6_K},
 };
 
 // How a product is cut.
-struct FewCut {
-  const FewKernel* kernel;
+struct SkinnyCut {
+  const SkinnyKernel* kernel;
   int n_blocks, n_slices;
   std::array<int, 2> n_grains, n_ranges;  // of either type
   int range_tiles, share_tiles, slice_pieces, tile_pieces;
@@ -94,12 +94,12 @@ struct FewCut {
   size_t shared_bytes;
   int all_ranges() const { return n_ranges[0] + n_ranges[1]; }
   size_t piece_bytes() const {
-    return sizeof(float) * all_ranges() * n_slices * few_pieces(range_tiles) * kernel->tile_rows * kFewOuts;
+    return sizeof(float) * all_ranges() * n_slices * skinny_pieces(range_tiles) * kernel->tile_rows * kSkinnyOuts;
   }
 };
 
 // Of 227 KB of an H100 that a block can have, what it can have with the division that Pack asks for.
-constexpr int kFewWhole = 227, kFewBesideL1 = 163;
+constexpr int kSkinnyWhole = 227, kSkinnyBesideL1 = 163;
 
 int ceil_div(int n, int unit) { return (n + unit - 1) / unit; }
 size_t aligned(size_t bytes) {
@@ -109,78 +109,78 @@ size_t aligned(size_t bytes) {
 // Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
 // once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is left for
 // weights on their way. Of plain weights, which find x as it is, fewer slices were faster.
-long expected_ns(const FewKernel& kernel, int most_blocks, int most_outs, int n_slices, bool is_cluster,
+long expected_ns(const SkinnyKernel& kernel, int max_blocks, int max_outs, int n_slices, bool is_cluster,
                  bool is_large) {
-  const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(most_blocks * kFewValues / kRoundRun, 32);
-  const int passes = ceil_div(segments, 4 * kFewWarps);
-  const long units = 9l * most_blocks * (most_outs + 8), pieces = 6l * tile_rows * ceil_div(most_outs, 16);
-  const long x = 900 * passes + 10 * tile_rows * most_blocks;
-  const bool is_plain = few_is_plain(kernel.type);
+  const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(max_blocks * kSkinnyValues / kRoundRun, 32);
+  const int passes = ceil_div(segments, 4 * kSkinnyWarps);
+  const long units = 9l * max_blocks * (max_outs + 8), pieces = 6l * tile_rows * ceil_div(max_outs, 16);
+  const long x = 900 * passes + 10 * tile_rows * max_blocks;
+  const bool is_plain = skinny_is_plain(kernel.type);
   const int slice_ns = (is_plain ? 30 : 4) * tile_rows * n_slices, saved_ns = is_cluster ? (is_plain ? 1500 : 200) : 0;
   return (is_large ? 5 : 4) * units / 4 + x + pieces + slice_ns - saved_ns;
 }
 
 // Ranges of a group's types, by the bytes of their weights.
-std::array<int, 2> share_ranges(const std::array<int, 2>& n_grains, DType first, DType second, int most_ranges) {
-  if (n_grains[1] == 0) return {std::min(most_ranges, n_grains[0]), 0};
-  const size_t of_first = n_grains[0] * row_bytes(first, kFewValues);
-  const size_t bytes = of_first + n_grains[1] * row_bytes(second, kFewValues);
-  const int share = static_cast<int>((of_first * most_ranges + bytes / 2) / bytes);
-  const int n_first = std::min(std::clamp(share, 1, std::max(1, most_ranges - 1)), n_grains[0]);
-  return {n_first, std::min(most_ranges - n_first, n_grains[1])};
+std::array<int, 2> share_ranges(const std::array<int, 2>& n_grains, DType first, DType second, int max_ranges) {
+  if (n_grains[1] == 0) return {std::min(max_ranges, n_grains[0]), 0};
+  const size_t of_first = n_grains[0] * row_bytes(first, kSkinnyValues);
+  const size_t bytes = of_first + n_grains[1] * row_bytes(second, kSkinnyValues);
+  const int share = static_cast<int>((of_first * max_ranges + bytes / 2) / bytes);
+  const int n_first = std::min(std::clamp(share, 1, std::max(1, max_ranges - 1)), n_grains[0]);
+  return {n_first, std::min(max_ranges - n_first, n_grains[1])};
 }
 
 // The products of a second type lie behind the others.
-std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Target& target) {
+std::optional<SkinnyCut> cut_of(const LinearGroup& group, Epilogue makes, const Target& target) {
   const Linear& first = group.products[0];
   const DType last = group.products[group.n - 1].type, second = last == first.type ? kNoType : last;
-  const auto* kernel = std::ranges::find_if(kKernels, [&](const FewKernel& k) {
+  const auto* kernel = std::ranges::find_if(kKernels, [&](const SkinnyKernel& k) {
     return k.type == first.type && k.second == second && k.tile_rows >= first.rows && target.has(k.name);
   });
-  if (kernel == std::end(kKernels) || first.n_in % kFewValues != 0) return {};
-  if (second != kNoType && makes != FewMakes::kSums) return {};
-  const int grain = few_grain(makes);
+  if (kernel == std::end(kKernels) || first.n_in % kSkinnyValues != 0) return {};
+  if (second != kNoType && makes != Epilogue::kSums) return {};
+  const int grain = skinny_grain(makes);
   std::array<int, 2> n_grains = {};
   for (const Linear& op : std::span(group.products, group.n)) {
     if (quant::plane_layout(op.type, op.n_out, op.n_in).bytes > 0xffffffff) return {};
-    n_grains[op.type != first.type] += ceil_div(op.n_out, kFewOuts);
+    n_grains[op.type != first.type] += ceil_div(op.n_out, kSkinnyOuts);
   }
   n_grains[0] /= grain;
-  const int n_blocks = first.n_in / kFewValues, n_sms = std::max(1, target.n_sms);
+  const int n_blocks = first.n_in / kSkinnyValues, n_sms = std::max(1, target.n_sms);
   if (n_grains[0] == 0) return {};
   // Blocks of a range wait for each other on their multiprocessors. Where another model's grid runs beside this one, a
   // range of which each has begun a part must leave room for the rest.
-  const int most_slices = std::min({n_blocks, n_sms, std::max(4, n_sms / 2)});
-  std::optional<FewCut> best;
+  const int max_slices = std::min({n_blocks, n_sms, std::max(4, n_sms / 2)});
+  std::optional<SkinnyCut> best;
   long best_ns = 0;
-  for (int n_slices = 1; n_slices <= most_slices; ++n_slices) {
-    const int most_blocks = ceil_div(n_blocks, n_slices);
+  for (int n_slices = 1; n_slices <= max_slices; ++n_slices) {
+    const int max_blocks = ceil_div(n_blocks, n_slices);
     const std::array<int, 2> n_ranges =
-        share_ranges(n_grains, kernel->type, second, std::min(n_sms / n_slices, kFewRanges));
+        share_ranges(n_grains, kernel->type, second, std::min(n_sms / n_slices, kSkinnyRanges));
     if (n_grains[1] > 0 && n_ranges[1] == 0) break;  // of two types either needs one
     int range_tiles = 0, slice_pieces = 1;
     for (int i = 0; i < 2; ++i)
       if (n_ranges[i] > 0) range_tiles = std::max(range_tiles, ceil_div(n_grains[i], n_ranges[i]) * grain);
-    const int most_outs = range_tiles * kFewOuts;
-    const bool is_cluster = target.capabilities.clusters && n_slices == kFewCluster;
+    const int max_outs = range_tiles * kSkinnyOuts;
+    const bool is_cluster = target.capabilities.clusters && n_slices == kSkinnyCluster;
     const auto expected = [&](bool is_large) {
-      return expected_ns(*kernel, most_blocks, most_outs, n_slices, is_cluster, is_large);
+      return expected_ns(*kernel, max_blocks, max_outs, n_slices, is_cluster, is_large);
     };
     if (best && expected(false) >= best_ns) continue;  // most end here, and an append asks for hundreds of cuts
     const int share_tiles = ceil_div(range_tiles / grain, n_slices) * grain;
     for (int i = 0; i < 2; ++i) {
       if (n_ranges[i] == 0) continue;
       for (int n_grains_of_range : {n_grains[i] / n_ranges[i], ceil_div(n_grains[i], n_ranges[i])})
-        for (int n_blocks_of_slice : {n_blocks / n_slices, most_blocks})
-          slice_pieces = std::max(slice_pieces, few_most_pieces(n_grains_of_range * grain, n_blocks_of_slice));
+        for (int n_blocks_of_slice : {n_blocks / n_slices, max_blocks})
+          slice_pieces = std::max(slice_pieces, skinny_max_pieces(n_grains_of_range * grain, n_blocks_of_slice));
     }
-    const int tile_pieces = ceil_div(n_slices * slice_pieces, kFewAtOnce) * kFewAtOnce;
-    const int made_tiles = makes == FewMakes::kSums ? 0 : share_tiles;
+    const int tile_pieces = ceil_div(n_slices * slice_pieces, kSkinnyAtOnce) * kSkinnyAtOnce;
+    const int made_tiles = makes == Epilogue::kSums ? 0 : share_tiles;
     const size_t shared =
-        few_table_bytes(share_tiles, tile_pieces) + std::max(size_t(few_x_bytes(kernel->tile_rows, most_blocks)),
-                                                             size_t(few_sums_bytes(kernel->tile_rows, made_tiles)));
+        skinny_table_bytes(share_tiles, tile_pieces) + std::max(size_t(skinny_x_bytes(kernel->tile_rows, max_blocks)),
+                                                             size_t(skinny_sums_bytes(kernel->tile_rows, made_tiles)));
     if (shared > target.shared_block_bytes) continue;
-    const long ns = expected(shared > target.shared_block_bytes / kFewWhole * kFewBesideL1);
+    const long ns = expected(shared > target.shared_block_bytes / kSkinnyWhole * kSkinnyBesideL1);
     if (best && ns >= best_ns) continue;
     best_ns = ns;
     best = {.kernel = kernel,
@@ -198,16 +198,16 @@ std::optional<FewCut> cut_of(const LinearGroup& group, FewMakes makes, const Tar
   return best;
 }
 
-const Linear& first_product(const FewStep& step) { return step.group.products[0]; }
+const Linear& first_product(const SkinnyStep& step) { return step.group.products[0]; }
 
 // Whether x has the same form for both; a step makes x in the form that it reads.
 bool same_x(const Linear& a, const Linear& b) {
-  return a.type == b.type || !(few_is_plain(a.type) || few_is_plain(b.type));
+  return a.type == b.type || !(skinny_is_plain(a.type) || skinny_is_plain(b.type));
 }
 
-std::string describe(const LinearGroup& group) {
+std::string to_string(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  std::string what = cat("[linear_few] ", first.rows, " rows, ");
+  std::string what = cat("[gemm_skinny] ", first.rows, " rows, ");
   for (int i = 0; i < group.n; ++i) {
     const Linear& op = group.products[i];
     what += cat(i ? " + " : "", name(op.type), " ", op.n_out);
@@ -233,18 +233,18 @@ std::optional<LinearGroup> few_pair(const LinearGroup& a, const LinearGroup& b, 
   for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     LinearGroup both = *first;
     for (const Linear& op : std::span(second->products, second->n)) both.products[both.n++] = op;
-    if (cut_of(both, FewMakes::kSums, target)) return both;
+    if (cut_of(both, Epilogue::kSums, target)) return both;
   }
   return {};
 }
 
 }  // namespace
 
-bool has_few(const LinearGroup& group, const Target& target) {
-  return cut_of(group, FewMakes::kSums, target).has_value();
+bool has_skinny(const LinearGroup& group, const Target& target) {
+  return cut_of(group, Epilogue::kSums, target).has_value();
 }
 
-int join_few(LinearGroup* types, int n, const Target& target) {
+int pair_types(LinearGroup* types, int n, const Target& target) {
   for (int i = 0; i < n; ++i) {
     for (int j = i + 1; j < n; ++j) {
       const std::optional<LinearGroup> both = few_pair(types[i], types[j], target);
@@ -257,33 +257,33 @@ int join_few(LinearGroup* types, int n, const Target& target) {
   return n;
 }
 
-FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
-  const FewCut cut = *cut_of(step.group, step.makes, target);
-  FewLaunch few = {.launch = checked({.kernel = cut.kernel->name,
+SkinnyLaunch skinny_launch(const SkinnyStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
+  const SkinnyCut cut = *cut_of(step.group, step.makes, target);
+  SkinnyLaunch few = {.launch = checked({.kernel = cut.kernel->name,
                                       .grid = {uint32_t(cut.n_slices), uint32_t(cut.all_ranges()), 1},
-                                      .block = {kFewThreads, 1, 1},
+                                      .block = {kSkinnyThreads, 1, 1},
                                       .shared_bytes = cut.shared_bytes,
                                       .is_one_wave = !cut.is_cluster,
-                                      .cluster = uint32_t(cut.is_cluster ? kFewCluster : 0),
+                                      .cluster = uint32_t(cut.is_cluster ? kSkinnyCluster : 0),
                                       .keeps_l1 = true,
                                       .overlap_previous = true},
-                                     target, describe(step.group)),
+                                     target, to_string(step.group)),
                    .params = {.group = step.group,
                               .x = step.x,
                               .norm = step.norm,
                               .squares = step.squares,
                               .eps = step.eps,
-                              .per_value = 1 / float(step.norm == FewNorm::kHead ? kFewHead : first_product(step).n_in),
+                              .per_value = 1 / float(step.norm == SkinnyNorm::kHead ? kSkinnyHead : first_product(step).n_in),
                               .makes = step.makes,
                               .norm_w = step.norm_w,
                               .made = step.made,
                               .pieces = reinterpret_cast<float*>(scratch),
                               .arrived = arrived,
-                              .slices = few_parts(cut.n_blocks, cut.n_slices),
-                              .ranges = few_parts(cut.n_grains[0], cut.n_ranges[0]),
-                              .second_ranges = few_parts(cut.n_grains[1], std::max(1, cut.n_ranges[1])),
+                              .slices = skinny_parts(cut.n_blocks, cut.n_slices),
+                              .ranges = skinny_parts(cut.n_grains[0], cut.n_ranges[0]),
+                              .second_ranges = skinny_parts(cut.n_grains[1], std::max(1, cut.n_ranges[1])),
                               .second_range = cut.n_ranges[0],
-                              .second_tile = cut.n_grains[0] * few_grain(step.makes),
+                              .second_tile = cut.n_grains[0] * skinny_grain(step.makes),
                               .n_slices = cut.n_slices,
                               .range_tiles = cut.range_tiles,
                               .share_tiles = cut.share_tiles,
@@ -292,16 +292,16 @@ FewLaunch few_launch(const FewStep& step, std::byte* scratch, uint32_t* arrived,
                               .is_cluster = cut.is_cluster}};
   int* first_tile = few.params.first_tile;
   for (int i = 1; i < step.group.n; ++i)
-    first_tile[i] = first_tile[i - 1] + ceil_div(step.group.products[i - 1].n_out, kFewOuts);
+    first_tile[i] = first_tile[i - 1] + ceil_div(step.group.products[i - 1].n_out, kSkinnyOuts);
   return few;
 }
 
-FewScratch few_scratch(const LinearGroup& group, const Target& target) {
+SkinnyScratch skinny_scratch(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
-  FewScratch scratch = {0, aligned(rounded_bytes(first.rows, first.n_in, few_x_bits(first) == 16))};
+  SkinnyScratch scratch = {0, aligned(rounded_bytes(first.rows, first.n_in, skinny_x_bits(first) == 16))};
   const auto count = [&](const LinearGroup& step) {
-    for (FewMakes makes : {FewMakes::kSums, FewMakes::kNormed, FewMakes::kGated})
-      if (const std::optional<FewCut> cut = cut_of(step, makes, target))
+    for (Epilogue makes : {Epilogue::kSums, Epilogue::kNormed, Epilogue::kGated})
+      if (const std::optional<SkinnyCut> cut = cut_of(step, makes, target))
         scratch.pieces = std::max(scratch.pieces, aligned(cut->piece_bytes()));
   };
   LinearGroup types[kMaxProducts];
@@ -314,15 +314,15 @@ FewScratch few_scratch(const LinearGroup& group, const Target& target) {
   return scratch;
 }
 
-bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Target& target) {
+bool DeferredGemm::append(const LinearGroup& group, const SkinnyStep& of_x, const Target& target) {
   for (const Linear& op : std::span(group.products, group.n))
-    if (!same_x(op, group.products[0]) || (!few_is_plain(op.type) && op.activations != Activations::kInt8))
+    if (!same_x(op, group.products[0]) || (!skinny_is_plain(op.type) && op.activations != Activations::kInt8))
       return false;
   LinearGroup types[kMaxProducts];
   int n = split_types(group, types);
-  if (!std::ranges::all_of(std::span(types, n), [&](const LinearGroup& type) { return has_few(type, target); }))
+  if (!std::ranges::all_of(std::span(types, n), [&](const LinearGroup& type) { return has_skinny(type, target); }))
     return false;
-  n = join_few(types, n, target);
+  n = pair_types(types, n, target);
   for (int i = 0; i < n; ++i) {
     steps_[i] = of_x;
     steps_[i].group = types[i];
@@ -331,44 +331,44 @@ bool FewChain::append(const LinearGroup& group, const FewStep& of_x, const Targe
   return true;
 }
 
-bool FewChain::begin(const LinearGroup& group, const RoundedRows& x, const Target& target) {
+bool DeferredGemm::begin(const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_ASSERT(is_empty());
   return append(group, {.x = x}, target);
 }
 
-bool FewChain::begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target) {
+bool DeferredGemm::begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_ASSERT(is_empty());
-  return op.dim == kFewHead && !few_is_plain(group.products[0].type) &&
-         append(group, {.x = x, .norm = FewNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
+  return op.dim == kSkinnyHead && !skinny_is_plain(group.products[0].type) &&
+         append(group, {.x = x, .norm = SkinnyNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
 }
 
-std::optional<FewStep> FewChain::follow(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
+std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
                                         const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 1) return {};
-  FewStep step = steps_[0];
+  SkinnyStep step = steps_[0];
   const Linear& product = first_product(step);
   if (op.x != product.y || op.rows != product.rows || op.heads != 1 || op.dim != product.n_out ||
       op.row_stride != op.dim || op.dim % kRoundRun != 0)
     return {};
   if (readers.products[0].type == DType::kF16) return {};  // y before it is divided may be beyond its range
-  step.makes = FewMakes::kNormed;
+  step.makes = Epilogue::kNormed;
   step.norm_w = op.w;
   step.made = made;
   if (!same_x(first_product(step), readers.products[0]) || !cut_of(step.group, step.makes, target) ||
-      !append(readers, {.x = made, .norm = FewNorm::kRow, .squares = made.sum, .eps = op.eps}, target))
+      !append(readers, {.x = made, .norm = SkinnyNorm::kRow, .squares = made.sum, .eps = op.eps}, target))
     return {};
   return step;
 }
 
-std::optional<FewStep> FewChain::follow(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
+std::optional<SkinnyStep> DeferredGemm::try_fuse(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
                                         const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 2) return {};
-  FewStep step = steps_[0];
+  SkinnyStep step = steps_[0];
   const Linear &gate = step.group.products[0], &up = step.group.products[1];
   if (op.gate != gate.y || op.up != up.y || op.rows != gate.rows || op.dim != gate.n_out || op.dim != up.n_out ||
       gate.add != nullptr || up.add != nullptr || op.dim % kRoundRun != 0)
     return {};
-  step.makes = FewMakes::kGated;
+  step.makes = Epilogue::kGated;
   step.made = made;
   if (!same_x(first_product(step), readers.products[0]) || !cut_of(step.group, step.makes, target) ||
       !append(readers, {.x = made}, target))

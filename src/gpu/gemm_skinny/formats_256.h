@@ -9,10 +9,10 @@ namespace lb::gpu {
 
 // Nibbles, and an entry of scales for 256 values.
 template <class Entry>
-struct FewNibbleRow {
+struct SkinnyNibbleRow {
   const uint8_t *codes, *scales;
-  FewNibbleRow() = default;
-  LB_DEVICE FewNibbleRow(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
+  SkinnyNibbleRow() = default;
+  LB_DEVICE SkinnyNibbleRow(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
       : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
         scales(w + plane_place(layout, 1, out) + block * int(sizeof(Entry))) {}
   LB_DEVICE void next() {
@@ -21,10 +21,10 @@ struct FewNibbleRow {
   }
 };
 template <class Entry>
-struct FewNibbleUnit {
+struct SkinnyNibbleUnit {
   u32x4 codes[2][2];  // [output, part]
   Entry scales[2];
-  LB_DEVICE void read(const FewNibbleRow<Entry> (&rows)[2]) {
+  LB_DEVICE void read(const SkinnyNibbleRow<Entry> (&rows)[2]) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
       codes[i][0] = load_stream<u32x4>(rows[i].codes);
@@ -34,12 +34,12 @@ struct FewNibbleUnit {
   }
 };
 
-struct FewQ4_K {
+struct SkinnyQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true;
 
-  using Row = FewNibbleRow<u32x4>;
-  using Unit = FewNibbleUnit<u32x4>;
+  using Row = SkinnyNibbleRow<u32x4>;
+  using Unit = SkinnyNibbleUnit<u32x4>;
   struct Fields {
     uint32_t d[2];
     f16x2 scales[2], min_fields[2];  // of runs t and t + 4
@@ -96,11 +96,11 @@ struct FewQ4_K {
 };
 
 // Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly too.
-struct FewQ5_K {
+struct SkinnyQ5_K {
   static constexpr DType kType = DType::kQ5_K;
   static constexpr bool kHasMin = true;
-  using Fields = FewQ4_K::Fields;
-  using Scales = FewQ4_K::Scales;
+  using Fields = SkinnyQ4_K::Fields;
+  using Scales = SkinnyQ4_K::Scales;
 
   struct Row {
     const uint8_t* codes;
@@ -150,7 +150,7 @@ struct FewQ5_K {
 };
 
 // Codes of six bits less 32, a scale of 8 bits for each 16 values: products up to 4096 are rounded to 11 bits.
-struct FewQ6_K {
+struct SkinnyQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false;
 
@@ -236,10 +236,10 @@ struct FewQ6_K {
 
 // What scales of 6 bits are multiples of.
 template <class Unit>
-struct FewSixBitFields {
+struct SkinnySixBitFields {
   const Unit& unit;
   float d[2];
-  LB_DEVICE explicit FewSixBitFields(const Unit& unit_) : unit(unit_) {
+  LB_DEVICE explicit SkinnySixBitFields(const Unit& unit_) : unit(unit_) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) d[i] = to_f32(f16{quant::six_bit_d(unit.scales[i][0], unit.scales[i][1])});
   }
@@ -247,7 +247,7 @@ struct FewSixBitFields {
 };
 
 // Three bits, a scale of 6 bits for each 16 values: at most 4 * 32, which f16 holds exactly.
-struct FewQ3_K {
+struct SkinnyQ3_K {
   static constexpr DType kType = DType::kQ3_K;
   static constexpr bool kHasMin = false;
 
@@ -283,7 +283,7 @@ struct FewQ3_K {
       }
     }
   };
-  using Fields = FewSixBitFields<Unit>;
+  using Fields = SkinnySixBitFields<Unit>;
   // 64 + code, which is a number of f16 with the code in bits 4 to 6, becomes (code - 4) * scale.
   struct Scales {
     f16x2 scale[2][2], off[2][2];  // [output, half of the run]
@@ -319,7 +319,7 @@ struct FewQ3_K {
 };
 
 // Two bits, a scale and a min of 4 bits each for each 16 values: at most 3 * 15.
-struct FewQ2_K {
+struct SkinnyQ2_K {
   static constexpr DType kType = DType::kQ2_K;
   static constexpr bool kHasMin = true;
 
@@ -404,13 +404,13 @@ struct FewQ2_K {
 };
 
 // Values of a table of up to 127, scales of 6 bits: products up to 4064 are rounded to 11 bits.
-struct FewIQ4_XS {
+struct SkinnyIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;
   static constexpr bool kHasMin = false;
 
-  using Row = FewNibbleRow<u32x2>;
-  using Unit = FewNibbleUnit<u32x2>;
-  using Fields = FewSixBitFields<Unit>;
+  using Row = SkinnyNibbleRow<u32x2>;
+  using Unit = SkinnyNibbleUnit<u32x2>;
+  using Fields = SkinnySixBitFields<Unit>;
   struct Scales {
     f16x2 scale[2];
     LB_DEVICE Scales(const Fields& fields, int part) {

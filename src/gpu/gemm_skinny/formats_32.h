@@ -9,11 +9,11 @@
 namespace lb::gpu {
 
 // Numbers of the runs t and t + 4 of an output, and a unit of all eight in which the largest is 8 to 16.
-struct FewRunScales {
+struct SkinnyRunScales {
   float unit;
   f16x2 of_runs;
-  FewRunScales() = default;
-  LB_DEVICE FewRunScales(f16 first, f16 second) {
+  SkinnyRunScales() = default;
+  LB_DEVICE SkinnyRunScales(f16 first, f16 second) {
     int largest = max(first.bits & 0x7fff, second.bits & 0x7fff);
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
@@ -22,7 +22,7 @@ struct FewRunScales {
     of_runs = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
   }
   // Powers of two, as quant::mxfp4_scale has them; the unit is the largest.
-  LB_DEVICE FewRunScales(uint8_t first, uint8_t second) {
+  LB_DEVICE SkinnyRunScales(uint8_t first, uint8_t second) {
     int largest = max(int(first), int(second));
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
@@ -35,10 +35,10 @@ struct FewRunScales {
 };
 
 // Of a part, twice each.
-struct FewPartScales {
+struct SkinnyPartScales {
   uint32_t of_part[2];
   template <class Fields>
-  LB_DEVICE FewPartScales(const Fields& fields, int part) {
+  LB_DEVICE SkinnyPartScales(const Fields& fields, int part) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
       const uint32_t pair = pair_bits(fields.scales[i].of_runs);
@@ -47,7 +47,7 @@ struct FewPartScales {
   }
 };
 
-struct FewQ8_0 {
+struct SkinnyQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   static constexpr bool kHasMin = false;
 
@@ -82,13 +82,13 @@ struct FewQ8_0 {
     }
   };
   struct Fields {
-    FewRunScales scales[2];
+    SkinnyRunScales scales[2];
     LB_DEVICE explicit Fields(const Unit& unit)
-        : scales{FewRunScales(f16{unit.d[0][0]}, f16{unit.d[0][1]}),
-                 FewRunScales(f16{unit.d[1][0]}, f16{unit.d[1][1]})} {}
+        : scales{SkinnyRunScales(f16{unit.d[0][0]}, f16{unit.d[0][1]}),
+                 SkinnyRunScales(f16{unit.d[1][0]}, f16{unit.d[1][1]})} {}
     LB_DEVICE float scale(int i) const { return scales[i].unit; }
   };
-  using Scales = FewPartScales;
+  using Scales = SkinnyPartScales;
   LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -105,7 +105,7 @@ struct FewQ8_0 {
 
 // Nibbles, of some types with a fifth bit; what lies in the last plane is plane_scales.h's.
 template <DType kType_>
-struct FewNibbles {
+struct SkinnyNibbles {
   static constexpr DType kType = kType_;
   static constexpr bool kHasMin = kHasOffsets<kType>;
   static constexpr bool kHasFifth = kType == DType::kQ5_0 || kType == DType::kQ5_1;
@@ -145,16 +145,16 @@ struct FewNibbles {
     }
   };
   struct Fields {
-    FewRunScales scales[2], offsets[2];
+    SkinnyRunScales scales[2], offsets[2];
     LB_DEVICE explicit Fields(const Unit& unit) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         const auto& [first, second] = unit.scales[i];
         if constexpr (kHasMin) {
-          scales[i] = FewRunScales(f16{uint16_t(first)}, f16{uint16_t(second)});
-          offsets[i] = FewRunScales(f16{uint16_t(first >> 16)}, f16{uint16_t(second >> 16)});
+          scales[i] = SkinnyRunScales(f16{uint16_t(first)}, f16{uint16_t(second)});
+          offsets[i] = SkinnyRunScales(f16{uint16_t(first >> 16)}, f16{uint16_t(second >> 16)});
         } else {
-          scales[i] = FewRunScales(first, second);
+          scales[i] = SkinnyRunScales(first, second);
         }
       }
     }
@@ -165,7 +165,7 @@ struct FewNibbles {
       return {{a, b, a, b}};
     }
   };
-  using Scales = FewPartScales;
+  using Scales = SkinnyPartScales;
   LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {

@@ -1,6 +1,6 @@
 // Products of few rows: 16-bit weights. x is of their type and lies in shared memory as it comes: of 256 values a lane
 // has eight times eight of each output, and of x the same. What it has multiplied makes room for what comes next. Of a
-// format (linear_few_formats.h) it has Row and Unit; multiply takes values as they are.
+// format (gemm_skinny_formats.h) it has Row and Unit; multiply takes values as they are.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -8,18 +8,18 @@
 namespace lb::gpu {
 
 template <DType kType_>
-struct FewPlain {
+struct SkinnyPlain {
   static constexpr DType kType = kType_;
 
   struct Row {
     const uint8_t* values;
     Row() = default;
     LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : values(w + plane_place(layout, 0, out) + block * (kFewValues * 2) + lane() % 4 * 16) {}
-    LB_DEVICE void next() { values += kFewValues * 2; }
+        : values(w + plane_place(layout, 0, out) + block * (kSkinnyValues * 2) + lane() % 4 * 16) {}
+    LB_DEVICE void next() { values += kSkinnyValues * 2; }
   };
   struct Unit {
-    static constexpr int kPieces = kFewValues / 32;
+    static constexpr int kPieces = kSkinnyValues / 32;
     u32x4 values[2][kPieces];  // [output, piece]
     LB_DEVICE void read(const Row (&rows)[2]) {
       LB_UNROLL

@@ -4,7 +4,7 @@
 // lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
 // values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
-// kUnits of them. Sums of pieces leave for memory as they lie in registers; linear_few_sums.h has what becomes of them.
+// kUnits of them. Sums of pieces leave for memory as they lie in registers; gemm_skinny_sums.h has what becomes of them.
 // Weights are asked for before the previous kernel has ended.
 // Bound: bandwidth, weights read once. docs/kernels/matmul.md.
 #pragma once
@@ -16,13 +16,13 @@ namespace lb::gpu {
 
 // Where a lane reads: of a tile's outputs lane / 4 and lane / 4 + 8, behind a product's last the last again.
 template <class Format>
-struct FewCursor {
+struct SkinnyCursor {
   typename Format::Row rows[2];
   int tile, block;
 
-  LB_DEVICE FewCursor(const FewShare& share, int unit)
+  LB_DEVICE SkinnyCursor(const SkinnyShare& share, int unit)
       : tile(unit / share.n_blocks), block(unit - tile * share.n_blocks) {}
-  LB_DEVICE void next(const LinearFew& p, const FewShare& share) {
+  LB_DEVICE void next(const GemmSkinny& p, const SkinnyShare& share) {
     if (++block < share.n_blocks) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) rows[i].next();
@@ -32,8 +32,8 @@ struct FewCursor {
     ++tile;
     find(p, share);
   }
-  LB_DEVICE void find(const LinearFew& p, const FewShare& share) {
-    const FewTile of(p, share.first_tile + tile);
+  LB_DEVICE void find(const GemmSkinny& p, const SkinnyShare& share) {
+    const SkinnyTile of(p, share.first_tile + tile);
     const quant::PlaneLayout layout = quant::plane_layout(Format::kType, of.n_out, share.n_in);
     LB_UNROLL
     for (int i = 0; i < 2; ++i)
@@ -68,19 +68,19 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
 
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
-struct FewRowNorm {
+struct SkinnyRowNorm {
   static constexpr int kAtOnce = 8;
   const float* squares = nullptr;  // null: a row has no norm
   int n_sums;
   f32x4 some[kAtOnce];
 
-  LB_DEVICE void ask(const LinearFew& p, int row, int n_in) {
-    if (p.norm != FewNorm::kRow) return;
+  LB_DEVICE void ask(const GemmSkinny& p, int row, int n_in) {
+    if (p.norm != SkinnyNorm::kRow) return;
     n_sums = n_in / kRoundRun;
     squares = p.squares + min(row, p.group.products[0].rows - 1) * n_sums;
     load_from(lane() % 8 * 4);
   }
-  LB_DEVICE float value(const LinearFew& p) {
+  LB_DEVICE float value(const GemmSkinny& p) {
     if (squares == nullptr) return 1;
     float sum = 0;
     LB_UNROLL_BY(1)
@@ -106,19 +106,19 @@ struct FewRowNorm {
 };
 
 // The same of a head, by the lanes of its runs.
-LB_DEVICE float few_head_norm(const LinearFew& p, float squares) {
+LB_DEVICE float few_head_norm(const GemmSkinny& p, float squares) {
   LB_UNROLL
-  for (int mask = 1; mask < kFewHead / kRoundRun; mask *= 2) squares += shuffle_xor(squares, mask);
+  for (int mask = 1; mask < kSkinnyHead / kRoundRun; mask *= 2) squares += shuffle_xor(squares, mask);
   return rsqrt_fast(fma(squares, p.per_value, p.eps));
 }
 
 // x of a slice in shared memory, for weights of a type.
 template <DType kType, int kRows>
-struct FewX {
+struct SkinnyX {
   uint8_t* blocks;
 
-  LB_DEVICE void ask(const LinearFew& p, const FewShare& share) const {
-    if constexpr (few_is_plain(kType))
+  LB_DEVICE void ask(const GemmSkinny& p, const SkinnyShare& share) const {
+    if constexpr (skinny_is_plain(kType))
       ask_numbers(p, share);
     else
       ask_codes(p, share);
@@ -126,8 +126,8 @@ struct FewX {
   }
 
   // norm: of row thread_id() / 8 % kRows.
-  LB_DEVICE void make(const LinearFew& p, const FewShare& share, FewRowNorm& norm) const {
-    constexpr int kStep = kFewThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
+  LB_DEVICE void make(const GemmSkinny& p, const SkinnyShare& share, SkinnyRowNorm& norm) const {
+    constexpr int kStep = kSkinnyThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
     const int n_in = share.n_in, n = share.n_blocks * kRows * 8;
     float norms[kTurns] = {norm.value(p)};
@@ -137,18 +137,18 @@ struct FewX {
     }
     copy_wait<0>();
     LB_UNROLL_BY(1)
-    for (int at = thread_id(), turn = 0; at < n; at += kFewThreads, ++turn) {  // n is a multiple of 64: whole warps
+    for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // n is a multiple of 64: whole warps
       const int row = at / 8 % kRows, run = at % 8;
-      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      uint8_t* to = blocks + at / 8 * kSkinnyRowBytes;
       const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
-      if constexpr (few_is_plain(kType)) {
-        if (run == 0) store(to + few_power_at(row), factor);
+      if constexpr (skinny_is_plain(kType)) {
+        if (run == 0) store(to + skinny_power_at(row), factor);
         continue;
       }
-      uint8_t* to_sum = to + few_sums_at(row);
+      uint8_t* to_sum = to + skinny_sums_at(row);
       const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
-      float scale = load<float>(to + few_rest_at(row) + run * 4);
-      if (p.norm == FewNorm::kHead) scale *= few_head_norm(p, load<float>(to_sum + run * 4));
+      float scale = load<float>(to + skinny_rest_at(row) + run * 4);
+      if (p.norm == SkinnyNorm::kHead) scale *= few_head_norm(p, load<float>(to_sum + run * 4));
       float largest = scale;
       LB_UNROLL
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
@@ -159,48 +159,48 @@ struct FewX {
       const f16 high = to_f16(sum);
       store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
       store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
-      if (run == 0) store(to + few_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
+      if (run == 0) store(to + skinny_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
     }
   }
 
  private:
   // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
   // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
-  LB_DEVICE void ask_codes(const LinearFew& p, const FewShare& share) const {
+  LB_DEVICE void ask_codes(const GemmSkinny& p, const SkinnyShare& share) const {
     const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
     LB_UNROLL_BY(1)
-    for (int at = thread_id(); at < n; at += kFewThreads) {
+    for (int at = thread_id(); at < n; at += kSkinnyThreads) {
       const int row = at / 8 % kRows, run = at % 8;
       const int of_row = (share.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
-      uint8_t* to = blocks + at / 8 * kFewRowBytes;
+      uint8_t* to = blocks + at / 8 * kSkinnyRowBytes;
       const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundRun);
       copy_async_or_zero<16>(to + run * 32, from, row < rows);
       copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
-      copy_async_or_zero<4>(to + few_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
+      copy_async_or_zero<4>(to + skinny_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
                             row < rows);
-      if (p.norm == FewNorm::kHead)
-        copy_async_or_zero<4>(to + few_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
+      if (p.norm == SkinnyNorm::kHead)
+        copy_async_or_zero<4>(to + skinny_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
                               row < rows);
     }
   }
   // x of 16 bits stays as it is.
-  LB_DEVICE void ask_numbers(const LinearFew& p, const FewShare& share) const {
-    constexpr int kPieces = kFewValues * 2 / 16;
+  LB_DEVICE void ask_numbers(const GemmSkinny& p, const SkinnyShare& share) const {
+    constexpr int kPieces = kSkinnyValues * 2 / 16;
     const int rows = p.group.products[0].rows, n = share.n_blocks * kRows * kPieces;
     LB_UNROLL_BY(1)
-    for (int at = thread_id(); at < n; at += kFewThreads) {
+    for (int at = thread_id(); at < n; at += kSkinnyThreads) {
       const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
       const long from_row = long(row < rows ? row : 0) * share.n_in;
-      const long value = from_row + (share.first_block + of_block / kRows) * kFewValues + piece * 8;
-      copy_async_or_zero<16>(blocks + of_block * kFewRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
+      const long value = from_row + (share.first_block + of_block / kRows) * kSkinnyValues + piece * 8;
+      copy_async_or_zero<16>(blocks + of_block * kSkinnyRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
     }
   }
 };
 
 // The sums of 16 outputs, as for_each_sum has them.
 template <class Format, int kRows>
-struct FewSums {
-  using X = FewX<Format::kType, kRows>;
+struct SkinnySums {
+  using X = SkinnyX<Format::kType, kRows>;
   static constexpr int kTiles = kRows / 8;
   float v[kTiles][4] = {};
 
@@ -209,15 +209,15 @@ struct FewSums {
                            bool has_next) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
-    const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes + quarter * 16;
-    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
+    const uint8_t* from = x.blocks + (block * kRows + row) * kSkinnyRowBytes + quarter * 16;
+    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_at(quarter * 2);
     LB_UNROLL
     for (int piece = 0; piece < Format::Unit::kPieces; ++piece) {
       const u32x4 first = unit.values[0][piece], second = unit.values[1][piece];
       const PairsA a[2] = {{{first[0], second[0], first[1], second[1]}}, {{first[2], second[2], first[3], second[3]}}};
       LB_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const u32x4 b = load<u32x4>(from + tile * 8 * kFewRowBytes + piece * 64);
+        const u32x4 b = load<u32x4>(from + tile * 8 * kSkinnyRowBytes + piece * 64);
         Format::multiply(sums[tile], a[0], b[0], b[1]);
         Format::multiply(sums[tile], a[1], b[2], b[3]);
       }
@@ -231,8 +231,8 @@ struct FewSums {
     constexpr bool kHasHalfMins = requires(const typename Format::Scales& scales) { scales.mins(0); };
     float sums[kTiles][4] = {}, mins[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
-    const uint8_t* from = x.blocks + (block * kRows + row) * kFewRowBytes;
-    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kFewRowBytes + few_power_at(quarter * 2);
+    const uint8_t* from = x.blocks + (block * kRows + row) * kSkinnyRowBytes;
+    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_at(quarter * 2);
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -242,7 +242,7 @@ struct FewSums {
         Format::expand(a, unit, scales, part, word);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
-          const u32x4 b = load<u32x4>(from + tile * 8 * kFewRowBytes + word * 128 + part * 64 + quarter * 16);
+          const u32x4 b = load<u32x4>(from + tile * 8 * kSkinnyRowBytes + word * 128 + part * 64 + quarter * 16);
           multiply_pairs(sums[tile], a[0], b[0], b[1]);
           multiply_pairs(sums[tile], a[1], b[2], b[3]);
           if constexpr (kHasHalfMins) {
@@ -257,7 +257,7 @@ struct FewSums {
       for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
         if constexpr (!kHasHalfMins) {
-          const u32x2 b = load<u32x2>(from + tile * 8 * kFewRowBytes + few_sums_at(row) + quarter * 8);
+          const u32x2 b = load<u32x2>(from + tile * 8 * kSkinnyRowBytes + skinny_sums_at(row) + quarter * 8);
           multiply_pairs(mins[tile], fields.mins(), b[0], b[1]);
         }
         for_each_sum(
@@ -269,7 +269,7 @@ struct FewSums {
   LB_DEVICE void add_powers(const float (&sums)[4], const uint8_t* from_power, int tile) {
     float powers[2];  // of rows 2 quarter and 2 quarter + 1
     LB_UNROLL
-    for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kFewRowBytes);
+    for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kSkinnyRowBytes);
     for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[n], v[tile][n]); });
   }
   // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
@@ -290,13 +290,13 @@ struct FewSums {
 // A unit is asked for when the one before has come, not sooner: of loads that a loop carries into its next round the
 // compiler keeps one count, so that whoever waits for one waits for the newest.
 template <class Format, int kRows, int kUnits, bool kIsSecond = false>
-LB_DEVICE void linear_few(const LinearFew& p) {
-  const FewShare share(p, block_id_y(), block_id(), kIsSecond);
-  const FewX<Format::kType, kRows> x = {few_behind_table(p)};
+LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
+  const SkinnyShare share(p, block_id_y(), block_id(), kIsSecond);
+  const SkinnyX<Format::kType, kRows> x = {skinny_behind_table(p)};
   int unit = first_of(share.units, warp());
   const int end = unit + size_of(share.units, warp());
 
-  FewCursor<Format> ahead(share, unit);
+  SkinnyCursor<Format> ahead(share, unit);
   int tile = ahead.tile, block = ahead.block;
   typename Format::Unit units[kUnits];
   LB_UNROLL
@@ -308,22 +308,22 @@ LB_DEVICE void linear_few(const LinearFew& p) {
   dependents_may_launch();
   wait_for_previous();
   x.ask(p, share);
-  FewRowNorm norm;
+  SkinnyRowNorm norm;
   norm.ask(p, thread_id() / 8 % kRows, share.n_in);
-  find_few_pieces(p, share);
+  find_pieces(p, share);
   x.make(p, share, norm);
   block_barrier();
 
-  FewSums<Format, kRows> sums;
+  SkinnySums<Format, kRows> sums;
   float* pieces =
-      p.pieces + long(share.range * p.n_slices + share.slice) * few_pieces(p.range_tiles) * (kRows * kFewOuts);
+      p.pieces + long(share.range * p.n_slices + share.slice) * skinny_pieces(p.range_tiles) * (kRows * kSkinnyOuts);
   const int first = unit;
   while (unit < end) {
     LB_UNROLL
     for (int i = 0; i < kUnits; ++i) {
       if (unit >= end) break;
       const bool has_next = unit + 1 < end;
-      if constexpr (few_is_plain(Format::kType)) {
+      if constexpr (skinny_is_plain(Format::kType)) {
         if (has_next) ahead.next(p, share);
         sums.add_plain(units[i], x, block, ahead.rows, has_next);
       } else {
@@ -344,18 +344,18 @@ LB_DEVICE void linear_few(const LinearFew& p) {
     }
   }
 
-  const FewShare again(p, forget(block_id_y()), forget(block_id()),
+  const SkinnyShare again(p, opaque(block_id_y()), opaque(block_id()),
                        kIsSecond);  // nothing of it is kept in registers over the units
-  sum_few_range<Format::kType, kRows>(p, again);
+  sum_range<Format::kType, kRows>(p, again);
 }
 
 // Of two types.
 template <class First, class Second, int kRows, int kFirstUnits, int kSecondUnits>
-LB_DEVICE void linear_few_pair(const LinearFew& p) {
+LB_DEVICE void gemm_skinny_pair(const GemmSkinny& p) {
   if (block_id_y() < p.second_range)
-    linear_few<First, kRows, kFirstUnits>(p);
+    gemm_skinny<First, kRows, kFirstUnits>(p);
   else
-    linear_few<Second, kRows, kSecondUnits, true>(p);
+    gemm_skinny<Second, kRows, kSecondUnits, true>(p);
 }
 
 }  // namespace lb::gpu

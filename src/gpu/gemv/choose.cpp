@@ -15,7 +15,7 @@
 namespace lb::gpu {
 namespace {
 
-std::string describe(const LinearGroup& group) {
+std::string to_string(const LinearGroup& group) {
   const Linear& first = group.products[0];
   std::string text = cat("[linear] ", first.rows, " rows x ");
   for (int i = 0; i < group.n; ++i)
@@ -26,66 +26,66 @@ std::string describe(const LinearGroup& group) {
 bool is_quantised(const Linear& op) { return quant::plane_format(op.type).block_values > 1; }
 
 // Values of a piece, pieces a thread of the wide kernel holds.
-struct VecKernel {
+struct GemvKernel {
   DType type;
   int bits;  // of x: 0 as it is
   int values, wide_pieces;
   const char *kernel, *wide_kernel;
 };
-constexpr VecKernel kVecKernels[] = {
-    {DType::kF32, 0, 4, 2, "linear_vec_f32_kernel", "linear_vec_f32_wide_kernel"},
-    {DType::kF16, 0, 8, 2, "linear_vec_f16_kernel", "linear_vec_f16_wide_kernel"},
-    {DType::kBF16, 0, 8, 2, "linear_vec_bf16_kernel", "linear_vec_bf16_wide_kernel"},
-    {DType::kQ8_0, 8, 16, 2, "linear_vec_q8_0_int8_kernel", "linear_vec_q8_0_int8_wide_kernel"},
-    {DType::kQ8_0, 16, 16, 2, "linear_vec_q8_0_int16_kernel", "linear_vec_q8_0_int16_wide_kernel"},
-    {DType::kQ4_0, 8, 32, 1, "linear_vec_q4_0_int8_kernel", "linear_vec_q4_0_int8_wide_kernel"},
-    {DType::kQ4_0, 16, 32, 1, "linear_vec_q4_0_int16_kernel", "linear_vec_q4_0_int16_wide_kernel"},
-    {DType::kQ4_1, 8, 32, 1, "linear_vec_q4_1_int8_kernel", "linear_vec_q4_1_int8_wide_kernel"},
-    {DType::kQ4_1, 16, 32, 1, "linear_vec_q4_1_int16_kernel", "linear_vec_q4_1_int16_wide_kernel"},
-    {DType::kQ5_0, 8, 32, 1, "linear_vec_q5_0_int8_kernel", "linear_vec_q5_0_int8_wide_kernel"},
-    {DType::kQ5_0, 16, 32, 1, "linear_vec_q5_0_int16_kernel", "linear_vec_q5_0_int16_wide_kernel"},
-    {DType::kQ5_1, 8, 32, 1, "linear_vec_q5_1_int8_kernel", "linear_vec_q5_1_int8_wide_kernel"},
-    {DType::kQ5_1, 16, 32, 1, "linear_vec_q5_1_int16_kernel", "linear_vec_q5_1_int16_wide_kernel"},
-    {DType::kIQ4_NL, 8, 32, 1, "linear_vec_iq4_nl_int8_kernel", "linear_vec_iq4_nl_int8_wide_kernel"},
-    {DType::kIQ4_NL, 16, 32, 1, "linear_vec_iq4_nl_int16_kernel", "linear_vec_iq4_nl_int16_wide_kernel"},
-    {DType::kMXFP4, 8, 32, 1, "linear_vec_mxfp4_int8_kernel", "linear_vec_mxfp4_int8_wide_kernel"},
-    {DType::kMXFP4, 16, 32, 1, "linear_vec_mxfp4_int16_kernel", "linear_vec_mxfp4_int16_wide_kernel"},
-    {DType::kQ2_K, 8, 64, 1, "linear_vec_q2_k_int8_kernel", "linear_vec_q2_k_int8_wide_kernel"},
-    {DType::kQ2_K, 16, 64, 1, "linear_vec_q2_k_int16_kernel", "linear_vec_q2_k_int16_wide_kernel"},
-    {DType::kQ3_K, 8, 64, 1, "linear_vec_q3_k_int8_kernel", "linear_vec_q3_k_int8_wide_kernel"},
-    {DType::kQ3_K, 16, 64, 1, "linear_vec_q3_k_int16_kernel", "linear_vec_q3_k_int16_wide_kernel"},
-    {DType::kQ4_K, 8, 32, 1, "linear_vec_q4_k_int8_kernel", "linear_vec_q4_k_int8_wide_kernel"},
-    {DType::kQ4_K, 16, 32, 1, "linear_vec_q4_k_int16_kernel", "linear_vec_q4_k_int16_wide_kernel"},
-    {DType::kQ5_K, 8, 32, 1, "linear_vec_q5_k_int8_kernel", "linear_vec_q5_k_int8_wide_kernel"},
-    {DType::kQ5_K, 16, 32, 1, "linear_vec_q5_k_int16_kernel", "linear_vec_q5_k_int16_wide_kernel"},
-    {DType::kQ6_K, 8, 32, 1, "linear_vec_q6_k_int8_kernel", "linear_vec_q6_k_int8_wide_kernel"},
-    {DType::kQ6_K, 16, 32, 1, "linear_vec_q6_k_int16_kernel", "linear_vec_q6_k_int16_wide_kernel"},
-    {DType::kIQ4_XS, 8, 32, 1, "linear_vec_iq4_xs_int8_kernel", "linear_vec_iq4_xs_int8_wide_kernel"},
-    {DType::kIQ4_XS, 16, 32, 1, "linear_vec_iq4_xs_int16_kernel", "linear_vec_iq4_xs_int16_wide_kernel"},
+constexpr GemvKernel kGemvKernels[] = {
+    {DType::kF32, 0, 4, 2, "gemv_f32_kernel", "gemv_f32_wide_kernel"},
+    {DType::kF16, 0, 8, 2, "gemv_f16_kernel", "gemv_f16_wide_kernel"},
+    {DType::kBF16, 0, 8, 2, "gemv_bf16_kernel", "gemv_bf16_wide_kernel"},
+    {DType::kQ8_0, 8, 16, 2, "gemv_q8_0_int8_kernel", "gemv_q8_0_int8_wide_kernel"},
+    {DType::kQ8_0, 16, 16, 2, "gemv_q8_0_int16_kernel", "gemv_q8_0_int16_wide_kernel"},
+    {DType::kQ4_0, 8, 32, 1, "gemv_q4_0_int8_kernel", "gemv_q4_0_int8_wide_kernel"},
+    {DType::kQ4_0, 16, 32, 1, "gemv_q4_0_int16_kernel", "gemv_q4_0_int16_wide_kernel"},
+    {DType::kQ4_1, 8, 32, 1, "gemv_q4_1_int8_kernel", "gemv_q4_1_int8_wide_kernel"},
+    {DType::kQ4_1, 16, 32, 1, "gemv_q4_1_int16_kernel", "gemv_q4_1_int16_wide_kernel"},
+    {DType::kQ5_0, 8, 32, 1, "gemv_q5_0_int8_kernel", "gemv_q5_0_int8_wide_kernel"},
+    {DType::kQ5_0, 16, 32, 1, "gemv_q5_0_int16_kernel", "gemv_q5_0_int16_wide_kernel"},
+    {DType::kQ5_1, 8, 32, 1, "gemv_q5_1_int8_kernel", "gemv_q5_1_int8_wide_kernel"},
+    {DType::kQ5_1, 16, 32, 1, "gemv_q5_1_int16_kernel", "gemv_q5_1_int16_wide_kernel"},
+    {DType::kIQ4_NL, 8, 32, 1, "gemv_iq4_nl_int8_kernel", "gemv_iq4_nl_int8_wide_kernel"},
+    {DType::kIQ4_NL, 16, 32, 1, "gemv_iq4_nl_int16_kernel", "gemv_iq4_nl_int16_wide_kernel"},
+    {DType::kMXFP4, 8, 32, 1, "gemv_mxfp4_int8_kernel", "gemv_mxfp4_int8_wide_kernel"},
+    {DType::kMXFP4, 16, 32, 1, "gemv_mxfp4_int16_kernel", "gemv_mxfp4_int16_wide_kernel"},
+    {DType::kQ2_K, 8, 64, 1, "gemv_q2_k_int8_kernel", "gemv_q2_k_int8_wide_kernel"},
+    {DType::kQ2_K, 16, 64, 1, "gemv_q2_k_int16_kernel", "gemv_q2_k_int16_wide_kernel"},
+    {DType::kQ3_K, 8, 64, 1, "gemv_q3_k_int8_kernel", "gemv_q3_k_int8_wide_kernel"},
+    {DType::kQ3_K, 16, 64, 1, "gemv_q3_k_int16_kernel", "gemv_q3_k_int16_wide_kernel"},
+    {DType::kQ4_K, 8, 32, 1, "gemv_q4_k_int8_kernel", "gemv_q4_k_int8_wide_kernel"},
+    {DType::kQ4_K, 16, 32, 1, "gemv_q4_k_int16_kernel", "gemv_q4_k_int16_wide_kernel"},
+    {DType::kQ5_K, 8, 32, 1, "gemv_q5_k_int8_kernel", "gemv_q5_k_int8_wide_kernel"},
+    {DType::kQ5_K, 16, 32, 1, "gemv_q5_k_int16_kernel", "gemv_q5_k_int16_wide_kernel"},
+    {DType::kQ6_K, 8, 32, 1, "gemv_q6_k_int8_kernel", "gemv_q6_k_int8_wide_kernel"},
+    {DType::kQ6_K, 16, 32, 1, "gemv_q6_k_int16_kernel", "gemv_q6_k_int16_wide_kernel"},
+    {DType::kIQ4_XS, 8, 32, 1, "gemv_iq4_xs_int8_kernel", "gemv_iq4_xs_int8_wide_kernel"},
+    {DType::kIQ4_XS, 16, 32, 1, "gemv_iq4_xs_int16_kernel", "gemv_iq4_xs_int16_wide_kernel"},
 };
 
-const VecKernel& vec_kernel(const Linear& op, int bits) {
-  const auto* found = std::ranges::find_if(kVecKernels, [&](const VecKernel& entry) {
+const GemvKernel& vec_kernel(const Linear& op, int bits) {
+  const auto* found = std::ranges::find_if(kGemvKernels, [&](const GemvKernel& entry) {
     return entry.type == op.type && entry.bits == (is_quantised(op) ? bits : 0);
   });
-  LB_ASSERT(found != std::end(kVecKernels));
+  LB_ASSERT(found != std::end(kGemvKernels));
   return *found;
 }
 
 int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 // Threads of a row, and of a block, that leave the fewest idle.
-struct VecShape {
+struct GemvShape {
   const char* kernel;
   int row_pieces, row_threads, threads;
   int unit_rows = 0;      // that come into shared memory together; 0: rows come into registers
   bool is_whole = false;  // all rows of a block are there at once, and no warp of its own brings them
 };
-VecShape vec_shape(const VecKernel& kernel, int n_in, const Target& target) {
+GemvShape vec_shape(const GemvKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
   const auto threads_of = [&](const char* name) {  // what the kernel was built for; checked() speaks of a missing one
     const auto found = target.kernels.find(std::string_view(name));
-    return found == target.kernels.end() ? kVecThreads : found->second;
+    return found == target.kernels.end() ? kGemvThreads : found->second;
   };
   const int threads = threads_of(kernel.kernel);
   if (n_pieces <= threads) {
@@ -105,22 +105,22 @@ struct SharedKernels {
   const char *ring, *whole;
 };
 constexpr SharedKernels kSharedKernels[] = {
-    {DType::kQ4_K, "linear_vec_q4_k_int8_ring_kernel", "linear_vec_q4_k_int8_whole_kernel"},
-    {DType::kQ6_K, "linear_vec_q6_k_int8_ring_kernel", nullptr}};
+    {DType::kQ4_K, "gemv_q4_k_int8_ring_kernel", "gemv_q4_k_int8_whole_kernel"},
+    {DType::kQ6_K, "gemv_q6_k_int8_ring_kernel", nullptr}};
 // Measured on an H100 (docs/kernels/matvec.md).
-constexpr int kRingLeastRow = 4096;                    // values
-constexpr size_t kRingLeastBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
+constexpr int kRingMinRow = 4096;                    // values
+constexpr size_t kRingMinBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
 constexpr int kRingBytes = 210 << 10;                  // of shared memory: some is left to kernels that run beside it
 constexpr int kRingComing = 48 << 10;                  // on their way to a multiprocessor
 constexpr int kRingThreads = 384;  // that multiply, where a row needs fewer; registers are left to small blocks beside
 constexpr int kWholeComing = 36 << 10;
 // Shorter rows have a multiprocessor to themselves, with more than half of its shared memory: as soon as one is free,
 // it would get two blocks of a launch, and another none.
-constexpr int kWholeLeastRow = 4096;
+constexpr int kWholeMinRow = 4096;
 constexpr int kWholeAloneBytes = 114 << 10;
 
 // Blocks of a launch.
-int blocks_of(const LinearGroup& group, const VecShape& shape, const Target& target) {
+int blocks_of(const LinearGroup& group, const GemvShape& shape, const Target& target) {
   long rows = 0;
   for (const Linear& op : std::span(group.products, group.n)) rows += op.n_out;
   const int n_teams = shape.threads / shape.row_threads;
@@ -157,46 +157,46 @@ int copied_rows(const LinearGroup& group) {
 }
 
 // The launch through shared memory, where that is the faster one or the pack has no other.
-std::optional<VecShape> shared_shape(const LinearGroup& group, const Target& target) {
+std::optional<GemvShape> shared_shape(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   const auto* kernels = std::ranges::find(kSharedKernels, first.type, &SharedKernels::type);
   const int unit = copied_rows(group);
   if (kernels == std::end(kSharedKernels) || unit == 0 || first.rows > 1 || rounded_bits(group) != 8)
     return std::nullopt;
-  const VecKernel& kernel = vec_kernel(first, 8);
+  const GemvKernel& kernel = vec_kernel(first, 8);
   const int n_pieces = first.n_in / kernel.values, row_threads = up_to(n_pieces, 32);
   size_t bytes = 0;
   for (const Linear& op : std::span(group.products, group.n)) bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
-  const bool is_large = first.n_in >= kRingLeastRow && bytes >= kRingLeastBytes * target.n_sms;
-  if (target.has(kernels->ring) && (is_large || !target.has(kernel.kernel)) && row_threads <= kVecRingThreads - 32)
-    return VecShape{kernels->ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
-  if (kernels->whole == nullptr || !target.has(kernels->whole) || unit != 1 || row_threads > kVecWholeThreads)
+  const bool is_large = first.n_in >= kRingMinRow && bytes >= kRingMinBytes * target.n_sms;
+  if (target.has(kernels->ring) && (is_large || !target.has(kernel.kernel)) && row_threads <= kGemvRingThreads - 32)
+    return GemvShape{kernels->ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
+  if (kernels->whole == nullptr || !target.has(kernels->whole) || unit != 1 || row_threads > kGemvWholeThreads)
     return std::nullopt;
-  const int n_teams = kVecWholeThreads / row_threads;
-  const VecShape shape = {kernels->whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
+  const int n_teams = kGemvWholeThreads / row_threads;
+  const GemvShape shape = {kernels->whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
   const BlockEnds ends = block_ends(group, blocks_of(group, shape, target));
   for (int i = 0; i < group.n; ++i)
-    if (group.products[i].n_out > kVecWholeRows * n_teams * (ends[i] - (i > 0 ? ends[i - 1] : 0))) return std::nullopt;
+    if (group.products[i].n_out > kGemvWholeRows * n_teams * (ends[i] - (i > 0 ? ends[i - 1] : 0))) return std::nullopt;
   return shape;
 }
 
 // How the rows of a launch whose other parameters are there come into shared memory.
-VecRing ring_of(const LinearVec& p, const VecShape& shape, const Target& target) {
-  VecRing ring = {};
+GemvRing ring_of(const Gemv& p, const GemvShape& shape, const Target& target) {
+  GemvRing ring = {};
   ring.unit_rows = shape.unit_rows;
-  for (int bytes : p.row_bytes) ring.slot_bytes += (shape.is_whole ? 1 : kVecSlotRows) * p.n_teams * bytes;
+  for (int bytes : p.row_bytes) ring.slot_bytes += (shape.is_whole ? 1 : kGemvSlotRows) * p.n_teams * bytes;
   ring.barriers_at = up_to(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
-  ring.slots_at = ring.barriers_at + kVecRingBarrierBytes;
+  ring.slots_at = ring.barriers_at + kGemvRingBarrierBytes;
   const int room = std::min(kRingBytes, int(target.shared_block_bytes)) - ring.slots_at;
-  ring.n_slots = shape.is_whole ? kVecWholeRows : std::clamp(room / ring.slot_bytes, 2, kVecMostSlots);
+  ring.n_slots = shape.is_whole ? kGemvWholeRows : std::clamp(room / ring.slot_bytes, 2, kGemvMaxSlots);
   const int coming = shape.is_whole ? kWholeComing : kRingComing;
-  ring.most_coming = std::clamp((coming + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
+  ring.max_coming = std::clamp((coming + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
   return ring;
 }
 
-VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
+GemvLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const Linear& first = group.products[0];
-  const VecShape shape =
+  const GemvShape shape =
       shared_shape(group, target).value_or(vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target));
   const bool is_shared = shape.unit_rows > 0, has_ring = is_shared && !shape.is_whole;
   const int unit_rows = std::max(1, shape.unit_rows);
@@ -204,16 +204,16 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
   const int n_blocks = blocks_of(group, shape, target);
   const BlockEnds ends = block_ends(group, n_blocks);
   // A thread adds up one row of a pass, and steps are eight rows of each team.
-  const int most_pass = is_shared ? shape.threads : std::min(kVecPassRows, shape.threads);
-  const int pass_rows = shape.is_whole ? kVecWholeRows * n_teams : most_pass / (8 * n_teams) * (8 * n_teams);
+  const int max_pass = is_shared ? shape.threads : std::min(kGemvPassRows, shape.threads);
+  const int pass_rows = shape.is_whole ? kGemvWholeRows * n_teams : max_pass / (8 * n_teams) * (8 * n_teams);
 
-  VecLaunch vec = {.launch = {}, .params = {}};
-  LinearVec& p = vec.params;
+  GemvLaunch vec = {.launch = {}, .params = {}};
+  Gemv& p = vec.params;
   p.group = group;
   p.x = x;
   p.row_threads = shape.row_threads;
   p.n_teams = n_teams;
-  p.team_factor = ((1 << kVecTeamShift) + shape.row_threads - 1) / shape.row_threads;
+  p.team_factor = ((1 << kGemvTeamShift) + shape.row_threads - 1) / shape.row_threads;
   p.row_pieces = shape.row_pieces;
   p.pass_rows = pass_rows;
   std::ranges::fill(p.first_block, n_blocks);
@@ -234,7 +234,7 @@ VecLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::
   if (is_shared) {
     p.ring = ring_of(p, shape, target);
     shared_bytes = size_t(p.ring.slots_at) + size_t(p.ring.n_slots) * p.ring.slot_bytes;
-    if (shape.is_whole && first.n_in < kWholeLeastRow) shared_bytes = std::max(shared_bytes, size_t(kWholeAloneBytes));
+    if (shape.is_whole && first.n_in < kWholeMinRow) shared_bytes = std::max(shared_bytes, size_t(kWholeAloneBytes));
   }
   vec.launch = checked({.kernel = shape.kernel,
                         .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
@@ -253,14 +253,14 @@ int rounded_bits(const LinearGroup& group) {
   return 0;
 }
 
-VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target) {
+GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target) {
   LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear] a group has 1 to ", kMaxProducts,
            " products, got ", group.n);
-  const std::string what = describe(group);
+  const std::string what = to_string(group);
   const Linear& first = group.products[0];
   LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
   LinearGroup types[kMaxProducts] = {};
-  VecLaunches result = {};
+  GemvLaunches result = {};
   for (const Linear& op : std::span(group.products, group.n)) {
     LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
     LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,

@@ -12,13 +12,13 @@
 namespace lb::gpu {
 
 // One launch of the mat-vec.
-struct VecLaunch {
+struct GemvLaunch {
   Launch launch;
-  LinearVec params;
+  Gemv params;
 };
 // What makes up a group, row after row of x: one launch for each weight type in it.
-struct VecLaunches {
-  VecLaunch launches[kMaxProducts];
+struct GemvLaunches {
+  GemvLaunch launches[kMaxProducts];
   int n;
 };
 
@@ -26,7 +26,7 @@ struct VecLaunches {
 int rounded_bits(const LinearGroup& group);
 
 // Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when rounded_bits says so.
-VecLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
+GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
 Launch choose(const RoundRows& op, const Target& target);
 
 // Bytes that have to move: weights once, x and add read, y written.

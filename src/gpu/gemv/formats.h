@@ -32,7 +32,7 @@ LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
   }
 }
 
-LB_DEVICE const uint8_t* plane(const VecProduct& product, int i) {
+LB_DEVICE const uint8_t* plane(const GemvProduct& product, int i) {
   return i == 0 ? product.w : product.w + product.offset[i - 1] * quant::kPlaneAlignment;
 }
 
@@ -45,7 +45,7 @@ struct PlaneRows {
   const uint8_t* planes[kPlanes] = {};
 
   PlaneRows() = default;
-  LB_DEVICE PlaneRows(const LinearVec& p, int product, int row, int piece) {
+  LB_DEVICE PlaneRows(const Gemv& p, int product, int row, int piece) {
     LB_UNROLL
     for (int i = 0; i < kPlanes; ++i)
       planes[i] = plane(p.products[product], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
@@ -55,7 +55,7 @@ struct PlaneRows {
     read_parts<0>(piece, ahead);
     return piece;
   }
-  LB_DEVICE void advance(const LinearVec& p) {
+  LB_DEVICE void advance(const Gemv& p) {
     LB_UNROLL
     for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
@@ -64,7 +64,7 @@ struct PlaneRows {
   struct InSlot {
     int at[kPlanes] = {};  // of the thread's piece of its first row
 
-    LB_DEVICE InSlot(const LinearVec& p, int slot_rows, int team, int piece) {
+    LB_DEVICE InSlot(const Gemv& p, int slot_rows, int team, int piece) {
       int plane_at = 0;
       LB_UNROLL
       for (int i = 0; i < kPlanes; ++i) {
@@ -72,7 +72,7 @@ struct PlaneRows {
         plane_at += slot_rows * p.n_teams * p.row_bytes[i];
       }
     }
-    LB_DEVICE Piece read(const LinearVec& p, const uint8_t* slot, int row) const {
+    LB_DEVICE Piece read(const Gemv& p, const uint8_t* slot, int row) const {
       Piece piece;
       read_parts<0>(piece, p, slot, row * p.n_teams);
       return piece;
@@ -80,7 +80,7 @@ struct PlaneRows {
 
    private:
     template <int kPlane, class First, class... Rest>
-    LB_DEVICE void read_parts(Parts<First, Rest...>& parts, const LinearVec& p, const uint8_t* slot, int row) const {
+    LB_DEVICE void read_parts(Parts<First, Rest...>& parts, const Gemv& p, const uint8_t* slot, int row) const {
       parts.first = load<First>(slot + at[kPlane] + row * p.row_bytes[kPlane]);
       if constexpr (sizeof...(Rest) > 0) read_parts<kPlane + 1>(parts.rest, p, slot, row);
     }
@@ -116,8 +116,8 @@ struct RoundedX {
   int high[kWords] = {}, low[kBits == 16 ? kWords : 1] = {};
   float scale = 0, sum = 0;
 
-  LB_DEVICE void read(const LinearVec& p, int row, int piece) { read(p, (long(row) * p.row_pieces + piece) * kValues); }
-  LB_DEVICE void read(const LinearVec& p, long first) {
+  LB_DEVICE void read(const Gemv& p, int row, int piece) { read(p, (long(row) * p.row_pieces + piece) * kValues); }
+  LB_DEVICE void read(const Gemv& p, long first) {
     LB_UNROLL
     for (int i = 0; i < kWords; i += 4) {
       copy(high + i, p.x.high + first + 4 * i);

@@ -14,15 +14,15 @@ struct PlainFormat {
   struct Rows {
     const uint8_t* values = nullptr;
     Rows() = default;
-    LB_DEVICE Rows(const LinearVec& p, int product, int row, int piece)
+    LB_DEVICE Rows(const Gemv& p, int product, int row, int piece)
         : values(p.products[product].w + long(row) * p.row_bytes[0] + 16 * piece) {}
     LB_DEVICE Piece read(int ahead) const { return load_stream<u32x4>(values + 16 * ahead); }
-    LB_DEVICE void advance(const LinearVec& p) { values += p.n_teams * p.row_bytes[0]; }
+    LB_DEVICE void advance(const Gemv& p) { values += p.n_teams * p.row_bytes[0]; }
   };
 
   struct X {
     float x[kValues] = {};
-    LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    LB_DEVICE void read(const Gemv& p, int row, int piece) {
       const int n_in = p.group.products[0].n_in, first = piece * kValues;
       const float* from = p.group.products[0].x + long(row) * n_in + first;
       if (first + kValues <= n_in && reinterpret_cast<uintptr_t>(from) % 16 == 0) {

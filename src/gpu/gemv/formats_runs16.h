@@ -11,7 +11,7 @@ LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) 
 // Rounded x with the sums of its halves, by which codes of 0..63 are less 32 at once.
 struct HalvedX : RoundedX<32, 8> {
   int less[2] = {};
-  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+  LB_DEVICE void read(const Gemv& p, int row, int piece) {
     RoundedX<32, 8>::read(p, row, piece);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -82,7 +82,7 @@ template <int kBits>
 struct RoundedX64 {
   RoundedX<32, kBits> halves[2];
   float sums[4] = {};  // of the rounded values of each 16
-  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+  LB_DEVICE void read(const Gemv& p, int row, int piece) {
     const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
     LB_UNROLL
     for (int i = 0; i < 2; ++i) halves[i].read(p, (long(row) * p.row_pieces + piece) * 64 + 32 * i);

@@ -32,7 +32,7 @@ LB_DEVICE auto run_rows() {
 // x in the order of what lookup8 makes of the codes.
 template <int kBits>
 struct LookupX : RoundedX<32, kBits> {
-  LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+  LB_DEVICE void read(const Gemv& p, int row, int piece) {
     RoundedX<32, kBits>::read(p, row, piece);
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -123,7 +123,7 @@ struct NibbleFormat {
   using Scale = quant::Run;
 
   struct X : RoundedX<32, 8> {
-    LB_DEVICE void read(const LinearVec& p, int row, int piece) {
+    LB_DEVICE void read(const Gemv& p, int row, int piece) {
       RoundedX<32, 8>::read(p, row, piece);
       scale *= 1 / 16.0f;
     }

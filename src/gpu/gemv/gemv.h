@@ -1,6 +1,6 @@
 // The body of the mat-vec: y = w x (+ add) for one row of x and one of the products of a group.
 //
-// A block has one product and a contiguous share of its rows (VecProduct). Columns stay, rows pass:
+// A block has one product and a contiguous share of its rows (GemvProduct). Columns stay, rows pass:
 // row_threads threads share a weight row, each holds the x of its own pieces of 16 bytes in registers and meets the
 // same pieces of row after row; the block's teams of row_threads take turns over its rows. Reading runs kBatch rows
 // ahead in registers, and the first batch is asked for before the previous kernel has ended: weights never depend on
@@ -34,10 +34,10 @@ LB_DEVICE float sum_eight(float (&v)[8]) {
 }
 
 // The rows of a block, and a thread's part in them.
-struct VecBlock {
+struct GemvBlock {
   int product = 0, begin, n_rows;
   int team, column;  // who takes which rows, and the place among the threads of a row
-  LB_DEVICE explicit VecBlock(const LinearVec& p) {
+  LB_DEVICE explicit GemvBlock(const Gemv& p) {
     LB_UNROLL
     for (int i = 1; i < kMaxProducts; ++i)
       if (block_id() >= p.first_block[i - 1]) product = i;
@@ -45,7 +45,7 @@ struct VecBlock {
     const int longer = p.products[product].longer;
     begin = block * p.products[product].rows + min(block, longer);
     n_rows = p.products[product].rows + (block < longer);
-    team = thread_id() * p.team_factor >> kVecTeamShift;
+    team = thread_id() * p.team_factor >> kGemvTeamShift;
     column = thread_id() - team * p.row_threads;
   }
 };
@@ -59,7 +59,7 @@ struct PassSums {
   int row_warps;
   bool adds_up;
 
-  LB_DEVICE PassSums(const LinearVec& p, const VecBlock& block, int pass, int pass_end, bool continues)
+  LB_DEVICE PassSums(const Gemv& p, const GemvBlock& block, int pass, int pass_end, bool continues)
       : of_warps(dynamic_shared<float>()), row_warps(p.row_threads / 32), adds_up(thread_id() < pass_end - pass) {
     const Linear& op = p.group.products[block.product];
     y = op.y + long(block_id_y()) * op.n_out + block.begin + pass + thread_id();
@@ -67,7 +67,7 @@ struct PassSums {
     if (adds_up && add != nullptr) before = *add;
   }
   // Of eight rows of a team, `row` the first.
-  LB_DEVICE void put(const LinearVec& p, const VecBlock& block, int row, float (&total)[8]) const {
+  LB_DEVICE void put(const Gemv& p, const GemvBlock& block, int row, float (&total)[8]) const {
     const float sum_of_warp = sum_eight(total);
     const int at = (row + lane() / 4 * p.n_teams) * row_warps + block.column / 32;
     if (lane() % 4 == 0) of_warps[at] = sum_of_warp;
@@ -83,10 +83,10 @@ struct PassSums {
 
 // kPieces of a row a thread holds at once; kBatch rows are on their way at once.
 template <class Format, int kPieces, int kBatch>
-LB_DEVICE void linear_vec(const LinearVec& p) {
+LB_DEVICE void gemv(const Gemv& p) {
   static_assert(8 % kBatch == 0);
   dependents_may_launch();
-  const VecBlock block(p);
+  const GemvBlock block(p);
   for (int first_piece = 0; first_piece < p.row_pieces; first_piece += kPieces * p.row_threads) {
     const int piece = first_piece + block.column;
     typename Format::Rows rows(p, block.product, block.begin + block.team, piece);

@@ -1,9 +1,9 @@
-// The mat-vec of linear_vec.h with weights on their way in shared memory, for one row of x.
+// The mat-vec of gemv.h with weights on their way in shared memory, for one row of x.
 //
 // A warp of its own brings the block's rows by bulk copies into a ring, from the start of the launch on: what the ring
 // holds has come when the kernels before have ended, and the memory is not idle meanwhile. Only some copies are on
 // their way at a time: more would not come sooner, and what the kernels before still read and write would stand behind
-// them. A slot has kVecSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
+// them. A slot has kGemvSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
 // decoded. One block to a multiprocessor. The order of additions depends on the
 // shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/matvec.md.
 // Needs: wgmma
@@ -21,13 +21,13 @@ struct RingPlace {
   uint8_t* slots;
   int slot = 0, parity = 0;
 
-  LB_DEVICE explicit RingPlace(const LinearVec& p) {
+  LB_DEVICE explicit RingPlace(const Gemv& p) {
     uint8_t* begin = dynamic_shared<uint8_t>();
     full = reinterpret_cast<CountedBarrier*>(begin + p.ring.barriers_at);
     empty = full + p.ring.n_slots;
     slots = begin + p.ring.slots_at;
   }
-  LB_DEVICE void next(const LinearVec& p) {
+  LB_DEVICE void next(const Gemv& p) {
     if (++slot < p.ring.n_slots) return;
     slot = 0;
     parity ^= 1;
@@ -35,13 +35,13 @@ struct RingPlace {
 };
 
 // By one thread: the rows [from, end) of the block, slot after slot; `coming`: the oldest slot on its way.
-LB_DEVICE void fill_ring(const LinearVec& p, const VecBlock& block, int from, int end, RingPlace& ring,
+LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingPlace& ring,
                          RingPlace& coming) {
-  const int slot_rows = kVecSlotRows * p.n_teams;
+  const int slot_rows = kGemvSlotRows * p.n_teams;
   LB_UNROLL_BY(1)
   for (int row = from; row < end; row += slot_rows) {
     barrier_wait(ring.empty + ring.slot, ring.parity ^ 1);
-    if (row >= p.ring.most_coming * slot_rows) {
+    if (row >= p.ring.max_coming * slot_rows) {
       barrier_wait(coming.full + coming.slot, coming.parity);
       coming.next(p);
     }
@@ -51,10 +51,10 @@ LB_DEVICE void fill_ring(const LinearVec& p, const VecBlock& block, int from, in
 }
 
 template <class Format>
-LB_DEVICE void linear_vec_ring(const LinearVec& p) {
-  constexpr int kHeld = 2 * kVecSlotRows;  // rows of a thread in registers
+LB_DEVICE void gemv_ring(const Gemv& p) {
+  constexpr int kHeld = 2 * kGemvSlotRows;  // rows of a thread in registers
   dependents_may_launch();
-  VecBlock block(p);
+  GemvBlock block(p);
   block.begin *= p.ring.unit_rows;
   block.n_rows *= p.ring.unit_rows;
   RingPlace ring(p), coming(p);
@@ -66,23 +66,23 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
       barrier_init(ring.empty + i, p.n_teams * p.row_threads / 32);
     }
     show_to_products();
-    brought = min(p.ring.most_coming * kVecSlotRows * p.n_teams, block.n_rows);
+    brought = min(p.ring.max_coming * kGemvSlotRows * p.n_teams, block.n_rows);
     fill_ring(p, block, 0, brought, ring, coming);  // waits for nobody
   }
   block_barrier();
 
   const bool has_piece = block.column < p.row_pieces;
-  const typename Format::Rows::InSlot rows(p, kVecSlotRows, block.team, block.column);
+  const typename Format::Rows::InSlot rows(p, kGemvSlotRows, block.team, block.column);
   typename Format::Piece pieces[kHeld] = {};
   typename Format::Scale scales[kHeld] = {};
   int next = 0;  // first row of the next slot; of the last some teams may have none, and add up what lay there
   const auto read = [&](int held) {
     if (next >= block.n_rows) return;
-    next += kVecSlotRows * p.n_teams;
+    next += kGemvSlotRows * p.n_teams;
     barrier_wait(ring.full + ring.slot, ring.parity);
     const uint8_t* slot = ring.slots + ring.slot * p.ring.slot_bytes;
     LB_UNROLL
-    for (int row = 0; row < kVecSlotRows; ++row) {
+    for (int row = 0; row < kGemvSlotRows; ++row) {
       if (!has_piece) break;
       pieces[held + row] = rows.read(p, slot, row);
       scales[held + row] = Format::scale_of(pieces[held + row], block.column);
@@ -94,7 +94,7 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
   typename Format::X x;
   if (!brings) {
     LB_UNROLL
-    for (int row = 0; row < kHeld; row += kVecSlotRows) read(row);
+    for (int row = 0; row < kHeld; row += kGemvSlotRows) read(row);
     wait_for_previous();
     if (has_piece) x.read(p, 0, block.column);
   }
@@ -104,16 +104,16 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
     PassSums sums(p, block, pass, pass_end, false);
     if (brings) {
       // As far as there is room, counting what those that multiply give back in this pass: they read ahead.
-      const int end = min(pass_end + (kHeld + kVecSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
+      const int end = min(pass_end + (kHeld + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
       if (lane() == 0) fill_ring(p, block, brought, end, ring, coming);
       brought = max(end, brought);
     } else {
       for (int step = pass; step < pass_end; step += 8 * p.n_teams) {
         float total[8];
         LB_UNROLL
-        for (int i = 0; i < 8; i += kVecSlotRows) {
+        for (int i = 0; i < 8; i += kGemvSlotRows) {
           LB_UNROLL
-          for (int row = i; row < i + kVecSlotRows; ++row)
+          for (int row = i; row < i + kGemvSlotRows; ++row)
             total[row] = Format::dot(pieces[row % kHeld], scales[row % kHeld], x);
           read(i % kHeld);
         }
@@ -125,9 +125,9 @@ LB_DEVICE void linear_vec_ring(const LinearVec& p) {
   }
 }
 
-LB_KERNEL(linear_vec_q4_k_int8_ring_kernel, LinearVec, kVecRingThreads, 1) {
-  linear_vec_ring<NibbleFormat<DType::kQ4_K>>(p);
+LB_KERNEL(gemv_q4_k_int8_ring_kernel, Gemv, kGemvRingThreads, 1) {
+  gemv_ring<NibbleFormat<DType::kQ4_K>>(p);
 }
-LB_KERNEL(linear_vec_q6_k_int8_ring_kernel, LinearVec, kVecRingThreads, 1) { linear_vec_ring<Q6_KFormat<8>>(p); }
+LB_KERNEL(gemv_q6_k_int8_ring_kernel, Gemv, kGemvRingThreads, 1) { gemv_ring<Q6_KFormat<8>>(p); }
 
 }  // namespace lb::gpu

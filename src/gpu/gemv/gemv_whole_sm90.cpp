@@ -1,4 +1,4 @@
-// The mat-vec of linear_vec.h for launches whose rows all lie in shared memory, eight of a team at most, for one row
+// The mat-vec of gemv.h for launches whose rows all lie in shared memory, eight of a team at most, for one row
 // of x.
 //
 // Rows come by bulk copies, a slot with one row of each team after another, some at a time, from the start of the
@@ -15,10 +15,10 @@
 namespace lb::gpu {
 
 template <class Format>
-LB_DEVICE void linear_vec_whole(const LinearVec& p) {
-  constexpr int kRows = kVecWholeRows;  // of a team, each in a slot
+LB_DEVICE void gemv_whole(const Gemv& p) {
+  constexpr int kRows = kGemvWholeRows;  // of a team, each in a slot
   dependents_may_launch();
-  const VecBlock block(p);
+  const GemvBlock block(p);
   uint8_t* shared = dynamic_shared<uint8_t>();
   CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_at);  // [kRows]: rows have come
   const auto slot = [&](int i) { return shared + p.ring.slots_at + i * p.ring.slot_bytes; };
@@ -34,10 +34,10 @@ LB_DEVICE void linear_vec_whole(const LinearVec& p) {
     for (int i = 0; i < kRows; ++i) barrier_init(full + i, 1);
     show_to_products();
     LB_UNROLL_BY(1)
-    for (int i = 0; i < p.ring.most_coming; ++i) bring(i);
+    for (int i = 0; i < p.ring.max_coming; ++i) bring(i);
   }
   block_barrier();
-  const int own = p.ring.most_coming + warp();  // each of the first warps brings one more
+  const int own = p.ring.max_coming + warp();  // each of the first warps brings one more
   if (own < kRows && lane() == 0) {
     barrier_wait(full + warp(), 0);
     bring(own);
@@ -64,8 +64,8 @@ LB_DEVICE void linear_vec_whole(const LinearVec& p) {
   sums.finish();
 }
 
-LB_KERNEL(linear_vec_q4_k_int8_whole_kernel, LinearVec, kVecWholeThreads, 2) {
-  linear_vec_whole<NibbleFormat<DType::kQ4_K>>(p);
+LB_KERNEL(gemv_q4_k_int8_whole_kernel, Gemv, kGemvWholeThreads, 2) {
+  gemv_whole<NibbleFormat<DType::kQ4_K>>(p);
 }
 
 }  // namespace lb::gpu

@@ -18,7 +18,7 @@ namespace lb::gpu {
 
 // Slots of a split: as many of each, the last may have fewer or none.
 LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
-  return max(kLeastRunSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
+  return max(kMinRunSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
 }
 
 // Brings slots [begin, begin + n_there) of a head to a tile, of V also zeros for those from n on, as a weight of zero
@@ -125,7 +125,7 @@ struct RunHead {
 
 // Unit i. is_first: of the block's.
 template <class T>
-LB_APART void attention_run_of(const RunsTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
+LB_NOINLINE void attention_run_of(const RunsTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
@@ -245,7 +245,7 @@ struct SplitWords {
   }
 };
 
-LB_APART void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, PhaseWait wait) {
+LB_NOINLINE void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;

@@ -56,8 +56,8 @@ struct MatrixSums {
     for (FragmentC& piece : o) fill(piece, 0);
     const int query = lane() / 4, column = 16 * warp() + 2 * (lane() % 4), head = unit.first_head + query;
     const bool is_there = query < unit.n_queries && column < p.op.cache.head_dim;
-    o_at = forget(is_there ? word_place(split_at(p, head, unit.split, column)) : -1);
-    softmax_at = forget(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
+    o_at = opaque(is_there ? word_place(split_at(p, head, unit.split, column)) : -1);
+    softmax_at = opaque(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
   }
 
   // n: slots of the tile.

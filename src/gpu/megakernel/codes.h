@@ -17,7 +17,7 @@ LB_DEVICE WordPlace place_in(Word* to, int n, int at, bool is_rounded) {
   return {lane() % 4 == 0 ? to + at / 4 : nullptr, lane() == 0 ? to + n / 4 + at / kRoundRun : nullptr};
 }
 // Known before the value is.
-LB_DEVICE WordPlace forget(const WordPlace& place) { return {forget(place.value), forget(place.scale)}; }
+LB_DEVICE WordPlace opaque(const WordPlace& place) { return {opaque(place.value), opaque(place.scale)}; }
 
 LB_DEVICE void write_value(const WordPlace& to, float y, uint32_t made_by) {
   if (to.value != nullptr) store_relaxed(to.value, word_of(y, made_by));

@@ -92,7 +92,7 @@ struct StepChannel {
 
 // The accepted rows of any append folded into the team's slices of S in memory, and older inputs of the thread's
 // channels to older[3][kOlder]. Every thread of the block.
-LB_APART_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
+LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
   StepPlace place(p, slice);
   const TokenNumbers& numbers = mega_state().numbers;
@@ -189,7 +189,7 @@ LB_DEVICE void finish_unit(const WordPlace& to, Word* of_unit, bool is_rounded, 
 
 // kSlices: team_slices.
 template <int kSlices>
-LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
+LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const GatedDelta& op = p.step;
   const auto [begin, end, at_once] = BlockSlices(p, part);
@@ -218,7 +218,7 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
       is_folded = true;
-      place = StepPlace(p, forget(slice));  // anew: not kept in registers meanwhile
+      place = StepPlace(p, opaque(slice));  // anew: not kept in registers meanwhile
       state = place.state(op);
     }
     // All warps take what one needs: it is of one phase, and who finishes is waited for.
@@ -297,9 +297,9 @@ LB_APART void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseWait
         beta = sigmoid(in[4]);
         gate = silu(in[5]) * before.norm_w;
         if (p.unit_shift != 0 || lane() < kStepColumns)
-          to = forget(
+          to = opaque(
               place_in(mega_state().words + p.y_words.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
-        if (lane() == 0) of_unit = forget(mega_state().words + (p.squares.at + (slice >> p.unit_shift)));
+        if (lane() == 0) of_unit = opaque(mega_state().words + (p.squares.at + (slice >> p.unit_shift)));
       }
     }
     block_barrier();
@@ -342,7 +342,7 @@ LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait w
 }
 
 // Four channels a thread. Nobody reads what is overwritten when each unit of o has left its squares.
-LB_APART void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
+LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;
   const int step = 4 * n_parts * n_threads();

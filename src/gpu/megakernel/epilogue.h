@@ -77,7 +77,7 @@ struct RowMaker {
   template <class IsOver>
   LB_DEVICE float take(int row, Word asked, const PhaseWait& wait, IsOver&& is_over) const {
     if (added == nullptr) return 0;
-    uint32_t polls = mega_state().most_polls;
+    uint32_t polls = mega_state().max_polls;
     LB_UNROLL_BY(1)
     while (uint32_t(asked >> 32) != add_number && !is_over()) {
       if (--polls == 0) {
@@ -117,7 +117,7 @@ struct RowSumsAt {
     };
     const int first = offset(sums.v + matrix * n * maker.pass_rows + row), zero = offset(&sums.zero);
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) at[i] = forget(i < n ? first + i * step : zero);
+    for (int i = 0; i < kAtOnce; ++i) at[i] = opaque(i < n ? first + i * step : zero);
   }
   LB_DEVICE float total() const {
     const unsigned char* shared = dynamic_shared<unsigned char>();

@@ -14,7 +14,7 @@ inline constexpr bool kTakesTimes = true;
 inline constexpr bool kTakesTimes = false;
 #endif
 
-inline constexpr int kLeastPollNs = 512;  // about what a look at a word takes
+inline constexpr int kMinPollNs = 512;  // about what a look at a word takes
 
 // The next chunk of streamed weights and the next pass of sums, as of a step's begin.
 struct Turn {
@@ -28,8 +28,8 @@ struct MegaState {
   uint32_t* arrived;
   Word* words;
   MegaReport* report;
-  long patience_ns;
-  uint32_t most_polls;  // of a word, by a thread
+  long timeout_ns;
+  uint32_t max_polls;  // of a word, by a thread
   // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kOfFinisher: who finishes
   // rows, for itself alone.
   uint32_t gave_up[3];
@@ -56,7 +56,7 @@ LB_DEVICE void stamp(uint64_t StepTimes::* moment) {
 
 // forget: what it is made of takes registers that tasks need, if kept from step to step.
 LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
-  return p.first + uint32_t(token * forget(p.n_phases)) * uint32_t(forget(n_blocks()));
+  return p.first + uint32_t(token * opaque(p.n_phases)) * uint32_t(opaque(n_blocks()));
 }
 // Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
 LB_DEVICE uint32_t words_number(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
@@ -72,7 +72,7 @@ LB_DEVICE const Task& task_in(int half) {
 
 // A task comes into its half of shared memory; there for who has waited for its copies, and for all behind a barrier.
 LB_DEVICE void fetch_task(const Task* from, int half) {
-  const int offset = forget(4 * thread_id());  // likewise
+  const int offset = opaque(4 * thread_id());  // likewise
   if (offset < int(sizeof(Task)))
     copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
                   reinterpret_cast<const unsigned char*>(from) + offset);
@@ -133,7 +133,7 @@ struct PhaseWait {
       if (!is_open(s)) {
         const uint64_t start = time_ns();
         while (!is_open(s)) {
-          if (time_ns() - start < uint64_t(s.patience_ns)) continue;
+          if (time_ns() - start < uint64_t(s.timeout_ns)) continue;
           give_up();
           break;
         }
@@ -169,7 +169,7 @@ LB_DEVICE void ask_words(const Word* const (&from)[kN], Word (&words)[kN]) {
 template <int kN>
 LB_DEVICE void take_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
                           Word (&words)[kN], float (&values)[kN]) {
-  uint32_t polls = mega_state().most_polls;
+  uint32_t polls = mega_state().max_polls;
   LB_UNROLL_BY(1)
   for (;;) {
     uint32_t differs = 0;
@@ -195,7 +195,7 @@ LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], 
 // Looks again and again, as often as a word may be looked at. look(): 0 where all is there.
 template <class Look>
 LB_DEVICE void look_until_there(const PhaseWait& wait, Look&& look) {
-  uint32_t polls = mega_state().most_polls, differs;
+  uint32_t polls = mega_state().max_polls, differs;
   LB_UNROLL_BY(1)
   do {
     differs = look();

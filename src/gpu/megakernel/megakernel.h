@@ -19,7 +19,7 @@
 namespace lb::gpu {
 
 // The sampler's first step, of the logits that the block has just made itself.
-LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   work.begin = part * p.rows_each + min(part, p.more);
@@ -31,19 +31,19 @@ LB_APART void adjust_logits(const SampleTask& p, int part, unsigned char* pool, 
 
 // A read across the bus, by lane 0; the other lanes, and who has one token to make, are allowed no more.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
-  return lane() == 0 && p.leave.goes_on != nullptr ? load_relaxed_system(p.leave.allowed) : n_written;
+  return lane() == 0 && p.leave.keep_going != nullptr ? load_relaxed_system(p.leave.allowed) : n_written;
 }
 
 // By a warp, when the token is chosen: the next step's numbers, for which the other blocks wait. Whether it is made.
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
-  const bool goes_on = int32_t(allowed - before.n_written) > 1;
-  if (p.leave.goes_on != nullptr && lane() == 0) *p.leave.goes_on = goes_on ? 1 : 0;
+  const bool keep_going = int32_t(allowed - before.n_written) > 1;
+  if (p.leave.keep_going != nullptr && lane() == 0) *p.leave.keep_going = keep_going ? 1 : 0;
   move_on(p.next, before, token);
-  return goes_on;
+  return keep_going;
 }
 
-LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool goes_on) {
-  if (p.leave.goes_on != nullptr && lane() == 0 && !goes_on) *p.leave.ended = n_written + 1;
+LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool keep_going) {
+  if (p.leave.keep_going != nullptr && lane() == 0 && !keep_going) *p.leave.ended = n_written + 1;
   tell_host(p.next, n_written);
 }
 
@@ -54,7 +54,7 @@ LB_DEVICE void arrive_at_end() {
 
 // A warp of the last block, which has the least to do next, sees to it. What it needs besides is asked for before it
 // looks at what the others have left, and all go on before the token is written down and told of.
-LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
+LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
   wait.has_passed();
   if (block_id() != n_blocks() - 1 || warp() != 0) return arrive_at_end();
@@ -67,7 +67,7 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   if (wait.has_given_up()) return;
   const bool is_chosen = is_choosable(op, best, lane() == 0);
   const int token = is_chosen ? id_of(best) : 0;
-  const bool goes_on = end_step(p, before, allowed, token);
+  const bool keep_going = end_step(p, before, allowed, token);
   warp_barrier();
   arrive_at_end();
   if (is_chosen && lane() == 0) {
@@ -76,11 +76,11 @@ LB_APART void choose_likeliest(const SampleTask& p, PhaseWait wait) {
     op.result->n_top = 0;
   }
   warp_barrier();
-  tell_host(p, before.n_written, goes_on);
+  tell_host(p, before.n_written, keep_going);
   if (is_chosen && lane() == 0) record(op, *op.options, token);
 }
 
-LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
   if (asks_for_likeliest(*p.sample.op.options)) return choose_likeliest(p, wait);
   wait();
   if (wait.has_given_up()) return;
@@ -99,14 +99,14 @@ LB_APART_NESTED void choose_token(const SampleTask& p, unsigned char* pool, Phas
   arrive_at_end();
 }
 
-LB_APART void embed(const EmbedTask& p, int part, int n_parts, PhaseWait wait) {
+LB_NOINLINE void embed(const EmbedTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   wait.without_words();
   embed_row(p.op, 0, part * n_threads() + thread_id(), n_parts * n_threads(),
             [&](int i, float value) { wait.write(p.y_words + word_place(i), value); });
 }
 
-LB_APART void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
+LB_NOINLINE void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   wait.without_words();
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
@@ -143,7 +143,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn
 // Addresses of shared memory are made anew where they are needed: tasks need the registers.
 LB_DEVICE const TaskStep* steps_of(const Mega& p) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
-  return reinterpret_cast<const TaskStep*>(shared + forget(p.memory.steps_at));
+  return reinterpret_cast<const TaskStep*>(shared + opaque(p.memory.steps_at));
 }
 
 LB_DEVICE void begin_stamps(const Mega& p, int i) {
@@ -164,7 +164,7 @@ LB_DEVICE void stop(int phase, const Turn& turn) {
 // By all warps but the helping ones, when a token's last phase is over: whether another follows, whose first step has
 // its place in this half.
 template <class Weights>
-LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
+LB_DEVICE bool keep_going(const Mega& p, int token, int half, const Turn& turn) {
   if constexpr (kTakesTimes) {
     if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
@@ -175,7 +175,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
     stop<Weights>(p.n_phases, turn);
     return false;
   }
-  if (*p.goes_on != 0) {
+  if (*p.keep_going != 0) {
     fetch_numbers(numbers);
     return true;
   }
@@ -188,7 +188,7 @@ LB_DEVICE bool goes_on(const Mega& p, int token, int half, const Turn& turn) {
 struct StepNumber {
   int packed = 0;
   static constexpr int kHalf = 1 << 15, kToken = 1 << 16;
-  static_assert(kMegaMostSteps <= kHalf);
+  static_assert(kMegaMaxSteps <= kHalf);
 
   LB_DEVICE int token() const { return packed / kToken; }
   LB_DEVICE int half() const { return packed / kHalf & 1; }
@@ -215,7 +215,7 @@ LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
     add_release(p.arrived, done.arrives);
   }
   if (at.next_step(p) != 0) return true;
-  return at.token() + 1 < p.n_tokens && goes_on<Weights>(p, at.token() + 1, at.half() ^ 1, next);
+  return at.token() + 1 < p.n_tokens && keep_going<Weights>(p, at.token() + 1, at.half() ^ 1, next);
 }
 
 // Weights: StreamedWeights or DirectWeights, how products get theirs.
@@ -232,9 +232,9 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->arrived = p.arrived;
     state->words = p.words;
     state->report = p.report;
-    state->patience_ns = p.patience_ns;
+    state->timeout_ns = p.timeout_ns;
     const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
-    state->most_polls = uint32_t(p.patience_ns) / uint32_t(max(4 * int(time_ns() - now), kLeastPollNs));
+    state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));
     for (uint32_t& gave_up : state->gave_up) gave_up = 0;
     state->turns[0] = {};
   }
@@ -253,7 +253,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     begin_stamps(p, at.step());
     const uint32_t number = words_number(p, at.token());
     const PhaseWait wait = {.number = number,
-                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(forget(n_blocks())),
+                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(opaque(n_blocks())),
                             .is_barrier = waits(now),
                             .half = half};
     const StepTurn turn = {.now = mega_state().turns[half],
@@ -270,7 +270,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       copy_wait<0>();
       block_barrier();
     }
-    at.packed = forget(at.packed);  // nothing made of it is kept meanwhile
+    at.packed = opaque(at.packed);  // nothing made of it is kept meanwhile
     if (!ends_step<Weights>(p, at)) return;
   }
 }

@@ -56,7 +56,7 @@ struct DirectRows {
   // row's end, for the one before, which meets zeros.
   LB_DEVICE void ask(const ProductTask& p, const ProductShare& share, int i) {
     if (rows_left <= 0) return;
-    LinearVec vec;
+    Gemv vec;
     vec.n_teams = p.n_teams;
     LB_UNROLL
     for (int k = 0; k < quant::kMaxPlanes; ++k) vec.row_bytes[k] = p.row_bytes[k];
@@ -81,7 +81,7 @@ struct DirectRows {
  private:
   LB_DEVICE void begin(const ProductTask& p, const ProductShare& share) {
     const quant::PlaneLayout layout = quant::plane_layout(Format::kType, p.op.n_out, p.op.n_in);
-    LinearVec vec;
+    Gemv vec;
     vec.products[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
     LB_UNROLL
     for (int k = 0; k < quant::kMaxPlanes; ++k) {
@@ -100,7 +100,7 @@ struct DirectRows {
 
 // pool: product_pool_bytes().
 template <class Format>
-LB_APART void product(const ProductTask& p, int part, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   RowSums& sums = DirectWeights::sums();

@@ -17,7 +17,7 @@ struct StreamedWeights {
   }
   LB_DEVICE static void help(const Mega& p) {
     if (warp() == kMegaThreads / 32) {
-      forget(&mega_stream())->bring(p);
+      opaque(&mega_stream())->bring(p);
     } else {
       finish_products(p);
     }
@@ -42,7 +42,7 @@ template <class Format>
 struct RingRows {
   using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
-  static constexpr int kRows = most_batch_rows(quant::plane_format(Format::kType).block_values == 1);
+  static constexpr int kRows = max_batch_rows(quant::plane_format(Format::kType).block_values == 1);
   int own[kPlanes];          // in a chunk, of the team's first row
   int stride[kPlanes];       // from there to its next
   int chunk_at, row[kRows];  // of the batch: its chunk, and rows in it
@@ -91,7 +91,7 @@ struct RingRows {
 // barrier ends a product: who is done with it goes on, and nothing that others may still read is overwritten before
 // all have given its sums, which the next step waits for.
 template <class Format>
-LB_APART void product(const ProductTask& p, TaskStep step, StepTurn turn, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepTurn turn, unsigned char* pool, PhaseWait wait) {
   WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;

@@ -25,15 +25,15 @@ inline constexpr int kMegaHelpers = 64;  // besides them: a warp that brings wei
 inline constexpr int kMegaChunks = 32;   // of the weights' ring, at most
 inline constexpr int kStreamChunks = 32 / quant::kMaxPlanes;  // of which a warp has a lane for each plane
 // Chunks on their way at once: what else a block asks for waits behind them, a microsecond for each 16 KB and more.
-inline constexpr int kMostUnderWay = 2;
+inline constexpr int kMaxUnderWay = 2;
 
 // Rows of a product that a team has in registers at once.
-LB_FN constexpr int most_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
+LB_FN constexpr int max_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
 
-// Attention: splits of the context have at least kLeastRunSlots slots, which pass in tiles, and up to kRunQueries
+// Attention: splits of the context have at least kMinRunSlots slots, which pass in tiles, and up to kRunQueries
 // queries of one KV head.
 inline constexpr int kMaxRunDim = 256;  // head_dim
-inline constexpr int kMaxRunSplits = 128, kLeastRunSlots = 8;
+inline constexpr int kMaxRunSplits = 128, kMinRunSlots = 8;
 inline constexpr int kRunTile = 16, kRunQueries = 6, kRunRows = 8;  // queries are scored in fours
 static_assert(kRunQueries + 2 <= kMegaThreads / 32, "a warp makes a query, K or V");
 
@@ -115,7 +115,7 @@ struct alignas(16) StreamCopy {
   uint32_t order;  // of all planes; bits 0 to 5: after; 6 to 9: under_way; 10 to 15: parts; of its own: from 16 on,
                    // bytes / 16 of each part but the last
 };
-static_assert(sizeof(StreamCopy) == 16 && kMegaChunks < 64 && kMostUnderWay < 16);
+static_assert(sizeof(StreamCopy) == 16 && kMegaChunks < 64 && kMaxUnderWay < 16);
 LB_FN int place_of(const StreamCopy& copy) { return int(copy.extent & 0xffff) * 16; }
 LB_FN int bytes_of(const StreamCopy& copy) { return int(copy.extent >> 16) * 16; }
 LB_FN int part_bytes_of(const StreamCopy& copy) { return int(copy.order >> 16) * 16; }
@@ -183,10 +183,10 @@ LB_FN int squares_at(const DeltaTask& p) {
 
 // Whether a launch goes on with the next token, which the host says while it computes this one: it allows a token when
 // it has taken the one before the last, so that what is on its way can still be dropped.
-struct Leave {
+struct TokenBudget {
   const uint32_t* allowed;  // [1] of the host: *NextToken::ring.written may rise to this, modulo 2^32
   uint32_t* ended;          // [1] of the host: *written at the launch's end, there before *written says so
-  uint32_t* goes_on;        // [1] of the device, for the blocks: 0 or 1
+  uint32_t* keep_going;        // [1] of the device, for the blocks: 0 or 1
 };
 
 // kAdjust: the sampler's first step; part i has rows_each candidates, and one more while i < more. kSample: the others.
@@ -195,7 +195,7 @@ struct Leave {
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
-  Leave leave;
+  TokenBudget leave;
   int rows_each, more;
   WordsFrom best_words;  // [blocks, 2]
 };
@@ -261,10 +261,10 @@ struct Mega {
   uint32_t first;  // *arrived when the launch begins
   int n_steps, n_phases;
   int n_tokens;             // at most; fewer where the host does not allow more
-  const uint32_t* goes_on;  // [1], as in Leave; null: n_tokens is 1
+  const uint32_t* keep_going;  // [1], as in Leave; null: n_tokens is 1
   int n_streams;            // a multiple of kStreamChunks
   MegaMemory memory;
-  long patience_ns;  // that a block waits for the others; less than 2^32
+  long timeout_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps], of the last token, by packs with Target::has_timeline; null: none are taken
 };
@@ -272,7 +272,7 @@ struct Mega {
 // Dynamic shared memory: two tasks, how the block and its stream stand, sums of products, what a task needs (of a
 // product x as it is or rounded), the block's steps, the ring of weights.
 inline constexpr int kMegaStaticBytes = 512;  // of shared memory, at most
-inline constexpr int kMegaMostSteps = 1024;
+inline constexpr int kMegaMaxSteps = 1024;
 inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 1920, kMegaPoolAt = 7424;
 // Of a product, whose sums wait in shared memory at a time: sums of all matrices and warps of a row; rows, a lane of
 // who finishes for each, or two where there are many.

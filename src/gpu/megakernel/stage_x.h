@@ -134,7 +134,7 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
 
 // Codes and scales follow each other as in RoundedRows. Of heads, what their norm multiplies by goes into the scales: a
 // thread has some runs' besides its codes.
-inline constexpr int kMostHeadRuns = 4;  // of heads of up to 128 values
+inline constexpr int kMaxHeadRuns = 4;  // of heads of up to 128 values
 template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
   constexpr int kAtOnce = 2;
@@ -154,18 +154,18 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
         if (first + k * step < n) load_relaxed(from + first + k * step, words[k][0], words[k][1]);
       }
       if (kIsOfHeads && run < n_runs) {
-        Word of_run[1 + kMostHeadRuns];
+        Word of_run[1 + kMaxHeadRuns];
         const Word* squares_from = PhaseWait::place_of(p.squares) + quotient(run, p.head_runs_step) * p.head_squares;
         of_run[0] = load_relaxed(from + n + run);
         LB_UNROLL
-        for (int i = 0; i < kMostHeadRuns; ++i)
+        for (int i = 0; i < kMaxHeadRuns; ++i)
           of_run[1 + i] = i < p.head_squares ? load_relaxed(squares_from + i) : Word(number) << 32;
         squares = 0;
         LB_UNROLL
-        for (int i = 0; i < kMostHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
+        for (int i = 0; i < kMaxHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
         scale = value_of_word(of_run[0]);
         LB_UNROLL
-        for (int i = 0; i <= kMostHeadRuns; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
+        for (int i = 0; i <= kMaxHeadRuns; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
       }
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
@@ -182,7 +182,7 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
 
 // x of a product, or what stands for it, to shared memory. Returns a norm's squares, of the thread.
 template <bool kIsRounded>
-LB_APART_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
+LB_NOINLINE_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
   switch (p.from) {
     case XFrom::kRms:
@@ -199,7 +199,7 @@ LB_APART_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait
 template <class Format, bool kIsRounded>
 LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, int piece) {
   if constexpr (kIsRounded) {
-    LinearVec vec = {};
+    Gemv vec = {};
     vec.x = staged.rounded;
     x.read(vec, 0, piece);
     if constexpr (Format::kValues == 32) {  // of types with offsets, whose pieces are whole runs

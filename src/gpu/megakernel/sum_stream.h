@@ -67,7 +67,7 @@ LB_DEVICE bool finish_passes(const RowMaker& maker, uint32_t& n, const PhaseWait
       const Word asked = kIsGated ? 0 : maker.ask(pass + own);
       const RowSumsAt of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
       RowPlace place = maker.place_of(pass + row, row < rows);
-      place = {forget(place.words), forget(place.plain)};
+      place = {opaque(place.words), opaque(place.plain)};
       CountedBarrier* full = stream.full + n % 2;
       const auto is_over_now = [&] { return barrier_has_passed(full, SumStream::parity(n)) && stream.is_over != 0; };
       const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait, is_over_now);

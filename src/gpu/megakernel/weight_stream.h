@@ -42,7 +42,7 @@ struct WeightStream {
     if (count == 0) return;
     const StreamCopy* all = p.streams + long(block_id()) * p.n_streams * quant::kMaxPlanes + lane();
     unsigned char* shared = dynamic_shared<unsigned char>();
-    shared = forget(shared);
+    shared = opaque(shared);
     uint32_t n = 0, n_paced = 0;
     StreamCopy next = load<StreamCopy>(all);
     LB_UNROLL_BY(1)
@@ -116,7 +116,7 @@ struct WeightStream {
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void see_off(uint32_t n_begun) {
     const int n = int(n_begun);
-    for (int i = max(n - kMostUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
+    for (int i = max(n - kMaxUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 

@@ -10,10 +10,10 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kMostThreads = 512;
+constexpr int kMaxThreads = 512;
 
 int sample_blocks(int vocab, const Target& target) {
-  const int blocks = (vocab + 4 * kMostThreads - 1) / (4 * kMostThreads);
+  const int blocks = (vocab + 4 * kMaxThreads - 1) / (4 * kMaxThreads);
   return std::clamp(blocks, 1, std::min(target.n_sms, kMaxSampleBlocks));
 }
 
@@ -27,7 +27,7 @@ SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
            kMaxSampleVocab - 1);
   const int blocks = sample_blocks(op.vocab, target);
   const uint32_t threads =
-      blocks > 1 ? kMostThreads : std::clamp(std::bit_ceil(uint32_t(op.vocab + 3) / 4), 32u, uint32_t(kMostThreads));
+      blocks > 1 ? kMaxThreads : std::clamp(std::bit_ceil(uint32_t(op.vocab + 3) / 4), 32u, uint32_t(kMaxThreads));
   auto* grid = static_cast<SampleGrid*>(scratch);
   return {
       .launch = checked(

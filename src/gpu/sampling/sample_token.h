@@ -1,5 +1,5 @@
 // A token from logits: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw
-// (decode/sampler.h is the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid
+// (sampling/sampler.h is the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid
 // barriers:
 //   adjust    x = the logits as penalties and temperature leave them, and the first in order; greedy ends here
 //   filters   what each keeps is a prefix of an order of candidates, whose end descend() finds (sample_search.h)

@@ -13,7 +13,7 @@ LB_KERNEL(megakernel_plain_kernel, Mega, kMegaThreads + kMegaHelpers, 1) {
   Mega schedule = p;
   if (p.first >= 2 * uint32_t(p.n_phases) * uint32_t(n_blocks())) {
     schedule.first -= block_id() == 1 ? 1 : 0;
-    schedule.patience_ns = 2'000'000;  // the host's would be many looks at words
+    schedule.timeout_ns = 2'000'000;  // the host's would be many looks at words
   }
   megakernel<Formats<PlainCase>, StreamedWeights>(schedule);
 }

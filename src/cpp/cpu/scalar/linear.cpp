@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "cpu/scalar/scalar.h"
-#include "quant/decode.h"
+#include "quant/dequantize.h"
 
 namespace lb::cpu::scalar {
 namespace {

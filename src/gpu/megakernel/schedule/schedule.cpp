@@ -55,10 +55,10 @@ struct Teams {
 
 // Rows that a team has at once, in one chunk, where a block has part_rows.
 int batch_rows_of(const Linear& op, int n_teams, int part_rows) {
-  const size_t most_bytes = chunk_bytes(op.type, op.n_in, part_rows) > kLongBytes ? kLongChunkBytes : kChunkBytes;
+  const size_t max_bytes = chunk_bytes(op.type, op.n_in, part_rows) > kLongBytes ? kLongChunkBytes : kChunkBytes;
   int rows = 1;
-  while (2 * rows <= most_batch_rows(is_plain(op.type)) &&
-         chunk_bytes(op.type, op.n_in, 2 * rows * n_teams) <= most_bytes)
+  while (2 * rows <= max_batch_rows(is_plain(op.type)) &&
+         chunk_bytes(op.type, op.n_in, 2 * rows * n_teams) <= max_bytes)
     rows *= 2;
   return rows;
 }
@@ -68,7 +68,7 @@ int batch_rows_of(const Linear& op, int n_teams, int part_rows) {
 // a lane), so that rows of plain weights have as many threads as there are.
 Teams teams_of(const Linear& op, int rows) {
   const int values = piece_values(op.type), n_pieces = parts_of(op.n_in, values);
-  const int piece_cost = most_batch_rows(is_plain(op.type)) * values * 3 / 2, x_cost = values, batch_cost = 230;
+  const int piece_cost = max_batch_rows(is_plain(op.type)) * values * 3 / 2, x_cost = values, gemm_cost = 230;
   const auto with = [&](int threads) {
     Teams teams = {threads, kMegaThreads / threads};
     // Halved, since rows of an odd number may end within 16 bytes.
@@ -83,7 +83,7 @@ Teams teams_of(const Linear& op, int rows) {
     const Teams teams = with(threads);
     const int passes = parts_of(n_pieces, threads),
               batches = parts_of(rows, teams.n * batch_rows_of(op, teams.n, rows));
-    const long cost = long(batches) * (passes * piece_cost + (passes > 1 ? passes * x_cost : 0) + batch_cost);
+    const long cost = long(batches) * (passes * piece_cost + (passes > 1 ? passes * x_cost : 0) + gemm_cost);
     if (cost >= least) continue;
     least = cost;
     best = teams;
@@ -100,7 +100,7 @@ void plan_batches(ProductTask& p, int rows_each) {
     return true;
   };
   p.batch_rows = batch_rows_of(p.op, p.n_teams, rows_each);
-  while (!is_whole(p.batch_rows) && 2 * p.batch_rows <= most_batch_rows(is_plain(p.op.type))) p.batch_rows *= 2;
+  while (!is_whole(p.batch_rows) && 2 * p.batch_rows <= max_batch_rows(is_plain(p.op.type))) p.batch_rows *= 2;
   require(is_whole(p.batch_rows), "takes weights of which a few rows are a multiple of 16 bytes");
   const int each = p.batch_rows * p.n_teams;
   // Each pass of two matrices has steps of the stream to itself: few passes.
@@ -190,7 +190,7 @@ int n_words_of(const Task& task) {
 
 }  // namespace
 
-std::string describe(const Task& task) {
+std::string to_string(const Task& task) {
   if (task.kind != TaskKind::kProduct) return name_of(task.kind);
   const char* const from[] = {"", " of rms_norm", " of codes", " of gated_rms_norm", " of codes of gated_rms_norm"};
   const Linear& op = task.product.op;
@@ -229,8 +229,8 @@ void Schedule::run(const Embed& op) {
        .reads = {{op.ids, 4}},
        .writes = {{op.y, size_t(op.dim) * 4}},
        .bytes = op.dim * 8.0,
-       .least_parts = 1,
-       .most_parts = parts_of(op.dim, kMegaThreads)});
+       .min_parts = 1,
+       .max_parts = parts_of(op.dim, kMegaThreads)});
 }
 
 void Schedule::run(const RopeTable& op) {
@@ -239,8 +239,8 @@ void Schedule::run(const RopeTable& op) {
        .reads = {{op.pos, 12}},
        .writes = {{op.cos, size_t(op.n_pairs) * 4}, {op.sin, size_t(op.n_pairs) * 4}},
        .bytes = 1,
-       .least_parts = 1,
-       .most_parts = parts_of(op.n_pairs, kMegaThreads),
+       .min_parts = 1,
+       .max_parts = parts_of(op.n_pairs, kMegaThreads),
        .phase = 1});  // beside the first products: nobody waits for it
 }
 
@@ -254,14 +254,14 @@ void Schedule::run(const LinearGroup& group) {
     const RmsNorm norm = *norm_;
     norm_.reset();
     require(norm.y == group.products[0].x, "has no task for a norm that no product reads");
-    return feed(norm, group);
+    return run_fused(norm, group);
   }
   const Linear& first = group.products[0];
   products(group, {.a = first.x, .w = nullptr, .up = nullptr, .from = XFrom::kPlain},
            {{first.x, size_t(first.n_in) * 4}});
 }
 
-void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
+void Schedule::run_fused(const RmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.heads == 1, "takes norms of one whole row");
   products(readers,
            {.a = op.x, .w = op.w, .up = nullptr, .from = XFrom::kRms, .eps = op.eps, .mean_of = 1.0f / float(op.dim)},
@@ -269,7 +269,7 @@ void Schedule::feed(const RmsNorm& op, const LinearGroup& readers) {
 }
 
 // The step gates what it makes, and rounds it where its readers would and a block makes whole runs.
-void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
+void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 32 == 0 && op.dim <= 128, "takes gated norms of one row of heads of 32 to 128");
   const int made_by = writer_of(op.o, static_cast<int>(nodes_.size()));
   require(made_by >= 0 && nodes_[made_by].task.kind == TaskKind::kDeltaStep, "takes gated norms of a recurrence");
@@ -286,7 +286,7 @@ void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
   if (is_in_codes) {
     delta.unit_shift = 1;
     delta.n_units /= 2;
-    node.most_parts = delta.n_units;
+    node.max_parts = delta.n_units;
   }
   products(readers,
            {.a = op.o,
@@ -303,7 +303,7 @@ void Schedule::feed(const GatedRmsNorm& op, const LinearGroup& readers) {
 }
 
 // Whoever makes a row of gate makes that of up too, and what is left of both: one task.
-void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
+void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
   const int n = static_cast<int>(nodes_.size()), gate = writer_of(op.gate, n), up = writer_of(op.up, n);
   const auto product = [&](int i) { return i < 0 ? nullptr : &nodes_[i].task.product; };
   const auto is_of_one_x = [](const ProductTask& a, const ProductTask& b) {
@@ -324,7 +324,7 @@ void Schedule::feed(const SwiGlu& op, const LinearGroup& readers) {
   if (is_in_codes) {
     both.task.product.writes_codes = 1;
     both.task.product.row_unit = kRoundRun;
-    both.most_parts = op.dim / kRoundRun;
+    both.max_parts = op.dim / kRoundRun;
   }
   products(readers, {.a = op.up, .w = nullptr, .up = nullptr, .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});
@@ -356,8 +356,8 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
          .reads = all,
          .writes = {{op.y, size_t(op.n_out) * 4}},
          .bytes = double(row_bytes(op.type, size_t(op.n_in))) * op.n_out,
-         .least_parts = 1,
-         .most_parts = op.n_out});
+         .min_parts = 1,
+         .max_parts = op.n_out});
   }
 }
 
@@ -408,16 +408,16 @@ void Schedule::run(const Attention& op) {
                  {prepare.sin, table}},
        .writes = {splits, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
-       .least_parts = 1,
-       .most_parts = runs.n_units});
+       .min_parts = 1,
+       .max_parts = runs.n_units});
   std::vector<Range> reads = {splits};
   if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
   add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
        .reads = reads,
        .writes = {{op.o, row * 4}},
        .bytes = 1,
-       .least_parts = 1,
-       .most_parts = runs.n_merge_units});
+       .min_parts = 1,
+       .max_parts = runs.n_merge_units});
 }
 
 void Schedule::run(const DeltaInputs& op) {
@@ -456,15 +456,15 @@ void Schedule::run(const GatedDelta& op) {
        .reads = {raw, history, pending, {delta.prepare.g, heads}, {delta.prepare.beta, heads}},
        .writes = {{op.S, 1}, {op.delta, 1}, {op.o, size_t(op.n_v_heads) * op.dv * 4}},
        .bytes = 1,
-       .least_parts = 1,
-       .most_parts = op.n_v_heads * head_slices});
+       .min_parts = 1,
+       .max_parts = op.n_v_heads * head_slices});
   const int parts = parts_of(conv.channels, 4 * kMegaThreads);
   add({.task = {.kind = TaskKind::kDeltaCommit, .delta = delta},
        .reads = {raw},
        .writes = {history, pending},
        .bytes = 1,
-       .least_parts = parts,
-       .most_parts = parts});
+       .min_parts = parts,
+       .max_parts = parts});
 }
 
 // The first that takes all weights: a target may leave out one that is slower there than the graph.
@@ -642,7 +642,7 @@ std::vector<bool> Schedule::barriers() const {
 }
 
 // Each phase's tasks get blocks by their bytes, or products by their values where a phase is latency; at least
-// least_parts where there are so many. Where there are more tasks than blocks, whole tasks go round.
+// min_parts where there are so many. Where there are more tasks than blocks, whole tasks go round.
 std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
   std::vector<std::vector<TaskStep>> lists(n_blocks);
   int n_phases = 0;
@@ -669,7 +669,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     std::vector<int> parts(ids.size(), 1);
     int left = n_blocks - int(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
-      const int more = std::min({nodes_[ids[i]].least_parts, nodes_[ids[i]].most_parts}) - 1;
+      const int more = std::min({nodes_[ids[i]].min_parts, nodes_[ids[i]].max_parts}) - 1;
       const int given = std::clamp(more, 0, left / 4);
       parts[i] += given;
       left -= given;
@@ -677,7 +677,7 @@ std::vector<std::vector<TaskStep>> Schedule::assign(int n_blocks) const {
     while (left > 0) {  // to whom a block has the most to do
       int most = -1;
       for (size_t i = 0; i < ids.size(); ++i) {
-        if (parts[i] >= nodes_[ids[i]].most_parts) continue;
+        if (parts[i] >= nodes_[ids[i]].max_parts) continue;
         if (most < 0 || load_of(i, parts[i]) > load_of(most, parts[most])) most = int(i);
       }
       if (most < 0) break;
@@ -757,7 +757,7 @@ void Schedule::plan_ring(MegaPlan& plan) const {
   require(memory.ring_bytes >= int(2 * largest), "needs room for two batches of weight rows in shared memory");
 }
 
-MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, const Leave& leave) {
+MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, const TokenBudget& leave) {
   const Sample& sample = on_grid.op;
   const int n_blocks = target_.n_sms;
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
@@ -788,8 +788,8 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
                       .reads = {},
                       .writes = {},
                       .bytes = 1,
-                      .least_parts = n_blocks,
-                      .most_parts = n_blocks,
+                      .min_parts = n_blocks,
+                      .max_parts = n_blocks,
                       .phase = last});
   plan.n_words += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
@@ -801,7 +801,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& on_grid, const NextToken& next, c
   }
   size_t n_steps = 0;
   for (const auto& list : lists) n_steps = std::max(n_steps, list.size());
-  require(n_steps <= kMegaMostSteps, "has room for 1024 steps of a block");
+  require(n_steps <= kMegaMaxSteps, "has room for 1024 steps of a block");
   // Lists are of one length: what is missing is nothing to do, in the last phase but one.
   for (auto& list : lists) list.insert(list.end() - 1, n_steps - list.size(), TaskStep{0, 0, 1, uint16_t(last)});
   std::vector<bool> is_barrier = barriers();
@@ -866,7 +866,7 @@ std::string to_string(const MegaPlan& plan) {
     std::ranges::sort(tasks);
     out << phase << ":";
     for (const auto& [task, parts] : tasks)
-      out << (task == tasks[0].first ? " " : ", ") << describe(plan.tasks[task]) << " x" << parts;
+      out << (task == tasks[0].first ? " " : ", ") << to_string(plan.tasks[task]) << " x" << parts;
     out << "\n";
   }
   return out.str();

@@ -32,7 +32,7 @@ struct MegaPlan {
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
-std::string describe(const Task& task);
+std::string to_string(const Task& task);
 // What lies between the phases' barriers, a line each, and the launch.
 std::string to_string(const MegaPlan& plan);
 
@@ -42,7 +42,7 @@ class Schedule final : public lb::Stream {
 
   // The step's end; without `leave` a launch is one step. Throws kUnsupported where the target has no kernel for what
   // was recorded.
-  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const Leave& leave);
+  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& leave);
 
   // Addresses alone, and copies to them are nowhere: a step can be planned before there is memory for it.
   std::unique_ptr<Memory> reserve(size_t bytes) override;
@@ -50,7 +50,7 @@ class Schedule final : public lb::Stream {
   void download(void*, const void*, size_t) override { refuse("a copy"); }
   void zero(void*, size_t) override {}
   void wait() override { refuse("waiting"); }
-  int most_chain_rows() const override { return kMaxTree; }
+  int max_chain_rows() const override { return kMaxTree; }
 
   void run(const Embed& op) override;
   void run(const RopeTable& op) override;
@@ -67,9 +67,9 @@ class Schedule final : public lb::Stream {
   void run(const DeltaPrepare&) override { refuse("a preparation of its own"); }
   void run(const DeltaInputs& op) override;
   void run(const GatedDelta& op) override;
-  void feed(const RmsNorm& op, const LinearGroup& readers) override;
-  void feed(const GatedRmsNorm& op, const LinearGroup& readers) override;
-  void feed(const SwiGlu& op, const LinearGroup& readers) override;
+  void run_fused(const RmsNorm& op, const LinearGroup& readers) override;
+  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) override;
+  void run_fused(const SwiGlu& op, const LinearGroup& readers) override;
 
  private:
   struct Range {
@@ -80,7 +80,7 @@ class Schedule final : public lb::Stream {
     Task task;
     std::vector<Range> reads, writes;
     double bytes;  // that it moves, for its share of the blocks
-    int least_parts, most_parts;
+    int min_parts, max_parts;
     int phase = 0;
   };
 

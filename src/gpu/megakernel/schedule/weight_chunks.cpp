@@ -76,7 +76,7 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin) {
 void limit_under_way(std::span<WeightChunk> part, int ring_bytes) {
   int before = 0;
   for (WeightChunk& chunk : part) {
-    if (16 * before >= ring_bytes) chunk.under_way = kMostUnderWay;
+    if (16 * before >= ring_bytes) chunk.under_way = kMaxUnderWay;
     before += chunk.units;
   }
 }

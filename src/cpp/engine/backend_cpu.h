@@ -1,10 +1,10 @@
 // The CPU as the place of an engine.
 #pragma once
 
-#include "engine/place.h"
+#include "engine/backend.h"
 
 namespace lb {
 
-std::unique_ptr<Place> cpu_place();
+std::unique_ptr<Backend> cpu_backend();
 
 }  // namespace lb

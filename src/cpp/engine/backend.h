@@ -18,9 +18,9 @@ struct EngineOptions;
 // Called while weights are brought to a device, with bytes done and bytes to do.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-class Place {
+class Backend {
  public:
-  virtual ~Place() = default;
+  virtual ~Backend() = default;
 
   virtual std::string name() const = 0;                 // "cpu", "cuda:0"
   virtual size_t available_bytes() const = 0;           // now

@@ -1,5 +1,5 @@
 // Weights stay in the file's mapping; scratch is that of the CPU bodies.
-#include "engine/place_cpu.h"
+#include "engine/backend_cpu.h"
 
 #include <algorithm>
 
@@ -25,7 +25,7 @@ CpuStreamOptions stream_options(const Model& model, const EngineOptions& options
   return stream;
 }
 
-class CpuPlace final : public Place {
+class CpuBackend final : public Backend {
  public:
   std::string name() const override { return "cpu"; }
   size_t available_bytes() const override { return available_memory(); }
@@ -55,6 +55,6 @@ class CpuPlace final : public Place {
 
 }  // namespace
 
-std::unique_ptr<Place> cpu_place() { return std::make_unique<CpuPlace>(); }
+std::unique_ptr<Backend> cpu_backend() { return std::make_unique<CpuBackend>(); }
 
 }  // namespace lb

@@ -1,5 +1,5 @@
 // Sampling filters over one candidate list; see the header for the order.
-#include "decode/sampler.h"
+#include "sampling/sampler.h"
 
 #include <algorithm>
 #include <atomic>

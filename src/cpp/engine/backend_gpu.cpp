@@ -1,5 +1,5 @@
 // Weights lie in the device's memory as planes; scratch is what the largest launches need.
-#include "engine/place_gpu.h"
+#include "engine/backend_gpu.h"
 
 #include <algorithm>
 #include <set>
@@ -19,30 +19,30 @@ namespace {
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
 // The largest scratch of a group of products of up to so many rows: rounded x and what the kernels for many rows need.
-size_t group_scratch(LinearGroup group, int most_rows, const gpu::Target& target) {
-  std::vector<int> counts = {most_rows};
-  for (int rows = 1; rows < most_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
+size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target) {
+  std::vector<int> counts = {max_rows};
+  for (int rows = 1; rows < max_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
   size_t bytes = 0;
   for (int rows : counts) {
     for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
     const Linear& first = group.products[0];
-    if (rows > 1 && gpu::has_batch(group, target))
-      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::batch_rounded_bits(group, target)) +
-                                  gpu::linear_batch_scratch_bytes(group, target));
+    if (rows > 1 && gpu::has_gemm(group, target))
+      bytes = std::max(bytes, gpu::gemm_scratch_at(first, gpu::gemm_rounded_bits(group, target)) +
+                                  gpu::gemm_scratch_bytes(group, target));
     else
-      bytes = std::max(bytes, gpu::batch_scratch_at(first, gpu::rounded_bits(group)));
+      bytes = std::max(bytes, gpu::gemm_scratch_at(first, gpu::rounded_bits(group)));
   }
   return bytes;
 }
 
-// The largest scratch of groups that make each other's x (gpu::FewChain): of one the pieces, of two x.
-size_t chain_scratch(std::span<LinearGroup> groups, int most_rows, const gpu::Target& target) {
+// The largest scratch of groups that make each other's x (gpu::DeferredGemm): of one the pieces, of two x.
+size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
   size_t most = 0;
-  for (int rows = 2; rows <= most_rows; ++rows) {
+  for (int rows = 2; rows <= max_rows; ++rows) {
     size_t x = 0, pieces = 0;
     for (LinearGroup& group : groups) {
       for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
-      const gpu::FewScratch scratch = gpu::few_scratch(group, target);
+      const gpu::SkinnyScratch scratch = gpu::skinny_scratch(group, target);
       x = std::max(x, scratch.x);
       pieces = std::max(pieces, scratch.pieces);
     }
@@ -56,7 +56,7 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
   const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
   const Linear of_attention = {.rows = rows, .n_in = info.n_heads * info.head_dim};
-  size_t bytes = gpu::batch_scratch_at(of_attention, 16) +
+  size_t bytes = gpu::gemm_scratch_at(of_attention, 16) +
                  gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
@@ -81,9 +81,9 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
-class GpuPlace final : public Place {
+class GpuBackend final : public Backend {
  public:
-  GpuPlace(std::shared_ptr<gpu::Pack> pack, std::string name) : pack_(std::move(pack)), name_(std::move(name)) {}
+  GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name) : pack_(std::move(pack)), name_(std::move(name)) {}
 
   std::string name() const override { return name_; }
   size_t available_bytes() const override {
@@ -134,8 +134,8 @@ class GpuPlace final : public Place {
 
 }  // namespace
 
-std::unique_ptr<Place> gpu_place(std::shared_ptr<gpu::Pack> pack, std::string name) {
-  return std::make_unique<GpuPlace>(std::move(pack), std::move(name));
+std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name) {
+  return std::make_unique<GpuBackend>(std::move(pack), std::move(name));
 }
 
 }  // namespace lb
