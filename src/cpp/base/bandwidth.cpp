@@ -1,4 +1,4 @@
-// Plain sums over a large buffer: what a product with weights does at best.
+// Sums a large buffer: the upper bound of a GEMV, which reads every weight once.
 #include "base/bandwidth.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ double read_bandwidth(int threads, size_t bytes) {
     const auto start = std::chrono::steady_clock::now();
     pool.parallel_for(pieces, [&](int piece, int) {
       const uint64_t* p = data.data() + piece * kPiece;
-      uint64_t a = 0, b = 0, c = 0, d = 0;  // four chains: the adds must not be the limit
+      uint64_t a = 0, b = 0, c = 0, d = 0;  // four independent chains, so the latency of an add is not the limit
       for (size_t i = 0; i < kPiece; i += 4) {
         a += p[i];
         b += p[i + 1];

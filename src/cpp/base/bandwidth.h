@@ -1,11 +1,11 @@
-// Measures the memory read bandwidth that benchmarks relate their numbers to.
+// Measures the host's memory read bandwidth, the yardstick of CPU benchmarks.
 #pragma once
 
 #include <cstddef>
 
 namespace lb {
 
-// Best GB/s (1e9) of several passes over `bytes` of memory, split over `threads` threads.
+// The best of six passes over `bytes` bytes, split over `threads` threads, in GB/s (1e9 bytes a second).
 double read_bandwidth(int threads, size_t bytes);
 
 }  // namespace lb

@@ -13,11 +13,12 @@ constexpr DTypeInfo kTable[kDTypeCount] = {
     {"Q6_K", 14, 256, 210}, {"IQ4_NL", 20, 32, 18}, {"IQ4_XS", 23, 256, 136}, {"MXFP4", 39, 32, 17},
 };
 
-struct RefusedType {
+// Named in messages only.
+struct UnsupportedType {
   uint32_t ggml_id;
   std::string_view name;
 };
-constexpr RefusedType kRefused[] = {
+constexpr UnsupportedType kUnsupportedTypes[] = {
     {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
     {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
     {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
@@ -44,8 +45,8 @@ std::optional<DType> dtype_from_name(std::string_view name) {
 
 std::string_view ggml_type_name(uint32_t ggml_id) {
   if (auto type = dtype_from_ggml(ggml_id)) return info(*type).name;
-  for (const RefusedType& refused : kRefused)
-    if (refused.ggml_id == ggml_id) return refused.name;
+  for (const UnsupportedType& type : kUnsupportedTypes)
+    if (type.ggml_id == ggml_id) return type.name;
   return {};
 }
 

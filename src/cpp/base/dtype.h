@@ -1,4 +1,4 @@
-// What the host knows about each element type: its name, its GGUF id, its block.
+// Properties of each element type on the host: name, GGUF id, block size.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@ namespace lb {
 struct DTypeInfo {
   std::string_view name;  // as GGUF tools print it
   uint32_t ggml_id;       // type field of a GGUF tensor
-  uint32_t block_values;  // values a block holds; 1 for plain numbers
+  uint32_t block_values;  // values per block; 1 for plain numbers
   uint32_t block_bytes;
 };
 
 const DTypeInfo& info(DType type);
 inline std::string_view name(DType type) { return info(type).name; }
 
-// Bytes of `count` contiguous values; count must be a multiple of the block.
+// Bytes of `count` contiguous values; count must be a multiple of block_values.
 inline size_t row_bytes(DType type, size_t count) { return count / info(type).block_values * info(type).block_bytes; }
 
 std::optional<DType> dtype_from_ggml(uint32_t ggml_id);
 std::optional<DType> dtype_from_name(std::string_view name);
-// Name of any GGML type id, also of those this engine refuses; empty when unknown.
+// Name of a GGML type id, including types this engine does not support; empty when unknown.
 std::string_view ggml_type_name(uint32_t ggml_id);
 
 }  // namespace lb

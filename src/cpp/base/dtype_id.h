@@ -1,5 +1,5 @@
-// Element types of tensors: plain numbers and the GGML block formats the loader accepts. Apart from dtype.h because
-// device compilers read it through the op structs and have no C++ library.
+// Element types of tensors: plain numbers and the GGML block formats that the loader accepts.
+// Separate from dtype.h because device compilers include it through the op structs and have no C++ standard library.
 #pragma once
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
-// The one error type of the engine and the two checks that raise it.
-// Bindings map ErrorCode to the Python exception tree; nothing below prints or exits.
+// The engine's only error type and the two checks that throw it.
+// Bindings map ErrorCode to Python exceptions; nothing below the bindings prints or exits.
 #pragma once
 
 #include <source_location>
@@ -12,8 +12,8 @@ namespace lb {
 
 enum class ErrorCode {
   kFormat,       // a file is truncated, inconsistent or hostile
-  kUnsupported,  // the file or request is valid but names something this engine does not have
-  kInvalid,      // an argument of the caller is out of range
+  kUnsupported,  // the file or request is valid, but this engine does not implement it
+  kInvalid,      // the caller passed an argument out of range
   kMemory,       // the plan does not fit, or an allocation failed
   kIo,           // the operating system refused a file operation
   kDevice,       // a GPU, its driver or its library is missing, too old or failed
@@ -30,7 +30,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Joins its arguments with operator<<.
+// Concatenates its arguments with operator<<.
 template <class... Parts>
 std::string cat(Parts&&... parts) {
   std::ostringstream out;
@@ -50,7 +50,7 @@ template <class... Parts>
 
 }  // namespace lb
 
-// Input checks: the message says what was expected, what was found and where.
+// Input checks: the message names the expected value, the actual value and the place.
 #define LB_CHECK(condition, code, ...)                                \
   do {                                                                \
     if (!(condition)) ::lb::fail(::lb::ErrorCode::code, __VA_ARGS__); \

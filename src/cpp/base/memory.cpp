@@ -1,4 +1,4 @@
-// Anonymous mapping behind an arena.
+// An arena is an anonymous mapping.
 #include "base/memory.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Reservations of memory, made once at load and never grown, and the carver that cuts them into pieces.
+// Memory reserved once at load and never grown, and the carver that hands out slices of a reservation.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lb {
 
-// Of the host or of a device; zeroed when it is made.
+// A reservation of host or device memory, zeroed on creation.
 class Memory {
  public:
   Memory(std::byte* data, size_t size) : data_(data), size_(size) {}
@@ -23,16 +23,16 @@ class Memory {
   size_t size_;
 };
 
-// The host's. Pages are touched by first use only, so a long context costs nothing until it is filled; the plan made at
-// load still counts all of it.
+// Host memory. The system commits a page on first use, so a long context costs nothing until it is filled. The memory
+// plan made at load still counts the whole arena.
 class Arena final : public Memory {
  public:
   explicit Arena(size_t bytes);
   ~Arena() override;
 };
 
-// Hands out consecutive pieces, aligned for every vector load and tensor copy. Without memory it only counts: the same
-// carving code first measures what a plan needs and later places it, so plan and use cannot drift apart.
+// Hands out consecutive slices, aligned for every vector load and tensor copy. A carver without memory only counts.
+// The same carving code first counts what a plan needs and later carves real memory, so plan and use cannot differ.
 class Carver {
  public:
   Carver() = default;

@@ -1,4 +1,4 @@
-// Linux sources (/proc, /sys/fs/cgroup, CPU affinity), with plain POSIX answers elsewhere.
+// Reads /proc, /sys/fs/cgroup and the CPU affinity on Linux; asks plain POSIX elsewhere.
 #include "base/system.h"
 
 #include <unistd.h>
@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-// The number after `key` in a file of "key value" lines; kNoLimit when there is none ("max" counts as none).
+// The number after `key` in a file of "key value" lines, or the file's first number when `key` is empty.
+// kNoLimit when there is no number; a limit of "max" is none.
 size_t read_number(const char* path, const std::string& key) {
   std::ifstream file(path);
   std::string word;

@@ -1,13 +1,13 @@
-// What the machine has.
+// Memory and cores that this process may use.
 #pragma once
 
 #include <cstddef>
 
 namespace lb {
 
-// Bytes that can be taken without swapping: the system's estimate, or less where a control group limits this process.
+// Bytes that can be allocated without swapping: the system's estimate, capped by the process's control group.
 size_t available_memory();
-// Physical cores this process may use.
+// Physical cores in the process's affinity mask.
 int usable_cores();
 
 }  // namespace lb

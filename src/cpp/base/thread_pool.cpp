@@ -10,8 +10,7 @@
 namespace lb {
 namespace {
 
-// About 50 us of polling: longer than the gap between two ops of a step, shorter than anyone's timeout for a busy
-// core.
+// About 50 us of polling: longer than the gap between two ops of a decode step, so workers sleep only between steps.
 constexpr int kSpins = 2000;
 
 inline void relax() {
@@ -53,13 +52,13 @@ void ThreadPool::run(int n_tasks, Call call, void* body) {
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) > 0) {
-    std::lock_guard lock(mutex_);  // a worker between its last look and wait() holds the mutex
+    std::lock_guard lock(mutex_);  // a worker between its last check and wait() holds the mutex
     wake_.notify_all();
   }
   drain(0);
   for (int spin = 0; busy_.load(std::memory_order_acquire) > 0; ++spin) {
     relax();
-    if (spin > kSpins) std::this_thread::yield();  // fewer cores than threads: let the worker run
+    if (spin > kSpins) std::this_thread::yield();  // with fewer cores than threads, a worker needs this core
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }

@@ -23,8 +23,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(task, thread) for every task in [0, n_tasks); thread is in [0, size()).
-  // Tasks are handed out one by one, so they may be uneven. The first exception is rethrown here.
+  // Calls body(task, thread) for every task in [0, n_tasks); thread is in [0, size()). Threads take tasks one by one,
+  // so tasks may be uneven. Rethrows the first exception of a task.
   template <class Body>
   void parallel_for(int n_tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -38,7 +38,7 @@ class ThreadPool {
   void drain(int thread);
 
   std::vector<std::thread> workers_;
-  // One loop at a time; the fields below describe it and are published by generation_.
+  // The pool runs one loop at a time. These four fields describe it; incrementing generation_ publishes them.
   Call call_ = nullptr;
   void* body_ = nullptr;
   int n_tasks_ = 0;
