@@ -1,4 +1,4 @@
-// The layout of a GGUF file: header, metadata, tensor infos, aligned data; and sets of split files.
+// Parses the layout of a GGUF file (header, metadata, tensor infos, aligned data) and joins the parts of a split set.
 #include "format/gguf.h"
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kDefaultAlignment = 32;
-constexpr uint64_t kMinAlignment = 8;  // the format's own rule; also the widest type read in place
+constexpr uint64_t kMinAlignment = 8;  // the format's minimum; also the size of the widest type read in place
 constexpr uint32_t kMaxDims = 4;
 constexpr size_t kMaxKeyBytes = 65535;
 constexpr size_t kMaxNameBytes = 1024;
-// Far above any model; keeps the tables of a hostile file small where the file itself is large.
+// Far above any model. Bounds the tables that a large hostile file can make the parser allocate.
 constexpr uint64_t kMaxEntries = 1 << 20;
-constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;         // length, one letter, type, a byte
-constexpr size_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;  // length, one letter, no dimensions, type, offset
+constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;         // length, one letter, type, a one-byte value
+constexpr size_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;  // length, one letter, zero dimensions, type, offset
 
 uint64_t checked_product(uint64_t a, uint64_t b, const GgufReader& in, size_t at) {
   uint64_t product = 0;
@@ -56,7 +56,7 @@ uint64_t read_count(GgufReader& in, const char* what, size_t min_bytes) {
   return count;
 }
 
-// Keys and tensor names: they are shown, compared and handed to Python, so they must be clean text.
+// Reads a key or tensor name. Names are shown, compared and passed to Python, so they must be valid UTF-8.
 std::string_view read_name(GgufReader& in, const char* what, size_t max_bytes) {
   const size_t start = in.at();
   const std::string_view name = in.string(what);
@@ -80,7 +80,7 @@ std::vector<GgufEntry> read_metadata(GgufReader& in, uint64_t count) {
   return entries;
 }
 
-// One tensor info; offset is still relative to the data section and data not yet set.
+// Reads one tensor info. Its offset is relative to the data section; resolve_offsets() sets data and file.
 TensorView read_tensor_info(GgufReader& in) {
   TensorView tensor;
   tensor.name = read_name(in, "a tensor name", kMaxNameBytes);

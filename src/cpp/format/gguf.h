@@ -1,5 +1,6 @@
-// GGUF version 2 and 3, little endian, one file or a split set. Nothing is copied: metadata and tensors point into the
-// mapping. Errors are kFormat (kUnsupported for files that are sound but not for this engine) and name file and place.
+// GGUF versions 2 and 3, little endian, one file or a split set. Zero-copy: metadata and tensors point into the
+// mapping. Errors are kFormat, or kUnsupported for valid files that this engine cannot use; they name file and byte
+// offset.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,7 @@ enum class GgufType : uint32_t {
 };
 std::string_view name(GgufType type);
 
-// One metadata value, already checked, decoded when asked for. The getters expect the right type (type() says which).
+// One metadata value, validated by the parser and decoded on access. Callers check type() before they call a getter.
 class GgufValue {
  public:
   GgufType type() const { return type_; }
@@ -62,7 +63,7 @@ class GgufValue {
   GgufType type_ = GgufType::kU8;
   GgufType element_type_ = GgufType::kU8;
   uint64_t count_ = 0;
-  std::span<const std::byte> bytes_;  // the value; of a string its text, of an array its elements
+  std::span<const std::byte> bytes_;  // a number, the text of a string, or the elements of an array
 };
 
 struct GgufEntry {
@@ -71,8 +72,8 @@ struct GgufEntry {
   uint64_t offset;  // of the key's length field in the file
 };
 
-// The find_ getters give nullopt when the key is absent and throw when its type is another; the plain ones throw for
-// both.
+// Every getter throws when the key has another type. When the key is absent, find_ getters return nullopt and the plain
+// getters throw.
 class GgufMetadata {
  public:
   GgufMetadata() = default;
@@ -128,13 +129,13 @@ struct GgufFile {
   TensorTable tensors;
 };
 
-// Given NAME-00001-of-0000N.gguf all N parts are opened; metadata is that of the first.
+// Opens all N parts when the path is NAME-00001-of-0000N.gguf; the metadata comes from the first part.
 GgufFile open_gguf(const std::string& path);
 
 // Reads one file from memory; bytes must start on an 8-byte boundary and live as long as `owner`.
 GgufFile parse_gguf(std::span<const std::byte> bytes, const std::string& where, std::shared_ptr<const void> owner);
 
-// The place of a file in a split set by its name: NAME-00002-of-00005.gguf.
+// The part number of a file in a split set, read from its name: NAME-00002-of-00005.gguf.
 struct GgufSplitName {
   std::string stem;  // up to NAME
   uint32_t number;   // from 1

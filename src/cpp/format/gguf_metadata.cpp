@@ -1,4 +1,4 @@
-// Typed look-ups by key. Each getter is one template call: accept says which values fit, decode takes them.
+// Typed look-ups by key. Each getter is one template call: `fits` tells which values it accepts, `decode` reads them.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -79,7 +79,7 @@ std::optional<std::vector<T>> GgufMetadata::array(std::string_view key, const ch
   if (!entry) return std::nullopt;
   if (entry->value.type() != GgufType::kArray) mismatch(*entry, value_text(entry->value), expected);
   std::vector<T> values;
-  values.reserve(entry->value.count());  // the parser saw that many elements
+  values.reserve(entry->value.count());  // the parser has checked the count against the file's size
   entry->value.for_each([&](const GgufValue& element) {
     if (!fits(element)) mismatch(*entry, cat(value_text(element), " as element ", values.size()), expected);
     values.push_back((element.*decode)());

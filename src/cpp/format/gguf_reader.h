@@ -1,5 +1,5 @@
-// The only place that takes bytes out of a GGUF file. Every length is checked against what is left before it is used,
-// so nothing is allocated, multiplied or skipped on the word of the file alone. Private to format/.
+// The only reader of a GGUF file's bytes. It checks every length against the bytes left before it uses the length to
+// allocate, multiply or skip. Private to format/.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class GgufReader {
 
   size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
-  // What is being read ("key \"general.name\""), for errors.
+  // Names the item being read ("key \"general.name\"") for error messages.
   void set_subject(std::string subject) { subject_ = std::move(subject); }
 
   template <class... Parts>

@@ -1,4 +1,4 @@
-// Reading and decoding of metadata values. Elements of arrays are read again by the code that first checked them.
+// Reads and decodes metadata values. GgufReader::value both checks array elements while parsing and reads them later.
 #include <bit>
 #include <cstring>
 
@@ -12,11 +12,11 @@ namespace {
 constexpr uint32_t kTypeCount = 13;
 constexpr std::string_view kTypeNames[kTypeCount] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                      "bool", "string", "array", "u64", "i64", "f64"};
-constexpr uint8_t kTypeBytes[kTypeCount] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};  // 0: not a fixed size
+constexpr uint8_t kTypeBytes[kTypeCount] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};  // 0: variable size
 
 size_t fixed_bytes(GgufType type) { return kTypeBytes[static_cast<uint32_t>(type)]; }
 
-// Least bytes an element can take in a file; bounds every count before it is believed.
+// The smallest size of an element in a file; an array's count is checked against it before use.
 size_t min_bytes(GgufType type) {
   if (type == GgufType::kString) return sizeof(uint64_t);
   if (type == GgufType::kArray) return sizeof(uint32_t) + sizeof(uint64_t);

@@ -1,4 +1,4 @@
-// Recursive descent over a string_view; the depth bound keeps the stack small.
+// A recursive-descent parser over a string_view; the depth limit bounds the stack.
 #include "format/json.h"
 
 #include <algorithm>
@@ -117,9 +117,9 @@ class JsonParser {
     const size_t start = at_++;
     std::string out;
     for (;;) {
-      const size_t run = at_;
+      const size_t first = at_;
       while (at_ < text_.size() && peek() != '"' && peek() != '\\' && static_cast<unsigned char>(peek()) >= 0x20) ++at_;
-      out += text_.substr(run, at_ - run);
+      out += text_.substr(first, at_ - first);
       if (at_ == text_.size()) fail_at(start, "this string has no end");
       if (peek() == '"') break;
       if (peek() != '\\') fail_here("a control character must be written as an escape");
@@ -181,7 +181,7 @@ class JsonParser {
     }
   }
 
-  // Integers that fit int64 stay exact; all others are the nearest double.
+  // Integers that fit int64 stay exact; every other number becomes the nearest double.
   void number(Json& json) {
     const size_t start = at_;
     const auto digits = [&] {

@@ -1,6 +1,6 @@
 // A small strict JSON reader for model configurations and safetensors headers.
-// Bounded (size, depth, number of values), UTF-8 checked, duplicate keys refused. Every error is kFormat and names
-// the file and the byte offset, also the ones that the typed getters raise long after parsing.
+// It bounds size, depth and number of values, checks UTF-8 and rejects duplicate keys. Every error is kFormat and names
+// the file and the byte offset, including errors of the typed getters after parsing.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@ class Json {
   bool is_array() const { return std::holds_alternative<std::vector<Json>>(value_); }
   bool is_object() const { return std::holds_alternative<std::vector<Member>>(value_); }
 
-  // Each throws when the value is of another kind.
+  // Each getter throws when the value has another type.
   bool boolean() const;
-  int64_t integer() const;  // a literal without fraction or exponent that fits
+  int64_t integer() const;  // a literal without fraction or exponent that fits int64
   double number() const;    // any number
   const std::string& string() const;
   const std::vector<Json>& array() const;
@@ -59,7 +59,7 @@ struct Json::Member {
   Json value;
 };
 
-// `where` names the source in errors; `first_offset` is the place of text[0] in it.
+// `where` names the source in errors; `first_offset` is the byte offset of text[0] in the source.
 Json parse_json(std::string_view text, const std::string& where, uint64_t first_offset = 0);
 
 }  // namespace lb

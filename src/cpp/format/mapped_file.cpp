@@ -1,4 +1,4 @@
-// mmap of a regular file; the descriptor is closed at once, the mapping keeps the file.
+// Maps a regular file with mmap and closes the descriptor at once: the mapping keeps the file open.
 #include "format/mapped_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A whole file mapped read-only. Weights are used in place; the kernel pages them in on first touch.
+// A whole file mapped read-only. Weights are used in place; the system pages them in on first touch.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@ namespace lb {
 class MappedFile {
  public:
   // Throws kIo when the file cannot be opened or mapped, or is not a regular file. An empty file maps to size 0.
-  // Somebody who shortens the file while it is mapped ends the process (SIGBUS); no reader of mappings can prevent
-  // that.
+  // Truncating the file while it is mapped kills this process with SIGBUS; no user of a mapping can prevent that.
   static std::shared_ptr<const MappedFile> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -1,4 +1,4 @@
-// Decides between the formats by what is on the disk, and says what it saw when nothing fits.
+// Chooses the format from the files on disk; the error lists the files it found when none fits.
 #include "format/model_file.h"
 
 #include <algorithm>

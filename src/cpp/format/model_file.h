@@ -1,4 +1,4 @@
-// What a path given by the user holds: a GGUF file, a checkpoint folder, or a folder with one GGUF.
+// Opens the model at a user's path: a GGUF file, a checkpoint folder, or a folder with one GGUF file.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace lb {
 
 struct ModelFile {
-  std::string path;  // the file or folder that was opened; of a split set its first part
+  std::string path;  // the file or folder that was opened; the first part of a split set
   std::variant<GgufFile, SafetensorsModel> content;
 
   const TensorTable& tensors() const;

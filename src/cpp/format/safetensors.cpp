@@ -1,4 +1,5 @@
-// The safetensors header is JSON, its offsets must tile the data exactly; shards are bound to the index both ways.
+// Parses the JSON header, whose offsets must tile the data exactly, and checks that index and shards list the same
+// tensors.
 #include "format/safetensors.h"
 
 #include <algorithm>
@@ -49,7 +50,7 @@ size_t tensor_bytes(const TensorView& tensor, const Json& shape) {
   return bytes;
 }
 
-// One entry of the header; the offset becomes that in the file.
+// Reads one entry of the header and turns its offset into the data into an offset into the file.
 TensorView read_entry(const Json::Member& member, std::span<const std::byte> data, uint64_t data_start,
                       const std::string& where) {
   const auto& [key, entry] = member;
@@ -88,7 +89,7 @@ TensorView read_entry(const Json::Member& member, std::span<const std::byte> dat
   return tensor;
 }
 
-// `tensors` in file order must cover the data without a hole or overlap.
+// Checks that `tensors`, in file order, cover the data without holes or overlaps.
 void check_tiling(const std::vector<TensorView>& tensors, uint64_t data_start, uint64_t file_bytes,
                   const std::string& where) {
   uint64_t covered = data_start;
@@ -113,7 +114,7 @@ Json read_json_file(const std::string& path) {
   return parse_json(file->text(), printable(path));
 }
 
-// Shards lie in the folder itself. Links are followed: download caches keep every file as one.
+// A shard must lie in the folder itself. Symbolic links are followed: download caches store every file as a link.
 void check_shard_name(const Json& shard) {
   const std::string& name = shard.string();
   const bool plain =
@@ -131,7 +132,7 @@ void open_file(const std::string& path, std::vector<TensorView>& tensors,
   owners.push_back(file);
 }
 
-// Every tensor of the index lies in the shard it names, and no shard holds one the index does not place there.
+// Checks that every tensor of the index lies in the shard that the index names, and that no shard has other tensors.
 void check_index(const std::vector<Json::Member>& map, const TensorTable& table, const std::string& folder,
                  const std::string& index_path) {
   std::set<std::string_view> indexed;

@@ -1,4 +1,4 @@
-// A Hugging Face checkpoint folder: config.json with model.safetensors, or with an index and its shards.
+// Reads a Hugging Face checkpoint folder: config.json with model.safetensors, or with an index and its shards.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct SafetensorsModel {
 
 SafetensorsModel open_safetensors(const std::string& folder);
 
-// True when the folder has the files open_safetensors reads (their content is not looked at).
+// Whether the folder has the files that open_safetensors reads; does not look at their content.
 bool has_safetensors(const std::string& folder);
 
 // Reads one file from memory; bytes must start on an 8-byte boundary and outlive the views.

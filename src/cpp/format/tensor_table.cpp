@@ -1,4 +1,4 @@
-// A sorted index over the views: no hashing, so no file can make look-ups slow.
+// A sorted index of the views. Without hashing, no hostile file can make look-ups slow.
 #include "format/tensor_table.h"
 
 #include <algorithm>

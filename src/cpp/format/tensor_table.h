@@ -1,4 +1,4 @@
-// The tensors of a model as the file holds them: names, types, shapes and pointers into the mapping.
+// The tensors of a model as stored in its file: names, types, shapes and pointers into the mapping.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class TensorTable {
   size_t total_bytes_ = 0;
 };
 
-// "blk.3.attn_norm.weight" in model.gguf at byte 4096: how errors name a tensor.
+// Names a tensor in error messages: `tensor "blk.3.attn_norm.weight" in model.gguf at byte 4096`.
 std::string to_string(const TensorView& tensor);
 std::string shape_text(const std::vector<int64_t>& shape);  // "[1024, 3584]"
 

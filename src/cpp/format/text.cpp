@@ -1,4 +1,4 @@
-// UTF-8 by the table of well-formed byte sequences (Unicode 15, table 3-7).
+// Checks UTF-8 against the table of well-formed byte sequences (Unicode 15, table 3-7).
 #include "format/text.h"
 
 #include <cstddef>

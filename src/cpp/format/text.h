@@ -1,4 +1,4 @@
-// Text that came out of a file: is it UTF-8, and how to show it in a message without trusting it.
+// Text from untrusted files: UTF-8 validation, and escaping for messages.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ namespace lb {
 // Strict: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// `text` as one line of valid UTF-8: control bytes and broken sequences become \xNN.
+// `text` as one line of valid UTF-8: control bytes and malformed sequences become \xNN.
 std::string printable(std::string_view text);
-// The same in double quotes, cut where it is longer than a message should be.
+// printable() in double quotes, truncated after 200 bytes.
 std::string quoted(std::string_view text);
 
 }  // namespace lb
