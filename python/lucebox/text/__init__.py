@@ -1,4 +1,4 @@
-"""Text in and out of token ids: tokenizers, streaming detokenization, stop strings."""
+"""Text to token ids and back: tokenizers, streaming detokenization, stop strings."""
 
 from lucebox.text.stop import StopMatcher
 from lucebox.text.stream import StreamDecoder

@@ -1,6 +1,6 @@
-"""The byte-level alphabet: byte-level BPE writes each byte of UTF-8 text as one printable character.
+"""The alphabet of byte-level BPE: each byte of UTF-8 text as one printable character.
 
-Printable Latin-1 bytes stand for themselves; the other 68, in order, are U+0100 and up (GPT-2's table).
+Printable Latin-1 bytes stand for themselves. The other 68 map, in order, to U+0100 and up (GPT-2's table).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CHAR_TO_BYTE = {char: byte for byte, char in enumerate(BYTE_TO_CHAR)}
 
 
 def to_bytes(piece: str) -> bytes | None:
-    """The bytes a vocabulary piece stands for, or None when it has a character outside the alphabet."""
+    """The bytes of a vocabulary piece; None when the piece has a character outside the alphabet."""
     try:
         return bytes([CHAR_TO_BYTE[char] for char in piece])
     except KeyError:

@@ -1,6 +1,6 @@
-"""How text is cut into words before BPE, by the name GGUF stores in tokenizer.ggml.pre.
+"""Pre-tokenizers: the regular expressions that split text before BPE, by GGUF's tokenizer.ggml.pre.
 
-Each entry is a list of patterns applied in order: every match, and every stretch between matches, is a word.
+Each entry is a list of patterns applied in order. Every match, and every stretch between matches, is a word.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 
 
 def _modern(letters: str, digits: str, not_symbols: str) -> str:
-    """The family that began with GPT-4: one optional leading mark on a word, newlines kept apart from spaces."""
+    """The pattern family of GPT-4: a word takes one leading symbol; newlines are split from spaces."""
     return (
         rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}"
         rf"| ?[^\s{not_symbols}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -41,10 +41,10 @@ SPLITS: dict[str, list[str]] = {
 
 
 def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
-    """The splitter of that name, followed by the byte-level alphabet.
+    """The pre-tokenizer of this name, followed by the byte-level alphabet.
 
     Raises:
-        UnsupportedError: no such splitter; guessing one would give the model tokens it never saw.
+        UnsupportedError: the name is unknown. A guess would produce tokens the model was not trained on.
     """
     if pre not in SPLITS:
         raise UnsupportedError(
@@ -59,5 +59,5 @@ def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
 
 
 def ignores_merges(pre: str) -> bool:
-    """Whether a word that is a token itself is taken whole, without merging (Llama 3)."""
+    """Whether a word that is itself a token skips the merges (Llama 3)."""
     return SPLITS.get(pre) is _LLAMA3

@@ -1,4 +1,4 @@
-"""Stop strings in streamed text."""
+"""Stop strings: finds them in streamed text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["StopMatcher"]
 
 
 class StopMatcher:
-    """Passes text on until a stop string appears, holding back only what may be the start of one.
+    """Passes text through until a stop string appears; withholds only text that may begin one.
 
-    The stop string that is complete first wins, the longest of those that end together, so the result does not
-    depend on how the text is cut into pieces.
+    The stop string that ends first wins; among those that end together, the longest. So the result does not depend
+    on how the text is cut into pieces.
     """
 
     def __init__(self, strings: Iterable[str]) -> None:
@@ -21,28 +21,28 @@ class StopMatcher:
         for stop in self._stops:
             if not isinstance(stop, str) or not stop:
                 raise InvalidRequestError(f"a stop string must be non-empty text, got {stop!r}")
-        self._held = ""
+        self._withheld = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """(text safe to give out, the stop string hit or None). Nothing may be pushed after a hit."""
-        text = self._held + text
+        """(text safe to emit, the stop string found or None). Push nothing after a stop string."""
+        text = self._withheld + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             _, at, stop = min(found)
-            self._held = ""
+            self._withheld = ""
             return text[:at], stop
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
+        self._withheld = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
     def finish(self) -> str:
-        """The text held back, when no more follows."""
-        held, self._held = self._held, ""
-        return held
+        """The withheld text, once no more text follows."""
+        withheld, self._withheld = self._withheld, ""
+        return withheld
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop` without completing it."""
+    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):
             return size

@@ -1,7 +1,7 @@
-"""Text to token ids and back, from tokenizer.json or from the vocabulary inside a GGUF file.
+"""The tokenizer of a model, from tokenizer.json or from the vocabulary in a GGUF file. Byte-level BPE only.
 
-Encoding is done by the `tokenizers` library. Decoding is done here, from a table of the bytes of every token, so
-that one-shot and streamed decoding cannot differ. Only byte-level BPE is supported.
+The `tokenizers` library encodes. Decoding is a table of every token's bytes, so one-shot and streamed decoding cannot
+differ.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ class Tokenizer:
         self.bos_id = bos_id
         self.pad_id = pad_id
         self.eos_ids = tuple(eos_ids)
-        """Tokens that end a text, the model's main one first."""
+        """End-of-sequence tokens, the model's main one first."""
         self.add_bos = add_bos
-        """Whether the model expects its begin-of-text token before every text."""
+        """Whether the model expects its BOS token before every text."""
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
-        """Build from the metadata of a GGUF file; `where` names the file in errors.
+        """Builds from the metadata of a GGUF file; `where` names the file in errors.
 
-        Text is not Unicode-normalised: GGUF has no key for it. Qwen's own tokenizer.json applies NFC first, so the
-        ids of text in decomposed form (e + combining accent) differ between the two.
+        Text is not Unicode-normalised, because GGUF has no key for it. Qwen's tokenizer.json applies NFC first, so
+        text in decomposed form (e + combining accent) gets other ids there.
 
         Raises:
             FormatError: the vocabulary is inconsistent.
-            UnsupportedError: it is of a kind this engine does not have.
+            UnsupportedError: the vocabulary is not byte-level BPE, or its pre-tokenizer is unknown.
         """
         vocab = Vocabulary.from_gguf(metadata, where)
         ids = {token: i for i, token in enumerate(vocab.tokens)}
@@ -91,11 +91,11 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tokenizer:
-        """Read a tokenizer.json, and the special tokens named by the JSON files beside it.
+        """Reads a tokenizer.json, and the special tokens that the JSON files beside it name.
 
         Raises:
             FormatError: the file is malformed or inconsistent.
-            UnsupportedError: it is not byte-level BPE.
+            UnsupportedError: the tokenizer is not byte-level BPE.
         """
         file = TokenizerFile.read(Path(path))
         added = {token.id: token for token in file.added}
@@ -115,12 +115,12 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True, add_bos: bool | None = None) -> list[int]:
         """Token ids of a text.
 
-        special: control tokens written in the text (`<|im_end|>`) become those tokens; False takes them as plain text.
-        add_bos: put the begin-of-text token in front; None asks the model's files. A rendered chat template already
-        has it where the model wants it, so pass False there.
+        special: parse control tokens spelled in the text (`<|im_end|>`); False encodes them as plain text.
+        add_bos: prepend the BOS token; None follows the model's files. Pass False for a rendered chat template, which
+        writes the BOS token itself.
 
         Raises:
-            InvalidRequestError: the text holds a lone surrogate, or a character the vocabulary cannot write.
+            InvalidRequestError: the text has a lone surrogate, or a character the vocabulary cannot encode.
         """
         ids = _ids(self._encoder_for(special), self._checked(text))
         if self.add_bos if add_bos is None else add_bos:
@@ -130,8 +130,9 @@ class Tokenizer:
         return ids
 
     def encode_marked(self, text: str) -> list[int]:
-        """Token ids of a rendered chat template into which callers' texts went with marks (spellings.py): what they
-        spell is text. Where there are no marks, the same as `encode`.
+        """Token ids of a rendered chat template whose callers' texts are marked (spellings.py).
+
+        Marked spellings of control tokens are encoded as plain text. Without marks this is `encode`.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -142,7 +143,7 @@ class Tokenizer:
         found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
-        # The encoder looks for control tokens before it splits, so the texts between them are encoded by themselves.
+        # The encoder finds control tokens before it splits, so the text between two of them is encoded on its own.
         for token_id, (start, stop) in zip(found.ids, found.offsets, strict=True):
             if token_id in self._special:
                 ids += [*self._plain_ids(text[end:start]), token_id]
@@ -154,17 +155,17 @@ class Tokenizer:
 
     @property
     def control_tokens(self) -> frozenset[str]:
-        """The texts of all control tokens."""
+        """The spellings of all control tokens."""
         return frozenset(self._bytes[i].decode() for i in self._special)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """Text of token ids; bytes that are not UTF-8 become U+FFFD. Control tokens are left out by default."""
+        """Text of token ids; invalid UTF-8 becomes U+FFFD. Control tokens are skipped by default."""
         return b"".join(self.token_bytes(i, skip_special=skip_special) for i in ids).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
-        """The bytes a token stands for; part of a character where the token is.
+        """The bytes of a token, which may be part of a character.
 
-        Ids below n_vocab that have no token (the padding of a model's embedding) stand for nothing.
+        Ids below n_vocab without a token (padding of the embedding) have no bytes.
         """
         if not 0 <= token_id < self.n_vocab:
             raise InvalidRequestError(f"token id {token_id} is out of range: the vocabulary has {self.n_vocab} ids")
@@ -190,8 +191,8 @@ class Tokenizer:
             return self._encoder
         with self._plain_lock:
             if self._plain_encoder is None:
-                # Whether special tokens are matched is a setting of the encoder, so a second one keeps both
-                # thread-safe. It is built on first use: few callers need it and large vocabularies take a second.
+                # Matching special tokens is a setting of the encoder; toggling it would not be thread-safe, so there
+                # are two. The second is built on first use: few callers need it, and a large vocabulary takes 1 s.
                 plain = Encoder.from_str(self._encoder.to_str())
                 plain.encode_special_tokens = True
                 self._plain_encoder = plain
@@ -205,7 +206,7 @@ class Tokenizer:
                 f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}"
             ) from None
         if self._unwritable and not self._unwritable.isdisjoint(data):
-            # BPE would leave the byte out without a word.
+            # BPE would drop the byte silently.
             for i, char in enumerate(text):
                 if not self._unwritable.isdisjoint(char.encode()):
                     raise InvalidRequestError(
@@ -215,7 +216,7 @@ class Tokenizer:
 
 
 def _ids(encoder: Encoder, text: str) -> list[int]:
-    # As a batch of one: that lets other threads of Python run meanwhile, and needs no offsets.
+    # A batch of one: encode_batch_fast releases the GIL and computes no offsets.
     ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 

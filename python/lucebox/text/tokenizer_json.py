@@ -1,6 +1,6 @@
-"""tokenizer.json and the JSON files beside it, checked. Owns what the keys mean; knows nothing of encoding.
+"""Reads and checks tokenizer.json and the JSON files beside it. Owns the meaning of their keys; does not encode.
 
-The `tokenizers` library trusts its input: what would make it panic or drop text without a word is refused first.
+The `tokenizers` library trusts its input. Files that would make it panic or silently drop text are refused here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class AddedPiece:
-    """An entry of added_tokens: matched in the text before it is split."""
+    """An entry of added_tokens; matched before pre-tokenization."""
 
     id: int
     content: str
@@ -32,7 +32,7 @@ class AddedPiece:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """What a tokenizer.json says, and the special tokens its neighbours name."""
+    """The content of a tokenizer.json, and the special tokens named by the files beside it."""
 
     encoder: Encoder
     pieces: dict[str, int]
@@ -72,10 +72,10 @@ class TokenizerFile:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file; a key given twice is an error.
+    """A JSON object from a file; duplicate keys are an error.
 
     Raises:
-        FormatError: not readable as such.
+        FormatError: the file cannot be read, or is not a JSON object.
     """
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -149,7 +149,7 @@ def _encoder(path: Path, where: str) -> Encoder:
         encoder.no_truncation()
         encoder.no_padding()
     except BaseException as error:
-        # The library raises plain Exception for a bad file, and a panic of its Rust code is not even that.
+        # The library raises a plain Exception for a bad file; a panic of its Rust code is only a BaseException.
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise FormatError(f"{where}: not a tokenizer file: {error}") from None
@@ -173,7 +173,7 @@ def _neighbour(path: Path, name: str) -> dict[str, object]:
 
 
 def _named_id(token: object, ids: Mapping[str, int]) -> int | None:
-    """tokenizer_config.json names a special token by its text, or by an object that holds the text."""
+    """The id of a special token, which tokenizer_config.json names by text or by an object with the text."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return ids.get(text) if isinstance(text, str) else None
 

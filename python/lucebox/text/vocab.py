@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file, checked. Owns what the metadata keys mean; knows nothing of encoding.
+"""Reads and checks the vocabulary of a GGUF file. Owns the meaning of the metadata keys; does not encode.
 
-Every list comes from an untrusted file: a Vocabulary that exists has unique tokens, known token types and merges
-that name tokens, so the code that builds a tokenizer from it need not look again.
+The file is untrusted. A Vocabulary has unique tokens, known token types, and merges whose pieces are tokens, so the
+tokenizer built from it checks nothing again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_TOKENS = 1 << 22
 
 _KEY = "tokenizer.ggml."
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-# Bytes without which ordinary text cannot be written. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
+# Bytes of ordinary text. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
 _ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
-# A file names one end token, yet its model may have learned to end in several ways (generation_config.json lists
-# them, GGUF cannot): control tokens with these texts end a text in every model that has them.
+# A model may have several end-of-sequence tokens. generation_config.json lists all, GGUF names one. Control tokens
+# with these texts end a text in every model that has them.
 _END_TEXTS = frozenset({"<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>"})
 
 
@@ -66,10 +66,10 @@ class Vocabulary:
 
 
 def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
-    """Bytes that no token of the byte-level alphabet stands for; text that has them cannot be encoded.
+    """Bytes without a token of their own; text with such a byte cannot be encoded.
 
     Raises:
-        FormatError: a byte of ordinary text is among them.
+        FormatError: a byte of ordinary text is missing.
     """
     missing = frozenset(byte for byte in range(256) if BYTE_TO_CHAR[byte] not in pieces)
     for byte in _ESSENTIAL_BYTES:
@@ -81,7 +81,7 @@ def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
 
 
 class _Reader:
-    """Reads typed values of one file's metadata; every error names file and key."""
+    """Reads typed values from one file's metadata; every error names the file and the key."""
 
     def __init__(self, metadata: Mapping[str, object], where: str) -> None:
         self.metadata = metadata
@@ -99,7 +99,7 @@ class _Reader:
         types = self.types(tokens)
         pre = self.string("pre")
         bos_id = self.token_id("bos_token_id", len(tokens))
-        # Llama 3 files leave the key out, and their models expect the token; every other absent key means no.
+        # Llama 3 files omit the key although the models expect BOS. For every other pre-tokenizer, absent means no.
         add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
         ends = [self.token_id(key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
         ends += [ids[text] for text in sorted(_END_TEXTS) if text in ids and types[ids[text]] is TokenType.CONTROL]
