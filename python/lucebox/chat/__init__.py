@@ -1,4 +1,4 @@
-"""Conversations to prompt text: chat templates."""
+"""Chat templates: a conversation to the prompt text of a model."""
 
 from lucebox.chat.template import ChatTemplate
 

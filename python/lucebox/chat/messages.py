@@ -1,4 +1,4 @@
-"""The shape of a conversation: what callers may pass, and the one form templates are given."""
+"""Checks the messages and tools of a caller, and brings them to the one form chat templates get."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def checked_messages(messages: object) -> list[dict[str, object]]:
-    """The messages with content as one string and tool-call arguments as objects; other keys as they are.
+    """The messages, with content as one string and tool-call arguments as objects; other keys unchanged.
 
     Raises:
-        InvalidRequestError: says which message is wrong, and how.
+        InvalidRequestError: a message is malformed; the text names it.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise InvalidRequestError(f"messages is {type(messages).__name__}, expected a list of objects")
@@ -27,10 +27,10 @@ def checked_messages(messages: object) -> list[dict[str, object]]:
 
 
 def checked_tools(tools: object) -> list[dict[str, object]]:
-    """The tools, each of which must be an object.
+    """The tools, as dicts.
 
     Raises:
-        InvalidRequestError: says which tool is wrong, and how.
+        InvalidRequestError: a tool is not an object; the text names it.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise InvalidRequestError(f"tools is {type(tools).__name__}, expected a list of objects")
@@ -74,7 +74,7 @@ def _text(content: object, name: str) -> str:
 
 
 def _tool_calls(calls: object, name: str) -> list[dict[str, object]]:
-    """OpenAI sends arguments as JSON text; templates want the object."""
+    """Tool calls with parsed arguments: OpenAI's clients send JSON text, templates take the object."""
     if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
         raise InvalidRequestError(f"{name} is {type(calls).__name__}, expected a list of objects")
     result = []

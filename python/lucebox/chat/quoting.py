@@ -1,4 +1,4 @@
-"""What callers hand to a chat template, quoted: whatever it spells, control tokens are the template's to write."""
+"""Quotes callers' texts for a chat template: control tokens that a text spells stay text (text/spellings.py)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from lucebox.text.tokenizer import Tokenizer
 
 __all__ = ["Quoting"]
 
-# In vocabularies where these are control tokens an assistant's earlier answer may still hold them.
+# Not quoted in assistant messages: an earlier answer has these, and in some vocabularies they are control tokens.
 _OWN_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
 
 
 class Quoting:
-    """For one vocabulary. own_tags: further ones with which this model marks up its answers."""
+    """Quotes the control tokens of one vocabulary.
+
+    own_tags: further tags that the model writes in its answers; they stay as they are in assistant messages.
+    """
 
     def __init__(self, tokenizer: Tokenizer, own_tags: Iterable[str] = ()) -> None:
         tokens = tokenizer.control_tokens
@@ -25,10 +28,10 @@ class Quoting:
         self._not_own = Spellings(tokens - _OWN_TAGS - {*own_tags})
 
     def messages(self, messages: object) -> list[dict[str, Any]]:
-        """Messages, checked, with marks where they spell control tokens.
+        """Checked messages, every spelling of a control token marked.
 
         Raises:
-            InvalidRequestError: says which message is wrong, and how.
+            InvalidRequestError: a message is malformed; the text names it.
         """
         return [
             self._quoted(message, self._not_own if message["role"] == "assistant" else self._all)
@@ -36,10 +39,10 @@ class Quoting:
         ]
 
     def values(self, values: Any) -> Any:
-        """Tools or variables of a template, with marks where they spell control tokens.
+        """Tools or template variables, every spelling of a control token marked.
 
         Raises:
-            InvalidRequestError: they are nested too deeply.
+            InvalidRequestError: the values are nested too deeply.
         """
         return self._quoted(values, self._all)
 
@@ -47,7 +50,7 @@ class Quoting:
         try:
             return _marked(value, spellings)
         except RecursionError:
-            raise InvalidRequestError("the messages or tools hold values that are nested too deeply") from None
+            raise InvalidRequestError("the messages or tools have values that are nested too deeply") from None
 
 
 def _marked(value: Any, spellings: Spellings) -> Any:

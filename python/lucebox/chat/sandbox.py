@@ -1,9 +1,9 @@
-"""The Jinja environment chat templates run in: what Hugging Face's offers, with a meter on every step.
+"""The Jinja sandbox of chat templates: the features of Hugging Face's environment, metered.
 
-A template comes from an untrusted file. Jinja's sandbox keeps it from touching Python; the meter keeps it from
-running away. Loops, macro bodies, calls, filters, operators and output each spend from one budget, sizes are checked
-before the operations that multiply them, and no value may outgrow a limit, so that the few operations the meter
-cannot see (comparisons, slices) stay short. Filters and methods that templates do not use are left out.
+A template comes from an untrusted file. Jinja's sandbox denies access to Python; the meter bounds time and memory.
+Loops, macro bodies, calls, filters, operators and output spend from one budget. Operations that multiply sizes are
+checked before they run. No value may exceed a size limit, so operations without a meter (comparisons, slices) stay
+short. Filters and methods that templates do not use are left out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from lucebox.text.spellings import MARK
 
 __all__ = ["MeteredEnvironment", "RaisedByTemplate", "RunawayError", "metered", "weigh"]
 
-# A loop round or call costs _STEP, a list item _ITEM, a character 1. Measured: 20 million is 1.2 s of empty loops.
-# Qwen3.5's template spends 7.7 million on 1,000 messages of 1,000 characters, whose budget is 73 million.
+# Units of work: a loop iteration or call costs _STEP, a list item _ITEM, a character 1. Measured: 20 million units are
+# 1.2 s of empty loops. Qwen3.5's template spends 7.7 million on 1,000 messages of 1,000 characters; their budget is
+# 73 million.
 _STEP = 32
 _ITEM = 8
 _WORK = 20_000_000
@@ -52,7 +53,7 @@ _FILTERS = [
     "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice",
     "sort", "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
 ]  # fmt: skip
-# These make text of their arguments, so what a nested list would print as is weighed first.
+# These filters turn arguments into text, so the printed size of a nested list is checked before they run.
 _TEXT_FILTERS = frozenset({
     "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
     "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
@@ -63,21 +64,21 @@ _STR_METHODS = frozenset({
     "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
     "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
-# A width of four digits or more, or one taken from an argument or from a nested field.
+# A format width of four digits or more, or one computed from an argument or a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
 _TO_ESCAPE = re.compile(rf"[^\x00-\x7f{MARK}]")
 
 
 class RunawayError(SecurityError):
-    """The template spends more than any real conversation needs."""
+    """The template exceeded its budget or a size limit."""
 
 
 class RaisedByTemplate(jinja2.TemplateError):
-    """The template itself refused the messages, by raise_exception."""
+    """The template called raise_exception to refuse the messages."""
 
 
 class _Meter:
-    """The budget of one rendering."""
+    """The budget and size limits of one rendering."""
 
     def __init__(self, input_weight: int) -> None:
         self.work = _WORK + _WORK_PER_INPUT * input_weight
@@ -96,7 +97,7 @@ class _Meter:
             raise RunawayError(f"it builds a value of more than {self.value_limit} characters or items")
 
     def admit(self, value: object) -> None:
-        """Charge for a value just made, or about to be printed."""
+        """Checks and charges a value that was just made, or is about to be printed."""
         if isinstance(value, str | list | tuple | dict | Namespace):
             size = weigh(value, self.value_limit)
             self.check(size)
@@ -108,7 +109,7 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 @contextmanager
 def metered(input_weight: int) -> Iterator[None]:
-    """Give the renderings inside a fresh budget, larger for larger input."""
+    """Gives the renderings inside a fresh budget that grows with the input."""
     token = _METER.set(_Meter(input_weight))
     try:
         yield
@@ -117,7 +118,7 @@ def metered(input_weight: int) -> Iterator[None]:
 
 
 def weigh(value: object, limit: int = 1 << 62) -> int:
-    """Characters and items of a value as printing would visit them; stops counting soon after `limit`."""
+    """The weight of a value: characters plus _ITEM per value, as printing visits them. Counts little beyond `limit`."""
     total, queue = 0, [value]
     while queue and total <= limit:
         item = queue.pop()
@@ -135,7 +136,7 @@ def weigh(value: object, limit: int = 1 << 62) -> int:
 
 
 class MeteredEnvironment(ImmutableSandboxedEnvironment):
-    """See the head of this file."""
+    """Jinja's sandbox with the meter; the head of this file describes both."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -144,7 +145,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[loopcontrols, _GenerationTag],
-            # Folding constants would compute them while compiling, where no budget is.
+            # Constant folding would run at compile time, outside any budget.
             optimized=False,
             finalize=_print,
             cache_size=0,
@@ -197,7 +198,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def tick(self, text_size: int) -> str:
-        """Runs at the head of every loop and macro body, with the size of the body's literal text."""
+        """Charges one iteration; called at the head of every loop and macro body with its literal text's size."""
         _METER.get().charge(_STEP + text_size)
         return ""
 
@@ -208,13 +209,13 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         return "".join(map(str, parts))
 
     def admitted(self, value: object) -> object:
-        """Wraps list, tuple and dict displays."""
+        """The value of a list, tuple or dict display, checked and charged."""
         _METER.get().admit(value)
         return value
 
 
 class _Instrument(NodeTransformer):
-    """Adds the calls into the meter that Jinja has no hook for."""
+    """Inserts meter calls into the syntax tree where Jinja has no hook."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         return self._tick(node)
@@ -236,7 +237,7 @@ class _Instrument(NodeTransformer):
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         inner = self.generic_visit(node)
-        # A tuple that is stored to, as in `for a, b in c`, names targets.
+        # A tuple in store context (`for a, b in c`) lists assignment targets and has no value.
         return _environment_call("admitted", [inner], node.lineno) if node.ctx == "load" else inner
 
     def _tick(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
@@ -256,7 +257,7 @@ class _MeteredCode(CodeGenerator):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; here its body is simply rendered."""
+    """`{% generation %}` marks assistant text for training; here only the body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja declares it on the instance)
 
@@ -276,7 +277,7 @@ def _print(_: Context, value: Any) -> Any:
 
 
 def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    # Jinja hands some filters the context, evaluation context or environment before the value.
+    # Jinja passes some filters a context or the environment before the value.
     first = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
 
     @functools.wraps(function)
@@ -297,7 +298,7 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwargs: Any) -> None:
-    """Refuse an operation whose result would be far larger than its arguments, before it runs."""
+    """Refuses an operation before it runs if the result would be far larger than the arguments."""
     options = [*args, *kwargs.values()]
     if name in ("indent", "round", "tojson", "batch", "slice", "truncate"):
         numbers = [n for n in options if isinstance(n, int)]
@@ -312,7 +313,7 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
     elif name == "indent":
         meter.check((str(value).count("\n") + 1) * longest)
     elif name == "join":
-        # The filter joins its value with the option, the method its argument with the value.
+        # The filter joins its value with its argument; the str method joins its argument with the string.
         items = value if isinstance(value, list | tuple | dict) else next(iter(options), ())
         glue = longest if items is value else len(value)
         meter.check(len(items) * glue if isinstance(items, list | tuple | dict | str) else glue)
@@ -347,5 +348,5 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    # Marks are no part of the text, so they stay as they are.
+    # Marks (text/spellings.py) must survive escaping.
     return _TO_ESCAPE.sub(lambda char: json.dumps(char[0])[1:-1], text) if ensure_ascii else text

@@ -1,4 +1,4 @@
-"""Chat templates: where a model keeps its own, and rendering one."""
+"""Chat templates: finds the template of a model and renders it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 
 class ChatTemplate:
-    """Turns messages into the prompt text a model was trained on. Safe to share between threads.
+    """Renders messages to the prompt format a model was trained on. Safe to share between threads.
 
-    source: Jinja text, or several by name, of which "tool_use" is taken when tools are given and "default" otherwise.
-    where: names the origin in errors.
+    source: Jinja text, or several texts by name. "tool_use" renders requests with tools, "default" all others.
+    where: names the template's origin in errors.
 
     Raises:
         FormatError: the template does not parse; the message has the line.
@@ -43,7 +43,7 @@ class ChatTemplate:
             raise FormatError(f"{where}: templates {', '.join(map(ascii, sources))}, expected one named 'default'")
         self.where = where
         self.sources: Mapping[str, str] = sources
-        """The Jinja text by name."""
+        """Jinja text by template name."""
         self._templates = {name: _compiled(text, where) for name, text in sources.items()}
         self._tokens = {
             name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None
@@ -51,7 +51,7 @@ class ChatTemplate:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template in the metadata of a GGUF file; None when it has none."""
+        """The template in the metadata of a GGUF file; None without one."""
         key = "tokenizer.chat_template"
         found: dict[str, object] = {_DEFAULT: metadata[key]} if key in metadata else {}
         found |= {name[len(key) + 1 :]: text for name, text in metadata.items() if name.startswith(key + ".")}
@@ -65,7 +65,7 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, folder: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model folder: chat_template.jinja, else tokenizer_config.json; None when it has none."""
+        """The template of a model folder: chat_template.jinja, else tokenizer_config.json; None without one."""
         tokens = _special_tokens(tokenizer)
         file = Path(folder, "chat_template.jinja")
         if file.is_file():
@@ -79,7 +79,7 @@ class ChatTemplate:
 
     @classmethod
     def from_file(cls, path: str | Path, tokenizer: Tokenizer | None = None) -> ChatTemplate:
-        """A template the user wrote; the tokenizer gives it the model's bos and eos tokens."""
+        """A user's own template; the tokenizer supplies the bos and eos tokens."""
         tokens = {} if tokenizer is None else _special_tokens(tokenizer)
         return cls(_read_source(Path(path)), where=str(path), **tokens)
 
@@ -94,12 +94,12 @@ class ChatTemplate:
     ) -> str:
         """The prompt text of a conversation.
 
-        enable_thinking: passed on only when not None, for templates that tell "not set" from False.
+        enable_thinking: set in the template only when not None, because some templates tell "not set" from False.
         template_vars: further variables of this model's template.
 
         Raises:
-            InvalidRequestError: the messages are malformed, or the template itself refuses them.
-            FormatError: the template fails or runs away; the message has the line.
+            InvalidRequestError: the messages are malformed, or the template refuses them.
+            FormatError: the template fails or exceeds its budget; the message has the line.
         """
         variables: dict[str, object] = {
             **self._tokens,
@@ -121,7 +121,7 @@ class ChatTemplate:
         except RunawayError as error:
             raise FormatError(f"{self.where}{_line(error)}: the template was stopped: {error.message}") from None
         except Exception as error:
-            # Template code can raise anything: whatever it is, this template cannot render these messages.
+            # Template code can raise any exception.
             raise FormatError(f"{self.where}{_line(error)}: {type(error).__name__}: {_brief(error)}") from error
 
 
@@ -133,7 +133,7 @@ def _compiled(text: str, where: str) -> jinja2.Template:
     except jinja2.TemplateSyntaxError as error:
         raise FormatError(f"{where}, line {error.lineno}: {_brief(error)}") from None
     except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
-        # Python's own compiler has limits on nesting that Jinja does not look at.
+        # Jinja does not check the nesting limits of Python's compiler.
         raise FormatError(f"{where}: too deeply nested to compile: {type(error).__name__}") from None
 
 
