@@ -16,6 +16,8 @@ class PlanEntry:
     name: str
     bytes: int
     detail: str
+    per_session: bool
+    """Whether every session makes this reservation; the others are made once for the engine."""
 
 
 @dataclass(frozen=True, slots=True)

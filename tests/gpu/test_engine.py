@@ -285,12 +285,12 @@ def test_two_runs_give_the_same_bits(pack: _engine.gpu.Pack, written: Write) -> 
 def test_plan_is_of_the_device(pack: _engine.gpu.Pack, written: Write) -> None:
     plan = open_engine(written(SHAPES["llama"]), pack=pack, decode_path="graph").plan
     assert plan["place"] == pack.name and plan["mapped_bytes"] == 0
-    assert {name for name, _, _ in plan["entries"]} == {
-        "weights",
-        "KV cache",
-        "activations",
-        "kernel scratch",
-        "sampler",
+    assert {name: per_session for name, _, _, per_session in plan["entries"]} == {
+        "weights": False,
+        "KV cache": True,
+        "activations": False,
+        "kernel scratch": False,
+        "sampler": True,
     }
 
 

@@ -54,7 +54,7 @@ def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
 
 
 def bytes_of_step(engine: _engine.Engine) -> int:
-    return sum(n_bytes for name, n_bytes, _ in engine.plan["entries"] if name == "decode step")
+    return sum(n_bytes for name, n_bytes, *_ in engine.plan["entries"] if name == "decode step")
 
 
 @pytest.mark.parametrize("family", SHAPES)

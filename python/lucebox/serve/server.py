@@ -25,9 +25,6 @@ __all__ = ["Server", "fitting_slots", "ignored_header", "server_of"]
 
 T = TypeVar("T")
 DEFAULT_SLOTS = 4
-SESSION_ENTRIES = frozenset(
-    {"KV cache", "recurrent state", "sampler", "decode step"}
-)  # of the memory plan: what each session has of its own
 
 
 class Server:
@@ -113,7 +110,7 @@ def fitting_slots(llm: LLM, asked: int | None) -> int:
         OutOfMemoryError: those asked for do not fit.
     """
     plan = llm.memory_plan
-    session_bytes = sum(entry.bytes for entry in plan.entries if entry.name in SESSION_ENTRIES)
+    session_bytes = sum(entry.bytes for entry in plan.entries if entry.per_session)
     n = 1 + max(0, plan.available_bytes - plan.total_bytes) // max(1, session_bytes)
     if asked is None:
         return min(DEFAULT_SLOTS, n)

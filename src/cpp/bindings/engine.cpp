@@ -162,7 +162,8 @@ nb::dict info_of(const Engine& engine) {
 nb::dict plan_of(const Engine& engine) {
   const MemoryPlan& plan = engine.plan();
   nb::list entries;
-  for (const PlanEntry& entry : plan.entries) entries.append(nb::make_tuple(entry.name, entry.bytes, entry.detail));
+  for (const PlanEntry& entry : plan.entries)
+    entries.append(nb::make_tuple(entry.name, entry.bytes, entry.detail, entry.per_session));
   nb::dict d;
   d["entries"] = entries;
   d["total_bytes"] = plan.total_bytes();

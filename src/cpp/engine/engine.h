@@ -32,6 +32,7 @@ struct PlanEntry {
   std::string name;
   size_t bytes;
   std::string detail;
+  bool per_session = false;  // every session reserves so much; the others are reserved once for the engine
 };
 
 struct MemoryPlan {

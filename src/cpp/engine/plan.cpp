@@ -84,13 +84,13 @@ MemoryPlan make_plan(Model& model, const Backend& place, size_t file_bytes, Engi
   plan.entries = {
       {"weights", place.maps_weights() ? 0 : copied, "codes and scales as the kernels read them"},
       {"KV cache", state_bytes(model, options, options.context) - recurrent,
-       cat(options.context, " tokens, ", name(options.kv))},
-      {"recurrent state", recurrent, "state, convolution history and pending rows, F32"},
+       cat(options.context, " tokens, ", name(options.kv)), true},
+      {"recurrent state", recurrent, "state, convolution history and pending rows, F32", true},
       {"activations", Executor::planned_bytes(model, options.prefill_chunk),
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
       {"kernel scratch", place.scratch_bytes(model, options), place.scratch_detail(options)},
-      {"sampler", place.loop_bytes(model, options), "logits, penalties and history"},
-      {"decode step", step, "tasks, weights' places and words of the megakernel"},
+      {"sampler", place.loop_bytes(model, options), "logits, penalties and history", true},
+      {"decode step", step, "tasks, weights' places and words of the megakernel", true},
       {"vectors", place.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
