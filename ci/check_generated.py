@@ -1,5 +1,5 @@
 """Generated files that are checked in: the type stubs of lucebox._engine, docs/reference, what is predicted of the
-megakernel, and all that targets/ says.
+megakernel, README's table of speeds, and all that targets/ says.
 
     check_generated.py            fails where a file differs from what would be generated now
     check_generated.py --write    writes them
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import generate_predictions
 import generate_reference
+import generate_speed
 import generate_targets
 from project import ROOT
 
@@ -41,7 +42,7 @@ def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     files = {f"{STUBS}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
-    return files | generate_targets.files() | generate_predictions.files()
+    return files | generate_targets.files() | generate_predictions.files() | generate_speed.files()
 
 
 def present() -> set[str]:
