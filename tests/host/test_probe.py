@@ -15,8 +15,8 @@ import pytest
 from lucebox import catalog
 from lucebox.cli import main
 from lucebox.probe import CHECKS, probe
-from lucebox.probe.asking import Asked, Missing
-from lucebox.probe.server import left_answer
+from lucebox.probe.client import CheckFailed, Client
+from lucebox.probe.server import abandoned_answer
 
 
 class Empty(BaseHTTPRequestHandler):
@@ -69,12 +69,12 @@ def test_of_other_servers_time_tells(kind: type[HTTPServer], is_left: bool) -> N
     """One that answers one after the other computes on for nobody; one that does not is free for the next."""
     with kind(("127.0.0.1", 0), Slow) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        asked = Asked(f"http://127.0.0.1:{server.server_port}", "", "", 10)
+        client = Client(f"http://127.0.0.1:{server.server_port}", "", "", 10)
         if is_left:
-            assert "256 tokens take" in left_answer(asked)
+            assert "256 tokens take" in abandoned_answer(client)
         else:
-            with pytest.raises(Missing, match="256 tokens that nobody reads"):
-                left_answer(asked)
+            with pytest.raises(CheckFailed, match="256 abandoned tokens"):
+                abandoned_answer(client)
         server.shutdown()
 
 
@@ -119,4 +119,4 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "127.0.0.1:1"]) == 1
     assert "lucebox: error" in capsys.readouterr().err
     assert main(["probe", "ftp://x"]) == 1
-    assert "not the address of a server" in capsys.readouterr().err
+    assert "not an HTTP URL" in capsys.readouterr().err

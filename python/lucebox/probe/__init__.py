@@ -1,5 +1,7 @@
-"""Whether an HTTP server speaks the protocols that clients count on: `probe(url)` asks and judges. Any server, little
-text; each protocol's checks are a file."""
+"""Conformance checks for any HTTP server of the OpenAI and Anthropic APIs: `probe(url)` runs them.
+
+One file per protocol. The requests are short, and sampling is greedy.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 
 from lucebox.errors import InvalidRequestError
 from lucebox.probe import chat, completions, messages, responses, server
-from lucebox.probe.asking import Asked, Missing
+from lucebox.probe.client import CheckFailed, Client
 
 __all__ = ["CHECKS", "Check", "probe", "server_models"]
 
@@ -20,55 +22,55 @@ CHECKS = [
     *(("messages", *check) for check in messages.CHECKS),
     *(("responses", *check) for check in responses.CHECKS),
     *(("completions", *check) for check in completions.CHECKS),
-    *(("server", *check) for check in server.LEAVING),
+    *(("server", *check) for check in server.DISCONNECTS),
 ]
-"""Protocol, name and function of each. The first of them learn what the others ask with."""
+"""Protocol, name and function of each check. The first ones find out the model and its context length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question to a server and its answer."""
+    """The outcome of one check."""
 
     protocol: str
     name: str
     ok: bool
     detail: str
-    """What was seen, or what was missing."""
+    """What the server returned, or why the check failed."""
     seconds: float
 
 
 def server_models(url: str, *, api_key: str = "", model: str = "", timeout_s: float = 30.0) -> tuple[str, int]:
-    """The model to ask and its context length, as the server tells.
+    """The name and context length of a model, from the server's /v1/models.
 
     Raises:
-        InvalidRequestError: `url` is none, or the answer there is not one of such a server.
-        OSError: nobody listens there.
+        InvalidRequestError: `url` is not a URL, or the response lists no model with a context length.
+        OSError: the connection failed.
     """
-    asked = Asked(url, api_key, model, timeout_s)
+    client = Client(url, api_key, model, timeout_s)
     try:
-        server.models(asked)
-    except (Missing, KeyError, IndexError, TypeError, ValueError) as error:
-        raise InvalidRequestError(f"{url} does not tell its models and their context: {error}") from error
-    return asked.model, asked.context
+        server.models(client)
+    except (CheckFailed, KeyError, IndexError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"{url} does not list its models and their context length: {error}") from error
+    return client.model, client.context
 
 
 def probe(url: str, *, api_key: str = "", model: str = "", timeout_s: float = 120.0) -> Iterator[Check]:
-    """Asks a server everything, one check after another; `model` "": the first that it names.
+    """Runs all checks, one after another; an empty `model` means the first one the server lists.
 
     Raises:
-        InvalidRequestError: `url` is none.
-        OSError: nobody listens there.
+        InvalidRequestError: `url` is not a URL.
+        OSError: the connection failed.
     """
-    asked = Asked(url, api_key, model, timeout_s)
-    asked.ask("/health")
+    client = Client(url, api_key, model, timeout_s)
+    client.request("/health")
     for protocol, name, check in CHECKS:
         start = time.perf_counter()
         try:
-            ok, detail = True, check(asked)
-        except Missing as missing:
-            ok, detail = False, str(missing)
+            ok, detail = True, check(client)
+        except CheckFailed as failure:
+            ok, detail = False, str(failure)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration) as error:
-            ok, detail = False, f"the answer lacks something: {type(error).__name__} {error}"
+            ok, detail = False, f"the response is incomplete: {type(error).__name__} {error}"
         except (OSError, http.client.HTTPException) as error:
-            ok, detail = False, f"no answer: {error}"
+            ok, detail = False, f"no response: {error}"
         yield Check(protocol, name, ok, detail, time.perf_counter() - start)

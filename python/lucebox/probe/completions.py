@@ -1,16 +1,16 @@
-"""OpenAI's text completions."""
+"""Checks of OpenAI's text completions."""
 
 from __future__ import annotations
 
-from lucebox.probe.asking import Asked, CheckFunction, need
+from lucebox.probe.client import CheckFunction, Client, require
 
 __all__ = ["CHECKS"]
 
 
-def answer(server: Asked) -> str:
-    body = {"model": server.model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-    answer = server.ask("/v1/completions", body).json()
-    need(isinstance(answer["choices"][0]["text"], str), "no text")
+def answer(client: Client) -> str:
+    body = {"model": client.model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+    answer = client.request("/v1/completions", body).json()
+    require(isinstance(answer["choices"][0]["text"], str), "no text")
     return repr(answer["choices"][0]["text"])
 
 

@@ -1,5 +1,7 @@
-"""A server that is asked, and its replies: `Asked`. No vendor's library, and greedy sampling, so that two runs ask for
-the same."""
+"""The HTTP client of the checks, and the requests they share.
+
+Uses no vendor's SDK. Sampling is greedy, so repeated requests are comparable.
+"""
 
 from __future__ import annotations
 
@@ -16,51 +18,54 @@ from lucebox.errors import InvalidRequestError
 __all__ = [
     "ARGUMENTS",
     "CALL_TOKENS",
-    "PLACE",
+    "PLACE_SCHEMA",
     "QUESTION",
-    "RESULT",
-    "Asked",
+    "TOOL_RESULT",
+    "CheckFailed",
     "CheckFunction",
-    "Missing",
+    "Client",
     "Reply",
     "first",
-    "grown",
-    "need",
+    "require",
+    "result_in_prompt",
 ]
 
 QUESTION = "Name the capital of France."
 MAX_TOKENS = 24
 CALL_TOKENS = 200
-# So few choices that a model of any size comes to an end.
-PLACE = {
+# So few choices that a model of any size completes the object.
+PLACE_SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
     "required": ["city"],
     "additionalProperties": False,
 }
 ARGUMENTS = '{"city": "Paris"}'
-RESULT = "Sunny and 25 degrees, a light wind from the west, no clouds before the evening."
-RESULT_TOKENS = 12  # no vocabulary writes it with fewer
+TOOL_RESULT = "Sunny and 25 degrees, a light wind from the west, no clouds before the evening."
+TOOL_RESULT_TOKENS = 12  # lower bound for TOOL_RESULT in any vocabulary
 
 
-class Missing(Exception):
-    """The answer is not what the protocol promises."""
+class CheckFailed(Exception):
+    """The response breaks the protocol."""
 
 
-def need(truth: object, what: str) -> None:
-    if not truth:
-        raise Missing(what)
+def require(condition: object, failure: str) -> None:
+    if not condition:
+        raise CheckFailed(failure)
 
 
-def first(found: Iterable[dict[str, Any]], otherwise: str) -> dict[str, Any]:
+def first(found: Iterable[dict[str, Any]], failure: str) -> dict[str, Any]:
     for one in found:
         return one
-    raise Missing(otherwise)
+    raise CheckFailed(failure)
 
 
-def grown(without: int, with_result: int) -> str:
-    """Whether a tool's result came into the prompt."""
-    need(with_result - without >= RESULT_TOKENS, f"the result is not in the prompt: {without} and {with_result} tokens")
+def result_in_prompt(without: int, with_result: int) -> str:
+    """Checks that a tool's result reached the prompt, by the prompt's token counts without and with it."""
+    require(
+        with_result - without >= TOOL_RESULT_TOKENS,
+        f"the result is not in the prompt: {without} and {with_result} tokens",
+    )
     return f"{with_result - without} tokens of the result"
 
 
@@ -70,14 +75,14 @@ class Reply:
     text: str
 
     def json(self, status: int = 200) -> dict[str, Any]:
-        need(self.status == status, f"status {self.status} instead of {status}: {self.text[:120]}")
+        require(self.status == status, f"status {self.status} instead of {status}: {self.text[:120]}")
         value = json.loads(self.text)
-        need(isinstance(value, dict), "not a JSON object")
+        require(isinstance(value, dict), "not a JSON object")
         return dict(value)
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """Server-sent events with their names; the closing [DONE] has none and no data."""
-        need(self.status == 200, f"status {self.status}: {self.text[:120]}")
+        """(name, data) of the server-sent events; the closing [DONE] has neither."""
+        require(self.status == 200, f"status {self.status}: {self.text[:120]}")
         found = []
         for block in self.text.replace("\r\n", "\n").split("\n\n"):
             lines = [line for line in block.split("\n") if line and not line.startswith(":")]
@@ -88,13 +93,13 @@ class Reply:
         return found
 
 
-class Asked:
-    """A server, and the model that is asked."""
+class Client:
+    """Sends requests for one model to one server."""
 
     def __init__(self, url: str, api_key: str, model: str, timeout_s: float) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequestError(f"not the address of a server: {url}")
+            raise InvalidRequestError(f"not an HTTP URL: {url}")
         self._parts = parts
         self._root = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
@@ -104,14 +109,14 @@ class Asked:
         self.model = model
         self.context = 0
 
-    def ask(self, path: str, body: Mapping[str, Any] | str | None = None) -> Reply:
-        """A request with its own connection, as a stranger makes it."""
+    def request(self, path: str, body: Mapping[str, Any] | str | None = None) -> Reply:
+        """Sends a request on a connection of its own and reads the reply."""
         with closing(self.send(path, body)) as connection:
             response = connection.getresponse()
             return Reply(response.status, response.read().decode())
 
     def send(self, path: str, body: Mapping[str, Any] | str | None = None) -> http.client.HTTPConnection:
-        """The same, the reply not yet read."""
+        """Sends a request; the caller reads the reply from the connection and closes it."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
         text = body if isinstance(body, str) or body is None else json.dumps(body)
@@ -123,25 +128,26 @@ class Asked:
         return connection
 
     def chat(self, text: str = QUESTION, **more: Any) -> Reply:
-        return self.ask("/v1/chat/completions", self.asking(text, **more))
+        return self.request("/v1/chat/completions", self.chat_body(text, **more))
 
     def messages(self, text: str = QUESTION, **more: Any) -> Reply:
-        return self.ask("/v1/messages", self.asking(text, **more))
+        return self.request("/v1/messages", self.chat_body(text, **more))
 
     def responses(self, text: str = QUESTION, **more: Any) -> Reply:
         body = {"model": self.model, "input": text, "temperature": 0, "max_output_tokens": MAX_TOKENS, "store": False}
-        return self.ask("/v1/responses", {**body, **more})
+        return self.request("/v1/responses", {**body, **more})
 
-    def asking(self, text: str = QUESTION, **more: Any) -> dict[str, Any]:
-        """What chat completions and messages have in common."""
+    def chat_body(self, text: str = QUESTION, **more: Any) -> dict[str, Any]:
+        """A body that both chat completions and messages accept."""
         messages = [{"role": "user", "content": text}]
         return {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": MAX_TOKENS, **more}
 
     @property
     def too_long(self) -> str:
-        need(self.context, "the context length is not known")
+        """A text longer than the context."""
+        require(self.context, "the context length is unknown")
         return "word " * (self.context + 64)
 
 
-CheckFunction: TypeAlias = Callable[[Asked], str]
-"""What was seen; raises Missing."""
+CheckFunction: TypeAlias = Callable[[Client], str]
+"""Returns what the server did; raises CheckFailed."""
