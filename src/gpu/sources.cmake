@@ -8,6 +8,12 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/gemm/choose_sm90.cpp
   ${gpu}/gemm_skinny/choose.cpp
   ${gpu}/gemv/choose.cpp
-  ${gpu}/megakernel/schedule/schedule.cpp
+  ${gpu}/megakernel/schedule/assign.cpp
+  ${gpu}/megakernel/schedule/compile.cpp
+  ${gpu}/megakernel/schedule/mailboxes.cpp
+  ${gpu}/megakernel/schedule/print.cpp
+  ${gpu}/megakernel/schedule/record.cpp
+  ${gpu}/megakernel/schedule/stream.cpp
+  ${gpu}/megakernel/schedule/teams.cpp
   ${gpu}/megakernel/schedule/weight_chunks.cpp
   ${gpu}/sampling/choose.cpp)

@@ -42,7 +42,7 @@ class Schedule final : public lb::Stream {
 
   // The step's end; without `leave` a launch is one step. Throws kUnsupported where the target has no kernel for what
   // was recorded.
-  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& leave);
+  MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 
   // Addresses alone, and copies to them are nowhere: a step can be planned before there is memory for it.
   std::unique_ptr<Memory> reserve(size_t bytes) override;
@@ -84,24 +84,38 @@ class Schedule final : public lb::Stream {
     int phase = 0;
   };
 
-  [[noreturn]] static void refuse(const char* what);
-  static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
-  void add(Node node);
-  void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
   struct Kernel {
     const char* name;
     bool has_stream;
   };
+  struct MailboxPlan;
+  using StepLists = std::vector<std::vector<TaskStep>>;  // of each block
+
+  // record.cpp
+  [[noreturn]] static void refuse(const char* what);
+  static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
+  static bool conflict(const Node& before, const Node& after);
+  void add(Node node);
+  void products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads);
+  // compile.cpp
   Kernel kernel() const;
-  size_t pool_bytes() const;
+  int last_phase() const;
+  // mailboxes.cpp
   int writer_of(const void* at, int before) const;
   const void* made_at(const Node& node) const;
-  int plan_words();
+  int plan_words();  // returns their number
+  // assign.cpp
   std::vector<bool> barriers() const;
-  void plan_streams(MegaPlan& plan) const;
+  std::vector<int> share_blocks(const std::vector<int>& ids, int n_blocks) const;
+  StepLists assign(int n_blocks) const;
+  void add_sampler(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget, MegaPlan& plan,
+                   StepLists& lists);
+  void finish_steps(MegaPlan& plan, StepLists& lists) const;
+  // stream.cpp
+  size_t pool_bytes() const;
   void plan_memory(MegaPlan& plan) const;
   void plan_ring(MegaPlan& plan) const;
-  std::vector<std::vector<TaskStep>> assign(int n_blocks) const;
+  void plan_streams(MegaPlan& plan) const;
 
   const Target& target_;
   uintptr_t on_paper_ = uintptr_t{1} << 60;            // where no memory is; what reserve() has not given away

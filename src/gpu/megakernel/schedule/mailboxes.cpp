@@ -1,0 +1,201 @@
+// Which values travel through mailboxes, and where those lie.
+//
+// Embedding, products, recurrences and attentions hand their values to one another in mailboxes. Such values no longer
+// count among a node's reads and writes, so they need no barrier.
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "gpu/megakernel/schedule/geometry.h"
+#include "gpu/megakernel/schedule/schedule.h"
+
+namespace lb::gpu {
+namespace {
+
+// Mailboxes that a task fills, one for each value as a rule.
+int n_words_of(const Task& task) {
+  switch (task.kind) {
+    case TaskKind::kEmbed: return words_length(task.embed.op.dim);
+    case TaskKind::kProduct: return words_length(task.product.op.n_out);
+    case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
+    case TaskKind::kAttentionRuns: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
+    case TaskKind::kAttentionMerge: return words_length(task.attention.op.n_heads * task.attention.op.cache.head_dim);
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+// The last node before `before` that writes there; -1: none.
+int Schedule::writer_of(const void* at, int before) const {
+  for (int i = before - 1; i >= 0; --i)
+    if (overlap({{at, 1}}, nodes_[i].writes)) return i;
+  return -1;
+}
+
+// Where the values that a node hands on would lie without mailboxes; null: it hands on none.
+const void* Schedule::made_at(const Node& node) const {
+  switch (node.task.kind) {
+    case TaskKind::kEmbed: return node.task.embed.op.y;
+    case TaskKind::kProduct: return node.task.product.op.y;
+    case TaskKind::kDeltaStep: return node.task.delta.step.o;
+    case TaskKind::kAttentionRuns: return splits_->data();
+    case TaskKind::kAttentionMerge: return node.task.attention.op.o;
+    default: return nullptr;
+  }
+}
+
+// The mailboxes of each node, and who reads them. Writers are looked up among the nodes as recorded, while their copies
+// lose the reads and writes that mailboxes take over.
+struct Schedule::MailboxPlan {
+  const Schedule& schedule;
+  std::vector<Node> nodes;
+  int n_mailboxes = 0;
+  std::vector<int> at;             // a node's first mailbox; -1: none
+  std::vector<bool> is_read;       // somebody takes the values from the mailboxes
+  std::vector<bool> is_plain_too;  // somebody reads the values where they would lie without
+
+  explicit MailboxPlan(const Schedule& of)
+      : schedule(of), nodes(of.nodes_), at(nodes.size(), -1), is_read(nodes.size()), is_plain_too(nodes.size()) {}
+
+  const Node& recorded(int i) const { return schedule.nodes_[i]; }
+  bool has_mailboxes(int i) const { return i >= 0 && schedule.made_at(recorded(i)) != nullptr; }
+  static void drop(std::vector<Range>& ranges, const void* begin) {
+    std::erase_if(ranges, [&](const Range& r) { return r.begin == begin; });
+  }
+
+  void lay_out();
+  void take(int reader, WordsFrom& from, const void* plain, int* first = nullptr);
+  WordsFrom squares_of(int writer) const;
+  void connect(int i);
+  void connect_delta(int i);
+  void drop_writes();
+};
+
+// Double-buffered: a vector has two sets of mailboxes in turn. A set is overwritten two products later at the earliest,
+// and each product needs all values that the readers before it have made.
+void Schedule::MailboxPlan::lay_out() {
+  struct Set {
+    int at = 0, size = 0;
+  };
+  std::map<std::pair<const void*, int>, Set> sets;  // by a vector's address without mailboxes, and its turn
+  std::map<const void*, int> turns;
+  for (size_t i = 0; i < nodes.size(); ++i) {  // in the order of writing, so that turns alternate
+    if (!has_mailboxes(int(i))) continue;
+    const void* to = schedule.made_at(recorded(int(i)));
+    const int length = n_words_of(recorded(int(i)).task);
+    Set& set = sets[{to, turns[to]++ % 2}];
+    if (set.size < length) {
+      set = {n_mailboxes, length};
+      n_mailboxes += round_up(length, 16);
+    }
+    at[i] = set.at;
+  }
+}
+
+// The reader takes `plain` from its writer's mailboxes, where it has some. `first`: where in the writer's vector it
+// begins; null: it has to be at the begin.
+void Schedule::MailboxPlan::take(int reader, WordsFrom& from, const void* plain, int* first) {
+  const int writer = plain == nullptr ? -1 : schedule.writer_of(plain, reader);
+  if (!has_mailboxes(writer)) return;
+  is_read[writer] = true;
+  drop(nodes[reader].reads, plain);
+  from = {int32_t(at[writer]), recorded(writer).phase};
+  const void* made = schedule.made_at(recorded(writer));
+  const long offset = static_cast<const float*>(plain) - static_cast<const float*>(made);
+  require(offset == 0 || first != nullptr, "takes vectors from their begin");
+  if (first != nullptr) *first = static_cast<int>(offset);
+}
+
+WordsFrom Schedule::MailboxPlan::squares_of(int writer) const {
+  return {at[writer] + squares_at(recorded(writer).task.delta), recorded(writer).phase};
+}
+
+// Step and commit of a recurrence.
+void Schedule::MailboxPlan::connect_delta(int i) {
+  Node& node = nodes[i];
+  DeltaTask& d = node.task.delta;
+  take(i, d.x_words, d.conv.x);
+  take(i, d.g_words, d.prepare.g);
+  take(i, d.beta_words, d.prepare.beta);
+  require(d.x_words.at >= 0 && d.g_words.at >= 0 && d.beta_words.at >= 0, "takes a recurrence of products");
+  const int step = node.task.kind == TaskKind::kDeltaStep ? i : schedule.writer_of(d.step.o, i);
+  d.squares = squares_of(step);
+  d.n_units = recorded(step).task.delta.n_units;
+  if (step == i) {
+    take(i, d.z_words, d.z);
+    require(d.z_words.at >= 0, "takes a recurrence that is gated by a product");
+    d.y_words = {at[i], node.phase};
+  } else {
+    node.writes.clear();  // the commit waits for the readers of what it overwrites: their squares
+  }
+}
+
+// Tells a node's task where its mailboxes and those of its inputs are.
+void Schedule::MailboxPlan::connect(int i) {
+  Node& node = nodes[i];
+  switch (node.task.kind) {
+    case TaskKind::kProduct: {
+      ProductTask& p = node.task.product;
+      take(i, p.a_words, p.a);
+      take(i, p.add_words, p.op.add);
+      if (p.from == XFrom::kHeads || p.from == XFrom::kHeadsCodes) p.squares = squares_of(schedule.writer_of(p.a, i));
+      break;
+    }
+    case TaskKind::kDeltaStep:
+    case TaskKind::kDeltaCommit: connect_delta(i); break;
+    case TaskKind::kAttentionRuns: {
+      RunsTask& a = node.task.attention;
+      take(i, a.u_words, a.prepare.u);
+      take(i, a.k_words, a.prepare.k);
+      take(i, a.v_words, a.prepare.v);
+      require(a.u_words.at >= 0 && a.k_words.at >= 0 && a.v_words.at >= 0, "takes an attention of products");
+      a.split_words = {at[i], node.phase};
+      break;
+    }
+    case TaskKind::kEmbed: node.task.embed.y_words = at[i]; break;
+    case TaskKind::kAttentionMerge: {
+      RunsTask& a = node.task.attention;
+      take(i, a.gate_words, a.op.gate, &a.gate_at);
+      require(a.op.gate == nullptr || a.gate_words.at >= 0, "takes an attention that is gated by a product");
+      take(i, a.split_words, schedule.splits_->data());
+      a.y_words = at[i];
+      break;
+    }
+    default: break;
+  }
+  for (const Range& read : node.reads) {
+    const int writer = schedule.writer_of(read.begin, i);
+    if (has_mailboxes(writer)) is_plain_too[writer] = true;
+  }
+}
+
+// Values that nobody reads without mailboxes are not written there either. The last product, the head, is plain.
+void Schedule::MailboxPlan::drop_writes() {
+  const int n = int(nodes.size());
+  for (int i = 0; i < n; ++i) {
+    Node& node = nodes[i];
+    if (node.task.kind != TaskKind::kProduct) {
+      const void* made = schedule.made_at(node);
+      if (made == nullptr) continue;
+      require(!is_plain_too[i], "takes an embedding, a recurrence or an attention that products read");
+      drop(node.writes, made);
+      continue;
+    }
+    ProductTask& p = node.task.product;
+    p.y_words = is_read[i] ? at[i] : -1;
+    p.writes_y = i + 1 == n || is_plain_too[i];
+    if (!p.writes_y) drop(node.writes, p.op.y);
+  }
+}
+
+int Schedule::plan_words() {
+  MailboxPlan plan(*this);
+  plan.lay_out();
+  for (size_t i = 0; i < nodes_.size(); ++i) plan.connect(int(i));
+  plan.drop_writes();
+  nodes_ = std::move(plan.nodes);
+  return plan.n_mailboxes;
+}
+
+}  // namespace lb::gpu
