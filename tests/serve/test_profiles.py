@@ -83,7 +83,7 @@ def test_a_users_file_goes_before_all(tmp_path: Path) -> None:
         )
     )
     card = profile("qwen35", shipped("Qwen3.5-4B"), override=file)
-    assert (card.name, card.dialect, card.effort, card.max_tokens) == ("mine", "hermes_json", {"low": 9}, 81920)
+    assert (card.name, card.dialect, card.effort, card.most_tokens) == ("mine", "hermes_json", {"low": 9}, 81920)
     assert card.defaults(thinking=False, tools=False).top_k == 3
     assert card.defaults(thinking=False, tools=False).temperature == 0.7
     file.write_text(json.dumps({"thinking": None}))

@@ -97,7 +97,7 @@ def test_a_tag_is_found_however_it_is_cut(parts: list[str], data: st.DataObject)
 
 # --- limits
 
-CARD = Profile("card", max_tokens=1000, max_tokens=3000, reply_tokens=100)
+CARD = Profile("card", max_tokens=1000, most_tokens=3000, reply_tokens=100)
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ class Profile:
     max_tokens: int = 16384
     """Of an answer, where the request does not say; where no card does, what keeps a model that repeats itself from
     filling a long context."""
-    max_tokens: int = 16384
+    most_tokens: int = 16384
     """The longest answer that the model card recommends, for the highest effort."""
     reply_tokens: int = 512
     """Kept for the answer when thinking must be ended."""
     effort: Mapping[str, int] = field(default_factory=dict)
-    """Thinking tokens by tier; those missing follow from max_tokens and max_tokens."""
+    """Thinking tokens by tier; those missing follow from max_tokens and most_tokens."""
     takes_tools: bool = False
     """The template writes tools, calls and results itself; otherwise rendering.py does."""
     takes_late_system: bool = True

@@ -62,7 +62,7 @@ def effort_tokens(profile: Profile, effort: str) -> int:
         return profile.effort[name]
     if name in _SHARES:
         return max(1, int(profile.max_tokens * _SHARES[name]))
-    return profile.max_tokens if name == "max" else (profile.max_tokens + profile.max_tokens) // 2
+    return profile.most_tokens if name == "max" else (profile.max_tokens + profile.most_tokens) // 2
 
 
 class TagWatch:
