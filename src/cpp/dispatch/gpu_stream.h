@@ -44,6 +44,7 @@ class GpuStream final : public Stream {
   // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
 
+  bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
   int max_chain_rows() const override { return 1 << 20; }
 
   void run(const Embed&) override;
@@ -103,7 +104,7 @@ class GpuStream final : public Stream {
   bool is_gemm(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                     // 0: its x stays as it is
   RoundedRows rounded_place(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;             // at its start or its end, in turns
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;          // at its start or its end, in turns
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;

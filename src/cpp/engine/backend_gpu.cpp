@@ -95,7 +95,7 @@ class GpuBackend final : public Backend {
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Model& model) const override {
     Carver counter;
-    model.place(counter, {}, nullptr);
+    model.carve_planes(counter, {}, nullptr);
     return counter.used();
   }
   size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {

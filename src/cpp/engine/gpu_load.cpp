@@ -25,6 +25,7 @@ struct Range {
 
   const Matrix& matrix() const { return weight->from; }
   const std::byte* blocks() const {
+    LB_ASSERT(matrix().layout == WeightLayout::kBlocks);
     return static_cast<const std::byte*>(matrix().data) + first_row * row_bytes(matrix().type, matrix().n_in);
   }
   size_t bytes() const { return n_rows * row_bytes(matrix().type, matrix().n_in); }
@@ -152,11 +153,11 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
 std::unique_ptr<Memory> load_weights(Model& model, GpuStream& stream, const LoadOptions& options,
                                      const LoadProgress& progress) {
   Carver counter;
-  model.place(counter, {}, nullptr);
+  model.carve_planes(counter, {}, nullptr);
   std::unique_ptr<Memory> memory = stream.reserve(counter.used());
   Carver carver(*memory);
   std::vector<WeightCopy> weights;
-  model.place(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
+  model.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
   stream.queue().synchronize();  // the memory is zero: copies of other streams may follow
   load_weights(stream.pack().device(), std::move(weights), options, progress);
   return memory;

@@ -10,6 +10,7 @@ namespace lb {
 namespace {
 
 Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
+  LB_ASSERT(step.stream.reads(w.layout));
   return {.w = w.data,
           .type = w.type,
           .x = x,
@@ -79,7 +80,8 @@ void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step&
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   const int rows = step.rows;
-  run_fused(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3}, step.stream);
+  run_fused(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3},
+            step.stream);
 
   const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
   const KvLayer cache = step.state.kv(layer);
@@ -102,17 +104,17 @@ void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step&
                        .pairs = pairs},
       step.stream);
   run_fused(Attention{.q = b.q,
-                 .gate = gated ? b.u + head_dim : nullptr,
-                 .o = b.o,
-                 .cache = cache,
-                 .tree = step.tree,
-                 .n_past = step.state.n_past(),
-                 .rows = rows,
-                 .n_heads = n_heads,
-                 .gate_row_stride = u_row,
-                 .gate_head_stride = u_head,
-                 .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
-       {{product(o, b.o, x, step, x)}, 1}, step.stream);
+                      .gate = gated ? b.u + head_dim : nullptr,
+                      .o = b.o,
+                      .cache = cache,
+                      .tree = step.tree,
+                      .n_past = step.state.n_past(),
+                      .rows = rows,
+                      .n_heads = n_heads,
+                      .gate_row_stride = u_row,
+                      .gate_head_stride = u_head,
+                      .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
+            {{product(o, b.o, x, step, x)}, 1}, step.stream);
 }
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
@@ -121,10 +123,10 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
   Carver scratch = step.scratch;
   const DeltaBuffers b(scratch, dims, step.rows);
   run_fused(in,
-       {{product(qkv, in.y, b.p, step), product(z, in.y, b.z, step), product(beta, in.y, b.beta, step),
-         product(alpha, in.y, b.g, step)},
-        4},
-       step.stream);
+            {{product(qkv, in.y, b.p, step), product(z, in.y, b.z, step), product(beta, in.y, b.beta, step),
+              product(alpha, in.y, b.g, step)},
+             4},
+            step.stream);
 
   const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;
   for (int i = 0; i < step.state.n_calls(); ++i) {
@@ -183,7 +185,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
       continue;
     }
     run_fused(DeltaNet{inputs, delta, {b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}},
-         {{product(out, b.o, x, step, x)}, 1}, step.stream);
+              {{product(out, b.o, x, step, x)}, 1}, step.stream);
   }
 }
 

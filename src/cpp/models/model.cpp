@@ -38,7 +38,7 @@ void Model::for_each_group(const std::function<void(Group)>& group) const {
   group({&weights_.head});
 }
 
-void Model::place(Carver& carver, const Put& put, Stream* stream) {
+void Model::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
   const auto array = [&](auto*& at, size_t n) {
     auto* to = carver.take<std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(at)>>>>(n);
     if (to == nullptr || at == nullptr) return;
@@ -49,8 +49,10 @@ void Model::place(Carver& carver, const Put& put, Stream* stream) {
       [&](Matrix& m) {
         std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
         if (to == nullptr) return;
-        put(to, m);
+        LB_ASSERT(m.layout == WeightLayout::kBlocks);
+        copy(to, m);
         m.data = to;
+        m.layout = WeightLayout::kPlanes;
       },
       [&](const float*& at, int n) { array(at, n); });
   if (info_.tied) weights_.head = weights_.embedding;
@@ -95,6 +97,7 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
   };
 
   run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, info_.n_rot / 2}, stream);
+  LB_ASSERT(stream.reads(weights_.embedding.layout));
   run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden,
             info_.vocab},
       stream);
@@ -113,6 +116,7 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
+  LB_ASSERT(stream.reads(weights_.head.layout));
   run(Linear{.w = weights_.head.data,
              .type = weights_.head.type,
              .x = hidden,

@@ -97,10 +97,10 @@ class Model {
   using Group = std::initializer_list<const Matrix*>;
   void for_each_group(const std::function<void(Group)>& group) const;
 
-  // Carves room for the weights as planes of quant/planes.h. Where the carver has memory, `put` brings every matrix
-  // there and `stream` everything else, and ops of that stream use them from now on.
-  using Put = std::function<void(std::byte* to, const Matrix& from)>;
-  void place(Carver& carver, const Put& put, Stream* stream);
+  // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
+  // `copy` converts each matrix, `stream` uploads the vectors, and the model points to the copies from then on.
+  using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
+  void carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
 
   size_t workspace_bytes(int rows) const;
   Workspace workspace(Carver carver, int rows) const;

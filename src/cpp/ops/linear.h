@@ -12,11 +12,14 @@ namespace lb {
 // kF32: weights are expanded and everything is accumulated in fp32.
 enum class Activations { kInt8, kF32 };
 
+// How a weight matrix lies in memory: kBlocks as in the file, for the CPU; kPlanes of quant/planes.h, for devices.
+enum class WeightLayout { kBlocks, kPlanes };
+
 // y[r,o] = sum_i w[o,i] x[r,i] (+ add[r,o])
 // Quantised weights follow Activations: kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the
 // 8-bit products exactly inside each block; kF32 expands the weight. F32/F16/BF16 weights always use fp32 activations.
 struct Linear {
-  const void* w;  // [n_out, n_in] of type, rows contiguous
+  const void* w;  // [n_out, n_in] of type, in the WeightLayout that the stream reads
   DType type;
   const float* x;    // [rows, n_in]
   const float* add;  // [rows, n_out] or null; may be y

@@ -36,6 +36,9 @@ class Stream {
   // it has written: the same ops, on what their memory holds by then.
   virtual void replay(std::unique_ptr<Recording>&, const std::function<void()>& work) { work(); }
 
+  // Whether ops here read weights of this layout. A stream that only records reads no weights: any layout will do.
+  virtual bool reads(WeightLayout) const { return true; }
+
   // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
   virtual int max_chain_rows() const = 0;
 

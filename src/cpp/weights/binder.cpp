@@ -43,12 +43,13 @@ const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {
   const TensorView& tensor = take(name, {n_out, n_in});
-  return {tensor.data, tensor.type, n_out, n_in};
+  return {tensor.data, tensor.type, n_out, n_in, WeightLayout::kBlocks};
 }
 
 const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
   const DTypeInfo& type = info(tensor.type);
-  LB_CHECK(type.block_values == 1, kFormat, to_string(tensor), " is ", type.name, "; a vector must be F32, F16 or BF16");
+  LB_CHECK(type.block_values == 1, kFormat, to_string(tensor), " is ", type.name,
+           "; a vector must be F32, F16 or BF16");
   auto values = std::make_unique<float[]>(count);
   quant::decode_row(tensor.type, tensor.data, values.get(), static_cast<long>(count));
   for (size_t i = 0; i < count; ++i) {

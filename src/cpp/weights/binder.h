@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "format/model_file.h"
+#include "ops/linear.h"
 
 namespace lb {
 
@@ -19,11 +20,13 @@ struct TensorName {
   std::string gguf, hf;
 };
 
+// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Model::carve_planes).
 struct Matrix {
-  const void* data = nullptr;  // [n_out, n_in] of type
+  const void* data = nullptr;  // [n_out, n_in] of type, in `layout`
   DType type = DType::kF32;
   int n_out = 0, n_in = 0;
-  size_t bytes() const { return n_out * row_bytes(type, n_in); }
+  WeightLayout layout = WeightLayout::kBlocks;
+  size_t bytes() const { return n_out * row_bytes(type, n_in); }  // of the blocks
 };
 
 // What the GGUF converter did to a vector, done here for a safetensors value.
