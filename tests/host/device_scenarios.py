@@ -146,7 +146,7 @@ def memory(machine: Machine) -> None:
 def out_of_memory(machine: Machine) -> None:
     d = machine.open()
     free, total = d.device.memory()
-    with raises(errors.OutOfMemoryError, f"{free + 1} bytes asked, {free} of {total} free", "device 0"):
+    with raises(errors.OutOfMemoryError, f"{free + 1} bytes requested, {free} of {total} free", "device 0"):
         gpu.Buffer(d.device, free + 1)
     assert (d.download(d.upload(sequence(8))) == sequence(8)).all()
 
@@ -181,16 +181,16 @@ def large_shared_memory(machine: Machine) -> None:
     out = d.upload(np.zeros(5, np.uint64))
     kernel = d.module.kernel("report_kernel")
     params = struct.pack("<Q", out.address)
-    most = d.device.info.shared_block_bytes - kernel.static_shared_bytes
+    limit = d.device.info.shared_block_bytes - kernel.static_shared_bytes
     with raises(
-        errors.InvalidRequestError, "49153 bytes of dynamic shared memory asked, 49152 allowed", "allow_shared"
+        errors.InvalidRequestError, "49153 bytes of dynamic shared memory requested, 49152 allowed", "allow_shared"
     ):
         d.stream.launch(kernel, (1, 1, 1), (32, 1, 1), params, shared_bytes=49153)
-    with raises(errors.InvalidRequestError, f"has {most} beside its static 1024"):
-        kernel.allow_shared(most + 1)
-    kernel.allow_shared(most)
-    d.stream.launch(kernel, (1, 1, 1), (32, 1, 1), params, shared_bytes=most)
-    assert d.download(out, np.uint64)[2] == most
+    with raises(errors.InvalidRequestError, f"has {limit} beside its static 1024"):
+        kernel.allow_shared(limit + 1)
+    kernel.allow_shared(limit)
+    d.stream.launch(kernel, (1, 1, 1), (32, 1, 1), params, shared_bytes=limit)
+    assert d.download(out, np.uint64)[2] == limit
 
 
 @scenario("sim", "cuda")
@@ -405,7 +405,7 @@ def hip_info(machine: Machine) -> None:
     with raises(errors.DeviceError, "for HIP 7.1", "needs driver 7.2 or newer", "Update ROCm"):
         gpu.require_driver(first, "7.2")
     d = machine.open()
-    with raises(errors.UnsupportedError, "is to overlap the one before it", "HIP 7.1"):
+    with raises(errors.UnsupportedError, "is to overlap the previous kernel", "HIP 7.1"):
         d.report(d.upload(np.zeros(5, np.uint64)), 1, 32, overlap_previous=True)
 
 
@@ -438,7 +438,7 @@ def older_chip(machine: Machine) -> None:
     out = d.upload(np.zeros(5, np.uint64))
     with raises(errors.UnsupportedError, "needs clusters of 2 blocks", "sm_86", "CUDA 13.0"):
         d.report(out, 2, 32, cluster=2)
-    with raises(errors.UnsupportedError, "overlap the one before it", "sm_86"):
+    with raises(errors.UnsupportedError, "overlap the previous kernel", "sm_86"):
         d.report(out, 2, 32, overlap_previous=True)
 
 

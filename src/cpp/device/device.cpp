@@ -1,4 +1,4 @@
-// Reads a device's attributes through the table, holds its context.
+// Reads a device's attributes through the driver table and owns its context.
 #include "device/device.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace lb::gpu {
 namespace {
 
-// 0 where the vendor has no such attribute or the driver does not know it.
+// Returns 0 when the vendor has no such attribute or the driver does not know it.
 int attribute(const Driver& driver, int device, int id) {
   int value = 0;
   return id >= 0 && driver.device_attribute(&value, id, device) == 0 ? value : 0;
@@ -31,7 +31,8 @@ bool has_graphs(const Driver& d) {
          d.graph_destroy && d.graph_executable_destroy;
 }
 
-// Programmatic dependent launch came with sm_90; no attribute tells. The simulator takes the request and runs in order.
+// Programmatic dependent launch needs sm_90; no driver attribute reports it. The simulator accepts the launch attribute
+// and runs kernels in order.
 bool has_overlap(const Driver& d, const DeviceInfo& info) {
   if (!d.launch_with) return false;
   if (d.vendor != Vendor::kCuda) return true;
@@ -40,7 +41,7 @@ bool has_overlap(const Driver& d, const DeviceInfo& info) {
   return number >= 90;
 }
 
-DeviceInfo describe(const Driver& d, int index, int device) {
+DeviceInfo query_info(const Driver& d, int index, int device) {
   std::array<char, 256> name = {}, pci = {};
   char uuid[16] = {};
   DeviceInfo info = {};
@@ -82,8 +83,8 @@ int device_of(const Driver& d, int index) {
   return device;
 }
 
-// "580" as 580.0, "7.1" as it is; missing parts are 0.
-std::pair<int, int> parts(std::string_view text) {
+// Parses "580" to (580, 0) and "7.1" to (7, 1); missing parts are 0.
+std::pair<int, int> parse_version(std::string_view text) {
   int major = 0, minor = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), major).ptr;
   if (end != text.data() + text.size()) std::from_chars(end + 1, text.data() + text.size(), minor);
@@ -95,19 +96,19 @@ std::pair<int, int> parts(std::string_view text) {
 std::vector<DeviceInfo> devices(Vendor vendor) {
   const Driver& d = driver(vendor);
   std::vector<DeviceInfo> all;
-  for (int index = 0; index < d.n_devices; ++index) all.push_back(describe(d, index, device_of(d, index)));
+  for (int index = 0; index < d.n_devices; ++index) all.push_back(query_info(d, index, device_of(d, index)));
   return all;
 }
 
 void require_driver(const DeviceInfo& info, std::string_view min_driver) {
-  if (parts(info.driver_generation) >= parts(min_driver)) return;
+  if (parse_version(info.driver_generation) >= parse_version(min_driver)) return;
   const std::string product = info.vendor == Vendor::kCuda ? "the NVIDIA driver" : "ROCm";
   fail(ErrorCode::kDevice, "device ", info.index, " \"", info.name, "\" (", info.architecture, ") has a driver for ",
        info.driver, "; this pack needs driver ", min_driver, " or newer. Update ", product, ".");
 }
 
 Context::Context(Vendor vendor, int index) : driver_(gpu::driver(vendor)), device_(device_of(driver_, index)) {
-  info_ = describe(driver_, index, device_);
+  info_ = query_info(driver_, index, device_);
   check(driver_.context_retain.name, driver_.context_retain(&handle_, device_));
 }
 

@@ -1,6 +1,6 @@
-// Devices: what they are, and the context that everything made on one of them shares. Objects of a device (streams,
-// buffers, modules, graphs) keep its context alive, so they may be destroyed in any order. Calls that take distinct
-// streams may come from distinct threads; each call makes the context current on its thread first.
+// A device (one card, such as cuda:0), its properties, and the driver context that all of its objects share.
+// Queues, buffers, modules and graphs keep the context alive, so they may be destroyed in any order.
+// Threads may call concurrently when they use distinct queues; each call first makes the context current on its thread.
 #pragma once
 
 #include <memory>
@@ -18,16 +18,17 @@ struct DeviceInfo {
   int index;
   std::string name, architecture;  // "NVIDIA H100 80GB HBM3", "sm_90"; "gfx1151"
   std::string driver;              // "CUDA 13.0"
-  std::string driver_generation;   // "580", "7.1": what a pack's min_driver is compared with
-  std::string pci, uuid;           // "0000:01:00.0"; 32 hex digits; empty where the driver does not tell
+  std::string driver_generation;   // "580", "7.1": compared with a pack's min_driver
+  std::string pci, uuid;           // "0000:01:00.0"; 32 hex digits; empty when the driver does not report it
   size_t memory_bytes;
   int n_sms, warp_size, max_threads_block, registers_sm;
-  int shared_block_bytes, shared_sm_bytes, l2_bytes;  // per block: the most a kernel may opt in to
-  int clock_khz, memory_clock_khz, bus_bits;          // 0 where unknown
+  int shared_block_bytes, shared_sm_bytes,
+      l2_bytes;                               // shared memory per block: the maximum that a kernel may opt in to
+  int clock_khz, memory_clock_khz, bus_bits;  // 0 where unknown
   bool is_integrated, has_cooperative, has_clusters, has_overlap, has_graphs;
 };
 
-// The devices of a vendor in the driver's order; empty when the driver sees none. Throws as driver() does.
+// The devices of a vendor in the driver's order; empty when the driver sees none. Throws like driver().
 std::vector<DeviceInfo> devices(Vendor vendor);
 
 // Throws Error(kDevice) when the device's driver is older than a pack's min_driver ("580", "6.0").
@@ -45,7 +46,7 @@ class Context {
   Handle handle() const { return handle_; }
   std::string where() const;  // `device 0 "NVIDIA H100" (sm_90)`
 
-  // One call of the driver, in this context; call() throws when it fails.
+  // Makes this context current and calls the driver. call() throws on failure; status_of() returns the driver's status.
   template <class... Args>
   void call(const Call<Args...>& call, std::type_identity_t<Args>... args) const {
     check(call.name, status_of(call, args...));
@@ -56,7 +57,7 @@ class Context {
     check(driver_.context_use.name, driver_.context_use(handle_));
     return call(args...);
   }
-  // A failure is dropped: it repeats what an earlier call has said, and nothing could be done about it.
+  // Ignores failures: an earlier call has reported the cause, and a destructor cannot handle one.
   void release(const Call<Handle>& call, Handle object) const {
     if (driver_.context_use(handle_) == 0) call(object);
   }
@@ -71,7 +72,7 @@ class Context {
   Handle handle_ = nullptr;
 };
 
-// A driver object of a context, released once. All release calls look alike, so one class serves them all.
+// Owns one driver object and releases it once. All release calls have the same signature, so one class serves them all.
 class Resource {
  public:
   using Release = Call<Handle> Driver::*;
@@ -113,8 +114,8 @@ class Device {
 
   const DeviceInfo& info() const { return context_->info(); }
   MemoryInfo memory() const;
-  // Lets kernels and copies of this device reach the memory of another one of the same vendor. Throws where they
-  // cannot.
+  // Lets kernels and copies of this device access a peer's memory. Throws when the devices have different drivers or
+  // the driver refuses.
   void enable_peer(const Device& peer) const;
 
   const std::shared_ptr<const Context>& context() const { return context_; }

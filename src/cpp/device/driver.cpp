@@ -1,4 +1,4 @@
-// Vendors by name, and the table of each.
+// Vendor names, and the driver table of each vendor.
 #include "device/driver.h"
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
-// The driver of a vendor as one table of functions. CUDA's driver API and HIP's module API agree in almost every
-// signature, so most entries are the library's own functions; an adapter of a few lines stands where they differ.
-// No vendor header is needed: handles are opaque pointers, and a device address is a pointer too (CUdeviceptr is an
-// integer of the same width, which every calling convention we build for passes alike).
+// One function table per vendor's driver. CUDA's driver API and HIP's module API share almost every signature, so most
+// entries are the library's own functions; small adapters cover the differences.
+// No vendor header is needed: handles are opaque pointers, and so are device addresses. CUdeviceptr is an integer of
+// pointer width, which every supported calling convention passes like a pointer.
 #pragma once
 
 #include <cstddef>
@@ -17,31 +17,31 @@ Vendor vendor_from_name(std::string_view text);
 
 using Handle = void*;
 using Address = void*;
-using Status = int;  // 0, or the error number of the driver; CUDA and HIP number theirs alike
+using Status = int;  // 0, or the driver's error number; CUDA and HIP use the same numbers
 
 template <class... Args>
 struct Call {
-  const char* name = nullptr;             // as the vendor spells it, for messages
-  Status (*function)(Args...) = nullptr;  // null: this driver does not have it
+  const char* name = nullptr;             // the vendor's name, for messages
+  Status (*function)(Args...) = nullptr;  // null: this driver lacks the function
 
   explicit operator bool() const { return function != nullptr; }
   Status operator()(Args... args) const { return function(args...); }
 };
 
-// Vendors number the same attributes differently; -1: this vendor has none.
+// Attribute ids, which differ per vendor; -1: the vendor has no such attribute.
 struct DeviceAttributes {
   int n_sms, warp_size, threads_block, shared_block, shared_block_default, shared_sm, registers_sm, l2_bytes;
   int clock_khz, memory_clock_khz, bus_bits, integrated, cooperative, clusters;
 };
 
-// Attributes of a kernel; the numbers are CUDA's and HIP's alike.
+// Kernel attributes; CUDA and HIP use the same numbers.
 enum KernelAttribute : int {
   kMaxThreads = 0,
   kStaticShared = 1,
   kLocal = 3,
   kRegisters = 4,
   kMaxDynamicShared = 8,
-  kSharedShare = 9  // percent of what L1 and shared memory divide between them
+  kSharedCarveout = 9  // shared memory's percentage of the SM's unified L1 and shared memory
 };
 
 // Layout of CUlaunchAttribute and CUlaunchConfig (CUDA 11.8 to 13).
@@ -67,12 +67,13 @@ static_assert(sizeof(LaunchConfig) == 56);
 
 struct Driver {
   Vendor vendor = Vendor::kSim;
-  std::string library;     // the file it came from
-  std::string version;     // "CUDA 13.0", "HIP 7.1"
-  std::string generation;  // compared with a pack's min_driver: NVIDIA's driver branch "580", HIP's "7.1", none for sim
+  std::string library;  // file name of the loaded library
+  std::string version;  // "CUDA 13.0", "HIP 7.1"
+  std::string
+      generation;  // compared with a pack's min_driver: NVIDIA's driver branch "580", HIP's "7.1", empty for sim
   int n_devices = 0;
   DeviceAttributes attributes = {};
-  std::string (*describe)(Status status) = nullptr;  // "CUDA_ERROR_INVALID_VALUE (1)", with what the driver adds
+  std::string (*error_text)(Status status) = nullptr;  // "CUDA_ERROR_INVALID_VALUE (1)", plus details the driver has
   std::string (*architecture)(const Driver& driver, int device) = nullptr;  // "sm_90", "gfx1151", "sim"
 
   Call<int*, int> device_get;             // device, index
@@ -83,7 +84,7 @@ struct Driver {
   Call<int*, int, int> device_attribute;  // value, attribute, device
   Call<Handle*, int> context_retain;      // context, device
   Call<int> context_release;              // device; optional
-  Call<Handle> context_use;               // makes it the calling thread's
+  Call<Handle> context_use;               // makes the context current on the calling thread
   Call<size_t*, size_t*> memory_info;     // free, total
   Call<int*, int, int> peer_possible;     // answer, device, peer; optional, as are the next two
   Call<Handle, unsigned> peer_enable;     // context of the peer, 0
@@ -118,7 +119,7 @@ struct Driver {
   Call<Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**> launch_cooperative;
   Call<const LaunchConfig*, Handle, void**, void**> launch_with;  // optional
 
-  Call<Handle, int> capture_begin;    // stream, mode; optional, as all of graphs
+  Call<Handle, int> capture_begin;    // stream, mode; optional, like every graph function
   Call<Handle, Handle*> capture_end;  // stream, graph
   Call<Handle*, Handle, unsigned long long> graph_instantiate;
   Call<Handle, Handle, Handle*, int*> graph_update;  // executable, graph, first node that differs, reason
@@ -126,11 +127,11 @@ struct Driver {
   Call<Handle> graph_destroy, graph_executable_destroy;
 };
 
-// Loads the vendor's library at first use, for the life of the process. Throws Error(kDevice) with what to install when
-// it is missing or too old; a machine whose driver sees no device gives n_devices = 0.
+// Loads the vendor's library on first use and keeps it loaded. Throws Error(kDevice) when the library is missing or too
+// old; the message tells what to install. n_devices is 0 when the driver sees no device.
 const Driver& driver(Vendor vendor);
 
-// The parts of driver(), one per file.
+// One table per file, selected by driver().
 const Driver& cuda_driver();
 const Driver& hip_driver();
 const Driver& sim_driver();

@@ -1,5 +1,5 @@
-// NVIDIA: libcuda.so.1, every function through cuGetProcAddress_v2 with the CUDA version that introduced the signature
-// we declare, so that the driver itself picks the right revision of a name.
+// NVIDIA: libcuda.so.1. cuGetProcAddress_v2 looks up every function with the CUDA version that introduced the signature
+// declared here, so the driver picks the matching revision of the function.
 #include <array>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr const char* kRemedy = "Install the NVIDIA driver 580 or newer, or choose another target.";
+constexpr const char* kRemedy = "Install the NVIDIA driver 580 or newer, or choose another device.";
 
 struct Branch {
   int cuda;
@@ -30,9 +30,25 @@ const char* branch_of(int cuda_version) {
   return branch;
 }
 
+// CUdevice_attribute numbers.
+constexpr DeviceAttributes kAttributes = {.n_sms = 16,
+                                          .warp_size = 10,
+                                          .threads_block = 1,
+                                          .shared_block = 97,
+                                          .shared_block_default = 8,
+                                          .shared_sm = 81,
+                                          .registers_sm = 82,
+                                          .l2_bytes = 38,
+                                          .clock_khz = 13,
+                                          .memory_clock_khz = 36,
+                                          .bus_bits = 37,
+                                          .integrated = 18,
+                                          .cooperative = 95,
+                                          .clusters = 120};
+
 Call<Status, const char**> error_name;
 
-std::string describe(Status status) {
+std::string error_text(Status status) {
   const char* text = nullptr;
   if (error_name) error_name(status, &text);
   return cat(text != nullptr ? text : "unknown error", " (", status, ")");
@@ -46,44 +62,8 @@ std::string architecture(const Driver& cuda, int device) {
   return cat("sm_", major, minor);
 }
 
-Driver load() {
-  const Library library = Library::open({"libcuda.so.1"}, "NVIDIA driver", kRemedy);
-  using GetProcAddress = Status (*)(const char*, void**, int, uint64_t, int*);
-  const auto get_proc_address = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
-  LB_CHECK(get_proc_address != nullptr, kDevice, library.file(),
-           " has no cuGetProcAddress_v2: it is older than driver 525, or no NVIDIA driver at all. ", kRemedy);
-  Binder bind([&](const char* name, int version) {
-    void* function = nullptr;
-    int found = 0;
-    return get_proc_address(name, &function, version, 0, &found) == 0 ? function : nullptr;
-  });
-
-  Driver d;
-  d.vendor = Vendor::kCuda;
-  d.library = library.file();
-  d.attributes = {.n_sms = 16,
-                  .warp_size = 10,
-                  .threads_block = 1,
-                  .shared_block = 97,
-                  .shared_block_default = 8,
-                  .shared_sm = 81,
-                  .registers_sm = 82,
-                  .l2_bytes = 38,
-                  .clock_khz = 13,
-                  .memory_clock_khz = 36,
-                  .bus_bits = 37,
-                  .integrated = 18,
-                  .cooperative = 95,
-                  .clusters = 120};
-  d.describe = describe;
-  d.architecture = architecture;
-
-  Call<unsigned> init;
-  Call<int*> driver_version, device_count;
-  bind.require(init, "cuInit", 2000);
-  bind.require(driver_version, "cuDriverGetVersion", 2020);
-  bind.require(device_count, "cuDeviceGetCount", 2000);
-  bind.require(error_name, "cuGetErrorName", 6000);
+template <class Lookup>
+void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.device_get, "cuDeviceGet", 2000);
   bind.require(d.device_name, "cuDeviceGetName", 2000);
   bind.optional(d.device_uuid, "cuDeviceGetUuid", 11040);
@@ -105,6 +85,10 @@ Driver load() {
   bind.require(d.copy_to_host, "cuMemcpyDtoHAsync", 3020);
   bind.require(d.copy_on_device, "cuMemcpyDtoDAsync", 3020);
   bind.require(d.fill, "cuMemsetD8Async", 3020);
+}
+
+template <class Lookup>
+void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.stream_create, "cuStreamCreate", 2000);
   bind.require(d.stream_destroy, "cuStreamDestroy", 4000);
   bind.require(d.stream_synchronize, "cuStreamSynchronize", 2000);
@@ -128,10 +112,39 @@ Driver load() {
   bind.optional(d.capture_begin, "cuStreamBeginCapture", 10010);
   bind.optional(d.capture_end, "cuStreamEndCapture", 10000);
   bind.optional(d.graph_instantiate, "cuGraphInstantiateWithFlags", 11040);
-  bind.optional(d.graph_update, "cuGraphExecUpdate", 10020);  // this revision has HIP's signature
+  bind.optional(d.graph_update, "cuGraphExecUpdate", 10020);  // the revision of 10.2 has HIP's signature
   bind.optional(d.graph_launch, "cuGraphLaunch", 10000);
   bind.optional(d.graph_destroy, "cuGraphDestroy", 10000);
   bind.optional(d.graph_executable_destroy, "cuGraphExecDestroy", 10000);
+}
+
+Driver load() {
+  const Library library = Library::open({"libcuda.so.1"}, "NVIDIA driver", kRemedy);
+  using GetProcAddress = Status (*)(const char*, void**, int, uint64_t, int*);
+  const auto get_proc_address = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
+  LB_CHECK(get_proc_address != nullptr, kDevice, library.file(),
+           " has no cuGetProcAddress_v2: it is older than driver 525, or no NVIDIA driver at all. ", kRemedy);
+  Binder bind([&](const char* name, int version) {
+    void* function = nullptr;
+    int lookup_result = 0;
+    return get_proc_address(name, &function, version, 0, &lookup_result) == 0 ? function : nullptr;
+  });
+
+  Driver d;
+  d.vendor = Vendor::kCuda;
+  d.library = library.file();
+  d.attributes = kAttributes;
+  d.error_text = error_text;
+  d.architecture = architecture;
+
+  Call<unsigned> init;
+  Call<int*> driver_version, device_count;
+  bind.require(init, "cuInit", 2000);
+  bind.require(driver_version, "cuDriverGetVersion", 2020);
+  bind.require(device_count, "cuDeviceGetCount", 2000);
+  bind.require(error_name, "cuGetErrorName", 6000);
+  bind_devices_and_memory(bind, d);
+  bind_execution(bind, d);
   LB_CHECK(bind.missing().empty(), kDevice, library.file(), " lacks ", bind.missing(),
            ": the driver is too old or damaged. ", kRemedy);
 

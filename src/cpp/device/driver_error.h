@@ -1,4 +1,4 @@
-// Driver errors as lb::Error: which call failed, with what, on which device and module, and what to do about it.
+// Turns a driver's status into an lb::Error that names the call, its status, the device and module, and the remedy.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace lb::gpu {
 constexpr Status kNoDevice = 100;
 constexpr Status kPeerAlreadyEnabled = 704;
 constexpr Status kGraphUpdateFailed = 910;
-constexpr Status kSimFault = 1000;  // the simulator stopped a kernel; unlike a real device it goes on
+constexpr Status kSimFault = 1000;  // the simulator stopped a kernel; unlike a GPU's, its context stays usable
 
 [[noreturn]] void fail_call(const Driver& driver, const char* call, Status status, std::string_view where = {});
 

@@ -1,5 +1,5 @@
-// AMD: libamdhip64, ROCm 7 or 6. HIP has no contexts: a device's number stands for one, and calls act on the calling
-// thread's current device.
+// AMD: libamdhip64 of ROCm 7 or 6. HIP has no contexts: the device number stands for the context, and calls act on the
+// calling thread's current device.
 #include <algorithm>
 #include <cstring>
 
@@ -11,14 +11,30 @@
 namespace lb::gpu {
 namespace {
 
-constexpr const char* kRemedy = "Install ROCm 6 or newer (libamdhip64), or choose another target.";
+constexpr const char* kRemedy = "Install ROCm 6 or newer (libamdhip64), or choose another device.";
 
-// The architecture is told only by hipGetDevicePropertiesR0600, the revision of the properties that ROCm 6 and 7 share.
-// These are the offsets in its struct (x86-64 and aarch64) of what we read.
+// Only hipGetDevicePropertiesR0600 reports the architecture; ROCm 6 and 7 share this revision of the properties.
+// Size of its struct, and byte offsets of the fields read here (x86-64 and aarch64).
 constexpr size_t kPropertiesBytes = 1472;
 constexpr size_t kWarpSizeAt = 308, kComputeUnitsAt = 388, kArchitectureAt = 1160, kArchitectureBytes = 256;
 
-// The functions that adapters call. Written while driver() loads, before anyone can call an adapter.
+// hipDeviceAttribute_t numbers.
+constexpr DeviceAttributes kAttributes = {.n_sms = 63,
+                                          .warp_size = 87,
+                                          .threads_block = 56,
+                                          .shared_block = 75,
+                                          .shared_block_default = 74,
+                                          .shared_sm = 10002,
+                                          .registers_sm = 72,
+                                          .l2_bytes = 19,
+                                          .clock_khz = 5,
+                                          .memory_clock_khz = 60,
+                                          .bus_bits = 59,
+                                          .integrated = 16,
+                                          .cooperative = 10,
+                                          .clusters = -1};
+
+// Functions that adapters call. load() sets them before any adapter can be called.
 struct Functions {
   Call<int> use_device;
   Call<int, unsigned> enable_peer;
@@ -27,7 +43,7 @@ struct Functions {
   const char* (*error_name)(Status) = nullptr;
 } hip;
 
-std::string describe(Status status) { return cat(hip.error_name(status), " (", status, ")"); }
+std::string error_text(Status status) { return cat(hip.error_name(status), " (", status, ")"); }
 
 Handle context_of(int device) { return reinterpret_cast<Handle>(intptr_t(device) + 1); }  // never null
 int device_of(Handle context) { return int(reinterpret_cast<intptr_t>(context) - 1); }
@@ -40,54 +56,27 @@ T read(const std::byte* from) {
 }
 
 std::string architecture(const Driver& d, int device) {
-  std::byte properties[2 * kPropertiesBytes] = {};  // a later revision may have grown
+  std::byte properties[2 * kPropertiesBytes] = {};  // room for a later, larger revision
   check_call(d, hip.properties, properties, device);
   const char* text = reinterpret_cast<const char*>(properties) + kArchitectureAt;
   std::string name(text, std::find(text, text + kArchitectureBytes, '\0'));
   name.resize(std::min(name.size(), name.find(':')));  // "gfx90a:sramecc+:xnack-"
 
-  // A struct laid out otherwise shows in figures that the attributes tell as well.
+  // Detects another struct layout by two fields that are also attributes.
   int warp_size = 0, compute_units = 0;
   check_call(d, d.device_attribute, &warp_size, d.attributes.warp_size, device);
   check_call(d, d.device_attribute, &compute_units, d.attributes.n_sms, device);
   LB_CHECK(name.starts_with("gfx") && read<int>(properties + kWarpSizeAt) == warp_size &&
                read<int>(properties + kComputeUnitsAt) == compute_units,
            kDevice, d.library, " (", d.version,
-           ") lays out hipDeviceProp_t in a way this version of lucebox does not know: ", "architecture '", name, "', ",
+           ") lays out hipDeviceProp_t in a way this version of lucebox does not know: architecture '", name, "', ",
            read<int>(properties + kComputeUnitsAt), " compute units where the attribute says ", compute_units,
            ". Update lucebox.");
   return name;
 }
 
-Driver load() {
-  const Library library = Library::open({"libamdhip64.so.7", "libamdhip64.so.6"}, "AMD HIP runtime", kRemedy);
-  Binder bind([&](const char* name) { return library.find(name); });
-
-  Driver d;
-  d.vendor = Vendor::kHip;
-  d.library = library.file();
-  d.attributes = {.n_sms = 63,
-                  .warp_size = 87,
-                  .threads_block = 56,
-                  .shared_block = 75,
-                  .shared_block_default = 74,
-                  .shared_sm = 10002,
-                  .registers_sm = 72,
-                  .l2_bytes = 19,
-                  .clock_khz = 5,
-                  .memory_clock_khz = 60,
-                  .bus_bits = 59,
-                  .integrated = 16,
-                  .cooperative = 10,
-                  .clusters = -1};
-  d.describe = describe;
-  d.architecture = architecture;
-
-  Call<unsigned> init;
-  Call<int*> runtime_version, device_count;
-  bind.require(init, "hipInit");
-  bind.require(runtime_version, "hipRuntimeGetVersion");
-  bind.require(device_count, "hipGetDeviceCount");
+template <class Lookup>
+void bind_devices_and_memory(Binder<Lookup>& bind, Driver& d) {
   bind.require(hip.use_device, "hipSetDevice");
   bind.require(hip.properties, "hipGetDevicePropertiesR0600");
   bind.require(d.device_get, "hipDeviceGet");
@@ -108,6 +97,10 @@ Driver load() {
   bind.require(d.copy_to_host, "hipMemcpyDtoHAsync");
   bind.require(d.copy_on_device, "hipMemcpyDtoDAsync");
   bind.require(d.fill, "hipMemsetD8Async");
+}
+
+template <class Lookup>
+void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.stream_create, "hipStreamCreateWithFlags");
   bind.require(d.stream_destroy, "hipStreamDestroy");
   bind.require(d.stream_synchronize, "hipStreamSynchronize");
@@ -132,11 +125,10 @@ Driver load() {
   bind.optional(d.graph_launch, "hipGraphLaunch");
   bind.optional(d.graph_destroy, "hipGraphDestroy");
   bind.optional(d.graph_executable_destroy, "hipGraphExecDestroy");
-  hip.error_name = reinterpret_cast<const char* (*)(Status)>(library.find("hipGetErrorName"));
-  LB_CHECK(bind.missing().empty() && hip.error_name != nullptr, kDevice, library.file(), " lacks ",
-           bind.missing().empty() ? "hipGetErrorName" : bind.missing(), ": the runtime is too old or damaged. ",
-           kRemedy);
+}
 
+// Functions whose CUDA signature takes a context where HIP's takes a device number.
+void bind_adapters(Driver& d) {
   d.context_retain = {"hipSetDevice", [](Handle* context, int device) {
                         *context = context_of(device);
                         return hip.use_device(device);
@@ -151,6 +143,32 @@ Driver load() {
                               Handle stream) {
       return hip.copy_peer(to, device_of(to_context), from, device_of(from_context), bytes, stream);
     };
+}
+
+Driver load() {
+  const Library library = Library::open({"libamdhip64.so.7", "libamdhip64.so.6"}, "AMD HIP runtime", kRemedy);
+  Binder bind([&](const char* name) { return library.find(name); });
+
+  Driver d;
+  d.vendor = Vendor::kHip;
+  d.library = library.file();
+  d.attributes = kAttributes;
+  d.error_text = error_text;
+  d.architecture = architecture;
+
+  Call<unsigned> init;
+  Call<int*> runtime_version, device_count;
+  bind.require(init, "hipInit");
+  bind.require(runtime_version, "hipRuntimeGetVersion");
+  bind.require(device_count, "hipGetDeviceCount");
+  bind_devices_and_memory(bind, d);
+  bind_execution(bind, d);
+  hip.error_name = reinterpret_cast<const char* (*)(Status)>(library.find("hipGetErrorName"));
+  LB_CHECK(bind.missing().empty() && hip.error_name != nullptr, kDevice, library.file(), " lacks ",
+           bind.missing().empty() ? "hipGetErrorName" : bind.missing(), ": the runtime is too old or damaged. ",
+           kRemedy);
+
+  bind_adapters(d);
 
   int version = 0;
   check_call(d, runtime_version, &version);

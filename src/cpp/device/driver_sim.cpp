@@ -1,6 +1,6 @@
-// The simulated device: a driver like the others, in this process. Its memory is the host's, filled with NaN when it is
-// new so that a value nobody wrote shows; a module is the shared library of a sim pack; streams run everything at once
-// on the calling thread, and a captured stream writes down what it would have run.
+// The driver of the simulated device, in this process. Device memory is host memory, filled with NaN on allocation so
+// that reads of uninitialised memory show. A module is the shared library of a sim pack. Streams run work immediately
+// on the calling thread; a capturing stream records the work instead.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,12 +23,12 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kDevices = 2;  // so that code for several devices can be tested
+constexpr int kDevices = 2;  // two, to test code for several devices
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
-constexpr uint32_t kMaxCluster = 8;                                                       // blocks
+constexpr uint32_t kMaxCluster = 8;                                                        // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kMemory = size_t(4) << 30;
-constexpr size_t kAlignment = 256;  // what the vendors' allocators promise
+constexpr size_t kAlignment = 256;  // the alignment that the vendors' allocators guarantee
 
 enum Code : Status {
   kInvalidValue = 1,
@@ -42,10 +42,10 @@ enum Code : Status {
   kNotSupported = 801,
 };
 
-// The reason of the last failure on this thread, in the words of the simulator or of dlopen.
+// The reason of the last failure on this thread: a message of the simulator or of dlopen.
 thread_local std::string detail;
 
-std::string describe(Status status) {
+std::string error_text(Status status) {
   const std::string why = std::exchange(detail, {});
   return why.empty() ? cat("error ", status) : cat("error ", status, " (", why, ")");
 }
@@ -55,7 +55,7 @@ Status failed(Status status, std::string why) {
   return status;
 }
 
-// ---- devices and their memory: a context is its device
+// Devices and their memory. A context is its device.
 
 struct Device {
   std::mutex mutex;
@@ -86,7 +86,7 @@ Status device_memory(size_t* bytes, int) {
   return 0;
 }
 
-// The attributes are numbered by their place in this table.
+// The id of an attribute is its index in this table.
 constexpr std::pair<int DeviceAttributes::*, int> kAttributes[] = {
     {&DeviceAttributes::n_sms, kSms},
     {&DeviceAttributes::warp_size, kWarp},
@@ -144,7 +144,7 @@ Status memory_free(Address address) {
     std::free(address);
     return 0;
   }
-  return failed(kInvalidValue, "freed memory that is not the device's");
+  return failed(kInvalidValue, "freed memory that no device owns");
 }
 
 Status host_allocate(void** address, size_t bytes, unsigned) {
@@ -163,7 +163,7 @@ Status peer_possible(int* answer, int device, int peer) {
 
 Status peer_enable(Handle, unsigned) { return 0; }
 
-// ---- streams, events and graphs
+// Streams, events and graphs.
 
 using Work = std::function<Status()>;
 
@@ -220,7 +220,7 @@ Status fill(Address to, unsigned char value, size_t bytes, Handle stream) {
   });
 }
 
-Status nothing_to_wait_for(Handle) { return 0; }
+Status already_finished(Handle) { return 0; }
 
 Status stream_wait(Handle, Handle, unsigned) { return 0; }
 
@@ -240,7 +240,7 @@ Status event_elapsed(float* ms, Handle from, Handle to) {
 
 Status capture_begin(Handle stream, int) {
   auto& capture = static_cast<Stream*>(stream)->capture;
-  if (capture) return failed(kIllegalState, "the stream is capturing already");
+  if (capture) return failed(kIllegalState, "the stream is already capturing");
   capture = std::make_unique<Graph>();
   return 0;
 }
@@ -268,11 +268,11 @@ Status graph_launch(Handle executable, Handle stream) {
   return 0;
 }
 
-// ---- modules and kernels
+// Modules and kernels.
 
 struct Kernel {
   const SimImage* image;
-  const lb_sim_kernel* about;
+  const lb_sim_kernel* info;
   int max_dynamic_shared;
 };
 
@@ -282,20 +282,20 @@ struct Module {
 
 Status module_load(Handle* handle, const void* image) {
   const auto* bytes = static_cast<const char*>(image);
-  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver is not told the length
+  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver gets no length
   if (n == 0) return failed(kInvalidImage, "not a shared library");
   std::string why;
   const SimImage* loaded = load_sim_image(std::string(bytes, n), why);
   if (loaded == nullptr) return failed(kInvalidImage, why);
   auto module = std::make_unique<Module>();
-  for (const lb_sim_kernel& about : loaded->kernels) module->kernels.push_back({loaded, &about, kSharedDefault});
+  for (const lb_sim_kernel& info : loaded->kernels) module->kernels.push_back({loaded, &info, kSharedDefault});
   *handle = module.release();
   return 0;
 }
 
 Status module_kernel(Handle* kernel, Handle module, const char* name) {
   for (Kernel& k : static_cast<Module*>(module)->kernels)
-    if (std::strcmp(k.about->name, name) == 0) {
+    if (std::strcmp(k.info->name, name) == 0) {
       *kernel = &k;
       return 0;
     }
@@ -305,8 +305,8 @@ Status module_kernel(Handle* kernel, Handle module, const char* name) {
 Status kernel_attribute(int* value, int attribute, Handle kernel) {
   const Kernel& k = *static_cast<Kernel*>(kernel);
   switch (attribute) {
-    case KernelAttribute::kMaxThreads: *value = k.about->max_threads; return 0;
-    case KernelAttribute::kStaticShared: *value = int(k.about->static_shared_bytes); return 0;
+    case KernelAttribute::kMaxThreads: *value = k.info->max_threads; return 0;
+    case KernelAttribute::kStaticShared: *value = int(k.info->static_shared_bytes); return 0;
     case KernelAttribute::kMaxDynamicShared: *value = k.max_dynamic_shared; return 0;
     default: *value = 0; return 0;
   }
@@ -314,9 +314,9 @@ Status kernel_attribute(int* value, int attribute, Handle kernel) {
 
 Status kernel_set_attribute(Handle kernel, int attribute, int value) {
   Kernel& k = *static_cast<Kernel*>(kernel);
-  if (attribute == KernelAttribute::kSharedShare) return value >= -1 && value <= 100 ? 0 : kInvalidValue;
+  if (attribute == KernelAttribute::kSharedCarveout) return value >= -1 && value <= 100 ? 0 : kInvalidValue;
   if (attribute != KernelAttribute::kMaxDynamicShared) return kInvalidValue;
-  if (value < 0 || value + int(k.about->static_shared_bytes) > kSharedBlock) return kInvalidValue;
+  if (value < 0 || value + int(k.info->static_shared_bytes) > kSharedBlock) return kInvalidValue;
   k.max_dynamic_shared = value;
   return 0;
 }
@@ -324,26 +324,26 @@ Status kernel_set_attribute(Handle kernel, int attribute, int value) {
 Status kernel_parameter(Handle kernel, size_t index, size_t* offset, size_t* bytes) {
   if (index > 0) return kInvalidValue;
   *offset = 0;
-  *bytes = static_cast<Kernel*>(kernel)->about->params_bytes;
+  *bytes = static_cast<Kernel*>(kernel)->info->params_bytes;
   return 0;
 }
 
 Status occupancy(int* blocks, Handle kernel, int threads, size_t dynamic_shared) {
   const Kernel& k = *static_cast<Kernel*>(kernel);
-  if (threads < 1 || threads > k.about->max_threads) return kInvalidValue;
-  constexpr size_t kReserved = 1 << 10;  // of each block's shared memory, by the system
-  const size_t shared = k.about->static_shared_bytes + dynamic_shared + kReserved;
+  if (threads < 1 || threads > k.info->max_threads) return kInvalidValue;
+  constexpr size_t kReserved = 1 << 10;  // bytes of shared memory that the system takes per block
+  const size_t shared = k.info->static_shared_bytes + dynamic_shared + kReserved;
   *blocks = std::min<int>(2048 / threads, int(kSharedSm / shared));
   return 0;
 }
 
-Status run(Handle kernel, const lb_sim_launch& launch, Handle stream, void** params) {
+Status submit_launch(Handle kernel, const lb_sim_launch& launch, Handle stream, void** params) {
   const Kernel& k = *static_cast<Kernel*>(kernel);
   const auto count = [](const uint32_t n[3]) { return uint64_t(n[0]) * n[1] * n[2]; };
   if (count(launch.grid) == 0 || count(launch.block) == 0) return kInvalidValue;
-  if (count(launch.block) > uint64_t(k.about->max_threads))
+  if (count(launch.block) > uint64_t(k.info->max_threads))
     return failed(kTooManyResources,
-                  cat(count(launch.block), " threads a block, the kernel has at most ", k.about->max_threads));
+                  cat(count(launch.block), " threads per block, the kernel has at most ", k.info->max_threads));
   if (launch.dynamic_shared_bytes > size_t(k.max_dynamic_shared)) return kInvalidValue;
   if (launch.cooperative) {
     int blocks = 0;
@@ -352,19 +352,19 @@ Status run(Handle kernel, const lb_sim_launch& launch, Handle stream, void** par
       return failed(kTooManyBlocks, cat(count(launch.grid), " blocks, ", blocks * kSms, " fit"));
   }
   const auto* bytes = static_cast<const std::byte*>(params[0]);
-  return submit(stream, [&k, job = launch, p = std::vector(bytes, bytes + k.about->params_bytes)]() mutable {
+  return submit(stream, [&k, job = launch, p = std::vector(bytes, bytes + k.info->params_bytes)]() mutable {
     char why[1024] = "";
     job.params = p.data();
     return k.image->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
   });
 }
 
-lb_sim_launch described(Handle kernel, const uint32_t (&grid)[3], const uint32_t (&block)[3], unsigned shared,
-                        bool cooperative) {
+lb_sim_launch make_launch(Handle kernel, const uint32_t (&grid)[3], const uint32_t (&block)[3], unsigned shared,
+                          bool cooperative) {
   lb_sim_launch launch = {};
-  const lb_sim_kernel& about = *static_cast<Kernel*>(kernel)->about;
-  launch.kernel = about.name;
-  launch.params_bytes = about.params_bytes;
+  const lb_sim_kernel& info = *static_cast<Kernel*>(kernel)->info;
+  launch.kernel = info.name;
+  launch.params_bytes = info.params_bytes;
   std::copy_n(grid, 3, launch.grid);
   std::copy_n(block, 3, launch.block);
   launch.dynamic_shared_bytes = shared;
@@ -374,15 +374,15 @@ lb_sim_launch described(Handle kernel, const uint32_t (&grid)[3], const uint32_t
 
 Status launch(Handle kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
               unsigned shared, Handle stream, void** params, void**) {
-  return run(kernel, described(kernel, {gx, gy, gz}, {bx, by, bz}, shared, false), stream, params);
+  return submit_launch(kernel, make_launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared, false), stream, params);
 }
 
 Status launch_cooperative(Handle kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, Handle stream, void** params) {
-  return run(kernel, described(kernel, {gx, gy, gz}, {bx, by, bz}, shared, true), stream, params);
+  return submit_launch(kernel, make_launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared, true), stream, params);
 }
 
-// Kernels of the simulator run one after the other, so a launch that may overlap the one before it simply follows it.
+// The simulator runs kernels one after the other, so it ignores the attribute kOverlapPrevious.
 Status launch_with(const LaunchConfig* config, Handle kernel, void** params, void**) {
   bool cooperative = false;
   uint32_t cluster = 1;
@@ -393,22 +393,12 @@ Status launch_with(const LaunchConfig* config, Handle kernel, void** params, voi
   }
   if (cluster > kMaxCluster || config->grid[0] % cluster != 0)
     return failed(kInvalidValue, cat("clusters of ", cluster, " blocks, grid ", config->grid[0]));
-  lb_sim_launch launch = described(kernel, config->grid, config->block, config->shared_bytes, cooperative);
+  lb_sim_launch launch = make_launch(kernel, config->grid, config->block, config->shared_bytes, cooperative);
   launch.cluster = cluster;
-  return run(kernel, launch, config->stream, params);
+  return submit_launch(kernel, launch, config->stream, params);
 }
 
-Driver make() {
-  Driver d;
-  d.vendor = Vendor::kSim;
-  d.library = "built in";
-  d.version = "simulator";
-  d.n_devices = kDevices;
-  d.attributes = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-  for (size_t i = 0; i < std::size(kAttributes); ++i) d.attributes.*kAttributes[i].first = int(i);
-  d.describe = describe;
-  d.architecture = [](const Driver&, int) { return std::string("sim"); };
-
+void bind_devices_and_memory(Driver& d) {
   d.device_get = {"device_get", device_get};
   d.device_name = {"device_name", device_name};
   d.device_pci = {"device_pci", device_pci};
@@ -430,16 +420,29 @@ Driver make() {
                         return copy(to, from, bytes, stream);
                       }};
   d.fill = {"fill", fill};
+}
+
+void bind_streams_and_graphs(Driver& d) {
   d.stream_create = {"stream_create", create<Stream>};
   d.stream_destroy = {"stream_destroy", destroy<Stream>};
-  d.stream_synchronize = {"stream_synchronize", nothing_to_wait_for};
-  d.stream_query = {"stream_query", nothing_to_wait_for};
+  d.stream_synchronize = {"stream_synchronize", already_finished};
+  d.stream_query = {"stream_query", already_finished};
   d.stream_wait = {"stream_wait", stream_wait};
   d.event_create = {"event_create", create<Event>};
   d.event_destroy = {"event_destroy", destroy<Event>};
-  d.event_synchronize = {"event_synchronize", nothing_to_wait_for};
+  d.event_synchronize = {"event_synchronize", already_finished};
   d.event_record = {"event_record", event_record};
   d.event_elapsed = {"event_elapsed", event_elapsed};
+  d.capture_begin = {"capture_begin", capture_begin};
+  d.capture_end = {"capture_end", capture_end};
+  d.graph_instantiate = {"graph_instantiate", graph_instantiate};
+  d.graph_update = {"graph_update", graph_update};
+  d.graph_launch = {"graph_launch", graph_launch};
+  d.graph_destroy = {"graph_destroy", destroy<Graph>};
+  d.graph_executable_destroy = {"graph_executable_destroy", destroy<Graph>};
+}
+
+void bind_kernels(Driver& d) {
   d.module_load = {"module_load", module_load};
   d.module_unload = {"module_unload", destroy<Module>};
   d.module_kernel = {"module_kernel", module_kernel};
@@ -450,13 +453,21 @@ Driver make() {
   d.launch = {"launch", launch};
   d.launch_cooperative = {"launch_cooperative", launch_cooperative};
   d.launch_with = {"launch_with", launch_with};
-  d.capture_begin = {"capture_begin", capture_begin};
-  d.capture_end = {"capture_end", capture_end};
-  d.graph_instantiate = {"graph_instantiate", graph_instantiate};
-  d.graph_update = {"graph_update", graph_update};
-  d.graph_launch = {"graph_launch", graph_launch};
-  d.graph_destroy = {"graph_destroy", destroy<Graph>};
-  d.graph_executable_destroy = {"graph_executable_destroy", destroy<Graph>};
+}
+
+Driver make() {
+  Driver d;
+  d.vendor = Vendor::kSim;
+  d.library = "built in";
+  d.version = "simulator";
+  d.n_devices = kDevices;
+  d.attributes = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  for (size_t i = 0; i < std::size(kAttributes); ++i) d.attributes.*kAttributes[i].first = int(i);
+  d.error_text = error_text;
+  d.architecture = [](const Driver&, int) { return std::string("sim"); };
+  bind_devices_and_memory(d);
+  bind_streams_and_graphs(d);
+  bind_kernels(d);
   return d;
 }
 

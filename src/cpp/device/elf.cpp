@@ -1,4 +1,4 @@
-// Walks the section table.
+// Computes the file's end from the ELF section table.
 #include "device/elf.h"
 
 #include <elf.h>

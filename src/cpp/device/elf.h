@@ -1,13 +1,13 @@
-// Code objects of every vendor are 64-bit ELF files. Drivers take them without a length and read as far as the headers
-// say, so a truncated one must be refused before.
+// Code objects of every vendor are 64-bit ELF files. Drivers take no length and trust the ELF headers, so a truncated
+// file must be rejected before it reaches the driver.
 #pragma once
 
 #include <cstddef>
 
 namespace lb::gpu {
 
-// Bytes up to the end of the last section or of the section table; 0 when these are no 64-bit ELF headers, or when they
-// point beyond `limit`.
+// Size of the ELF file: the end of its last section or of its section table, whichever is later. 0 when the image has
+// no 64-bit ELF headers or they point beyond `limit`.
 size_t elf_bytes(const std::byte* image, size_t limit);
 
 }  // namespace lb::gpu

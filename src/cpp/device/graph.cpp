@@ -1,4 +1,4 @@
-// Capture, instantiate, update, replay.
+// Captures, instantiates, updates and replays graphs.
 #include "device/graph.h"
 
 namespace lb::gpu {

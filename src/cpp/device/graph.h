@@ -1,12 +1,12 @@
-// Work captured from a queue once and replayed with one call.
+// A graph: work captured from a queue once and replayed with one driver call.
 #pragma once
 
 #include "device/queue.h"
 
 namespace lb::gpu {
 
-// From here until finish(), what is sent to the queue is written down instead of run. Destroyed unfinished, it ends
-// the capture and drops what was written.
+// While a capture is open, work sent to the queue is recorded instead of executed. finish() returns the recorded graph;
+// the destructor of an unfinished capture discards it.
 class Capture {
  public:
   explicit Capture(const Queue& queue);
@@ -25,7 +25,8 @@ class Graph {
  public:
   explicit Graph(Capture& capture) : executable_(instantiate(capture.finish())) {}
 
-  // Takes over another capture: in place when it has the same shape (true), else by building the graph anew (false).
+  // Replaces the graph's work by another capture: true when the driver could update in place, false when the graph was
+  // instantiated again.
   bool update(Capture& capture);
   void launch(const Queue& queue) const;
 

@@ -1,4 +1,4 @@
-// A shared library opened by name and kept for the life of the process, and the binding of a table to its functions.
+// Opens a shared library by name, for the life of the process, and binds a driver table to its functions.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@ namespace lb::gpu {
 
 class Library {
  public:
-  // The first of these names that loads. `product` and `remedy` go into the message when none does.
+  // Opens the first of `names` that loads. When none loads, the error names `product` and `remedy`.
   static Library open(std::initializer_list<const char*> names, const char* product, const char* remedy);
 
   const std::string& file() const { return file_; }
@@ -24,7 +24,7 @@ class Library {
   std::string file_;
 };
 
-// Binds calls to functions, by whatever way a vendor looks them up, and remembers which required ones are missing.
+// Binds Calls to functions through the vendor's look-up and collects the names of missing required functions.
 template <class Lookup>
 class Binder {
  public:

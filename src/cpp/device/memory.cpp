@@ -1,4 +1,4 @@
-// Allocation; the message of a failed one has the numbers.
+// Allocates device and pinned memory; an error names the bytes requested and the bytes free.
 #include "device/memory.h"
 
 namespace lb::gpu {
@@ -17,7 +17,7 @@ Resource allocate(const Device& device, size_t bytes, Buffer::Kind kind) {
   if (const Status status = context.status_of(d.memory_allocate, &address, bytes)) {
     const MemoryInfo memory = device.memory();
     context.check(d.memory_allocate.name, status,
-                  cat(bytes, " bytes asked, ", memory.free_bytes, " of ", memory.total_bytes, " free"));
+                  cat(bytes, " bytes requested, ", memory.free_bytes, " of ", memory.total_bytes, " free"));
   }
   return Resource(device.context(), address, &Driver::memory_free);
 }

@@ -1,4 +1,4 @@
-// Memory of a device and pinned memory of the host, each one allocation owned by one object.
+// Device memory and pinned host memory. One object owns one allocation.
 #pragma once
 
 #include "base/error.h"
@@ -6,10 +6,10 @@
 
 namespace lb::gpu {
 
-// The contents of new memory are undefined.
+// New memory has undefined contents.
 class Buffer {
  public:
-  enum class Kind { kDevice, kPinned };  // pinned: the host's, which copies reach without the driver's help
+  enum class Kind { kDevice, kPinned };  // kPinned: page-locked host memory, which the device reads and writes by DMA
 
   Buffer(const Device& device, size_t bytes, Kind kind = Kind::kDevice);
 

@@ -1,4 +1,4 @@
-// Loads code objects from memory and looks kernels up.
+// Loads code objects from memory and looks up their kernels.
 #include "device/module.h"
 
 #include "base/error.h"
@@ -26,7 +26,7 @@ Kernel::Kernel(std::shared_ptr<const Module::Loaded> module, std::string name)
                   context().status_of(d.module_kernel, &handle_, module_->module.handle(), name_.c_str()),
                   cat("kernel ", name_, " in ", module_->label));
   max_dynamic_shared_ = attribute(KernelAttribute::kMaxDynamicShared);
-  divide(kAllShared);
+  set_carveout(kMaxCarveout);
   size_t offset = 0;
   if (d.kernel_parameter) context().status_of(d.kernel_parameter, handle_, 0, &offset, &params_bytes_);
 }
@@ -38,19 +38,19 @@ int Kernel::attribute(KernelAttribute which) const {
 }
 
 void Kernel::allow_shared(size_t bytes) {
-  const size_t most = context().info().shared_block_bytes - static_shared_bytes();
-  LB_CHECK(bytes <= most, kInvalid, "kernel ", name_, ": ", bytes, " bytes of dynamic shared memory asked, ",
-           context().where(), " has ", most, " beside its static ", static_shared_bytes());
+  const size_t max_bytes = context().info().shared_block_bytes - static_shared_bytes();
+  LB_CHECK(bytes <= max_bytes, kInvalid, "kernel ", name_, ": ", bytes, " bytes of dynamic shared memory requested, ",
+           context().where(), " has ", max_bytes, " beside its static ", static_shared_bytes());
   if (bytes <= max_dynamic_shared_) return;
   if (const auto& set = context().driver().kernel_set_attribute)
     context().call(set, handle_, KernelAttribute::kMaxDynamicShared, int(bytes));
   max_dynamic_shared_ = bytes;
 }
 
-void Kernel::divide(int shared_share) {
-  if (shared_share == shared_share_ || !context().info().has_overlap) return;
-  context().call(context().driver().kernel_set_attribute, handle_, KernelAttribute::kSharedShare, shared_share);
-  shared_share_ = shared_share;
+void Kernel::set_carveout(int shared_percent) {
+  if (shared_percent == carveout_ || !context().info().has_overlap) return;
+  context().call(context().driver().kernel_set_attribute, handle_, KernelAttribute::kSharedCarveout, shared_percent);
+  carveout_ = shared_percent;
 }
 
 int Kernel::occupancy(int threads, size_t shared_bytes) const {

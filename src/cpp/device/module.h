@@ -1,4 +1,4 @@
-// Code objects on a device, and the kernels in them.
+// Code objects loaded on a device, and their kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace lb::gpu {
 
-// How a kernel is launched; src/cpp/launch chooses it.
+// The launch parameters of a kernel besides its arguments; src/cpp/pack fills them in.
 struct LaunchShape {
   uint32_t grid[3] = {1, 1, 1};   // blocks
   uint32_t block[3] = {1, 1, 1};  // threads
-  size_t shared_bytes = 0;        // dynamic shared memory of a block
-  bool cooperative = false;       // all blocks resident at once: the kernel has a grid barrier
-  uint32_t cluster = 0;           // blocks of a cluster along x; 0 and 1: none
-  bool overlap_previous = false;  // may start while the kernel before it ends (programmatic dependent launch)
+  size_t shared_bytes = 0;        // dynamic shared memory per block
+  bool cooperative = false;       // all blocks co-resident, for kernels with a grid barrier
+  uint32_t cluster = 0;           // blocks per cluster along x; 0 and 1: no cluster
+  bool overlap_previous = false;  // programmatic dependent launch: may start before the previous kernel ends
 };
 
 class Kernel;
 
 class Module {
  public:
-  // `label` names the image in messages: "sm_86 rms_norm.cubin". The bytes may go after this returns.
+  // `label` names the image in messages: "sm_86 rms_norm.cubin". The caller may free the image once this returns.
   Module(const Device& device, std::span<const std::byte> image, std::string label);
 
   Kernel kernel(const std::string& name) const;
@@ -38,25 +38,25 @@ class Module {
   std::shared_ptr<const Loaded> resource_;
 };
 
-// Keeps its module loaded.
+// A kernel keeps its module loaded.
 class Kernel {
  public:
   const std::string& name() const { return name_; }
   int max_threads() const { return attribute(KernelAttribute::kMaxThreads); }
   int registers() const { return attribute(KernelAttribute::kRegisters); }
   int static_shared_bytes() const { return attribute(KernelAttribute::kStaticShared); }
-  int local_bytes() const { return attribute(KernelAttribute::kLocal); }  // a thread's stack and spills
+  int local_bytes() const { return attribute(KernelAttribute::kLocal); }  // stack and spills per thread
   size_t max_dynamic_shared_bytes() const { return max_dynamic_shared_; }
-  size_t params_bytes() const { return params_bytes_; }  // 0: the driver does not tell
+  size_t params_bytes() const { return params_bytes_; }  // 0: the driver does not report it
 
-  // Launches may use up to this much dynamic shared memory. Throws when the device has less.
+  // Raises the limit of dynamic shared memory for later launches. Throws when the device has less.
   void allow_shared(size_t bytes);
-  // How launches from now on divide what L1 and shared memory have together: percent that are shared memory, or the
-  // next more that there is. A multiprocessor divides it anew only while it is empty, so kernels that overlap want the
-  // same division. Without overlap it is left to the driver.
-  void divide(int shared_share);
-  static constexpr int kAllShared = 100;
-  // Blocks that fit on one SM at once.
+  // Sets the shared memory carve-out of later launches: shared memory's percentage of the SM's unified L1 and shared
+  // memory, rounded up to the next size that the device supports. An SM changes its carve-out only while it is idle, so
+  // kernels that overlap need equal carve-outs. On devices without overlap the driver chooses.
+  void set_carveout(int shared_percent);
+  static constexpr int kMaxCarveout = 100;  // percent
+  // Blocks that are resident on one SM at once.
   int occupancy(int threads, size_t shared_bytes) const;
 
   const Context& context() const { return module_->module.context(); }
@@ -71,7 +71,7 @@ class Kernel {
   std::string name_;
   Handle handle_ = nullptr;
   size_t max_dynamic_shared_ = 0;
-  int shared_share_ = -1;
+  int carveout_ = -1;  // percent; -1: not set
   size_t params_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Every call is one call of the driver; launches first check what the driver would only answer with a number.
+// Each method makes one driver call. launch() first checks conditions that the driver reports only as an error number.
 #include "device/queue.h"
 
 #include "base/error.h"
@@ -6,35 +6,36 @@
 namespace lb::gpu {
 namespace {
 
-constexpr unsigned kNonBlocking = 1;  // does not wait for the legacy default queue, in CUDA and HIP alike
+constexpr unsigned kNonBlocking = 1;  // no implicit wait for the legacy default stream; same flag in CUDA and HIP
 
-Resource create(const Device& device, Call<Handle*, unsigned> Driver::* how, unsigned flags,
+Resource create(const Device& device, Call<Handle*, unsigned> Driver::* create_call, unsigned flags,
                 Resource::Release release) {
   const Context& context = *device.context();
   Handle handle = nullptr;
-  context.call(context.driver().*how, &handle, flags);
+  context.call(context.driver().*create_call, &handle, flags);
   return Resource(device.context(), handle, release);
 }
 
 void check_launch(const Queue& queue, const Kernel& kernel, const LaunchShape& shape, size_t params_bytes) {
   const DeviceInfo& info = kernel.context().info();
   LB_CHECK(queue.context().handle() == kernel.context().handle(), kInvalid, "kernel ", kernel.name(), " of ",
-           kernel.context().where(), " cannot run in a queue of ", queue.context().where());
+           kernel.context().where(), " cannot run on a queue of ", queue.context().where());
   LB_CHECK(kernel.params_bytes() == 0 || kernel.params_bytes() == params_bytes, kInternal, "kernel ", kernel.name(),
            " takes ", kernel.params_bytes(), " bytes of parameters, ", params_bytes,
            " were given: host and pack were not built from the same sources");
   LB_CHECK(shape.shared_bytes <= kernel.max_dynamic_shared_bytes(), kInvalid, "kernel ", kernel.name(), ": ",
-           shape.shared_bytes, " bytes of dynamic shared memory asked, ", kernel.max_dynamic_shared_bytes(),
+           shape.shared_bytes, " bytes of dynamic shared memory requested, ", kernel.max_dynamic_shared_bytes(),
            " allowed; call allow_shared first (", kernel.context().where(), " has ", info.shared_block_bytes, ")");
   LB_CHECK(!shape.cooperative || info.has_cooperative, kUnsupported, "kernel ", kernel.name(),
-           " needs a cooperative launch, which ", kernel.context().where(), " cannot do");
+           " needs a cooperative launch, which ", kernel.context().where(), " does not support");
   LB_CHECK(shape.cluster <= 1 || info.has_clusters, kUnsupported, "kernel ", kernel.name(), " needs clusters of ",
            shape.cluster, " blocks, which ", kernel.context().where(), " with ", info.driver, " cannot launch");
   LB_CHECK(!shape.overlap_previous || info.has_overlap, kUnsupported, "kernel ", kernel.name(),
-           " is to overlap the one before it, which ", kernel.context().where(), " with ", info.driver, " cannot do");
+           " is to overlap the previous kernel, which ", kernel.context().where(), " with ", info.driver,
+           " does not support");
 }
 
-std::string text(const LaunchShape& s) {
+std::string to_string(const LaunchShape& s) {
   return cat("grid ", s.grid[0], "x", s.grid[1], "x", s.grid[2], ", block ", s.block[0], "x", s.block[1], "x",
              s.block[2], ", shared ", s.shared_bytes, s.cooperative ? ", cooperative" : "");
 }
@@ -67,7 +68,7 @@ void Queue::copy_on_device(Address to, Address from, size_t bytes) const {
 }
 
 void Queue::copy_peer(Address to, const Device& to_device, Address from, const Device& from_device,
-                       size_t bytes) const {
+                      size_t bytes) const {
   const Context &a = *to_device.context(), &b = *from_device.context();
   LB_CHECK(&a.driver() == &b.driver(), kUnsupported, "cannot copy from ", b.where(), " to ", a.where(),
            ": they belong to different drivers");
@@ -83,10 +84,10 @@ void Queue::launch(const Kernel& kernel, const LaunchShape& shape, const void* p
   const Driver& d = resource_.driver();
   const auto &g = shape.grid, &b = shape.block;
   const unsigned shared = unsigned(shape.shared_bytes);
-  void* values[] = {const_cast<void*>(params)};  // drivers copy it before they return
+  void* values[] = {const_cast<void*>(params)};  // drivers copy the parameters before they return
 
   const auto check = [&](const char* call, Status status) {
-    if (status != 0) context().check(call, status, cat("kernel ", kernel.name(), ", ", text(shape)));
+    if (status != 0) context().check(call, status, cat("kernel ", kernel.name(), ", ", to_string(shape)));
   };
   if (shape.cluster > 1 || shape.overlap_previous) {
     LaunchAttribute attributes[3];

@@ -1,4 +1,4 @@
-// Streams and events of a device: what runs in which order, and when it did.
+// Queues run a device's work in order (the vendors call them streams); events mark points in a queue and time them.
 #pragma once
 
 #include "device/device.h"
@@ -18,8 +18,8 @@ class Event {
   Resource resource_;
 };
 
-// The addresses of copies are device addresses or pinned host memory; pageable host memory works too, at the price of a
-// copy that waits.
+// All methods but synchronize() are asynchronous. Host memory of a copy should be pinned; with pageable memory the copy
+// blocks the calling thread.
 class Queue {
  public:
   explicit Queue(const Device& device);
@@ -27,12 +27,11 @@ class Queue {
   void copy_to_device(Address to, const void* from, size_t bytes) const;
   void copy_to_host(void* to, Address from, size_t bytes) const;
   void copy_on_device(Address to, Address from, size_t bytes) const;
-  // From memory of `from_device` to memory of `to_device`; direct where enable_peer was called, else by way of the
-  // host.
+  // Copies from memory of `from_device` to memory of `to_device`: directly after enable_peer, else through the host.
   void copy_peer(Address to, const Device& to_device, Address from, const Device& from_device, size_t bytes) const;
   void fill(Address to, unsigned char value, size_t bytes) const;
 
-  // Runs a kernel that takes one struct by value.
+  // Launches a kernel whose only parameter is one struct by value.
   void launch(const Kernel& kernel, const LaunchShape& shape, const void* params, size_t params_bytes) const;
   template <class Params>
   void launch(const Kernel& kernel, const LaunchShape& shape, const Params& params) const {

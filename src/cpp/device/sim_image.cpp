@@ -1,5 +1,5 @@
-// A file in memory, opened as a library. The file stays open with it: the loader knows the library by the file's path,
-// and would take another one of the same number for the same library.
+// Writes the image to a memory file and opens it with dlopen. The file stays open as long as the library: the loader
+// identifies a library by its path, so another file with the same descriptor number would pass for this library.
 #include "device/sim_image.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ const SimImage* load_sim_image(std::string bytes, std::string& why) {
 
   const int file = ::memfd_create("lucebox-sim", MFD_CLOEXEC);
   if (file < 0 || ::write(file, bytes.data(), bytes.size()) != ssize_t(bytes.size())) {
-    why = "the system refused a file in memory";
+    why = "the system refused to create a memory file";
     return nullptr;
   }
   void* library = ::dlopen(cat("/proc/self/fd/", file).c_str(), RTLD_NOW | RTLD_LOCAL);

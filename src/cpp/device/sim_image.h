@@ -13,9 +13,9 @@ struct SimImage {
   lb_sim_run_function* run;
 };
 
-// The image in these bytes, which are a whole ELF file; null with the reason when it is no sim pack. The same bytes
-// give the same image, and images stay for the life of the process: they keep data of threads, so unloading is no
-// certain thing, and the space for such data is small.
+// Loads the ELF file in `bytes`; returns null and sets `why` when it is no sim pack. Equal bytes give the same image.
+// Images stay loaded for the life of the process: a library with thread-local data may fail to unload, and the loader's
+// space for such data is small.
 const SimImage* load_sim_image(std::string bytes, std::string& why);
 
 }  // namespace lb::gpu

@@ -1,4 +1,4 @@
-# Devices: the table of each vendor's driver, and what is built on it.
+# Devices: one driver table per vendor, and the classes built on the table.
 target_sources(lucebox_engine PRIVATE
   device/device.cpp
   device/driver.cpp

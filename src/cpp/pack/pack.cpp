@@ -45,7 +45,7 @@ void Pack::run(const Launch& launch, const void* params, size_t params_bytes, co
   LB_ASSERT(found != kernels_.end());  // choose() has asked the target
   Kernel& kernel = found->second;
   if (launch.shared_bytes > kernel.max_dynamic_shared_bytes()) kernel.allow_shared(launch.shared_bytes);
-  kernel.divide(launch.keeps_l1 ? kSharedBesideL1 : Kernel::kAllShared);
+  kernel.set_carveout(launch.keeps_l1 ? kSharedBesideL1 : Kernel::kMaxCarveout);
   const DeviceInfo& device = device_.info();
   LB_CHECK(!launch.is_one_wave || launch.grid[0] * launch.grid[1] * launch.grid[2] <= uint32_t(device.n_sms),
            kUnsupported, to_string(launch), ": more blocks wait for each other than ", device.name,
