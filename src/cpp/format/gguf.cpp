@@ -139,9 +139,9 @@ void refuse_overlap(const std::vector<TensorView>& tensors) {
   }
 }
 
-// Turns relative offsets into pointers into `bytes`.
-void place_tensors(std::vector<TensorView>& tensors, std::span<const std::byte> bytes, size_t infos_end,
-                   uint64_t alignment, const std::string& where) {
+// Turns offsets relative to the data section into offsets and pointers into `bytes`.
+void resolve_offsets(std::vector<TensorView>& tensors, std::span<const std::byte> bytes, size_t infos_end,
+                     uint64_t alignment, const std::string& where) {
   if (tensors.empty()) return;
   const uint64_t data_start =
       (infos_end + (alignment - 1)) / alignment * alignment;  // infos_end < 2^63, alignment < 2^32
@@ -203,7 +203,7 @@ GgufFile parse_gguf(std::span<const std::byte> bytes, const std::string& where, 
   file.metadata = GgufMetadata(where, read_metadata(in, n_keys), owner);
   file.alignment = read_alignment(file.metadata);
   std::vector<TensorView> tensors = read_tensor_infos(in, n_tensors);
-  place_tensors(tensors, bytes, in.at(), file.alignment, where);
+  resolve_offsets(tensors, bytes, in.at(), file.alignment, where);
   file.tensors = TensorTable(std::move(tensors), {std::move(owner)});
   return file;
 }
