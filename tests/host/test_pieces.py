@@ -161,7 +161,7 @@ def test_refusals(engine: _engine.Engine) -> None:
         assert empty.n_tokens == 0
     with pytest.raises(InvalidRequestError, match="recurrent state; got"):
         empty.assemble(IDS[:64], [64], 0, [page], np.zeros(3, np.uint8))
-    with pytest.raises(InvalidRequestError, match="not all of the 128 tokens"):
+    with pytest.raises(InvalidRequestError, match="beyond the 128 tokens of the timeline"):
         session.read_pages(1, 2)
     with pytest.raises(InvalidRequestError, match="at least one page"):
         session.read_pages(0, 0)

@@ -362,7 +362,7 @@ void bind_engine(nb::module_& m) {
                    "Prompts are computed in appends that end at its multiples.")
       .def(
           "held",
-          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) { return s.held(span(ids), ends); },
+          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) { return s.matched_prefix(span(ids), ends); },
           "ids"_a, "ends"_a, "How many of ids the timeline holds, computed in appends with these ends.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
       .def("read_recurrent", &recurrent_of, "At the newest token.")

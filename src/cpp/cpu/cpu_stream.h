@@ -50,6 +50,7 @@ class CpuStream final : public Stream {
   void download(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override {}
+  bool reads(WeightLayout layout) const override { return layout == WeightLayout::kBlocks; }
   int max_chain_rows() const override { return kMaxTree; }
 
   using Stream::run;

@@ -76,8 +76,8 @@ void Executor::carve_io(Executor* self, Carver& carver, const Model& model, int 
   self->logits = logits;
 }
 
-Executor::Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> place)
-    : stream(std::move(place)),
+Executor::Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)
+    : stream(std::move(owned_stream)),
       max_rows(std::max(options.prefill_chunk, 1)),
       memory(stream->reserve(planned_bytes(model, max_rows))) {
   Carver carver(*memory);
@@ -85,32 +85,32 @@ Executor::Executor(const Model& model, const EngineOptions& options, std::unique
   workspace = model.workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> place, EngineOptions options,
+Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> backend, EngineOptions options,
                MemoryPlan plan, const LoadProgress& progress)
     : file_(std::move(file)),
       model_(std::move(model)),
-      place_(std::move(place)),
+      backend_(std::move(backend)),
       options_(options),
       plan_(std::move(plan)),
       fingerprint_(fingerprint_of(file_, *model_, options_)),
-      executor_(std::make_unique<Executor>(*model_, options_, place_->make_stream(*model_, options_))),
-      weights_(place_->load(*model_, options_, *executor_->stream, progress)) {}
+      executor_(std::make_unique<Executor>(*model_, options_, backend_->make_stream(*model_, options_))),
+      weights_(backend_->load(*model_, options_, *executor_->stream, progress)) {}
 
-std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> place,
+std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> backend,
                                      const LoadProgress& progress) {
   check(options);
   if (options.n_threads == 0) options.n_threads = usable_cores();
   LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
            options.n_threads);
-  if (place == nullptr) place = cpu_backend();
-  LB_CHECK(options.path == DecodePath::kAuto || !place->maps_weights(), kUnsupported,
-           "graph and megakernel are ways to decode on a GPU; the model is opened on ", place->name());
-  if (options.prefill_chunk == 0) options.prefill_chunk = place->prefill_chunk();
+  if (backend == nullptr) backend = cpu_backend();
+  LB_CHECK(options.path == DecodePath::kAuto || !backend->maps_weights(), kUnsupported,
+           "graph and megakernel are ways to decode on a GPU; the model is opened on ", backend->name());
+  if (options.prefill_chunk == 0) options.prefill_chunk = backend->prefill_chunk();
   ModelFile file = open_model_file(path);
   std::unique_ptr<Model> model = make_model(file);
-  MemoryPlan plan = make_plan(*model, *place, file.tensors().total_bytes(), options);
+  MemoryPlan plan = make_plan(*model, *backend, file.tensors().total_bytes(), options);
   return std::shared_ptr<Engine>(
-      new Engine(std::move(file), std::move(model), std::move(place), options, std::move(plan), progress));
+      new Engine(std::move(file), std::move(model), std::move(backend), options, std::move(plan), progress));
 }
 
 }  // namespace lb

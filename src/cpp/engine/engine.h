@@ -80,7 +80,7 @@ class Engine {
   // Identifies weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
-  const Backend& place() const { return *place_; }
+  const Backend& backend() const { return *backend_; }
 
  private:
   Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> place, EngineOptions options,
@@ -88,7 +88,7 @@ class Engine {
 
   ModelFile file_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Backend> place_;
+  std::unique_ptr<Backend> backend_;
   EngineOptions options_;
   MemoryPlan plan_;
   std::string fingerprint_;

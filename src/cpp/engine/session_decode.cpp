@@ -1,0 +1,143 @@
+// Sampling: on the host from logits, or on the device by the token loop, which runs a step ahead of the host.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/session.h"
+
+namespace lb {
+
+std::span<const float> Session::logits() {
+  LB_CHECK(has_logits_, kInvalid, "there are no logits; they exist between sync() and sample()");
+  if (logits_in_loop_) {
+    empty_if_step_lost([&] {
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->download_logits(logits_);
+    });
+    logits_in_loop_ = false;
+  }
+  return logits_;
+}
+
+int32_t Session::sample(Sampler& sampler) {
+  LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
+  if (loop_ != nullptr) return sample_in_loop(sampler);
+  const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
+  LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
+           " tokens are not finite; the weights are damaged or overflow");
+  return sampler.sample(logits_);
+}
+
+// Starts the step that takes the token as input before reading the token, so that the device never waits for the host.
+// Two exceptions read the token first: the first one, whose logits must survive a failed choice, and a token after
+// which the host has to compute a mask.
+int32_t Session::sample_in_loop(Sampler& sampler) {
+  const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
+  if (is_first) {
+    const std::span<const float> from = logits();
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->drop();
+    loop_->sample(sampler, from);
+    loop_sampler_ = sampler.version();
+  } else if (choice_waits_for_mask_) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    loop_->choose(sampler.mask());
+  }
+  choice_waits_for_mask_ = false;
+  const bool is_early = !is_first && !has_mask;
+  if (is_early) start_step(NumbersFrom::kDevice, has_mask);
+  try {
+    empty_if_step_lost([&] { sampled_ = loop_->take(); });
+  } catch (...) {
+    if (is_early) abort_step();
+    throw;
+  }
+  sampler.record(sampled_);
+  if (!is_early) start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+  return sampled_;
+}
+
+Logprobs Session::logprobs(int32_t token, int n_top) {
+  LB_CHECK(token >= 0 && token < engine_->model().info().vocab, kInvalid, "token ", token, " is not in the vocabulary");
+  if (has_logits_) return lb::logprobs(logits(), token, n_top);
+  LB_CHECK(token == sampled_, kInvalid, "log probabilities exist only for the token sampled last, ", sampled_,
+           ", not for ", token);
+  return loop_->logprobs(n_top);
+}
+
+Timeline Session::timeline() {
+  if (loop_ == nullptr) return {};
+  const std::lock_guard lock(engine_->executor().mutex);
+  return loop_->timeline();
+}
+
+// A step is an append of one row; sync() commits it or drop_step() rejects it.
+void Session::start_step(NumbersFrom from, bool waits_for_mask) {
+  has_logits_ = false;
+  if (state_.n_tokens() == state_.capacity()) return;  // the context is full: no token can follow
+  empty_if_step_lost([&] {
+    const std::lock_guard lock(engine_->executor().mutex);
+    from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
+    waits_for_mask ? loop_->step_only() : loop_->step();
+    state_.end_append();
+  });
+  step_pending_ = true;
+  choice_waits_for_mask_ = waits_for_mask;
+}
+
+bool Session::adopt_step(std::span<const int32_t> ids) {
+  if (!step_pending_ || ids.size() != tokens_.size() + 1 || ids.back() != sampled_ ||
+      !std::equal(tokens_.begin(), tokens_.end(), ids.begin()))
+    return false;
+  state_.commit_chain(1);
+  add_tokens({&sampled_, 1});
+  sampled_ = -1;
+  step_pending_ = false;
+  has_logits_ = logits_in_loop_ = true;
+  return true;
+}
+
+void Session::drop_step() {
+  if (loop_ != nullptr && loop_sampler_ != 0)
+    empty_if_step_lost([&] {
+      const std::lock_guard lock(engine_->executor().mutex);
+      loop_->drop();
+    });
+  loop_sampler_ = 0;
+  choice_waits_for_mask_ = false;
+  if (step_pending_ || sampled_ >= 0) has_logits_ = false;
+  if (step_pending_) state_.commit_chain(0);
+  sampled_ = -1;
+  step_pending_ = false;
+}
+
+// The choice of a token failed after its step had started: how far the step came is unknown.
+void Session::abort_step() {
+  if (!step_pending_) return;
+  drop_step();
+  state_.abort_append();
+  truncate_tokens(state_.n_tokens());
+}
+
+// Runs work that looks at the results of steps. A lost step leaves the state unknown: the timeline is emptied.
+void Session::empty_if_step_lost(const Work& work) {
+  try {
+    work();
+  } catch (const StepLost&) {
+    empty_timeline();
+    throw;
+  }
+}
+
+void Session::empty_timeline() {
+  const std::lock_guard lock(engine_->executor().mutex);
+  loop_sampler_ = 0;
+  sampled_ = -1;
+  choice_waits_for_mask_ = step_pending_ = has_logits_ = logits_in_loop_ = false;
+  appended_.clear();
+  state_.abort_append();
+  state_.rewind(0);
+  truncate_tokens(0);
+}
+
+}  // namespace lb

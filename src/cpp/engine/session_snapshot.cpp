@@ -1,0 +1,89 @@
+// The timeline's state as bytes: pages and recurrent state for prefix caches, whole snapshots.
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/session.h"
+#include "state/snapshot.h"
+
+namespace lb {
+
+int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const {
+  const auto same_ids = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
+  const auto same_ends = std::mismatch(append_ends_.begin(), append_ends_.end(), ends.begin(), ends.end());
+  const auto n_ids = static_cast<int32_t>(same_ids.first - tokens_.begin());
+  const auto past = std::upper_bound(append_ends_.begin(), same_ends.first, n_ids);
+  return past == append_ends_.begin() ? 0 : *(past - 1);
+}
+
+void Session::read_pages(int first, int count, std::span<std::byte> to) {
+  LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
+           "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
+  empty_if_step_lost([&] {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (loop_ != nullptr) loop_->check();
+    lb::read_pages(state_, first, count, to);
+  });
+}
+
+void Session::read_recurrent(std::span<std::byte> to) {
+  LB_CHECK(appended_.empty(), kInvalid, "an append waits to be committed; read the recurrent state before or after it");
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  lb::read_recurrent(state_, to);
+}
+
+void Session::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
+  const int first = pieces.first_page;
+  LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n_tokens) <= n_matched, kInvalid,
+           "the timeline holds ", n_matched, " of these tokens; pages from page ", first, " on leave a gap");
+  const size_t page = page_bytes();
+  size_t bytes = 0;
+  for (const auto& piece : pieces.pages) {
+    LB_CHECK(page > 0 && piece.size() % page == 0, kInvalid, "a piece of ", piece.size(),
+             " bytes is not whole pages of ", page);
+    bytes += piece.size();
+  }
+  LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent_bytes(), kInvalid, n_tokens,
+           " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first, " on and ",
+           recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
+}
+
+void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
+  const int n = static_cast<int>(ids.size()), n_pages = (n + kPageTokens - 1) / kPageTokens;
+  check_ids(ids);
+  LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
+               std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
+           kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");
+  check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  int page = pieces.first_page;
+  for (const auto& piece : pieces.pages) {
+    const int count = static_cast<int>(piece.size() / page_bytes());
+    write_pages(state_, page, count, piece);
+    page += count;
+  }
+  write_recurrent(state_, pieces.recurrent);
+  state_.restore_length(n);
+  tokens_.assign(ids.begin(), ids.end());
+  append_ends_.assign(ends.begin(), ends.end());
+  appended_.clear();
+  has_logits_ = false;
+}
+
+std::vector<std::byte> Session::save() {
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  return save_snapshot(state_, tokens_, engine_->fingerprint());
+}
+
+void Session::load(std::span<const std::byte> bytes, const std::string& where) {
+  drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
+  tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
+  append_ends_.clear();
+  appended_.clear();
+  has_logits_ = false;
+}
+
+}  // namespace lb
