@@ -65,7 +65,7 @@ nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
   LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
            " bytes, got ", data.size());
   auto y = make_array<float>(1, n);
-  quant::decode_row(type, data.data(), y.data(), long(n));
+  quant::dequantize_row(type, data.data(), y.data(), long(n));
   return nb::cast(y).attr("reshape")(-1);
 }
 

@@ -18,8 +18,8 @@ namespace {
 void embed_rows(const Embed& op, int begin, int end) {
   const long stride = quant::bytes_of(op.type, op.dim);
   for (int r = begin; r < end; ++r)
-    quant::decode_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim,
-                      op.dim);
+    quant::dequantize_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim,
+                          op.dim);
 }
 
 #if defined(__AVX512F__)

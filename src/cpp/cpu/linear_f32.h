@@ -86,7 +86,7 @@ void linear_f32_blocks(const Linear& op, int begin, int end, float* expanded) {
   const Block* w = static_cast<const Block*>(op.w);
   linear_f32_rows<float>(op, begin, end, [&](int i, long o) {
     float* y = expanded + long(i) * op.n_in;
-    for (long b = 0; b < blocks_per_row; ++b) expand(w[o * blocks_per_row + b], y + b * Block::kValues);
+    for (long b = 0; b < blocks_per_row; ++b) dequantize(w[o * blocks_per_row + b], y + b * Block::kValues);
     return y;
   });
 }

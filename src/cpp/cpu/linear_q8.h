@@ -99,35 +99,35 @@ inline float half_to_float(uint16_t h) {
 }
 
 template <class Block>
-quant::Run unpack_run(const Block& b, int i, int8_t* q) {
+quant::ScaleOffset unpack_run(const Block& b, int i, int8_t* q) {
   return quant::unpack(b, i, q);
 }
-quant::Run unpack_run(const quant::BlockQ4_0& b, int, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ4_0& b, int, int8_t* q) {
   store16(q, bits16(b.qs, 0, 15) - 8);
   store16(q + 16, bits16(b.qs, 4, 15) - 8);
   return {half_to_float(b.d), 0};
 }
-quant::Run unpack_run(const quant::BlockQ4_1& b, int, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ4_1& b, int, int8_t* q) {
   store16(q, bits16(b.qs, 0, 15));
   store16(q + 16, bits16(b.qs, 4, 15));
   return {half_to_float(b.d), half_to_float(b.m)};
 }
-quant::Run unpack_run(const quant::BlockQ8_0& b, int, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ8_0& b, int, int8_t* q) {
   __builtin_memcpy(q, b.q, 32);
   return {half_to_float(b.d), 0};
 }
-quant::Run unpack_run(const quant::BlockQ4_K& b, int j, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ4_K& b, int j, int8_t* q) {
   for (int l = 0; l < 32; l += 16) store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15));
-  return quant::k4_run(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
+  return quant::k4_scale(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
 }
-quant::Run unpack_run(const quant::BlockQ5_K& b, int j, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ5_K& b, int j, int8_t* q) {
   for (int l = 0; l < 32; l += 16) {
     const vb16 high = bits16(b.qh + l, j, 1);
     store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15) + high * 16);
   }
-  return quant::k4_run(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
+  return quant::k4_scale(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
 }
-quant::Run unpack_run(const quant::BlockQ6_K& b, int i, int8_t* q) {
+quant::ScaleOffset unpack_run(const quant::BlockQ6_K& b, int i, int8_t* q) {
   const int half = i / 8, run = i / 2 % 4, l = 16 * (i % 2);
   const vb16 low = bits16(b.ql + 64 * half + 32 * (run % 2) + l, 4 * (run / 2), 15);
   store16(q, low + (bits16(b.qh + 32 * half + l, 2 * run, 3) << 4) - 32);
@@ -156,7 +156,7 @@ void unpack_row(const Block* block, int n_in, UnpackedRow row) {
   float* offset = row.offset;
   for (int i = 0; i < n_in; i += Block::kValues, ++block) {
     for (int j = 0; j < Block::kValues / Block::kSub; ++j) {
-      const quant::Run run = unpack_run(*block, j, row.q + i + j * Block::kSub);
+      const quant::ScaleOffset run = unpack_run(*block, j, row.q + i + j * Block::kSub);
       for (int l = 0; l < kLanes; ++l) *scale++ = run.scale;
       if constexpr (Block::kHasMin)
         for (int l = 0; l < kLanes; ++l) *offset++ = run.offset;

@@ -240,7 +240,7 @@ inline __m512 four_lanes(__m512 scales, int first) {
 inline __m512 float_of_bytes(__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
 inline __m512 splat_half(uint16_t h) { return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
-// Lanes 0..7: d * scale, lanes 8..15: -dmin * min. As quant::k4_run, for all eight runs.
+// Lanes 0..7: d * scale, lanes 8..15: -dmin * min. As quant::k4_scale, for all eight runs.
 inline __m512 k4_scales(const void* block) {
   const __m128i head = _mm_loadu_si128(static_cast<const __m128i*>(block));  // d dmin | s 0..3 | s 4..7 | s 8..11
   const __m128i plain = _mm_shuffle_epi32(head, _MM_SHUFFLE(3, 2, 3, 1));    // runs 0..3, 4..7; mins 0..3, 4..7

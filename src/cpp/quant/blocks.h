@@ -1,15 +1,16 @@
-// The GGML block layouts, byte for byte. What the bytes mean: quant/dequantize.h.
+// The GGML block layouts, byte for byte. quant/dequantize.h defines what the bytes mean.
 //
-// Every type is runs of kSub values with one scale (and one offset when kHasMin):  value = scale * q + offset.
+// A block has kValues values in sub-blocks of kSub values. Each sub-block has one scale, and an offset when kHasMin:
+//   value = scale * q + offset.
 //   nibbles      byte j of 16 holds value j (low) and value j + 16 (high)
-//   K quants     256 values; their scales are small integers times the f16 d (and dmin)
+//   K quants     blocks of 256 values; the scales of sub-blocks are small integers times the block's f16 d (and dmin)
 #pragma once
 
 #include <stdint.h>
 
 #include "base/dtype_id.h"
 
-// A device dialect defines it first, with what a table that kernels index must be declared with.
+// The qualifiers of a table that kernels index. A device dialect defines LB_TABLE before it includes this file.
 #ifndef LB_TABLE
 #define LB_TABLE
 #endif
@@ -21,7 +22,7 @@ struct BlockQ4_0 {
   static constexpr int kValues = 32, kSub = 32;
   static constexpr bool kHasMin = false;
   uint16_t d;      // f16
-  uint8_t qs[16];  // nibbles, less 8
+  uint8_t qs[16];  // nibbles, biased by 8
 };
 
 struct BlockQ4_1 {
@@ -37,7 +38,7 @@ struct BlockQ5_0 {
   static constexpr int kValues = 32, kSub = 32;
   static constexpr bool kHasMin = false;
   uint16_t d;      // f16
-  uint8_t qh[4];   // bit j: bit 4 of value j; less 16
+  uint8_t qh[4];   // bit j: bit 4 of value j; values are biased by 16
   uint8_t qs[16];  // nibbles
 };
 
@@ -63,7 +64,7 @@ struct BlockQ2_K {
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = true;
   uint8_t scales[16];  // low nibble: scale, high nibble: min
-  uint8_t qs[64];      // half h, run j of 32: byte 32h + l, bits 2j
+  uint8_t qs[64];      // value l of group j of 32 of half h: bits 2j of byte 32h + l
   uint16_t d, dmin;    // f16
 };
 
@@ -71,9 +72,9 @@ struct BlockQ3_K {
   static constexpr DType kType = DType::kQ3_K;
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = false;
-  uint8_t hmask[32];   // byte l, bit 4h + j: bit 2 of the value; less 4
-  uint8_t qs[64];      // as Q2_K
-  uint8_t scales[12];  // 16 of 6 bits, less 32
+  uint8_t hmask[32];   // bit 2 of that value: bit 4h + j of byte l; values are biased by 4
+  uint8_t qs[64];      // bits 0 and 1, as in Q2_K
+  uint8_t scales[12];  // 16 of 6 bits, biased by 32
   uint16_t d;          // f16
 };
 
@@ -83,7 +84,7 @@ struct BlockQ4_K {
   static constexpr bool kHasMin = true;
   uint16_t d, dmin;    // f16
   uint8_t scales[12];  // 8 scales and 8 mins of 6 bits
-  uint8_t qs[128];     // run j of 32: bytes 32(j/2) + l, low nibble for even j
+  uint8_t qs[128];     // value l of sub-block j: byte 32(j/2) + l, the low nibble for even j
 };
 
 struct BlockQ5_K {
@@ -91,17 +92,17 @@ struct BlockQ5_K {
   static constexpr int kValues = 256, kSub = 32;
   static constexpr bool kHasMin = true;
   uint16_t d, dmin;    // f16
-  uint8_t scales[12];  // as Q4_K
-  uint8_t qh[32];      // byte l, bit j: bit 4 of value l of run j
-  uint8_t qs[128];     // as Q4_K
+  uint8_t scales[12];  // as in Q4_K
+  uint8_t qh[32];      // bit 4 of value l of sub-block j: bit j of byte l
+  uint8_t qs[128];     // bits 0 to 3, as in Q4_K
 };
 
 struct BlockQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = false;
-  uint8_t ql[128];  // half h, run j of 32: byte 64h + 32(j%2) + l, nibble j/2
-  uint8_t qh[64];   // byte 32h + l, bits 2j: bits 4 and 5; less 32
+  uint8_t ql[128];  // bits 0 to 3 of value l of group j of 32 of half h: nibble j/2 of byte 64h + 32(j%2) + l
+  uint8_t qh[64];   // bits 4 and 5: bits 2j of byte 32h + l; values are biased by 32
   int8_t scales[16];
   uint16_t d;  // f16
 };
@@ -119,16 +120,16 @@ struct BlockIQ4_XS {
   static constexpr int kValues = 256, kSub = 32;
   static constexpr bool kHasMin = false;
   uint16_t d;           // f16
-  uint8_t scales_h[2];  // bits 2i: bits 4 and 5 of scale i; less 32
-  uint8_t scales_l[4];  // nibble i
-  uint8_t qs[128];      // run i: 16 bytes of nibbles, indices into kIq4Values
+  uint8_t scales_h[2];  // bits 4 and 5 of scale i: bits 2i; scales are biased by 32
+  uint8_t scales_l[4];  // bits 0 to 3 of scale i: nibble i
+  uint8_t qs[128];      // sub-block i: 16 bytes of nibbles, indices into kIq4Values
 };
 
 struct BlockMXFP4 {
   static constexpr DType kType = DType::kMXFP4;
   static constexpr int kValues = 32, kSub = 32;
   static constexpr bool kHasMin = false;
-  uint8_t e;       // scale 2^(e - 128) of the doubled values
+  uint8_t e;       // the scale is 2^(e - 128), since kMxfp4Values are doubled
   uint8_t qs[16];  // nibbles, indices into kMxfp4Values
 };
 

@@ -1,5 +1,5 @@
-// What the bytes of a block mean, in plain C++: the definition every faster unpacking is tested against.
-// expand() gives the same bits as gguf-py's dequantize.
+// Dequantises GGML blocks in plain C++: the reference for every faster version.
+// dequantize() gives the same bits as gguf-py's dequantize.
 #pragma once
 
 #include "quant/blocks.h"
@@ -7,14 +7,14 @@
 
 namespace lb::quant {
 
-// Of one run of kSub values: value = scale * q + offset; offset only where the type has mins.
-struct Run {
+// Of one sub-block of kSub values: value = scale * q + offset. The offset is 0 when the type has no mins.
+struct ScaleOffset {
   float scale, offset;
 };
 
-// unpack(block, i, q): the i-th run of a block; q[kSub] gets its signed codes.
+// unpack(block, i, q) writes the signed codes of sub-block i to q [kSub] and returns the sub-block's scale and offset.
 
-LB_FN Run unpack(const BlockQ4_0& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ4_0& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = int8_t((b.qs[j] & 15) - 8);
     q[j + 16] = int8_t((b.qs[j] >> 4) - 8);
@@ -22,7 +22,7 @@ LB_FN Run unpack(const BlockQ4_0& b, int, int8_t* q) {
   return {f16_to_f32(b.d), 0};
 }
 
-LB_FN Run unpack(const BlockQ4_1& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ4_1& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = int8_t(b.qs[j] & 15);
     q[j + 16] = int8_t(b.qs[j] >> 4);
@@ -30,7 +30,7 @@ LB_FN Run unpack(const BlockQ4_1& b, int, int8_t* q) {
   return {f16_to_f32(b.d), f16_to_f32(b.m)};
 }
 
-LB_FN Run unpack(const BlockQ5_0& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ5_0& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = int8_t(((b.qs[j] & 15) | (b.qh[j / 8] >> (j % 8) & 1) << 4) - 16);
     q[j + 16] = int8_t(((b.qs[j] >> 4) | (b.qh[2 + j / 8] >> (j % 8) & 1) << 4) - 16);
@@ -38,7 +38,7 @@ LB_FN Run unpack(const BlockQ5_0& b, int, int8_t* q) {
   return {f16_to_f32(b.d), 0};
 }
 
-LB_FN Run unpack(const BlockQ5_1& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ5_1& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = int8_t((b.qs[j] & 15) | (b.qh[j / 8] >> (j % 8) & 1) << 4);
     q[j + 16] = int8_t((b.qs[j] >> 4) | (b.qh[2 + j / 8] >> (j % 8) & 1) << 4);
@@ -46,59 +46,59 @@ LB_FN Run unpack(const BlockQ5_1& b, int, int8_t* q) {
   return {f16_to_f32(b.d), f16_to_f32(b.m)};
 }
 
-LB_FN Run unpack(const BlockQ8_0& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ8_0& b, int, int8_t* q) {
   for (int j = 0; j < 32; ++j) q[j] = b.q[j];
   return {f16_to_f32(b.d), 0};
 }
 
-LB_FN Run unpack(const BlockQ2_K& b, int i, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ2_K& b, int i, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (i / 8) + 16 * (i % 2);
   const int shift = 2 * (i / 2 % 4);
   for (int l = 0; l < 16; ++l) q[l] = int8_t(qs[l] >> shift & 3);
   return {f16_to_f32(b.d) * float(b.scales[i] & 15), -(f16_to_f32(b.dmin) * float(b.scales[i] >> 4))};
 }
 
-LB_FN Run unpack(const BlockQ3_K& b, int i, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ3_K& b, int i, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (i / 8) + 16 * (i % 2);
   const uint8_t* hmask = b.hmask + 16 * (i % 2);
-  const int run = i / 2;  // of 32, in the block
-  const int shift = 2 * (run % 4);
-  for (int l = 0; l < 16; ++l) q[l] = int8_t((qs[l] >> shift & 3) + 4 * (hmask[l] >> run & 1) - 4);
+  const int group = i / 2;  // of 32 values
+  const int shift = 2 * (group % 4);
+  for (int l = 0; l < 16; ++l) q[l] = int8_t((qs[l] >> shift & 3) + 4 * (hmask[l] >> group & 1) - 4);
   const int scale = (b.scales[i % 8] >> 4 * (i / 8) & 15) | (b.scales[8 + i % 4] >> 2 * (i / 4) & 3) << 4;
   return {f16_to_f32(b.d) * float(scale - 32), 0};
 }
 
-// Scale and min of run j from the 12 bytes of Q4_K and Q5_K.
-LB_FN Run k4_run(float d, float dmin, const uint8_t* s, int j) {
+// Scale and offset of sub-block j from the 12 bytes of scales of Q4_K and Q5_K.
+LB_FN ScaleOffset k4_scale(float d, float dmin, const uint8_t* s, int j) {
   const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
   const int min = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | (s[j] >> 6) << 4;
   return {d * float(scale), -(dmin * float(min))};
 }
 
-LB_FN Run unpack(const BlockQ4_K& b, int j, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ4_K& b, int j, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (j / 2);
   const int shift = 4 * (j % 2);
   for (int l = 0; l < 32; ++l) q[l] = int8_t(qs[l] >> shift & 15);
-  return k4_run(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
+  return k4_scale(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
 }
 
-LB_FN Run unpack(const BlockQ5_K& b, int j, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockQ5_K& b, int j, int8_t* q) {
   const uint8_t* qs = b.qs + 32 * (j / 2);
   const int shift = 4 * (j % 2);
   for (int l = 0; l < 32; ++l) q[l] = int8_t((qs[l] >> shift & 15) | (b.qh[l] >> j & 1) << 4);
-  return k4_run(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
+  return k4_scale(f16_to_f32(b.d), f16_to_f32(b.dmin), b.scales, j);
 }
 
-LB_FN Run unpack(const BlockQ6_K& b, int i, int8_t* q) {
-  const int half = i / 8, run = i / 2 % 4, l0 = 16 * (i % 2);
-  const uint8_t* ql = b.ql + 64 * half + 32 * (run % 2) + l0;
+LB_FN ScaleOffset unpack(const BlockQ6_K& b, int i, int8_t* q) {
+  const int half = i / 8, group = i / 2 % 4, l0 = 16 * (i % 2);  // groups of 32 values
+  const uint8_t* ql = b.ql + 64 * half + 32 * (group % 2) + l0;
   const uint8_t* qh = b.qh + 32 * half + l0;
-  const int low_shift = 4 * (run / 2), high_shift = 2 * run;
+  const int low_shift = 4 * (group / 2), high_shift = 2 * group;
   for (int l = 0; l < 16; ++l) q[l] = int8_t(((ql[l] >> low_shift & 15) | (qh[l] >> high_shift & 3) << 4) - 32);
   return {f16_to_f32(b.d) * float(b.scales[i]), 0};
 }
 
-LB_FN Run unpack(const BlockIQ4_NL& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockIQ4_NL& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = kIq4Values[b.qs[j] & 15];
     q[j + 16] = kIq4Values[b.qs[j] >> 4];
@@ -106,7 +106,7 @@ LB_FN Run unpack(const BlockIQ4_NL& b, int, int8_t* q) {
   return {f16_to_f32(b.d), 0};
 }
 
-LB_FN Run unpack(const BlockIQ4_XS& b, int i, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockIQ4_XS& b, int i, int8_t* q) {
   const uint8_t* qs = b.qs + 16 * i;
   for (int j = 0; j < 16; ++j) {
     q[j] = kIq4Values[qs[j] & 15];
@@ -116,10 +116,10 @@ LB_FN Run unpack(const BlockIQ4_XS& b, int i, int8_t* q) {
   return {f16_to_f32(b.d) * float(scale - 32), 0};
 }
 
-// 2^(e - 128); the two smallest are subnormal.
+// Returns 2^(e - 128); the two smallest values are subnormal.
 LB_FN float mxfp4_scale(uint8_t e) { return float_of(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }
 
-LB_FN Run unpack(const BlockMXFP4& b, int, int8_t* q) {
+LB_FN ScaleOffset unpack(const BlockMXFP4& b, int, int8_t* q) {
   for (int j = 0; j < 16; ++j) {
     q[j] = kMxfp4Values[b.qs[j] & 15];
     q[j + 16] = kMxfp4Values[b.qs[j] >> 4];
@@ -127,19 +127,20 @@ LB_FN Run unpack(const BlockMXFP4& b, int, int8_t* q) {
   return {mxfp4_scale(b.e), 0};
 }
 
+// y [kValues] <- the values of a block.
 template <class Block>
-LB_FN void expand(const Block& b, float* y) {
+LB_FN void dequantize(const Block& b, float* y) {
   for (int i = 0; i < Block::kValues / Block::kSub; ++i, y += Block::kSub) {
     int8_t q[Block::kSub];
-    const Run run = unpack(b, i, q);
+    const ScaleOffset sub = unpack(b, i, q);
     for (int l = 0; l < Block::kSub; ++l) {
-      y[l] = run.scale * float(q[l]);
-      if constexpr (Block::kHasMin) y[l] += run.offset;
+      y[l] = sub.scale * float(q[l]);
+      if constexpr (Block::kHasMin) y[l] += sub.offset;
     }
   }
 }
 
-// Calls f(Block{}) with the block struct of a quantised type; false for plain numbers.
+// Calls f(Block{}) with the block struct of a quantised type; returns false for plain numbers.
 template <class F>
 LB_FN bool visit_block(DType type, F&& f) {
   switch (type) {
@@ -163,8 +164,8 @@ LB_FN bool visit_block(DType type, F&& f) {
   return false;
 }
 
-// y[0, count) <- the values at `data`; count is a multiple of the block.
-LB_FN void decode_row(DType type, const void* data, float* y, long count) {
+// y [count] <- the values at `data`; count is a multiple of the type's block.
+LB_FN void dequantize_row(DType type, const void* data, float* y, long count) {
   const auto* half = static_cast<const uint16_t*>(data);
   if (type == DType::kF32) {
     for (long i = 0; i < count; ++i) y[i] = static_cast<const float*>(data)[i];
@@ -176,12 +177,13 @@ LB_FN void decode_row(DType type, const void* data, float* y, long count) {
     visit_block(type, [&](auto tag) {
       using Block = decltype(tag);
       const Block* block = static_cast<const Block*>(data);
-      for (long i = 0; i < count; i += Block::kValues) expand(*block++, y + i);
+      for (long i = 0; i < count; i += Block::kValues) dequantize(*block++, y + i);
     });
   }
 }
 
-// Bytes of `count` values. As row_bytes of base/dtype.h, for files that may not call inline functions with linkage.
+// Bytes of `count` values. Equals row_bytes() of base/dtype.h, for files that may not call inline functions with
+// external linkage.
 LB_FN long bytes_of(DType type, long count) {
   long bytes = count * (type == DType::kF32 ? 4 : 2);
   visit_block(type, [&](auto tag) { bytes = count / decltype(tag)::kValues * long(sizeof(tag)); });

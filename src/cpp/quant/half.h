@@ -1,6 +1,6 @@
-// 16-bit floats to and from fp32: exact one way, round to nearest even the other, NaN stays NaN.
-// LB_FN is how functions of quant/ are declared: internal linkage, because files compiled for one instruction set
-// include them (see cpu/kernels.h). A device dialect defines it with its own qualifiers first.
+// Converts f16 and bf16 to fp32 exactly, and fp32 to them with round to nearest even. NaN stays NaN.
+// LB_FN declares the functions of quant/. On the host they have internal linkage, because files compiled for one
+// instruction set include them (see cpu/kernels.h). A device dialect defines LB_FN with its own qualifiers first.
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +26,7 @@ LB_FN uint16_t f32_to_f16(float x) {
   const uint32_t sign = bits_of(x) >> 16 & 0x8000;
   const uint32_t magnitude = bits_of(x) & 0x7fffffff;
   if (magnitude > 0x7f800000) return uint16_t(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // 65520 and more round to infinity
+  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // magnitudes of 65520 or more round to infinity
   if (magnitude < 0x38800000)  // below 2^-14: adding 1/2 leaves units of 2^-24 in the low bits, rounded by the addition
     return uint16_t(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000));
   const uint32_t odd = magnitude >> 13 & 1;

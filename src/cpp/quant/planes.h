@@ -1,5 +1,6 @@
-// How a weight matrix lies in device memory: its blocks taken apart into planes, each a matrix of its own with one row
-// per output, so that a warp reads every part in whole sectors, and 16 bytes of the first plane are one load.
+// The layout of a weight matrix in device memory. Its blocks are split into planes, each a matrix with one row per
+// output, so that a warp reads every field of the blocks in whole sectors and loads 16 bytes of the first plane at
+// once.
 //
 //   F32 F16 BF16   values, rows padded with zeros to 16 bytes
 //   Q8_0           bytes | d
@@ -13,17 +14,18 @@
 //   Q5_K           nibbles | bits 4 | scales and mins
 //   Q6_K           nibbles | bits 4 and 5 | scales of 16 values | d
 //   Q3_K           bits 0 and 1 | bits 2 | six-bit scales
-//   Q2_K           bits 0 and 1 | for each 16 values a scale (low nibble) and a min | d, dmin
+//   Q2_K           bits 0 and 1 | a scale (low nibble) and a min (high nibble) per 16 values | d, dmin
 //
-//   nibbles            of a run of 32: byte j has value j (low) and value j + 16 (high)
-//   two bits           of a run of 16: bits 2w of byte j are those of value 4w + j
-//   one bit            of a run of 32: bit w of byte j is that of value 4w + j
-//   six-bit scales     of eight runs (IQ4_XS: of 32, Q3_K: of 16): word h has scales 4h to 4h + 3 and byte h of d
-//   scales and mins    of eight runs of 32: d, dmin, then for each run 6 bits of scale and 6 of min, without gaps
+//   nibbles            per 32 values: byte j has value j (low) and value j + 16 (high)
+//   two bits           per 16 values: bits 2w of byte j belong to value 4w + j
+//   one bit            per 32 values: bit w of byte j belongs to value 4w + j
+//   six-bit scales     per 8 sub-blocks (IQ4_XS: of 32 values, Q3_K: of 16): word h has scales 4h to 4h + 3 and byte h
+//                      of d
+//   scales and mins    per 8 sub-blocks of 32 values: d, dmin, then 6 bits of scale and 6 of min per sub-block, packed
 //
-// Bytes are those of the file and alignment; Q3_K, whose d is there twice, has 112 for the file's 110.
+// Planes have the file's bytes plus alignment. Q3_K stores d twice: 112 bytes per block, 110 in the file.
 //
-// Read by host and device: offsets only, no standard library. Moving the bytes: quant/repack.h.
+// Included by host and device: offsets only, no standard library. quant/repack.h moves the bytes.
 #pragma once
 
 #include <stddef.h>
@@ -35,14 +37,14 @@
 namespace lb::quant {
 
 inline constexpr int kMaxPlanes = 4;
-inline constexpr size_t kPlaneAlignment = 256;  // of each plane within the allocation, and of the allocation
-inline constexpr size_t kRowAlignment = 16;     // of rows of plain numbers
+inline constexpr size_t kPlaneAlignment = 256;  // bytes: of the allocation, and of each plane in it
+inline constexpr size_t kRowAlignment = 16;     // bytes: of rows of plain numbers
 
 struct PlaneFormat {
   int n_planes;
-  int block_values;            // n_in is a multiple of this
-  int block_bytes;             // in the file
-  int part_bytes[kMaxPlanes];  // of a block in each plane
+  int block_values;            // n_in is a multiple of block_values
+  int block_bytes;             // of a block in the file
+  int part_bytes[kMaxPlanes];  // of a block's part in each plane
 };
 
 LB_FN constexpr PlaneFormat plane_format(DType type) {
@@ -67,16 +69,16 @@ LB_FN constexpr PlaneFormat plane_format(DType type) {
   return {};
 }
 
-// The scale (low 6 bits) and the min (high 6 bits) of run `run` from the four words of a Q4_K scales entry.
-LB_FN constexpr uint32_t k4_fields(const uint32_t* scales, int run) {
+// The scale (low 6 bits) and the min (high 6 bits) of sub-block `sub` from the four words of a Q4_K scales entry.
+LB_FN constexpr uint32_t k4_fields(const uint32_t* scales, int sub) {
   const uint32_t a = scales[1], b = scales[2], c = scales[3];  // values, so that a device keeps them in registers
-  const int bit = 12 * run;
+  const int bit = 12 * sub;
   const uint32_t first = bit < 32 ? a : bit < 64 ? b : c;
   const uint32_t next = bit < 32 ? b : c;
   return uint32_t((uint64_t(next) << 32 | first) >> bit % 32) & 0xfff;
 }
 
-// From one word of six-bit scales: scale i of its four, and from both words d.
+// Scale i of the four in a word of six-bit scales; d is split over the top bytes of the entry's two words.
 LB_FN constexpr int six_bit_scale(uint32_t word, int i) { return int(word >> 6 * i & 63) - 32; }
 LB_FN constexpr uint16_t six_bit_d(uint32_t first, uint32_t second) {
   return uint16_t(first >> 24 | second >> 24 << 8);
@@ -84,17 +86,17 @@ LB_FN constexpr uint16_t six_bit_d(uint32_t first, uint32_t second) {
 
 struct PlaneLayout {
   int n_planes;
-  size_t offset[kMaxPlanes];     // of a plane, from the start of the allocation
-  size_t row_bytes[kMaxPlanes];  // of a plane: from one output to the next
+  size_t offset[kMaxPlanes];     // bytes from the start of the allocation to the plane
+  size_t row_bytes[kMaxPlanes];  // bytes from one output's row of the plane to the next
   size_t bytes;                  // of the allocation
 };
 
-// Of a matrix [n_out, n_in], n_in a multiple of the type's block.
+// The layout of a matrix [n_out, n_in]; n_in must be a multiple of the type's block.
 LB_FN constexpr PlaneLayout plane_layout(DType type, int n_out, int n_in) {
   const PlaneFormat format = plane_format(type);
   PlaneLayout layout = {};
   layout.n_planes = format.n_planes;
-  for (int i = 0; i < kMaxPlanes; ++i) {  // a constant count: device compilers then keep the layout in registers
+  for (int i = 0; i < kMaxPlanes; ++i) {  // a constant trip count lets device compilers keep the layout in registers
     if (i >= format.n_planes) break;
     size_t row_bytes = size_t(n_in / format.block_values) * size_t(format.part_bytes[i]);
     if (format.block_values == 1) row_bytes = (row_bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment;

@@ -1,4 +1,4 @@
-// Blocks to planes and back, one block at a time, in words and loops that compilers vectorise.
+// Converts blocks to planes and back, one block at a time, in loops over words that compilers vectorise.
 #include "quant/repack.h"
 
 #include <algorithm>
@@ -27,8 +27,9 @@ T read(const uint8_t* from) {
   return value;
 }
 
-// 32 bytes whose low nibbles are one run and whose high nibbles another <-> the plane's 16 bytes of each: both ways,
-// the low nibbles of x and y make one result and the high ones the other.
+// Converts between the file's 32 bytes, whose low nibbles are one group of 32 values and whose high nibbles are
+// another, and the plane's 16 bytes per group. In both directions the low nibbles of x and y make one result, the high
+// nibbles the other.
 void exchange_nibbles(const uint8_t* x, const uint8_t* y, uint8_t* low, uint8_t* high) {
   for (int i = 0; i < 16; ++i) {
     const uint8_t a = x[i], b = y[i];
@@ -37,8 +38,8 @@ void exchange_nibbles(const uint8_t* x, const uint8_t* y, uint8_t* low, uint8_t*
   }
 }
 
-// Words of four bytes, a byte of 8 / kBits fields: field i of word j goes to field j of word i. Its own inverse, with
-// the strides (in words) exchanged.
+// Transposes fields of kBits bits: each byte of a 4-byte word has 8 / kBits fields, and field i of word j moves to
+// field j of word i. The function is its own inverse with the strides (in words) exchanged.
 template <int kBits>
 void transpose_fields(const uint8_t* from, int from_stride, uint8_t* to, int to_stride) {
   constexpr uint32_t kField = 0x01010101u * ((1 << kBits) - 1);
@@ -50,7 +51,8 @@ void transpose_fields(const uint8_t* from, int from_stride, uint8_t* to, int to_
   }
 }
 
-// The 64 bytes of two bits of a K quant: a half of a block has byte l of each of its four runs of 32 in one byte.
+// The 64 bytes of 2-bit fields of a K quant. In the file, one byte has value l of each of the four groups of 32 values
+// of half a block.
 void two_bits_to_plane(const uint8_t (&bytes)[64], uint8_t* plane) {
   for (int i = 0; i < 4; ++i) transpose_fields<2>(bytes + 16 * i, 1, plane + i / 2 * 32 + i % 2 * 4, 2);
 }
@@ -58,7 +60,7 @@ void two_bits_from_plane(const uint8_t* plane, uint8_t (&bytes)[64]) {
   for (int i = 0; i < 4; ++i) transpose_fields<2>(plane + i / 2 * 32 + i % 2 * 4, 2, bytes + 16 * i, 1);
 }
 
-// Two words of six-bit scales.
+// The two words of eight six-bit scales and d.
 void put_six_bit_scales(const uint8_t* scales, uint16_t d, uint8_t* part) {
   for (int h = 0; h < 2; ++h, scales += 4)
     put(part + 4 * h,
@@ -71,17 +73,17 @@ uint16_t get_six_bit_scales(const uint8_t* part, uint8_t* scales) {
   return six_bit_d(words[0], words[1]);
 }
 
-// Scales and mins of Q4_K and Q5_K.
+// The four words of scales and mins of Q4_K and Q5_K.
 template <class Block>
 void put_k4_scales(const Block& b, uint8_t* part) {
   const uint8_t* s = b.scales;
   uint32_t words[4] = {uint32_t(b.d) | uint32_t(b.dmin) << 16};
-  for (int run = 0; run < 8; ++run) {
-    const uint32_t scale = run < 4 ? s[run] & 63 : (s[run + 4] & 15) | s[run - 4] >> 6 << 4;
-    const uint32_t min = run < 4 ? s[run + 4] & 63 : s[run + 4] >> 4 | s[run] >> 6 << 4;
-    const uint64_t field = uint64_t(scale | min << 6) << 12 * run % 32;
-    words[1 + 12 * run / 32] |= uint32_t(field);
-    if (field >> 32) words[2 + 12 * run / 32] |= uint32_t(field >> 32);
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t scale = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
+    const uint32_t min = i < 4 ? s[i + 4] & 63 : s[i + 4] >> 4 | s[i] >> 6 << 4;
+    const uint64_t field = uint64_t(scale | min << 6) << 12 * i % 32;
+    words[1 + 12 * i / 32] |= uint32_t(field);
+    if (field >> 32) words[2 + 12 * i / 32] |= uint32_t(field >> 32);
   }
   put(part, words);
 }
@@ -91,21 +93,21 @@ void get_k4_scales(Block& b, const uint8_t* part) {
   get(words, part);
   b.d = uint16_t(words[0]);
   b.dmin = uint16_t(words[0] >> 16);
-  for (int run = 0; run < 8; ++run) {
-    const uint32_t field = k4_fields(words, run), scale = field & 63, min = field >> 6;
-    if (run < 4) {
-      b.scales[run] |= uint8_t(scale);
-      b.scales[run + 4] |= uint8_t(min);
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t field = k4_fields(words, i), scale = field & 63, min = field >> 6;
+    if (i < 4) {
+      b.scales[i] |= uint8_t(scale);
+      b.scales[i + 4] |= uint8_t(min);
     } else {
-      b.scales[run + 4] |= uint8_t((scale & 15) | (min & 15) << 4);
-      b.scales[run - 4] |= uint8_t(scale >> 4 << 6);
-      b.scales[run] |= uint8_t(min >> 4 << 6);
+      b.scales[i + 4] |= uint8_t((scale & 15) | (min & 15) << 4);
+      b.scales[i - 4] |= uint8_t(scale >> 4 << 6);
+      b.scales[i] |= uint8_t(min >> 4 << 6);
     }
   }
 }
 
-// One block of the file and its part of each plane: to_parts() writes every byte of the parts, from_parts() adds to a
-// block of zeros.
+// One block of the file <-> its part in each plane. to_parts() writes every byte of the parts; from_parts() ORs into a
+// zeroed block.
 using Parts = uint8_t* const*;
 using ConstParts = const uint8_t* const*;
 
@@ -118,18 +120,20 @@ void from_parts(ConstParts parts, BlockQ8_0& b) {
   get(b.d, parts[1]);
 }
 
-// Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4: nibbles lie in the file as in the plane, fifth bits in the order of the values.
+// Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4: the file has the plane's order of nibbles, and fifth bits in the order of the
+// values.
 template <class Block>
-concept RunOfNibbles = Block::kValues == 32 && sizeof(Block::qs) == 16;
+concept NibbleBlock32 = Block::kValues == 32 && sizeof(Block::qs) == 16;
 
-template <RunOfNibbles Block>
+template <NibbleBlock32 Block>
 void to_parts(const Block& b, Parts parts) {
   put(parts[0], b.qs);
   uint8_t* scales = parts[1];
   if constexpr (requires { b.qh; }) {
     const auto bits = read<uint32_t>(b.qh);
     uint32_t word = 0;
-    for (int w = 0; w < 8; ++w) word |= ((bits >> 4 * w & 15) * 0x00204081u & 0x01010101u) << w;  // a bit to each byte
+    for (int w = 0; w < 8; ++w)
+      word |= ((bits >> 4 * w & 15) * 0x00204081u & 0x01010101u) << w;  // the product spreads four bits to four bytes
     put(parts[1], word);
     scales = parts[2];
   }
@@ -137,7 +141,7 @@ void to_parts(const Block& b, Parts parts) {
   if constexpr (requires { b.d; }) put(scales, b.d);
   if constexpr (requires { b.m; }) put(scales + 2, b.m);
 }
-template <RunOfNibbles Block>
+template <NibbleBlock32 Block>
 void from_parts(ConstParts parts, Block& b) {
   get(b.qs, parts[0]);
   const uint8_t* scales = parts[1];
@@ -167,24 +171,24 @@ void from_parts(ConstParts parts, BlockIQ4_XS& b) {
   }
 }
 
-// Q4_K Q5_K: bytes of two runs that follow each other.
+// Q4_K Q5_K: 32 bytes of the file have two consecutive sub-blocks.
 template <class Block>
-concept NibblesOfPairs = std::same_as<Block, BlockQ4_K> || std::same_as<Block, BlockQ5_K>;
+concept NibbleBlock256 = std::same_as<Block, BlockQ4_K> || std::same_as<Block, BlockQ5_K>;
 
-template <NibblesOfPairs Block>
+template <NibbleBlock256 Block>
 void to_parts(const Block& b, Parts parts) {
   for (int i = 0; i < 128; i += 32) exchange_nibbles(b.qs + i, b.qs + i + 16, parts[0] + i, parts[0] + i + 16);
   if constexpr (requires { b.qh; }) transpose_fields<1>(b.qh, 1, parts[1], 1);
   put_k4_scales(b, parts[plane_format(Block::kType).n_planes - 1]);
 }
-template <NibblesOfPairs Block>
+template <NibbleBlock256 Block>
 void from_parts(ConstParts parts, Block& b) {
   for (int i = 0; i < 128; i += 32) exchange_nibbles(parts[0] + i, parts[0] + i + 16, b.qs + i, b.qs + i + 16);
   if constexpr (requires { b.qh; }) transpose_fields<1>(parts[1], 1, b.qh, 1);
   get_k4_scales(b, parts[plane_format(Block::kType).n_planes - 1]);
 }
 
-// Bytes of runs 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+// Q6_K: 32 bytes of the file have the groups of 32 values 0 and 2, 1 and 3, 4 and 6, or 5 and 7.
 void to_parts(const BlockQ6_K& b, Parts parts) {
   for (int i = 0; i < 4; ++i) {
     const uint8_t* from = b.ql + 32 * i;
@@ -242,7 +246,7 @@ struct RowRange {
   int first, end;
 };
 
-// f(block, parts) for every block of some rows of a matrix.
+// Calls f(block index, the block's part in each plane) for every block of some rows of a matrix.
 template <class Block, class Byte, class F>
 void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes, F&& f) {
   const PlaneFormat format = plane_format(Block::kType);
@@ -307,7 +311,7 @@ void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* p
            first_row + n_rows, ") of ", n_out);
   blocks_to_planes(type, layout, {first_row, first_row + n_rows}, n_in, blocks, reinterpret_cast<uint8_t*>(planes));
   if (first_row + n_rows < n_out) return;
-  for (int j = 0; j < layout.n_planes; ++j) {  // whoever has the last row clears what lies behind it
+  for (int j = 0; j < layout.n_planes; ++j) {  // the task with the last row zeroes the padding after it
     const size_t end = layout.offset[j] + n_out * layout.row_bytes[j];
     const size_t next = j + 1 < layout.n_planes ? layout.offset[j + 1] : layout.bytes;
     std::fill(planes + end, planes + next, std::byte{0});

@@ -1,4 +1,4 @@
-// Moving a weight matrix between the blocks of a file and the planes of a device (quant/planes.h). Exact both ways.
+// Converts a weight matrix between a file's blocks and a device's planes (quant/planes.h), exactly in both directions.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,15 @@
 
 namespace lb::quant {
 
-// plane_layout() of a matrix; throws naming the type when n_in is not whole blocks.
+// Returns plane_layout() of a matrix; throws an error that names the type when n_in is not a multiple of its block.
 PlaneLayout checked_plane_layout(DType type, int n_out, int n_in);
 
-// planes [layout.bytes] <- blocks [n_out, n_in]; what is only alignment becomes zero.
+// planes [layout.bytes] <- blocks [n_out, n_in]; the alignment padding becomes zero.
 void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* planes);
-// The same for some rows of the matrix, so that tasks can share the work: they write nothing in common.
+// Converts only rows [first_row, first_row + n_rows). Tasks with disjoint rows write disjoint bytes.
 void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* planes, int first_row, int n_rows);
 
+// blocks [n_out, n_in] <- planes [layout.bytes].
 void from_planes(DType type, int n_out, int n_in, const std::byte* planes, void* blocks);
 
 }  // namespace lb::quant

@@ -51,7 +51,7 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
   LB_CHECK(type.block_values == 1, kFormat, to_string(tensor), " is ", type.name,
            "; a vector must be F32, F16 or BF16");
   auto values = std::make_unique<float[]>(count);
-  quant::decode_row(tensor.type, tensor.data, values.get(), static_cast<long>(count));
+  quant::dequantize_row(tensor.type, tensor.data, values.get(), static_cast<long>(count));
   for (size_t i = 0; i < count; ++i) {
     float& value = values[i];
     LB_CHECK(std::isfinite(value), kFormat, to_string(tensor), ": value ", i, " is not finite");

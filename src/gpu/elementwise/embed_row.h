@@ -62,7 +62,7 @@ LB_DEVICE float value_at(const TableRow& w, int i) {
     constexpr quant::PlaneFormat kFormat = quant::plane_format(kType);
     constexpr int kScales = kFormat.n_planes - 1, kRuns = kFormat.block_values / 32;
     const auto* scales = reinterpret_cast<const ScaleEntry<kType>*>(w.plane[kScales]);
-    const quant::Run run = run_at(scales[i / kFormat.block_values], i / 32 % kRuns);
+    const quant::ScaleOffset run = run_at(scales[i / kFormat.block_values], i / 32 % kRuns);
     const float value = run.scale * float(code_at<kType>(w, i));
     return kHasOffsets<kType> ? value + run.offset : value;
   }

@@ -67,7 +67,7 @@ struct RunFormat {
   using X = decltype(run_x<kType, kBits>());
 
   LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    const quant::Run run = run_at(part<Rows::kPlanes - 1>(piece), place % 8);
+    const quant::ScaleOffset run = run_at(part<Rows::kPlanes - 1>(piece), place % 8);
     const float products = x.scale * (kHasTable<kType> ? dot_looked_up(piece, x) : dot_as_they_are(piece, x));
     if constexpr (kHasOffsets<kType>) {
       return run.scale * products + run.offset * x.sum;
@@ -120,7 +120,7 @@ struct NibbleFormat {
   static constexpr int kValues = 32;
   using Rows = typename RunFormat<kType, 8>::Rows;
   using Piece = typename Rows::Piece;
-  using Scale = quant::Run;
+  using Scale = quant::ScaleOffset;
 
   struct X : RoundedX<32, 8> {
     LB_DEVICE void read(const Gemv& p, int row, int piece) {

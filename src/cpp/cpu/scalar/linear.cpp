@@ -14,7 +14,7 @@ float dot_q8(const Block* w, int n_in, const int8_t* a, const float* s) {
   float total = 0;
   for (int i = 0; i < n_in; i += Block::kSub) {
     int8_t q[Block::kSub];
-    const quant::Run run = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
+    const quant::ScaleOffset run = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
     int32_t dot = 0, sum = 0;
     for (int l = 0; l < Block::kSub; ++l) {
       dot += q[l] * a[i + l];
@@ -32,8 +32,8 @@ float added(const Linear& op, long at) { return op.add ? op.add[at] : 0.0f; }
 void embed_rows(const Embed& op, int begin, int end) {
   const long stride = quant::bytes_of(op.type, op.dim);
   for (int r = begin; r < end; ++r)
-    quant::decode_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim,
-                      op.dim);
+    quant::dequantize_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim,
+                          op.dim);
 }
 
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum) {
@@ -72,7 +72,7 @@ void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
   float* w = reinterpret_cast<float*>(scratch);
   const long stride = quant::bytes_of(op.type, op.n_in);
   for (int o = begin; o < end; ++o) {
-    quant::decode_row(op.type, static_cast<const char*>(op.w) + o * stride, w, op.n_in);
+    quant::dequantize_row(op.type, static_cast<const char*>(op.w) + o * stride, w, op.n_in);
     for (int r = 0; r < op.rows; ++r) {
       double total = 0;
       for (int i = 0; i < op.n_in; ++i) total += double(w[i]) * op.x[long(r) * op.n_in + i];
