@@ -7,7 +7,7 @@
 namespace lb::gpu {
 namespace {
 
-// Percent: 164 of 256 KB on an H100, where few rows of products are best at 50 to 64 (docs/kernels/matmul.md).
+// Percent: 164 of 256 KB on an H100, where few rows of products are best at 50 to 64 (docs/kernels/gemm_skinny.md).
 constexpr int kSharedBesideL1 = 64;
 
 }  // namespace

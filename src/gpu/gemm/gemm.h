@@ -6,7 +6,7 @@
 // unpacked in shared memory. What a Product does with a chunk is in gemm_products.h, what a type's codes and
 // scales are in gemm_formats.h. Weights are asked for before the previous kernel has ended. The order of
 // additions depends on shape and launch alone.
-// Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/matmul.md.
+// Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/products.h"

@@ -6,7 +6,7 @@
 // shared memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls
 // would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (gpu/gemm/shape.h). The
 // warpgroups wait for each other through the ring alone. Weights are expanded while the products of the step before
-// run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/matmul.md.
+// run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/weights_sm90.h"

@@ -6,7 +6,7 @@
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
 // kUnits of them. Sums of pieces leave for memory as they lie in registers; gemm_skinny_sums.h has what becomes of them.
 // Weights are asked for before the previous kernel has ended.
-// Bound: bandwidth, weights read once. docs/kernels/matmul.md.
+// Bound: bandwidth, weights read once. docs/kernels/gemm_skinny.md.
 #pragma once
 
 #include "gpu/gemm_skinny/epilogue.h"

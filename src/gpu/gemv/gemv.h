@@ -6,7 +6,7 @@
 // ahead in registers, and the first batch is asked for before the previous kernel has ended: weights never depend on
 // it. Sums of a row end in shared memory, one from each warp, so the loop has no barrier. The order of additions
 // depends on the shape and the launch alone. Grid: x shares the products' rows, y the rows of x. Bound: bandwidth, the
-// bytes of the weights (bytes_of in gpu/gemv/choose.h). Notebook: docs/kernels/matvec.md.
+// bytes of the weights (bytes_of in gpu/gemv/choose.h). Notebook: docs/kernels/gemv.md.
 #pragma once
 
 #include "gpu/gemv/shape.h"
