@@ -71,22 +71,22 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                        .positions = nullptr,
                        .n_positions = 0};
   void* scratch = call.zeros(gpu::sample_scratch_bytes(n_out));
-  const gpu::TokenBudget leave{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
-  gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, leave);
+  const gpu::TokenBudget budget{&pinned->allowed, &pinned->ended, static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)))};
+  gpu::MegaPlan plan = schedule.compile(gpu::choose(sample, scratch, pack.target()).params, next, budget);
   for (gpu::Task& task : plan.tasks)
-    if (task.kind == gpu::TaskKind::kSample && is_lost) task.sample.best_words.phase += 1;
+    if (task.kind == gpu::TaskKind::kSample && is_lost) task.sample.best_mailbox.phase += 1;
   uint32_t* arrived = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)));
   const gpu::Mega mega = {.tasks = call.in(plan.tasks),
                           .steps = call.in(plan.steps),
                           .streams = call.in(plan.streams),
                           .stream_counts = call.in(plan.stream_counts),
                           .arrived = arrived,
-                          .words = static_cast<gpu::Word*>(call.zeros(plan.n_words * sizeof(gpu::Word))),
+                          .mailboxes = static_cast<gpu::Mailbox*>(call.zeros(plan.n_mailboxes * sizeof(gpu::Mailbox))),
                           .first = missing,
                           .n_steps = plan.n_steps,
                           .n_phases = plan.n_phases,
                           .n_tokens = most,
-                          .keep_going = leave.keep_going,
+                          .keep_going = budget.keep_going,
                           .n_streams = plan.n_streams,
                           .memory = plan.memory,
                           .timeout_ns = 2'000'000'000,

@@ -130,7 +130,7 @@ int max_mega_tokens(const Model& model, const SequenceState& state, const Engine
   int columns = 1;
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* kv = std::get_if<KvShape>(&shape)) columns = std::max(columns, kv->head_dim);
-  const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * columns / gpu::kMaxRunDim;
+  const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * columns / gpu::kSplitMaxDim;
   return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
 }
 

@@ -14,7 +14,7 @@ struct Tables {
   gpu::StreamCopy* streams;
   int32_t* stream_counts;
   uint32_t* arrived;
-  gpu::Word* words;
+  gpu::Mailbox* mailboxes;
   gpu::StepTimes* times;
 
   Tables(Carver& carver, const gpu::MegaPlan& plan)
@@ -23,7 +23,7 @@ struct Tables {
         streams(carver.take<gpu::StreamCopy>(plan.streams.size())),
         stream_counts(carver.take<int32_t>(plan.stream_counts.size())),
         arrived(carver.take<uint32_t>(1)),
-        words(carver.take<gpu::Word>(size_t(plan.n_words))),
+        mailboxes(carver.take<gpu::Mailbox>(size_t(plan.n_mailboxes))),
         times(plan.has_timeline ? carver.take<gpu::StepTimes>(plan.steps.size()) : nullptr) {}
 };
 
@@ -54,7 +54,7 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_to
              .streams = to.streams,
              .stream_counts = to.stream_counts,
              .arrived = to.arrived,
-             .words = to.words,
+             .mailboxes = to.mailboxes,
              .first = 0,
              .n_steps = plan.n_steps,
              .n_phases = plan.n_phases,

@@ -12,33 +12,33 @@ LB_DEVICE bool asks_for_likeliest(const SampleOptions& o) { return o.temperature
 LB_DEVICE bool is_plain_choice(const SampleOptions& o) { return asks_for_likeliest(o) && !adjusts_by_token(o); }
 
 // By one thread: the key of the block's likeliest, to who chooses.
-LB_DEVICE void leave_best(const SampleTask& p, uint64_t key, uint32_t made_by) {
-  store_relaxed(mega_state().words + (p.best_words.at + 2 * block_id()), word_of(uint32_t(key >> 32), made_by),
-                word_of(uint32_t(key), made_by));
+LB_DEVICE void send_best(const SampleTask& p, uint64_t key, uint32_t tag) {
+  store_relaxed(mega_state().mailboxes + (p.best_mailbox.at + 2 * block_id()), mailbox_of(uint32_t(key >> 32), tag),
+                mailbox_of(uint32_t(key), tag));
 }
 
 // By a warp: the largest of the keys that blocks have left. Many are asked for at once.
 LB_DEVICE uint64_t best_of_all(const SampleTask& p, const PhaseWait& wait) {
   constexpr int kAtOnce = 5;
-  const uint32_t number = wait.number_of(p.best_words);
-  const Word* from = PhaseWait::place_of(p.best_words);
+  const uint32_t tag = wait.tag_of(p.best_mailbox);
+  const Mailbox* from = PhaseWait::mailboxes_of(p.best_mailbox);
   uint64_t best = 0;
   LB_UNROLL_BY(1)
   for (int first = lane(); first - lane() < n_blocks(); first += 32 * kAtOnce) {
-    Word words[kAtOnce][2];
-    look_until_there(wait, [&] {
+    Mailbox boxes[kAtOnce][2];
+    poll_until_valid(wait, [&] {
       uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
-        words[k][0] = words[k][1] = Word(number) << 32;
-        if (first + 32 * k < n_blocks()) load_relaxed(from + 2 * (first + 32 * k), words[k][0], words[k][1]);
+        boxes[k][0] = boxes[k][1] = Mailbox(tag) << 32;
+        if (first + 32 * k < n_blocks()) load_relaxed(from + 2 * (first + 32 * k), boxes[k][0], boxes[k][1]);
       }
       LB_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
+      for (int k = 0; k < kAtOnce; ++k) differs |= (boxes[k][0] >> 32 ^ tag) | (boxes[k][1] >> 32 ^ tag);
       return differs;
     });
     LB_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) best = larger(best, words[k][0] << 32 | uint32_t(words[k][1]));
+    for (int k = 0; k < kAtOnce; ++k) best = larger(best, boxes[k][0] << 32 | uint32_t(boxes[k][1]));
   }
   return warp_largest(best);
 }

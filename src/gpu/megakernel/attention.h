@@ -17,18 +17,18 @@
 namespace lb::gpu {
 
 // Slots of a split: as many of each, the last may have fewer or none.
-LB_DEVICE int split_slots(const RunsTask& p, int n_slots) {
-  return max(kMinRunSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
+LB_DEVICE int split_slots(const SplitTask& p, int n_slots) {
+  return max(kSplitMinSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
 }
 
 // Brings slots [begin, begin + n_there) of a head to a tile, of V also zeros for those from n on, as a weight of zero
 // would not hide a NaN: a warp every so-many-th.
 template <class T>
-LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
-                          const RunMemory<T>& memory) {
+LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
+                         const SplitMemory<T>& memory) {
   const int dim = cache.head_dim;
   LB_UNROLL_BY(1)
-  for (int s = warp(); s < kRunTile; s += n_warps()) {
+  for (int s = warp(); s < kSplitTile; s += n_warps()) {
     const bool is_there = s < n_there;
     if (!is_there && s < n) continue;  // the row's own
     const long from = is_there ? slot_row(cache, begin + s, kv_head) * dim : 0;
@@ -48,9 +48,9 @@ LB_DEVICE void bring_tile(const KvLayer& cache, int kv_head, int begin, int n_th
 
 // A head of q, k or v of the row, by a warp: normalised and rotated, four columns in each 128 a lane. What does not
 // depend on the projections (norm weights; behind the wait, the table) is asked for before they are there.
-struct RunHead {
-  static constexpr int kFours = kMaxRunDim / 128, kPairsAhead = 2;
-  WordsFrom words;
+struct RowHead {
+  static constexpr int kFours = kSplitMaxDim / 128, kPairsAhead = 2;
+  MailboxSource source;
   int at[kFours];  // in their vector; below 0: the head ends before
   bool has_norm;
   int n_pairs;  // that are rotated
@@ -60,11 +60,11 @@ struct RunHead {
   LB_DEVICE static int column(int j) { return 4 * lane() + 128 * j; }
 
   // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
-  LB_DEVICE RunHead(const RunsTask& task, int of_kind, int head, int kv_head) {
+  LB_DEVICE RowHead(const SplitTask& task, int of_kind, int head, int kv_head) {
     const AttentionPrepare& p = task.prepare;
     const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
     const float* norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
-    words = of_kind < 0 ? task.u_words : of_kind > 0 ? task.v_words : task.k_words;
+    source = of_kind < 0 ? task.u_mailbox : of_kind > 0 ? task.v_mailbox : task.k_mailbox;
     has_norm = norm != nullptr;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
     LB_UNROLL
@@ -88,7 +88,7 @@ struct RunHead {
 
   // room: [dim], the warp's own.
   LB_DEVICE void make(const AttentionPrepare& p, float* room, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
-    read_fours(wait, words, nullptr, at, x);
+    read_fours(wait, source, nullptr, at, x);
     if (has_norm) {
       float sum = 0;
       LB_UNROLL
@@ -125,34 +125,34 @@ struct RunHead {
 
 // Unit i. is_first: of the block's.
 template <class T>
-LB_NOINLINE void attention_run_of(const RunsTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
+LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, n_past = mega_state().numbers.n_past, each = split_slots(p, n_past + 1);
   const int which = i >> p.splits_shift, split = i - (which << p.splits_shift), begin = split * each;
-  const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kRunTile - 1, 0) / kRunTile;
+  const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kSplitTile - 1, 0) / kSplitTile;
   const int kv_head = quotient(which, p.query_tiles_step),
             first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
-  const RunUnit unit = {.split = split,
-                        .first_head = kv_head * p.group + first_query,
-                        .n_queries = min(p.group - first_query, p.tile_queries)};
+  const SplitUnit unit = {.split = split,
+                          .first_head = kv_head * p.group + first_query,
+                          .n_queries = min(p.group - first_query, p.tile_queries)};
   if (n_tiles == 0) {
-    if (is_first) wait.without_words();
+    if (is_first) wait.without_mailboxes();
     return;
   }
-  const RunMemory<T> memory(pool, dim);
+  const SplitMemory<T> memory(pool, dim);
   const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // the row's own slot
   const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
-  RunHead head(p, of_kind, unit.first_head + warp(), kv_head);
+  RowHead head(p, of_kind, unit.first_head + warp(), kv_head);
   const int32_t own_page = page_of(cache, n_past);
-  bring_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
+  load_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
   if (is_first) wait();
   head.ask_for_table(p.prepare);
-  RunSums<T> sums(p, unit);
+  SplitSums<T> sums(p, unit);
 
   if (is_maker) {
-    f32x4 x[RunHead::kFours];
+    f32x4 x[RowHead::kFours];
     head.make(p.prepare, memory.heads + warp() * dim, wait, x);
     // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
     const float scale = is_query ? op.scale * kLog2E : 1.0f;
@@ -160,60 +160,60 @@ LB_NOINLINE void attention_run_of(const RunsTask& p, int i, bool is_first, void*
         is_query ? memory.queries + warp() * memory.stride : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
     T* slot = static_cast<T*>(of_kind > 0 ? cache.v : cache.k) + row_in(cache, own_page, n_past, kv_head) * dim;
     LB_UNROLL
-    for (int j = 0; j < RunHead::kFours; ++j) {
+    for (int j = 0; j < RowHead::kFours; ++j) {
       if (head.at[j] < 0) continue;
       Vec<T, 4> rounded;
       LB_UNROLL
       for (int c = 0; c < 4; ++c) rounded[c] = stored_as(x[j][c] * scale, T{});
-      if (is_query || own < kRunTile) store(to + RunHead::column(j), rounded);
-      if (!is_query) store(slot + RunHead::column(j), rounded);
+      if (is_query || own < kSplitTile) store(to + RowHead::column(j), rounded);
+      if (!is_query) store(slot + RowHead::column(j), rounded);
     }
   }
 
   LB_UNROLL_BY(1)
   for (int tile = 0; tile < n_tiles; ++tile) {
-    const int slot = begin + tile * kRunTile, left = end - slot;
+    const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
     block_barrier();  // the tile is there, and the one before has been read
     if (is_first && tile == 0 && !wait.is_barrier) wait.has_passed();
     if (tile + 1 < n_tiles)
-      bring_tile(cache, kv_head, slot + kRunTile, left - kRunTile, left - kRunTile, (tile + 1) % 2, memory);
-    sums.meet(p, memory, unit, tile % 2, min(left, kRunTile));
+      load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);
+    sums.add_tile(p, memory, unit, tile % 2, min(left, kSplitTile));
   }
-  sums.leave(p, unit, wait.made_by);
+  sums.write(p, unit, wait.tag);
 }
 
-LB_DEVICE void attention_runs(const RunsTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
+LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void* pool, PhaseWait wait) {
   LB_UNROLL_BY(1)
   for (int i = part; i < p.n_units; i += n_parts) {
     const bool is_first = i == part;
     if (!is_first) block_barrier();  // the tiles and queries are used again
     switch (p.op.cache.k_type) {
-      case DType::kF16: attention_run_of<f16>(p, i, is_first, pool, wait); break;
-      case DType::kBF16: attention_run_of<bf16>(p, i, is_first, pool, wait); break;
-      default: attention_run_of<float>(p, i, is_first, pool, wait);
+      case DType::kF16: attention_split<f16>(p, i, is_first, pool, wait); break;
+      case DType::kBF16: attention_split<bf16>(p, i, is_first, pool, wait); break;
+      default: attention_split<float>(p, i, is_first, pool, wait);
     }
   }
 }
 
 // What splits left of one head: m and l of all that have slots, some of them a lane's; of one four columns of o.
-struct SplitWords {
-  static constexpr int kSplitsOfLane = kMaxRunSplits / 32;
+struct SplitResults {
+  static constexpr int kSplitsOfLane = kSplitMaxCount / 32;
   float m[kSplitsOfLane], l[kSplitsOfLane], own_m, gate;
   f32x4 o;
 
   // Of column < 0: no o. gate_at below 0: no gate.
-  LB_DEVICE void read(const RunsTask& p, int head, int split, int column, int gate_at, int n_there,
+  LB_DEVICE void read(const SplitTask& p, int head, int split, int column, int gate_at, int n_there,
                       const PhaseWait& wait) {
-    const uint32_t number = wait.number_of(p.split_words), gate_number = wait.number_of(p.gate_words);
-    const Word *words = mega_state().words, *of_splits = words + p.split_words.at;
-    const Word* own = of_splits + word_place(column >= 0 ? split_at(p, head, split, column) : 0);
-    const Word* of_m = of_splits + split_sums_at(p, head, 0);
-    Word of_o[4], of_own_m, of_gate, pairs[kSplitsOfLane][2];
-    look_until_there(wait, [&] {
-      of_gate = Word(gate_number) << 32;
-      of_own_m = of_o[0] = of_o[1] = of_o[2] = of_o[3] = Word(number) << 32 | quant::bits_of(kNothingSeen);
-      if (gate_at >= 0) of_gate = load_relaxed(words + gate_at);
+    const uint32_t tag = wait.tag_of(p.split_mailbox), gate_tag = wait.tag_of(p.gate_mailbox);
+    const Mailbox *mailboxes = mega_state().mailboxes, *of_splits = mailboxes + p.split_mailbox.at;
+    const Mailbox* own = of_splits + mailbox_index(column >= 0 ? split_at(p, head, split, column) : 0);
+    const Mailbox* of_m = of_splits + split_sums_at(p, head, 0);
+    Mailbox of_o[4], of_own_m, of_gate, pairs[kSplitsOfLane][2];
+    poll_until_valid(wait, [&] {
+      of_gate = Mailbox(gate_tag) << 32;
+      of_own_m = of_o[0] = of_o[1] = of_o[2] = of_o[3] = Mailbox(tag) << 32 | quant::bits_of(kNothingSeen);
+      if (gate_at >= 0) of_gate = load_relaxed(mailboxes + gate_at);
       if (column >= 0) {
         load_relaxed(own, of_o[0], of_o[1]);
         load_relaxed(own + kHalfGroup, of_o[2], of_o[3]);
@@ -221,31 +221,31 @@ struct SplitWords {
       }
       LB_UNROLL
       for (int j = 0; j < kSplitsOfLane; ++j) {
-        pairs[j][0] = pairs[j][1] = Word(number) << 32;
+        pairs[j][0] = pairs[j][1] = Mailbox(tag) << 32;
         if (lane() + 32 * j < n_there) load_relaxed(of_m + 2 * (lane() + 32 * j), pairs[j][0], pairs[j][1]);
       }
-      uint32_t differs = uint32_t(of_gate >> 32) ^ gate_number;
+      uint32_t differs = uint32_t(of_gate >> 32) ^ gate_tag;
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) differs |= uint32_t(of_o[j] >> 32) ^ number;
-      differs |= uint32_t(of_own_m >> 32) ^ number;
+      for (int j = 0; j < 4; ++j) differs |= uint32_t(of_o[j] >> 32) ^ tag;
+      differs |= uint32_t(of_own_m >> 32) ^ tag;
       LB_UNROLL
       for (int j = 0; j < kSplitsOfLane; ++j)
-        differs |= (uint32_t(pairs[j][0] >> 32) ^ number) | (uint32_t(pairs[j][1] >> 32) ^ number);
+        differs |= (uint32_t(pairs[j][0] >> 32) ^ tag) | (uint32_t(pairs[j][1] >> 32) ^ tag);
       return differs;
     });
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) o[j] = column >= 0 ? value_of_word(of_o[j]) : 0.0f;
-    own_m = value_of_word(of_own_m);
-    gate = gate_at >= 0 ? sigmoid(value_of_word(of_gate)) : 1.0f;
+    for (int j = 0; j < 4; ++j) o[j] = column >= 0 ? value_in(of_o[j]) : 0.0f;
+    own_m = value_in(of_own_m);
+    gate = gate_at >= 0 ? sigmoid(value_in(of_gate)) : 1.0f;
     LB_UNROLL
     for (int j = 0; j < kSplitsOfLane; ++j) {
-      m[j] = lane() + 32 * j < n_there ? value_of_word(pairs[j][0]) : kNothingSeen;
-      l[j] = value_of_word(pairs[j][1]);
+      m[j] = lane() + 32 * j < n_there ? value_in(pairs[j][0]) : kNothingSeen;
+      l[j] = value_in(pairs[j][1]);
     }
   }
 };
 
-LB_NOINLINE void attention_merge(const RunsTask& p, int part, int n_parts, float* pool, PhaseWait wait) {
+LB_NOINLINE void attention_merge(const SplitTask& p, int part, int n_parts, float* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const int dim = op.cache.head_dim, quads = 1 << p.quads_shift;
@@ -259,9 +259,9 @@ LB_NOINLINE void attention_merge(const RunsTask& p, int part, int n_parts, float
     const bool has_gate = is_writer && op.gate != nullptr;
     if (i == part) wait();
 
-    SplitWords of;
+    SplitResults of;
     of.read(p, head, split, split < n_there && column < dim ? column : -1,
-            has_gate ? p.gate_words.at + word_place(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
+            has_gate ? p.gate_mailbox.at + mailbox_index(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
             n_there, wait);
     if (i == part && !wait.is_barrier) wait.has_passed();
     float largest = kNothingSeen, total = 0;
@@ -269,7 +269,7 @@ LB_NOINLINE void attention_merge(const RunsTask& p, int part, int n_parts, float
     for (const float m : of.m) largest = max(largest, m);
     largest = warp_max(largest);
     LB_UNROLL
-    for (int j = 0; j < SplitWords::kSplitsOfLane; ++j) total = fma(exp2_fast(of.m[j] - largest), of.l[j], total);
+    for (int j = 0; j < SplitResults::kSplitsOfLane; ++j) total = fma(exp2_fast(of.m[j] - largest), of.l[j], total);
     total = warp_sum(total);
     const float weight = exp2_fast(of.own_m - largest);
     f32x4 o = of.o;
@@ -286,7 +286,7 @@ LB_NOINLINE void attention_merge(const RunsTask& p, int part, int n_parts, float
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
-      wait.write(p.y_words + word_place(head * dim + written), sum / total * of.gate);
+      wait.write(p.y_mailbox + mailbox_index(head * dim + written), sum / total * of.gate);
     }
     if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
   }

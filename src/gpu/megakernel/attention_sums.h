@@ -1,4 +1,4 @@
-// The open softmax of a block's queries over tiles of 16 slots, for attention_runs.h: on matrix units where the chip
+// The open softmax of a block's queries over tiles of 16 slots, for attention_splits.h: on matrix units where the chip
 // has them for the cache's type, else a warp a slot, then 64 columns of some queries. Scores are exponents of 2.
 #pragma once
 
@@ -8,29 +8,29 @@
 
 namespace lb::gpu {
 
-// Shared memory of a block. Rows are run_stride() apart.
+// Shared memory of a block. Rows are split_row_stride() apart.
 template <class T>
-struct RunMemory {
+struct SplitMemory {
   int stride;
-  T *k, *v;       // [2, kRunTile, dim] each
-  float* heads;   // [kRunQueries + 2, dim], dense: where warps make them, before a second tile of K is there
-  T* queries;     // [kRunRows, dim]
-  float* scores;  // [kRunRows, kRunTile], of PlainSums
+  T *k, *v;       // [2, kSplitTile, dim] each
+  float* heads;   // [kSplitQueries + 2, dim], dense: where warps make them, before a second tile of K is there
+  T* queries;     // [kSplitRows, dim]
+  float* scores;  // [kSplitRows, kSplitTile], of PlainSums
 
-  LB_DEVICE RunMemory(void* pool, int dim)
-      : stride(run_stride(dim, sizeof(T))),
+  LB_DEVICE SplitMemory(void* pool, int dim)
+      : stride(split_row_stride(dim, sizeof(T))),
         k(static_cast<T*>(pool)),
-        v(k + 2 * kRunTile * stride),
-        heads(reinterpret_cast<float*>(k + kRunTile * stride)),
-        queries(v + 2 * kRunTile * stride),
-        scores(reinterpret_cast<float*>(queries + kRunRows * stride)) {}
+        v(k + 2 * kSplitTile * stride),
+        heads(reinterpret_cast<float*>(k + kSplitTile * stride)),
+        queries(v + 2 * kSplitTile * stride),
+        scores(reinterpret_cast<float*>(queries + kSplitRows * stride)) {}
   // Row `slot` of tile 0 or 1.
-  LB_DEVICE int row(int tile, int slot) const { return (tile * kRunTile + slot) * stride; }
+  LB_DEVICE int row(int tile, int slot) const { return (tile * kSplitTile + slot) * stride; }
 };
-static_assert((kRunQueries + 2) * sizeof(float) <= kRunTile * sizeof(f16));
+static_assert((kSplitQueries + 2) * sizeof(float) <= kSplitTile * sizeof(f16));
 
 // What a block works at: a split of the context, for some queries of a KV head.
-struct RunUnit {
+struct SplitUnit {
   int split, first_head, n_queries;
 };
 
@@ -45,23 +45,23 @@ inline constexpr bool kIsOperand<bf16> = kSumIsOperand && kHasBf16Matrix;
 // rows are queries, eight of 16; a lane has one of them, lane / 4, and four columns: 2 (lane % 4) + 0, 1, 8, 9.
 template <class T>
 struct MatrixSums {
-  static constexpr int kWarps = kMegaThreads / 32, kPieces = kMaxRunDim / 16 / kWarps;
-  static_assert(kRunTile == 16 && kRunRows == 8);
+  static constexpr int kWarps = kMegaThreads / 32, kPieces = kSplitMaxDim / 16 / kWarps;
+  static_assert(kSplitTile == 16 && kSplitRows == 8);
   float m = kNothingSeen, l = 0;  // l: of the lane's slots
   FragmentC o[kPieces];
   int o_at, softmax_at;  // in the words of splits; below 0: another lane's, or nobody's
 
-  LB_DEVICE MatrixSums(const RunsTask& p, const RunUnit& unit) {
+  LB_DEVICE MatrixSums(const SplitTask& p, const SplitUnit& unit) {
     LB_UNROLL
     for (FragmentC& piece : o) fill(piece, 0);
     const int query = lane() / 4, column = 16 * warp() + 2 * (lane() % 4), head = unit.first_head + query;
     const bool is_there = query < unit.n_queries && column < p.op.cache.head_dim;
-    o_at = opaque(is_there ? word_place(split_at(p, head, unit.split, column)) : -1);
+    o_at = opaque(is_there ? mailbox_index(split_at(p, head, unit.split, column)) : -1);
     softmax_at = opaque(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
   }
 
   // n: slots of the tile.
-  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, const RunUnit&, int tile, int n) {
+  LB_DEVICE void add_tile(const SplitTask& p, const SplitMemory<T>& memory, const SplitUnit&, int tile, int n) {
     const int dim = p.op.cache.head_dim;
     const T *k = memory.k + memory.row(tile, 0), *v = memory.v + memory.row(tile, 0);
     FragmentC s[2];  // sums of every other 16 columns: a product waits for the one before
@@ -101,21 +101,21 @@ struct MatrixSums {
     }
   }
 
-  LB_DEVICE void leave(const RunsTask& p, const RunUnit&, uint32_t made_by) {
-    Word* words = mega_state().words + p.split_words.at;
+  LB_DEVICE void write(const SplitTask& p, const SplitUnit&, uint32_t tag) {
+    Mailbox* mailboxes = mega_state().mailboxes + p.split_mailbox.at;
     if (o_at >= 0) {
       const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // words from a column to the one 8 further
       LB_UNROLL
       for (int piece = 0; piece < kPieces; ++piece) {
         if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
-        Word* to = words + o_at + (128 * piece << p.splits_shift);
+        Mailbox* to = mailboxes + o_at + (128 * piece << p.splits_shift);
         const FragmentC& sum = o[piece];
-        store_relaxed(to, word_of(sum.v[0], made_by), word_of(sum.v[1], made_by));
-        store_relaxed(to + eight, word_of(sum.v[4], made_by), word_of(sum.v[5], made_by));
+        store_relaxed(to, mailbox_of(sum.v[0], tag), mailbox_of(sum.v[1], tag));
+        store_relaxed(to + eight, mailbox_of(sum.v[4], tag), mailbox_of(sum.v[5], tag));
       }
     }
     l = row_sum(l);
-    if (softmax_at >= 0) store_relaxed(words + softmax_at, word_of(m, made_by), word_of(l, made_by));
+    if (softmax_at >= 0) store_relaxed(mailboxes + softmax_at, mailbox_of(m, tag), mailbox_of(l, tag));
   }
 
  private:
@@ -131,40 +131,40 @@ struct MatrixSums {
 // A warp has the scores of a slot, then 64 columns of o of every so-many-th query.
 template <class T>
 struct PlainSums {
-  static constexpr int kHeld = kRunQueries * (kMaxRunDim / 64) / (kMegaThreads / 32);
+  static constexpr int kOwnQueries = kSplitQueries * (kSplitMaxDim / 64) / (kMegaThreads / 32);
   int set, n_sets, column;  // of the warp's queries; of the lane's two columns the first
-  float m[kHeld], l[kHeld], o[kHeld][2];
+  float m[kOwnQueries], l[kOwnQueries], o[kOwnQueries][2];
 
-  LB_DEVICE PlainSums(const RunsTask& p, const RunUnit&) {
+  LB_DEVICE PlainSums(const SplitTask& p, const SplitUnit&) {
     set = quotient(warp(), p.chunks_step);
     n_sets = quotient(kMegaThreads / 32, p.chunks_step);
     column = (warp() - set * (p.op.cache.head_dim / 64)) * 64 + 2 * lane();
     LB_UNROLL
-    for (int h = 0; h < kHeld; ++h) {
+    for (int h = 0; h < kOwnQueries; ++h) {
       m[h] = kNothingSeen;
       l[h] = o[h][0] = o[h][1] = 0;
     }
   }
 
-  LB_DEVICE void meet(const RunsTask& p, const RunMemory<T>& memory, const RunUnit& unit, int tile, int n) {
+  LB_DEVICE void add_tile(const SplitTask& p, const SplitMemory<T>& memory, const SplitUnit& unit, int tile, int n) {
     score(memory, tile, n, unit.n_queries, p.op.cache.head_dim);
     block_barrier();
     LB_UNROLL
-    for (int h = 0; h < kHeld; ++h)
+    for (int h = 0; h < kOwnQueries; ++h)
       if (has(h, unit.n_queries)) add(h, memory, tile, n);
   }
 
-  LB_DEVICE void leave(const RunsTask& p, const RunUnit& unit, uint32_t made_by) {
-    Word* to = mega_state().words + p.split_words.at;
+  LB_DEVICE void write(const SplitTask& p, const SplitUnit& unit, uint32_t tag) {
+    Mailbox* to = mega_state().mailboxes + p.split_mailbox.at;
     LB_UNROLL
-    for (int h = 0; h < kHeld; ++h) {
+    for (int h = 0; h < kOwnQueries; ++h) {
       if (!has(h, unit.n_queries)) continue;
       const int head = unit.first_head + query(h);
-      store_relaxed(to + word_place(split_at(p, head, unit.split, column)), word_of(o[h][0], made_by),
-                    word_of(o[h][1], made_by));
+      store_relaxed(to + mailbox_index(split_at(p, head, unit.split, column)), mailbox_of(o[h][0], tag),
+                    mailbox_of(o[h][1], tag));
       const float sum = warp_sum(l[h]);
       if (column == 0)
-        store_relaxed(to + split_sums_at(p, head, unit.split), word_of(m[h], made_by), word_of(sum, made_by));
+        store_relaxed(to + split_sums_at(p, head, unit.split), mailbox_of(m[h], tag), mailbox_of(sum, tag));
     }
   }
 
@@ -173,7 +173,7 @@ struct PlainSums {
   LB_DEVICE bool has(int h, int n_queries) const { return set < n_sets && query(h) < n_queries; }
 
   // A lane has pairs of columns, 64 apart, of four queries at a time.
-  LB_DEVICE void score(const RunMemory<T>& memory, int tile, int n, int n_queries, int dim) const {
+  LB_DEVICE void score(const SplitMemory<T>& memory, int tile, int n, int n_queries, int dim) const {
     LB_UNROLL_BY(1)
     for (int s = warp(); s < n; s += n_warps()) {
       LB_UNROLL_BY(1)
@@ -191,13 +191,13 @@ struct PlainSums {
           }
         }
         const float sum = sum_each(sums);
-        if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kRunTile + s, sum);
+        if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kSplitTile + s, sum);
       }
     }
   }
 
-  LB_DEVICE void add(int h, const RunMemory<T>& memory, int tile, int n) {
-    const float score = lane() < n ? load<float>(memory.scores + query(h) * kRunTile + lane()) : kNothingSeen;
+  LB_DEVICE void add(int h, const SplitMemory<T>& memory, int tile, int n) {
+    const float score = lane() < n ? load<float>(memory.scores + query(h) * kSplitTile + lane()) : kNothingSeen;
     const float top = max(m[h], warp_max(score)), shrink = exp2_fast(m[h] - top), weight = exp2_fast(score - top);
     m[h] = top;
     l[h] = l[h] * shrink + weight;
@@ -215,14 +215,14 @@ struct PlainSums {
 };
 
 template <class T, bool kOnMatrix = kIsOperand<T>>
-struct RunSumsOf {
+struct SplitSumsOf {
   using Type = PlainSums<T>;
 };
 template <class T>
-struct RunSumsOf<T, true> {
+struct SplitSumsOf<T, true> {
   using Type = MatrixSums<T>;
 };
 template <class T>
-using RunSums = typename RunSumsOf<T>::Type;
+using SplitSums = typename SplitSumsOf<T>::Type;
 
 }  // namespace lb::gpu

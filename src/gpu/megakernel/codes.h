@@ -7,26 +7,26 @@
 namespace lb::gpu {
 
 // Of a lane's value: its word or, of codes, that of four lanes; and the word of a run's scale. Null: another lane's.
-struct WordPlace {
-  Word *value = nullptr, *scale = nullptr;
+struct Destination {
+  Mailbox *value = nullptr, *scale = nullptr;
 };
 
 // Value `at` of a vector of n from `to` on; rounded, by whole warps that have a run each.
-LB_DEVICE WordPlace place_in(Word* to, int n, int at, bool is_rounded) {
-  if (!is_rounded) return {to + word_place(at), nullptr};
+LB_DEVICE Destination place_in(Mailbox* to, int n, int at, bool is_rounded) {
+  if (!is_rounded) return {to + mailbox_index(at), nullptr};
   return {lane() % 4 == 0 ? to + at / 4 : nullptr, lane() == 0 ? to + n / 4 + at / kRoundRun : nullptr};
 }
 // Known before the value is.
-LB_DEVICE WordPlace opaque(const WordPlace& place) { return {opaque(place.value), opaque(place.scale)}; }
+LB_DEVICE Destination opaque(const Destination& place) { return {opaque(place.value), opaque(place.scale)}; }
 
-LB_DEVICE void write_value(const WordPlace& to, float y, uint32_t made_by) {
-  if (to.value != nullptr) store_relaxed(to.value, word_of(y, made_by));
+LB_DEVICE void write_value(const Destination& to, float y, uint32_t tag) {
+  if (to.value != nullptr) store_relaxed(to.value, mailbox_of(y, tag));
 }
 
 // By a warp, y of a lane each. Its exchanges wait for one another: the caller's go between them, by lanes whose number
 // differs in a bit, from 1 to 16.
 template <class Beside>
-LB_DEVICE void write_run(const WordPlace& to, float y, uint32_t made_by, Beside beside) {
+LB_DEVICE void write_codes_of_warp(const Destination& to, float y, uint32_t tag, Beside beside) {
   const RunScale run(warp_max(magnitude(y)));
   beside(1);
   uint32_t four = run.code(y) << 8 * (lane() % 4);
@@ -35,9 +35,9 @@ LB_DEVICE void write_run(const WordPlace& to, float y, uint32_t made_by, Beside 
   beside(4);
   four |= shuffle_xor(four, 2);
   beside(8);
-  if (to.value != nullptr) store_relaxed(to.value, word_of(four, made_by));
+  if (to.value != nullptr) store_relaxed(to.value, mailbox_of(four, tag));
   beside(16);
-  if (to.scale != nullptr) store_relaxed(to.scale, word_of(run.scale(), made_by));
+  if (to.scale != nullptr) store_relaxed(to.scale, mailbox_of(run.scale(), tag));
 }
 
 }  // namespace lb::gpu

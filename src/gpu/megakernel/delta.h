@@ -31,14 +31,14 @@ static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as
 static_assert(kStepLengths + 4 == kStepSums);
 
 // Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
-struct StepPlace {
+struct StepSlice {
   Place at;
   int row, q, k, v;
   bool finishes;  // the warp does what is done once for a column of its unit
   int n_columns;  // of that, if it does
   int column;     // of o, that a lane finishes, modulo n_columns
 
-  LB_DEVICE StepPlace(const DeltaTask& p, int slice) {
+  LB_DEVICE StepSlice(const DeltaTask& p, int slice) {
     const GatedDelta& op = p.step;
     const int of_team = warp() & ((1 << p.team_shift) - 1), keys = op.n_k_heads * op.dk;
     row = of_team * 32 + lane();
@@ -94,7 +94,7 @@ struct StepChannel {
 // channels to older[3][kOlder]. Every thread of the block.
 LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
-  StepPlace place(p, slice);
+  StepSlice place(p, slice);
   const TokenNumbers& numbers = mega_state().numbers;
   const int n = numbers.n_accepted;
   LB_UNROLL_BY(1)
@@ -118,12 +118,12 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
 
 // What a row needs that was there before its projections, of a thread.
 template <int kSlices>
-struct BeforeRow {
+struct RowPrefetch {
   f32x4 s[kSlices][kSliceRows], delta[kSlices];
   float key, last, a_neg, dt_bias, norm_w;  // key: of the lane's row of S, as it is a channel
   StepChannel q, k, v;
 
-  LB_DEVICE void read(const DeltaTask& p, const StepPlace& place, const float* state, int state_step, int buffer) {
+  LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {
     const GatedDelta& op = p.step;
     const Place& at = place.at;
     LB_UNROLL
@@ -156,12 +156,12 @@ struct BlockSlices {
 
 // By a warp with time to spare: the S that a block's step will ask for comes to the nearest cache, where the step finds
 // it at once, 32 bytes by each lane.
-LB_DEVICE void ask_ahead(const DeltaTask& p, int part) {
+LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   const GatedDelta& op = p.step;
   const BlockSlices slices(p, part);
   LB_UNROLL_BY(1)
   for (int slice = slices.begin; slice < min(slices.end, slices.begin + slices.at_once); ++slice) {
-    const Place at = StepPlace(p, slice).at;
+    const Place at = StepSlice(p, slice).at;
     constexpr int kLooks = kStepColumns / 8, kRows = 32 / kLooks;
     const float* from = op.S + (at.v_head * op.dk + lane() / kLooks) * op.dv + at.first_column + lane() % kLooks * 8;
     LB_UNROLL_BY(4)
@@ -174,17 +174,17 @@ LB_DEVICE void ask_ahead(const DeltaTask& p, int part) {
 
 // A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. of_unit: where
 // the sum of o's squares goes, by one lane.
-LB_DEVICE void finish_unit(const WordPlace& to, Word* of_unit, bool is_rounded, float o, float y, uint32_t made_by) {
+LB_DEVICE void finish_unit(const Destination& to, Mailbox* of_unit, bool is_rounded, float o, float y, uint32_t tag) {
   float squares = o * o;
   const auto add = [&](int mask) { squares += shuffle_xor(squares, mask); };
   if (is_rounded) {
-    write_run(to, y, made_by, add);
+    write_codes_of_warp(to, y, tag, add);
   } else {
-    write_value(to, y, made_by);
+    write_value(to, y, tag);
     LB_UNROLL
     for (int mask = 1; mask < kStepColumns; mask *= 2) add(mask);
   }
-  if (of_unit != nullptr) store_relaxed(of_unit, word_of(squares, made_by));
+  if (of_unit != nullptr) store_relaxed(of_unit, mailbox_of(squares, tag));
 }
 
 // kSlices: team_slices.
@@ -200,11 +200,11 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
   for (int first = begin; first < end; first += at_once) {
     const bool is_active = first + team * kSlices < end;
     const int slice = min(first + team * kSlices, end - kSlices);
-    StepPlace place(p, slice);
+    StepSlice place(p, slice);
     const Place& at = place.at;
     float* state = place.state(op);
     const int state_step = kStepRowLanes * op.dv;
-    BeforeRow<kSlices> before;
+    RowPrefetch<kSlices> before;
     float* older = pool + n_warps() * kStepSums + thread_id() * 3 * kOlder;
     const TokenNumbers& numbers = mega_state().numbers;
     const int buffer = buffer_after(op, numbers.key_buffer, 0);
@@ -218,20 +218,21 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
       is_folded = true;
-      place = StepPlace(p, opaque(slice));  // anew: not kept in registers meanwhile
+      place = StepSlice(p, opaque(slice));  // anew: not kept in registers meanwhile
       state = place.state(op);
     }
     // All warps take what one needs: it is of one phase, and who finishes is waited for.
-    const Word *words = mega_state().words, *x = words + p.x_words.at;
-    const Word* const from[6] = {x + word_place(place.q),
-                                 x + word_place(place.k),
-                                 x + word_place(place.v),
-                                 words + p.g_words.at + word_place(at.v_head),
-                                 words + p.beta_words.at + word_place(at.v_head),
-                                 words + p.z_words.at + word_place(place.column)};
-    Word asked[6] = {};
-    if (kSlices == 1 && is_active) ask_words(from, asked);  // who is late finds them; two slices need the registers
-    if (is_active && follows_one) {                         // what fold_path does for one row
+    const Mailbox *mailboxes = mega_state().mailboxes, *x = mailboxes + p.x_mailbox.at;
+    const Mailbox* const from[6] = {x + mailbox_index(place.q),
+                                    x + mailbox_index(place.k),
+                                    x + mailbox_index(place.v),
+                                    mailboxes + p.g_mailbox.at + mailbox_index(at.v_head),
+                                    mailboxes + p.beta_mailbox.at + mailbox_index(at.v_head),
+                                    mailboxes + p.z_mailbox.at + mailbox_index(place.column)};
+    Mailbox asked[6] = {};
+    if (kSlices == 1 && is_active)
+      load_mailboxes(from, asked);   // who is late finds them; two slices need the registers
+    if (is_active && follows_one) {  // what fold_path does for one row
       const float decay = exp_nonpositive(before.last);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -256,16 +257,16 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
 
     float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
     float k = 0, v = 0, g = 0, beta = 0, gate = 0, decay = 0;
-    WordPlace to;
-    Word* of_unit = nullptr;
+    Destination to;
+    Mailbox* of_unit = nullptr;
     if (is_active) {
-      const uint32_t number = wait.number_of(p.x_words);
+      const uint32_t x_tag = wait.tag_of(p.x_mailbox);
       float in[6];
-      if (kSlices > 1) ask_words(from, asked);
-      take_words(
+      if (kSlices > 1) load_mailboxes(from, asked);
+      await_mailboxes(
           wait, from,
-          {number, number, number, wait.number_of(p.g_words), wait.number_of(p.beta_words), wait.number_of(p.z_words)},
-          asked, in);
+          {x_tag, x_tag, x_tag, wait.tag_of(p.g_mailbox), wait.tag_of(p.beta_mailbox), wait.tag_of(p.z_mailbox)}, asked,
+          in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
       float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same
@@ -298,8 +299,8 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         gate = silu(in[5]) * before.norm_w;
         if (p.unit_shift != 0 || lane() < kStepColumns)
           to = opaque(
-              place_in(mega_state().words + p.y_words.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
-        if (lane() == 0) of_unit = opaque(mega_state().words + (p.squares.at + (slice >> p.unit_shift)));
+              place_in(mega_state().mailboxes + p.y_mailbox.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
+        if (lane() == 0) of_unit = opaque(mega_state().mailboxes + (p.squares.at + (slice >> p.unit_shift)));
       }
     }
     block_barrier();
@@ -323,7 +324,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
         const float change = beta * (v - decay * (k_state * k_scale));
         const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
-        finish_unit(to, of_unit, p.unit_shift != 0, o, o * gate, wait.made_by);
+        finish_unit(to, of_unit, p.unit_shift != 0, o, o * gate, wait.tag);
         if (lane() < place.n_columns) op.delta[place.column] = change;
       }
       if (at.first_column == 0) {
@@ -350,7 +351,7 @@ LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWa
   LB_UNROLL_BY(1)
   for (int i = thread_id(); i < p.n_units; i += n_threads()) {
     float any[1];
-    read_words<1>(wait, {mega_state().words + p.squares.at + i}, {wait.number_of(p.squares)}, any);
+    read_mailboxes<1>(wait, {mega_state().mailboxes + p.squares.at + i}, {wait.tag_of(p.squares)}, any);
   }
   block_barrier();
   if (!wait.is_barrier) wait.has_passed();
@@ -358,7 +359,7 @@ LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWa
   LB_UNROLL_BY(1)
   for (int c = 4 * (part * n_threads() + thread_id()); c < op.channels; c += step) {
     f32x4 x[1], older[kOlder];
-    read_fours<1>(wait, p.x_words, nullptr, {c}, x);
+    read_fours<1>(wait, p.x_mailbox, nullptr, {c}, x);
     LB_UNROLL
     for (int d = 0; d < kOlder; ++d) older[d] = load<f32x4>(older_input(op, d, numbers) + c);
     LB_UNROLL

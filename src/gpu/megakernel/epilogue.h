@@ -15,23 +15,23 @@ struct alignas(16) RowSums {
 };
 
 // Where a lane's row goes: null where it is not there or nobody reads.
-struct RowPlace {
-  WordPlace words;
+struct RowDestination {
+  Destination mailbox;
   float* plain = nullptr;
 };
 
 // What becomes of a product's sums.
-struct RowMaker {
+struct RowEpilogue {
   int n_out, begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
-  uint32_t made_by, add_number;
-  Word* to;           // words of y, or null
-  const Word* added;  // words of what is added, or null
-  const float* add;   // or what is added itself, or null
-  float* y;           // plain, or null
+  uint32_t tag, add_tag;
+  Mailbox* to;           // words of y, or null
+  const Mailbox* added;  // words of what is added, or null
+  const float* add;      // or what is added itself, or null
+  float* y;              // plain, or null
 
-  LB_DEVICE RowMaker(const ProductTask& p, int part, const PhaseWait& wait)
+  LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
       : n_out(p.op.n_out),
         begin(part * p.rows_each + min(part, p.more) * p.row_unit),
         n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)),
@@ -41,20 +41,20 @@ struct RowMaker {
         eps(p.eps),
         is_norm(p.from == XFrom::kRms),
         writes_codes(p.writes_codes != 0),
-        made_by(wait.made_by),
-        add_number(wait.number_of(p.add_words)) {
-    Word* words = mega_state().words;
-    to = p.y_words < 0 ? nullptr : words + p.y_words;
-    added = p.add_words.at < 0 ? nullptr : words + p.add_words.at;
+        tag(wait.tag),
+        add_tag(wait.tag_of(p.add_mailbox)) {
+    Mailbox* mailboxes = mega_state().mailboxes;
+    to = p.y_mailbox < 0 ? nullptr : mailboxes + p.y_mailbox;
+    added = p.add_mailbox.at < 0 ? nullptr : mailboxes + p.add_mailbox.at;
     add = p.op.add;
     y = p.writes_y == 0 ? nullptr : p.op.y;
   }
 
   // Of the block's row, by whole warps where codes are written: neighbouring lanes have neighbouring rows.
-  LB_DEVICE RowPlace place_of(int row, bool is_there) const {
+  LB_DEVICE RowDestination place_of(int row, bool is_there) const {
     if (!is_there) return {};
-    RowPlace place;
-    if (to != nullptr) place.words = place_in(to, n_out, begin + row, writes_codes);
+    RowDestination place;
+    if (to != nullptr) place.mailbox = place_in(to, n_out, begin + row, writes_codes);
     if (y != nullptr) place.plain = y + (begin + row);
     return place;
   }
@@ -72,44 +72,46 @@ struct RowMaker {
 
   // What is added to a row of the block's. In words, there two phases ago as a rule, it is asked for and then taken;
   // plain, it is there when the row's sums are.
-  LB_DEVICE Word ask(int row) const { return added == nullptr ? 0 : load_relaxed(added + word_place(begin + row)); }
-  // is_over(): it may never come.
+  LB_DEVICE Mailbox ask(int row) const {
+    return added == nullptr ? 0 : load_relaxed(added + mailbox_index(begin + row));
+  }
+  // is_stopped(): it may never come.
   template <class IsOver>
-  LB_DEVICE float take(int row, Word asked, const PhaseWait& wait, IsOver&& is_over) const {
+  LB_DEVICE float take(int row, Mailbox asked, const PhaseWait& wait, IsOver&& is_stopped) const {
     if (added == nullptr) return 0;
     uint32_t polls = mega_state().max_polls;
     LB_UNROLL_BY(1)
-    while (uint32_t(asked >> 32) != add_number && !is_over()) {
+    while (uint32_t(asked >> 32) != add_tag && !is_stopped()) {
       if (--polls == 0) {
-        wait.give_up();
+        wait.time_out();
         break;
       }
       asked = ask(row);
     }
-    return value_of_word(asked);
+    return value_in(asked);
   }
   LB_DEVICE float plain(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
-  LB_DEVICE void write(const RowPlace& place, float result) const {
-    write_value(place.words, result, made_by);
+  LB_DEVICE void write(const RowDestination& place, float result) const {
+    write_value(place.mailbox, result, tag);
     if (place.plain != nullptr) *place.plain = result;
   }
   // silu(gate) up, by whole warps where codes are written.
-  LB_DEVICE void write_gated(const RowPlace& place, float gate, float up, float factor) const {
+  LB_DEVICE void write_gated(const RowDestination& place, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
     if (!writes_codes) return write(place, result);
-    write_run(place.words, result, made_by, [](int) {});
+    write_codes_of_warp(place.mailbox, result, tag, [](int) {});
   }
 };
 
 // The sums of a row's warps, pass_rows apart: kAtOnce of them at once, for a missing one a 0 that is there. Where they
 // are is known before they are.
-struct RowSumsAt {
+struct RowSumsReader {
   static constexpr int kAtOnce = 4;
   int at[kAtOnce], step, n;  // in dynamic shared memory
 
   // Of a pass's row in one of the matrices.
-  LB_DEVICE RowSumsAt(const RowMaker& maker, const RowSums& sums, int matrix, int row)
+  LB_DEVICE RowSumsReader(const RowEpilogue& maker, const RowSums& sums, int matrix, int row)
       : step(4 * maker.pass_rows), n(maker.row_warps) {
     const auto offset = [](const float* p) {
       const unsigned char* shared = dynamic_shared<unsigned char>();

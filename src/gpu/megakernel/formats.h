@@ -20,7 +20,7 @@ struct PlainCase {
     }
   }
 };
-struct RunCase {
+struct Block32Case {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
@@ -35,7 +35,7 @@ struct RunCase {
     }
   }
 };
-struct BlockCase {
+struct Block256Case {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {

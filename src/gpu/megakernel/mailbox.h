@@ -17,23 +17,23 @@ inline constexpr bool kTakesTimes = false;
 inline constexpr int kMinPollNs = 512;  // about what a look at a word takes
 
 // The next chunk of streamed weights and the next pass of sums, as of a step's begin.
-struct Turn {
+struct StreamCursor {
   uint32_t chunk, pass;
 };
 
-inline constexpr int kOfFinisher = 2;  // of MegaState::gave_up
+inline constexpr int kFinisher = 2;  // of MegaState::timed_out
 
 // Where a block stands, in shared memory, as the tasks need the registers.
 struct MegaState {
   uint32_t* arrived;
-  Word* words;
+  Mailbox* mailboxes;
   MegaReport* report;
   long timeout_ns;
   uint32_t max_polls;  // of a word, by a thread
-  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kOfFinisher: who finishes
+  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kFinisher: who finishes
   // rows, for itself alone.
-  uint32_t gave_up[3];
-  Turn turns[2];              // of steps, by turns
+  uint32_t timed_out[3];
+  StreamCursor turns[2];      // of steps, by turns
   StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
   TokenNumbers numbers;       // of the token, from its second step on
 };
@@ -59,11 +59,11 @@ LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
   return p.first + uint32_t(token * opaque(p.n_phases)) * uint32_t(opaque(n_blocks()));
 }
 // Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
-LB_DEVICE uint32_t words_number(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
+LB_DEVICE uint32_t first_tag(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
 
-LB_DEVICE float value_of_word(Word word) { return quant::float_of(uint32_t(word)); }
-LB_DEVICE Word word_of(uint32_t bits, uint32_t made_by) { return Word(made_by) << 32 | bits; }
-LB_DEVICE Word word_of(float value, uint32_t made_by) { return word_of(quant::bits_of(value), made_by); }
+LB_DEVICE float value_in(Mailbox box) { return quant::float_of(uint32_t(box)); }
+LB_DEVICE Mailbox mailbox_of(uint32_t bits, uint32_t tag) { return Mailbox(tag) << 32 | bits; }
+LB_DEVICE Mailbox mailbox_of(float value, uint32_t tag) { return mailbox_of(quant::bits_of(value), tag); }
 
 LB_DEVICE const Task& task_in(int half) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
@@ -101,8 +101,8 @@ LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
 
 // Where a step begins in streams of chunks and passes, and what it does for the next one, once nobody is at the one
 // before.
-struct StepTurn {
-  Turn now;
+struct StepContext {
+  StreamCursor now;
   const Task* next;
   int next_half;
 
@@ -113,12 +113,12 @@ struct StepTurn {
 };
 
 struct PhaseWait {
-  uint32_t number;   // of the words of this token's phase 0
-  uint32_t made_by;  // of those that this phase makes: one more than the arrivals at which it may begin
+  uint32_t base_tag;  // of the words of this token's phase 0
+  uint32_t tag;       // of those that this phase makes: one more than the arrivals at which it may begin
   bool is_barrier;
-  int half;  // of MegaState::gave_up
+  int half;  // of MegaState::timed_out
 
-  LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (made_by - 1)) >= 0; }
+  LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (tag - 1)) >= 0; }
 
   // What the task needs is there.
   LB_DEVICE void has_passed() const {
@@ -134,7 +134,7 @@ struct PhaseWait {
         const uint64_t start = time_ns();
         while (!is_open(s)) {
           if (time_ns() - start < uint64_t(s.timeout_ns)) continue;
-          give_up();
+          time_out();
           break;
         }
       }
@@ -144,95 +144,97 @@ struct PhaseWait {
   }
 
   // For tasks that read no words.
-  LB_DEVICE void without_words() const {
+  LB_DEVICE void without_mailboxes() const {
     (*this)();
     if (!is_barrier) has_passed();
   }
 
   // The block stops behind this step, which works with what is there.
-  LB_DEVICE void give_up() const { mega_state().gave_up[half] = 1; }
-  LB_DEVICE bool has_given_up() const { return mega_state().gave_up[half] != 0; }
-  LB_DEVICE uint32_t number_of(const WordsFrom& from) const {
-    return number + uint32_t(from.phase) * uint32_t(n_blocks());
+  LB_DEVICE void time_out() const { mega_state().timed_out[half] = 1; }
+  LB_DEVICE bool has_timed_out() const { return mega_state().timed_out[half] != 0; }
+  LB_DEVICE uint32_t tag_of(const MailboxSource& from) const {
+    return base_tag + uint32_t(from.phase) * uint32_t(n_blocks());
   }
-  LB_DEVICE static const Word* place_of(const WordsFrom& from) { return mega_state().words + from.at; }
-  LB_DEVICE void write(int at, float value) const { store_relaxed(mega_state().words + at, word_of(value, made_by)); }
+  LB_DEVICE static const Mailbox* mailboxes_of(const MailboxSource& from) { return mega_state().mailboxes + from.at; }
+  LB_DEVICE void write(int at, float value) const {
+    store_relaxed(mega_state().mailboxes + at, mailbox_of(value, tag));
+  }
 };
 
 template <int kN>
-LB_DEVICE void ask_words(const Word* const (&from)[kN], Word (&words)[kN]) {
+LB_DEVICE void load_mailboxes(const Mailbox* const (&from)[kN], Mailbox (&boxes)[kN]) {
   LB_UNROLL
-  for (int k = 0; k < kN; ++k) words[k] = load_relaxed(from[k]);
+  for (int k = 0; k < kN; ++k) boxes[k] = load_relaxed(from[k]);
 }
 
 // kN words, each of its own number, that have been asked for once.
 template <int kN>
-LB_DEVICE void take_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
-                          Word (&words)[kN], float (&values)[kN]) {
+LB_DEVICE void await_mailboxes(const PhaseWait& wait, const Mailbox* const (&from)[kN], const uint32_t (&tags)[kN],
+                               Mailbox (&boxes)[kN], float (&values)[kN]) {
   uint32_t polls = mega_state().max_polls;
   LB_UNROLL_BY(1)
   for (;;) {
     uint32_t differs = 0;
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
-      differs |= uint32_t(words[k] >> 32) ^ numbers[k];
-      values[k] = value_of_word(words[k]);
+      differs |= uint32_t(boxes[k] >> 32) ^ tags[k];
+      values[k] = value_in(boxes[k]);
     }
     if (differs == 0) return;
-    if (--polls == 0) return wait.give_up();
-    ask_words(from, words);
+    if (--polls == 0) return wait.time_out();
+    load_mailboxes(from, boxes);
   }
 }
 
 template <int kN>
-LB_DEVICE void read_words(const PhaseWait& wait, const Word* const (&from)[kN], const uint32_t (&numbers)[kN],
-                          float (&values)[kN]) {
-  Word words[kN];
-  ask_words(from, words);
-  take_words(wait, from, numbers, words, values);
+LB_DEVICE void read_mailboxes(const PhaseWait& wait, const Mailbox* const (&from)[kN], const uint32_t (&tags)[kN],
+                              float (&values)[kN]) {
+  Mailbox boxes[kN];
+  load_mailboxes(from, boxes);
+  await_mailboxes(wait, from, tags, boxes, values);
 }
 
 // Looks again and again, as often as a word may be looked at. look(): 0 where all is there.
 template <class Look>
-LB_DEVICE void look_until_there(const PhaseWait& wait, Look&& look) {
+LB_DEVICE void poll_until_valid(const PhaseWait& wait, Look&& look) {
   uint32_t polls = mega_state().max_polls, differs;
   LB_UNROLL_BY(1)
   do {
     differs = look();
   } while (differs != 0 && --polls != 0);
-  if (differs != 0) wait.give_up();
+  if (differs != 0) wait.time_out();
 }
 
 // Four values from each of kN places, multiples of 4, of words or plain; below 0: zeros.
 template <int kN>
-LB_DEVICE void read_fours(const PhaseWait& wait, const WordsFrom& of, const float* plain, const int (&at)[kN],
+LB_DEVICE void read_fours(const PhaseWait& wait, const MailboxSource& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {
   if (of.at < 0) {
     LB_UNROLL
     for (int k = 0; k < kN; ++k) values[k] = at[k] >= 0 ? load<f32x4>(plain + at[k]) : f32x4{};
     return;
   }
-  const uint32_t number = wait.number_of(of);
-  const Word* from = PhaseWait::place_of(of);
-  Word words[kN][4];
-  look_until_there(wait, [&] {
+  const uint32_t tag = wait.tag_of(of);
+  const Mailbox* from = PhaseWait::mailboxes_of(of);
+  Mailbox boxes[kN][4];
+  poll_until_valid(wait, [&] {
     uint32_t differs = 0;
     LB_UNROLL
     for (int k = 0; k < kN; ++k) {
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) words[k][j] = Word(number) << 32;
+      for (int j = 0; j < 4; ++j) boxes[k][j] = Mailbox(tag) << 32;
       if (at[k] < 0) continue;
-      load_relaxed(from + word_place(at[k]), words[k][0], words[k][1]);
-      load_relaxed(from + word_place(at[k]) + kHalfGroup, words[k][2], words[k][3]);
+      load_relaxed(from + mailbox_index(at[k]), boxes[k][0], boxes[k][1]);
+      load_relaxed(from + mailbox_index(at[k]) + kHalfGroup, boxes[k][2], boxes[k][3]);
     }
     LB_UNROLL
     for (int k = 0; k < kN; ++k) LB_UNROLL
-    for (int j = 0; j < 4; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
+    for (int j = 0; j < 4; ++j) differs |= uint32_t(boxes[k][j] >> 32) ^ tag;
     return differs;
   });
   LB_UNROLL
   for (int k = 0; k < kN; ++k) LB_UNROLL
-  for (int j = 0; j < 4; ++j) values[k][j] = value_of_word(words[k][j]);
+  for (int j = 0; j < 4; ++j) values[k][j] = value_in(boxes[k][j]);
 }
 
 }  // namespace lb::gpu

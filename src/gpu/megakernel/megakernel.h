@@ -26,24 +26,24 @@ LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* poo
   work.end = min(work.begin + p.rows_each + (part < p.more ? 1 : 0), p.sample.op.vocab);
   adjust(work);
   if (asks_for_likeliest(work.options) && thread_id() == 0)
-    leave_best(p, work.row(SampleRow::kBest)[block_id()], wait.made_by);
+    send_best(p, work.row(SampleRow::kBest)[block_id()], wait.tag);
 }
 
 // A read across the bus, by lane 0; the other lanes, and who has one token to make, are allowed no more.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
-  return lane() == 0 && p.leave.keep_going != nullptr ? load_relaxed_system(p.leave.allowed) : n_written;
+  return lane() == 0 && p.budget.keep_going != nullptr ? load_relaxed_system(p.budget.allowed) : n_written;
 }
 
 // By a warp, when the token is chosen: the next step's numbers, for which the other blocks wait. Whether it is made.
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
   const bool keep_going = int32_t(allowed - before.n_written) > 1;
-  if (p.leave.keep_going != nullptr && lane() == 0) *p.leave.keep_going = keep_going ? 1 : 0;
+  if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;
   move_on(p.next, before, token);
   return keep_going;
 }
 
 LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool keep_going) {
-  if (p.leave.keep_going != nullptr && lane() == 0 && !keep_going) *p.leave.ended = n_written + 1;
+  if (p.budget.keep_going != nullptr && lane() == 0 && !keep_going) *p.budget.ended = n_written + 1;
   tell_host(p.next, n_written);
 }
 
@@ -64,7 +64,7 @@ LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   const uint32_t allowed = tokens_allowed(p, before.n_written);
   const uint64_t best = best_of_all(p, wait);
   warp_barrier();
-  if (wait.has_given_up()) return;
+  if (wait.has_timed_out()) return;
   const bool is_chosen = is_choosable(op, best, lane() == 0);
   const int token = is_chosen ? id_of(best) : 0;
   const bool keep_going = end_step(p, before, allowed, token);
@@ -83,7 +83,7 @@ LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
 LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, PhaseWait wait) {
   if (asks_for_likeliest(*p.sample.op.options)) return choose_likeliest(p, wait);
   wait();
-  if (wait.has_given_up()) return;
+  if (wait.has_timed_out()) return;
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   const SampleOptions& options = work.options;
@@ -101,29 +101,29 @@ LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, P
 
 LB_NOINLINE void embed(const EmbedTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
-  wait.without_words();
+  wait.without_mailboxes();
   embed_row(p.op, 0, part * n_threads() + thread_id(), n_parts * n_threads(),
-            [&](int i, float value) { wait.write(p.y_words + word_place(i), value); });
+            [&](int i, float value) { wait.write(p.y_mailbox + mailbox_index(i), value); });
 }
 
 LB_NOINLINE void make_table(const RopeTable& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
-  wait.without_words();
+  wait.without_mailboxes();
   rope_angles(p, part * n_threads() + thread_id(), n_parts * n_threads());
 }
 
 template <class Products, class Weights>
-LB_DEVICE void run_task(const Task& task, const TaskStep& step, const Turn& turn, PhaseWait wait) {
+LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCursor& turn, PhaseWait wait) {
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
-    case TaskKind::kNothing: wait.without_words(); break;
+    case TaskKind::kNothing: wait.without_mailboxes(); break;
     case TaskKind::kEmbed: embed(task.embed, part, n_parts, wait); break;
     case TaskKind::kRopeTable: make_table(task.rope, part, n_parts, wait); break;
     case TaskKind::kProduct:
       if constexpr (Weights::kHelpers == 0) Products::run(task.product, part, pool, wait);
       break;
-    case TaskKind::kAttentionRuns: attention_runs(task.attention, part, n_parts, pool, wait); break;
+    case TaskKind::kAttentionSplits: attention_splits(task.attention, part, n_parts, pool, wait); break;
     case TaskKind::kAttentionMerge:
       attention_merge(task.attention, part, n_parts, reinterpret_cast<float*>(pool), wait);
       break;
@@ -156,7 +156,7 @@ LB_DEVICE void begin_stamps(const Mega& p, int i) {
 
 // Behind a step in which somebody gave up.
 template <class Weights>
-LB_DEVICE void stop(int phase, const Turn& turn) {
+LB_DEVICE void stop(int phase, const StreamCursor& turn) {
   if (is_watcher()) store_release_system(&mega_state().report->stuck, uint32_t(phase) + 1);
   Weights::stop(turn);
 }
@@ -164,14 +164,14 @@ LB_DEVICE void stop(int phase, const Turn& turn) {
 // By all warps but the helping ones, when a token's last phase is over: whether another follows, whose first step has
 // its place in this half.
 template <class Weights>
-LB_DEVICE bool keep_going(const Mega& p, int token, int half, const Turn& turn) {
+LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor& turn) {
   if constexpr (kTakesTimes) {
     if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
-  const PhaseWait wait = {.number = 0, .made_by = words_number(p, token), .is_barrier = true, .half = half};
+  const PhaseWait wait = {.base_tag = 0, .tag = first_tag(p, token), .is_barrier = true, .half = half};
   const NumbersFrom numbers(task_in(half ^ 1).sample.next);  // behind the barrier another task may come there
   wait();
-  if (wait.has_given_up()) {
+  if (wait.has_timed_out()) {
     stop<Weights>(p.n_phases, turn);
     return false;
   }
@@ -204,8 +204,8 @@ struct StepNumber {
 template <class Weights>
 LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
-  const Turn next = mega_state().turns[at.half() ^ 1];
-  if (mega_state().gave_up[at.half()] != 0) {
+  const StreamCursor next = mega_state().turns[at.half() ^ 1];
+  if (mega_state().timed_out[at.half()] != 0) {
     stop<Weights>(phase_of(done), next);
     return false;
   }
@@ -230,12 +230,12 @@ LB_DEVICE void megakernel(const Mega& p) {
   if (thread_id() == 0) {
     Weights::init();
     state->arrived = p.arrived;
-    state->words = p.words;
+    state->mailboxes = p.mailboxes;
     state->report = p.report;
     state->timeout_ns = p.timeout_ns;
     const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
     state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));
-    for (uint32_t& gave_up : state->gave_up) gave_up = 0;
+    for (uint32_t& timed_out : state->timed_out) timed_out = 0;
     state->turns[0] = {};
   }
   whole_block_barrier();
@@ -251,20 +251,20 @@ LB_DEVICE void megakernel(const Mega& p) {
     const int half = at.half();
     const TaskStep now = load<TaskStep>(steps_of(p) + at.step());
     begin_stamps(p, at.step());
-    const uint32_t number = words_number(p, at.token());
-    const PhaseWait wait = {.number = number,
-                            .made_by = number + uint32_t(phase_of(now)) * uint32_t(opaque(n_blocks())),
+    const uint32_t base_tag = first_tag(p, at.token());
+    const PhaseWait wait = {.base_tag = base_tag,
+                            .tag = base_tag + uint32_t(phase_of(now)) * uint32_t(opaque(n_blocks())),
                             .is_barrier = waits(now),
                             .half = half};
-    const StepTurn turn = {.now = mega_state().turns[half],
-                           .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
-                           .next_half = half ^ 1};
+    const StepContext turn = {.now = mega_state().turns[half],
+                              .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
+                              .next_half = half ^ 1};
     const Task& task = task_in(half);
     if (Weights::kHelpers > 0 && makes_rows(now)) {
       if constexpr (Weights::kHelpers > 0)
         Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
     } else {
-      Weights::wait_until_given(turn.now);
+      Weights::wait_until_published(turn.now);
       turn.prepare_next(now);
       run_task<Products, Weights>(task, now, turn.now, wait);
       copy_wait<0>();

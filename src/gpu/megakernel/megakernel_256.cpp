@@ -10,7 +10,7 @@
 namespace lb::gpu {
 
 LB_KERNEL(megakernel_256_kernel, Mega, kMegaThreads + kMegaHelpers, 1) {
-  megakernel<Formats<PlainCase, BlockCase>, StreamedWeights>(p);
+  megakernel<Formats<PlainCase, Block256Case>, StreamedWeights>(p);
 }
 
 }  // namespace lb::gpu

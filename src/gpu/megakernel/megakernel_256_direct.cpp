@@ -10,7 +10,7 @@
 namespace lb::gpu {
 
 LB_KERNEL(megakernel_256_direct_kernel, Mega, kMegaThreads, 1) {
-  megakernel<Formats<PlainCase, BlockCase>, DirectWeights>(p);
+  megakernel<Formats<PlainCase, Block256Case>, DirectWeights>(p);
 }
 
 }  // namespace lb::gpu

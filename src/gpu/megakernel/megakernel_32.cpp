@@ -10,7 +10,7 @@
 namespace lb::gpu {
 
 LB_KERNEL(megakernel_32_kernel, Mega, kMegaThreads + kMegaHelpers, 1) {
-  megakernel<Formats<PlainCase, RunCase>, StreamedWeights>(p);
+  megakernel<Formats<PlainCase, Block32Case>, StreamedWeights>(p);
 }
 
 }  // namespace lb::gpu

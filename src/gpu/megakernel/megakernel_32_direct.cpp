@@ -9,7 +9,7 @@
 namespace lb::gpu {
 
 LB_KERNEL(megakernel_32_direct_kernel, Mega, kMegaThreads, 1) {
-  megakernel<Formats<PlainCase, RunCase>, DirectWeights>(p);
+  megakernel<Formats<PlainCase, Block32Case>, DirectWeights>(p);
 }
 
 }  // namespace lb::gpu

@@ -17,9 +17,9 @@ struct DirectWeights {
   }
   LB_DEVICE static void init() { sums().zero = 0; }
   LB_DEVICE static void help(const Mega&) {}
-  LB_DEVICE static void wait_until_given(const Turn&) {}
-  LB_DEVICE static void wait_until_finished(const Turn&) {}
-  LB_DEVICE static void stop(const Turn&) {}
+  LB_DEVICE static void wait_until_published(const StreamCursor&) {}
+  LB_DEVICE static void wait_until_finished(const StreamCursor&) {}
+  LB_DEVICE static void stop(const StreamCursor&) {}
 };
 
 // Rows of a team whose pieces are in registers at once: with eight there are spills.
@@ -124,7 +124,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
   for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
     const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
     const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
-    const Word asked = is_writer ? RowMaker(p, part, wait).ask(own) : 0;
+    const Mailbox asked = is_writer ? RowEpilogue(p, part, wait).ask(own) : 0;
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -147,12 +147,12 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
     }
     block_barrier();
     if (is_writer) {
-      const RowMaker maker(p, part, wait);  // not before: products need the registers
+      const RowEpilogue maker(p, part, wait);  // not before: products need the registers
       const float factor = maker.factor(sums.squares);
-      const float sum = RowSumsAt(maker, sums, 0, thread_id()).total();
-      const RowPlace place = maker.place_of(own, true);
+      const float sum = RowSumsReader(maker, sums, 0, thread_id()).total();
+      const RowDestination place = maker.place_of(own, true);
       if (n_matrices > 1) {
-        maker.write_gated(place, sum, RowSumsAt(maker, sums, 1, thread_id()).total(), factor);
+        maker.write_gated(place, sum, RowSumsReader(maker, sums, 1, thread_id()).total(), factor);
       } else {
         maker.write(place, maker.take(own, asked, wait, [] { return false; }) + maker.plain(own) + factor * sum);
       }

@@ -22,9 +22,9 @@ struct StreamedWeights {
       finish_products(p);
     }
   }
-  LB_DEVICE static void wait_until_given(const Turn& turn) { mega_sums().wait_until_given(turn.pass); }
-  LB_DEVICE static void wait_until_finished(const Turn& turn) { mega_sums().wait_until_finished(turn.pass); }
-  LB_DEVICE static void stop(const Turn& turn) {
+  LB_DEVICE static void wait_until_published(const StreamCursor& turn) { mega_sums().wait_until_published(turn.pass); }
+  LB_DEVICE static void wait_until_finished(const StreamCursor& turn) { mega_sums().wait_until_finished(turn.pass); }
+  LB_DEVICE static void stop(const StreamCursor& turn) {
     mega_stream().stop(turn.chunk);
     mega_sums().stop(turn.pass);
   }
@@ -91,7 +91,7 @@ struct RingRows {
 // barrier ends a product: who is done with it goes on, and nothing that others may still read is overwritten before
 // all have given its sums, which the next step waits for.
 template <class Format>
-LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepTurn turn, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext turn, unsigned char* pool, PhaseWait wait) {
   WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
@@ -113,7 +113,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepTurn turn, uns
   for (int pass = 0; pass < n_rows; pass += pass_rows) {
     const int own_rows = min(pass_rows, n_rows - pass);
     RowSums& to = sums.passes[n_pass % 2];
-    sums.wait_for_place(n_pass);
+    sums.wait_for_slot(n_pass);
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -124,7 +124,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepTurn turn, uns
         float squares = 0;
         const bool is_first = !has_x;
         if (is_first) {
-          sums.wait_until_given(turn.now.pass);
+          sums.wait_until_published(turn.now.pass);
           turn.prepare_next(step);
           wait();
           squares = stage_x<kIsRounded>(p, pool, wait);

@@ -30,19 +30,19 @@ inline constexpr int kMaxUnderWay = 2;
 // Rows of a product that a team has in registers at once.
 LB_FN constexpr int max_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
 
-// Attention: splits of the context have at least kMinRunSlots slots, which pass in tiles, and up to kRunQueries
+// Attention: splits of the context have at least kSplitMinSlots slots, which pass in tiles, and up to kSplitQueries
 // queries of one KV head.
-inline constexpr int kMaxRunDim = 256;  // head_dim
-inline constexpr int kMaxRunSplits = 128, kMinRunSlots = 8;
-inline constexpr int kRunTile = 16, kRunQueries = 6, kRunRows = 8;  // queries are scored in fours
-static_assert(kRunQueries + 2 <= kMegaThreads / 32, "a warp makes a query, K or V");
+inline constexpr int kSplitMaxDim = 256;  // head_dim
+inline constexpr int kSplitMaxCount = 128, kSplitMinSlots = 8;
+inline constexpr int kSplitTile = 16, kSplitQueries = 6, kSplitRows = 8;  // queries are scored in fours
+static_assert(kSplitQueries + 2 <= kMegaThreads / 32, "a warp makes a query, K or V");
 
 enum class TaskKind : uint32_t {
   kNothing,  // a block without work in a phase
   kEmbed,
   kRopeTable,
   kProduct,
-  kAttentionRuns,
+  kAttentionSplits,
   kAttentionMerge,
   kDeltaStep,
   kDeltaCommit,
@@ -65,34 +65,34 @@ enum class XFrom : int32_t {
 //
 // A vector's words lie in groups of 128, in which the first two of each four values precede the other two: a warp that
 // reads four a lane asks twice for 512 bytes in a row, and not for each line twice. Codes lie in their order.
-using Word = uint64_t;
-inline constexpr int kWordGroup = 128, kHalfGroup = kWordGroup / 2;
-LB_FN constexpr int word_place(int i) { return (i & ~126) | (i >> 1 & 62) | (i << 5 & kHalfGroup); }
-LB_FN constexpr int words_length(int n) { return (n + kWordGroup - 1) / kWordGroup * kWordGroup; }
+using Mailbox = uint64_t;
+inline constexpr int kMailboxGroup = 128, kHalfGroup = kMailboxGroup / 2;
+LB_FN constexpr int mailbox_index(int i) { return (i & ~126) | (i >> 1 & 62) | (i << 5 & kHalfGroup); }
+LB_FN constexpr int mailbox_length(int n) { return (n + kMailboxGroup - 1) / kMailboxGroup * kMailboxGroup; }
 
-struct WordsFrom {
+struct MailboxSource {
   int32_t at = -1;  // of the first in Mega::words; -1: none, the values were there at the barrier before
   int32_t phase = 0;
 };
 
 struct EmbedTask {
   Embed op;
-  int32_t y_words;  // at: y goes nowhere else
+  int32_t y_mailbox;  // at: y goes nowhere else
 };
 
 struct ProductTask {
   Linear op;
   const float* a;
   const float* w;  // of the norm
-  WordsFrom a_words, add_words;
-  WordsFrom squares;      // of kHeads and kHeadsCodes: sums of squares, head_squares words of each head
-  int32_t y_words;        // at, or -1
+  MailboxSource a_mailbox, add_mailbox;
+  MailboxSource squares;  // of kHeads and kHeadsCodes: sums of squares, head_squares words of each head
+  int32_t y_mailbox;      // at, or -1
   uint32_t writes_y;      // 0: to words alone
   uint32_t writes_codes;  // to words, as XFrom::kCodes reads them
   const void* up;         // [n_out, n_in] of op's type, or null: y is silu(op.w x) times up x
   XFrom from;
   int heads, head_dim, head_squares;  // of kHeads and kHeadsCodes
-  uint32_t head_runs_step;            // runs of a head
+  uint32_t head_scales_step;          // runs of a head
   float eps, mean_of;                 // 1 / the values that a norm is of
   int row_threads;                    // that share a weight row: a multiple of 32
   int n_teams;                        // of so many threads in a block
@@ -130,7 +130,7 @@ LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * st
 // One row, from the projections to o, in two tasks: a softmax over each split of the context, then of all. A unit of
 // the first is a split of a KV head's tile of queries, of the second 4 * 2^quads_shift columns of a head. What products
 // make comes in words, and so does what splits leave: o, m (an exponent of 2) and l.
-struct RunsTask {
+struct SplitTask {
   AttentionPrepare prepare;  // q stays where it was
   Attention op;
   int group, query_tiles, tile_queries;  // queries of a KV head, tiles of them, and what all but the last have
@@ -138,21 +138,21 @@ struct RunsTask {
   int n_units, n_merge_units, head_units;
   int quads_shift;
   uint32_t query_tiles_step, chunks_step, head_units_step;  // chunks: of 64 columns
-  WordsFrom u_words, k_words, v_words, gate_words, split_words;
-  int gate_at;  // in the vector of gate_words
-  int32_t y_words;
+  MailboxSource u_mailbox, k_mailbox, v_mailbox, gate_mailbox, split_mailbox;
+  int gate_at;  // in the vector of gate_mailbox
+  int32_t y_mailbox;
 };
 
 // What splits leave in words: o, [n_merge_units, n_splits, columns of a unit], as a vector; then [n_heads, n_splits]
 // pairs, each m and l.
-LB_FN int split_columns(const RunsTask& p) { return 4 << p.quads_shift; }
-LB_FN int split_at(const RunsTask& p, int head, int split, int column) {
+LB_FN int split_columns(const SplitTask& p) { return 4 << p.quads_shift; }
+LB_FN int split_at(const SplitTask& p, int head, int split, int column) {
   const int unit = column >> (p.quads_shift + 2);
   return ((head * p.head_units + unit) << p.splits_shift | split) * split_columns(p) +
          (column & (split_columns(p) - 1));
 }
-LB_FN int split_sums_at(const RunsTask& p, int head, int split) {
-  return words_length(p.n_merge_units * split_columns(p) << p.splits_shift) + 2 * (head << p.splits_shift | split);
+LB_FN int split_sums_at(const SplitTask& p, int head, int split) {
+  return mailbox_length(p.n_merge_units * split_columns(p) << p.splits_shift) + 2 * (head << p.splits_shift | split);
 }
 
 // A row of a recurrent layer. kDeltaStep: from the projections to y = o silu(z) norm_w, in words, and o's squares;
@@ -165,7 +165,7 @@ struct DeltaTask {
   GatedDelta step;
   const float* z;       // [n_v_heads, dv], gates before silu
   const float* norm_w;  // [dv]
-  WordsFrom x_words, g_words, beta_words, z_words, y_words, squares;
+  MailboxSource x_mailbox, g_mailbox, beta_mailbox, z_mailbox, y_mailbox, squares;
   int unit_shift;  // of 2^unit_shift slices: 0; 1: y is rounded
   int n_units;
   int slices_each, more;      // part i has slices_each slices of S, and a unit more while i < more
@@ -178,7 +178,7 @@ struct DeltaTask {
 // Where o's squares are in the words of y.
 LB_FN int squares_at(const DeltaTask& p) {
   const int n = p.step.n_v_heads * p.step.dv;
-  return p.unit_shift == 0 ? words_length(n) : n / 4 + n / kRoundRun;
+  return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundRun;
 }
 
 // Whether a launch goes on with the next token, which the host says while it computes this one: it allows a token when
@@ -186,7 +186,7 @@ LB_FN int squares_at(const DeltaTask& p) {
 struct TokenBudget {
   const uint32_t* allowed;  // [1] of the host: *NextToken::ring.written may rise to this, modulo 2^32
   uint32_t* ended;          // [1] of the host: *written at the launch's end, there before *written says so
-  uint32_t* keep_going;        // [1] of the device, for the blocks: 0 or 1
+  uint32_t* keep_going;     // [1] of the device, for the blocks: 0 or 1
 };
 
 // kAdjust: the sampler's first step; part i has rows_each candidates, and one more while i < more. kSample: the others.
@@ -195,9 +195,9 @@ struct TokenBudget {
 struct SampleTask {
   SampleOnGrid sample;
   NextToken next;
-  TokenBudget leave;
+  TokenBudget budget;
   int rows_each, more;
-  WordsFrom best_words;  // [blocks, 2]
+  MailboxSource best_mailbox;  // [blocks, 2]
 };
 
 struct alignas(16) Task {
@@ -206,7 +206,7 @@ struct alignas(16) Task {
     EmbedTask embed;
     RopeTable rope;
     ProductTask product;
-    RunsTask attention;
+    SplitTask attention;
     DeltaTask delta;
     SampleTask sample;
   };
@@ -257,12 +257,12 @@ struct Mega {
   const StreamCopy* streams;     // [blocks, n_streams, planes]: a block's chunks of a token, in their order
   const int32_t* stream_counts;  // [blocks]: so many of them
   uint32_t* arrived;             // [1]: blocks times phases so far, modulo 2^32, as of the last that blocks arrived at
-  Word* words;
-  uint32_t first;  // *arrived when the launch begins
+  Mailbox* mailboxes;            // [MegaPlan::n_mailboxes]
+  uint32_t first;                // *arrived when the launch begins
   int n_steps, n_phases;
-  int n_tokens;             // at most; fewer where the host does not allow more
+  int n_tokens;                // at most; fewer where the host does not allow more
   const uint32_t* keep_going;  // [1], as in Leave; null: n_tokens is 1
-  int n_streams;            // a multiple of kStreamChunks
+  int n_streams;               // a multiple of kStreamChunks
   MegaMemory memory;
   long timeout_ns;  // that a block waits for the others; less than 2^32
   MegaReport* report;
@@ -282,9 +282,10 @@ LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
   return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;
 }
 // Rows of 16-bit values start in different banks, 16-byte aligned.
-LB_FN constexpr int run_stride(int dim, int value_bytes) { return value_bytes == 2 ? dim + 8 : dim; }
-LB_FN constexpr size_t runs_pool_bytes(int dim, int value_bytes) {
-  return size_t(4 * kRunTile + kRunRows) * run_stride(dim, value_bytes) * value_bytes + size_t(kRunRows) * kRunTile * 4;
+LB_FN constexpr int split_row_stride(int dim, int value_bytes) { return value_bytes == 2 ? dim + 8 : dim; }
+LB_FN constexpr size_t split_pool_bytes(int dim, int value_bytes) {
+  return size_t(4 * kSplitTile + kSplitRows) * split_row_stride(dim, value_bytes) * value_bytes +
+         size_t(kSplitRows) * kSplitTile * 4;
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;

@@ -58,7 +58,7 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
     if (kAtOnce == 1) ask();
-    read_fours(wait, p.a_words, p.a, at, v);
+    read_fours(wait, p.a_mailbox, p.a, at, v);
     if (kAtOnce > 1) ask();
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
@@ -79,37 +79,37 @@ LB_DEVICE float head_factor(const ProductTask& p, float squares) { return rsqrt_
 template <class X>
 LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
-  const uint32_t number = wait.number_of(p.a_words);
-  const Word *values = PhaseWait::place_of(p.a_words), *squares = PhaseWait::place_of(p.squares);
+  const uint32_t tag = wait.tag_of(p.a_mailbox);
+  const Mailbox *values = PhaseWait::mailboxes_of(p.a_mailbox), *squares = PhaseWait::mailboxes_of(p.squares);
   LB_UNROLL_BY(1)
   for (int first = warp(); first < p.heads; first += kHeadsAtOnce * n_warps()) {
-    Word words[kHeadsAtOnce][5];
-    look_until_there(wait, [&] {
+    Mailbox boxes[kHeadsAtOnce][5];
+    poll_until_valid(wait, [&] {
       uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kHeadsAtOnce; ++k) {
         const int head = first + k * n_warps();
         LB_UNROLL
-        for (int j = 0; j < 5; ++j) words[k][j] = Word(number) << 32;
+        for (int j = 0; j < 5; ++j) boxes[k][j] = Mailbox(tag) << 32;
         if (head >= p.heads) continue;
         if (4 * lane() < dim) {
-          const Word* four = values + word_place(head * dim + 4 * lane());
-          load_relaxed(four, words[k][0], words[k][1]);
-          load_relaxed(four + kHalfGroup, words[k][2], words[k][3]);
+          const Mailbox* four = values + mailbox_index(head * dim + 4 * lane());
+          load_relaxed(four, boxes[k][0], boxes[k][1]);
+          load_relaxed(four + kHalfGroup, boxes[k][2], boxes[k][3]);
         }
-        if (lane() < p.head_squares) words[k][4] = load_relaxed(squares + head * p.head_squares + lane());
+        if (lane() < p.head_squares) boxes[k][4] = load_relaxed(squares + head * p.head_squares + lane());
       }
       LB_UNROLL
       for (int k = 0; k < kHeadsAtOnce; ++k) LB_UNROLL
-      for (int j = 0; j < 5; ++j) differs |= uint32_t(words[k][j] >> 32) ^ number;
+      for (int j = 0; j < 5; ++j) differs |= uint32_t(boxes[k][j] >> 32) ^ tag;
       return differs;
     });
     LB_UNROLL
     for (int k = 0; k < kHeadsAtOnce; ++k) {
-      const float factor = head_factor(p, warp_sum(value_of_word(words[k][4])));
+      const float factor = head_factor(p, warp_sum(value_in(boxes[k][4])));
       f32x4 v;
       LB_UNROLL
-      for (int j = 0; j < 4; ++j) v[j] = value_of_word(words[k][j]) * factor;
+      for (int j = 0; j < 4; ++j) v[j] = value_in(boxes[k][j]) * factor;
       const int head = first + k * n_warps();
       to.put(head * dim + 4 * lane(), v, head < p.heads && 4 * lane() < dim);
     }
@@ -125,7 +125,7 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
     f32x4 v[kAtOnce];
-    read_fours(wait, p.a_words, p.a, at, v);
+    read_fours(wait, p.a_mailbox, p.a, at, v);
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
       if (first - 4 * lane() + k * step < n) to.put(at[k], v[k], at[k] >= 0);
@@ -134,47 +134,48 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
 
 // Codes and scales follow each other as in RoundedRows. Of heads, what their norm multiplies by goes into the scales: a
 // thread has some runs' besides its codes.
-inline constexpr int kMaxHeadRuns = 4;  // of heads of up to 128 values
+inline constexpr int kMaxHeadScales = 4;  // of heads of up to 128 values
 template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
   constexpr int kAtOnce = 2;
   const int n_runs = p.op.n_in / kRoundRun, n = p.op.n_in / 4 + (kIsOfHeads ? 0 : n_runs), step = 2 * n_threads();
-  const uint32_t number = wait.number_of(p.a_words);
-  const Word* from = PhaseWait::place_of(p.a_words);
+  const uint32_t tag = wait.tag_of(p.a_mailbox);
+  const Mailbox* from = PhaseWait::mailboxes_of(p.a_mailbox);
   int run = thread_id();
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
-    Word words[kAtOnce][2];
+    Mailbox boxes[kAtOnce][2];
     float scale = 0, squares = 0;
-    look_until_there(wait, [&] {
+    poll_until_valid(wait, [&] {
       uint32_t differs = 0;
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k) {
-        words[k][0] = words[k][1] = Word(number) << 32;
-        if (first + k * step < n) load_relaxed(from + first + k * step, words[k][0], words[k][1]);
+        boxes[k][0] = boxes[k][1] = Mailbox(tag) << 32;
+        if (first + k * step < n) load_relaxed(from + first + k * step, boxes[k][0], boxes[k][1]);
       }
       if (kIsOfHeads && run < n_runs) {
-        Word of_run[1 + kMaxHeadRuns];
-        const Word* squares_from = PhaseWait::place_of(p.squares) + quotient(run, p.head_runs_step) * p.head_squares;
-        of_run[0] = load_relaxed(from + n + run);
+        Mailbox of_scale[1 + kMaxHeadScales];
+        const Mailbox* squares_from =
+            PhaseWait::mailboxes_of(p.squares) + quotient(run, p.head_scales_step) * p.head_squares;
+        of_scale[0] = load_relaxed(from + n + run);
         LB_UNROLL
-        for (int i = 0; i < kMaxHeadRuns; ++i)
-          of_run[1 + i] = i < p.head_squares ? load_relaxed(squares_from + i) : Word(number) << 32;
+        for (int i = 0; i < kMaxHeadScales; ++i)
+          of_scale[1 + i] = i < p.head_squares ? load_relaxed(squares_from + i) : Mailbox(tag) << 32;
         squares = 0;
         LB_UNROLL
-        for (int i = 0; i < kMaxHeadRuns; ++i) squares += value_of_word(of_run[1 + i]);
-        scale = value_of_word(of_run[0]);
+        for (int i = 0; i < kMaxHeadScales; ++i) squares += value_in(of_scale[1 + i]);
+        scale = value_in(of_scale[0]);
         LB_UNROLL
-        for (int i = 0; i <= kMaxHeadRuns; ++i) differs |= uint32_t(of_run[i] >> 32) ^ number;
+        for (int i = 0; i <= kMaxHeadScales; ++i) differs |= uint32_t(of_scale[i] >> 32) ^ tag;
       }
       LB_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) differs |= (words[k][0] >> 32 ^ number) | (words[k][1] >> 32 ^ number);
+      for (int k = 0; k < kAtOnce; ++k) differs |= (boxes[k][0] >> 32 ^ tag) | (boxes[k][1] >> 32 ^ tag);
       return differs;
     });
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)
-        store(to.high + 4 * (first + k * step), u32x2{uint32_t(words[k][0]), uint32_t(words[k][1])});
+        store(to.high + 4 * (first + k * step), u32x2{uint32_t(boxes[k][0]), uint32_t(boxes[k][1])});
     if (kIsOfHeads && run < n_runs) to.scale[run] = scale * head_factor(p, squares);
     run += n_threads();
   }

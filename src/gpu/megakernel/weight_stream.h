@@ -18,7 +18,7 @@ struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];  // of chunk number n: n % kMegaChunks
   int place[kMegaChunks];                                // likewise: where it is, in dynamic shared memory
   CountedBarrier paced;                                  // of a part of a chunk, for who brings it
-  uint32_t is_over;                                      // the block gives up
+  uint32_t is_stopped;                                   // the block gives up
 
   // By one thread, before a barrier of the whole block.
   LB_DEVICE void init() {
@@ -28,7 +28,7 @@ struct WeightStream {
     }
     barrier_init(&paced, quant::kMaxPlanes);
     show_to_products();
-    is_over = 0;
+    is_stopped = 0;
   }
 
   LB_DEVICE CountedBarrier* full_of(uint32_t n) { return full + n % kMegaChunks; }
@@ -54,7 +54,7 @@ struct WeightStream {
         next = load<StreamCopy>(all + (then < count ? then * quant::kMaxPlanes : 0));
         LB_UNROLL_BY(1)
         for (int turn = 0; turn < min(count - first, kStreamChunks); ++turn) {
-          if (!bring_chunk(n, own, shared, turn * quant::kMaxPlanes, n_paced)) return see_off(n);
+          if (!copy_chunk(n, own, shared, turn * quant::kMaxPlanes, n_paced)) return drain(n);
           ++n;
         }
       }
@@ -64,7 +64,7 @@ struct WeightStream {
   // By all other warps, between products: the helping one shall end too. It waits for one of the chunks that lie in the
   // ring to be given back.
   LB_DEVICE void stop(uint32_t chunk) {
-    if (lane() == 0) is_over = 1;
+    if (lane() == 0) is_stopped = 1;
     LB_UNROLL_BY(1)
     for (uint32_t n = chunk; n < chunk + kMegaChunks; ++n) {
       if (n >= kMegaChunks)
@@ -75,16 +75,16 @@ struct WeightStream {
 
  private:
   // The copies of kMaxPlanes lanes, from `first` on. False: it is over.
-  LB_DEVICE bool bring_chunk(uint32_t n, const StreamCopy& own, unsigned char* shared, int first, uint32_t& n_paced) {
+  LB_DEVICE bool copy_chunk(uint32_t n, const StreamCopy& own, unsigned char* shared, int first, uint32_t& n_paced) {
     const uint32_t order = shuffle(own.order, first);
     const bool is_own = lane() >= first && lane() < first + quant::kMaxPlanes;
     bool comes_in_parts = false;
     if (n >= after(order)) {
       const uint32_t before = n - after(order);
       if (!any(barrier_has_passed(empty_of(before), parity(before)))) {
-        if (any(is_over != 0)) return false;
+        if (any(is_stopped != 0)) return false;
         barrier_wait(empty_of(before), parity(before));
-        if (any(is_over != 0)) return false;
+        if (any(is_stopped != 0)) return false;
         comes_in_parts = true;
       }
     }
@@ -114,7 +114,7 @@ struct WeightStream {
     if (bytes > 0) copy_bulk_once(to, from, bytes, barrier);
   }
   // What is on its way when a block ends would hit the shared memory of the next one.
-  LB_DEVICE void see_off(uint32_t n_begun) {
+  LB_DEVICE void drain(uint32_t n_begun) {
     const int n = int(n_begun);
     for (int i = max(n - kMaxUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }

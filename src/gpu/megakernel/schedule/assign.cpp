@@ -114,17 +114,17 @@ void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, co
     nodes_.push_back({.task = {.kind = kind,
                                .sample = {.sample = sample,
                                           .next = next,
-                                          .leave = budget,
+                                          .budget = budget,
                                           .rows_each = vocab / n_parts,
                                           .more = vocab % n_parts,
-                                          .best_words = {plan.n_words, last}}},
+                                          .best_mailbox = {plan.n_mailboxes, last}}},
                       .reads = {},
                       .writes = {},
                       .bytes = 1,
                       .min_parts = n_blocks,
                       .max_parts = n_blocks,
                       .phase = last});
-  plan.n_words += 2 * n_blocks;
+  plan.n_mailboxes += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
     const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts: no logits

@@ -73,7 +73,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next, co
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
   MegaPlan plan = {};
   plan.n_phases = last_phase() + 2;  // the sampler's second step is a phase of its own
-  plan.n_words = plan_words();
+  plan.n_mailboxes = plan_mailboxes();
   plan.has_timeline = target_.has_timeline;
   StepLists lists = assign(n_blocks);
   add_sampler(sample, next, budget, plan, lists);

@@ -13,13 +13,13 @@ namespace lb::gpu {
 namespace {
 
 // Mailboxes that a task fills, one for each value as a rule.
-int n_words_of(const Task& task) {
+int n_mailboxes_of(const Task& task) {
   switch (task.kind) {
-    case TaskKind::kEmbed: return words_length(task.embed.op.dim);
-    case TaskKind::kProduct: return words_length(task.product.op.n_out);
+    case TaskKind::kEmbed: return mailbox_length(task.embed.op.dim);
+    case TaskKind::kProduct: return mailbox_length(task.product.op.n_out);
     case TaskKind::kDeltaStep: return squares_at(task.delta) + task.delta.n_units;
-    case TaskKind::kAttentionRuns: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
-    case TaskKind::kAttentionMerge: return words_length(task.attention.op.n_heads * task.attention.op.cache.head_dim);
+    case TaskKind::kAttentionSplits: return split_sums_at(task.attention, task.attention.op.n_heads, 0);
+    case TaskKind::kAttentionMerge: return mailbox_length(task.attention.op.n_heads * task.attention.op.cache.head_dim);
     default: return 0;
   }
 }
@@ -39,7 +39,7 @@ const void* Schedule::made_at(const Node& node) const {
     case TaskKind::kEmbed: return node.task.embed.op.y;
     case TaskKind::kProduct: return node.task.product.op.y;
     case TaskKind::kDeltaStep: return node.task.delta.step.o;
-    case TaskKind::kAttentionRuns: return splits_->data();
+    case TaskKind::kAttentionSplits: return splits_->data();
     case TaskKind::kAttentionMerge: return node.task.attention.op.o;
     default: return nullptr;
   }
@@ -65,8 +65,8 @@ struct Schedule::MailboxPlan {
   }
 
   void lay_out();
-  void take(int reader, WordsFrom& from, const void* plain, int* first = nullptr);
-  WordsFrom squares_of(int writer) const;
+  void take(int reader, MailboxSource& from, const void* plain, int* first = nullptr);
+  MailboxSource squares_of(int writer) const;
   void connect(int i);
   void connect_delta(int i);
   void drop_writes();
@@ -83,7 +83,7 @@ void Schedule::MailboxPlan::lay_out() {
   for (size_t i = 0; i < nodes.size(); ++i) {  // in the order of writing, so that turns alternate
     if (!has_mailboxes(int(i))) continue;
     const void* to = schedule.made_at(recorded(int(i)));
-    const int length = n_words_of(recorded(int(i)).task);
+    const int length = n_mailboxes_of(recorded(int(i)).task);
     Set& set = sets[{to, turns[to]++ % 2}];
     if (set.size < length) {
       set = {n_mailboxes, length};
@@ -95,7 +95,7 @@ void Schedule::MailboxPlan::lay_out() {
 
 // The reader takes `plain` from its writer's mailboxes, where it has some. `first`: where in the writer's vector it
 // begins; null: it has to be at the begin.
-void Schedule::MailboxPlan::take(int reader, WordsFrom& from, const void* plain, int* first) {
+void Schedule::MailboxPlan::take(int reader, MailboxSource& from, const void* plain, int* first) {
   const int writer = plain == nullptr ? -1 : schedule.writer_of(plain, reader);
   if (!has_mailboxes(writer)) return;
   is_read[writer] = true;
@@ -107,7 +107,7 @@ void Schedule::MailboxPlan::take(int reader, WordsFrom& from, const void* plain,
   if (first != nullptr) *first = static_cast<int>(offset);
 }
 
-WordsFrom Schedule::MailboxPlan::squares_of(int writer) const {
+MailboxSource Schedule::MailboxPlan::squares_of(int writer) const {
   return {at[writer] + squares_at(recorded(writer).task.delta), recorded(writer).phase};
 }
 
@@ -115,17 +115,17 @@ WordsFrom Schedule::MailboxPlan::squares_of(int writer) const {
 void Schedule::MailboxPlan::connect_delta(int i) {
   Node& node = nodes[i];
   DeltaTask& d = node.task.delta;
-  take(i, d.x_words, d.conv.x);
-  take(i, d.g_words, d.prepare.g);
-  take(i, d.beta_words, d.prepare.beta);
-  require(d.x_words.at >= 0 && d.g_words.at >= 0 && d.beta_words.at >= 0, "takes a recurrence of products");
+  take(i, d.x_mailbox, d.conv.x);
+  take(i, d.g_mailbox, d.prepare.g);
+  take(i, d.beta_mailbox, d.prepare.beta);
+  require(d.x_mailbox.at >= 0 && d.g_mailbox.at >= 0 && d.beta_mailbox.at >= 0, "takes a recurrence of products");
   const int step = node.task.kind == TaskKind::kDeltaStep ? i : schedule.writer_of(d.step.o, i);
   d.squares = squares_of(step);
   d.n_units = recorded(step).task.delta.n_units;
   if (step == i) {
-    take(i, d.z_words, d.z);
-    require(d.z_words.at >= 0, "takes a recurrence that is gated by a product");
-    d.y_words = {at[i], node.phase};
+    take(i, d.z_mailbox, d.z);
+    require(d.z_mailbox.at >= 0, "takes a recurrence that is gated by a product");
+    d.y_mailbox = {at[i], node.phase};
   } else {
     node.writes.clear();  // the commit waits for the readers of what it overwrites: their squares
   }
@@ -137,29 +137,29 @@ void Schedule::MailboxPlan::connect(int i) {
   switch (node.task.kind) {
     case TaskKind::kProduct: {
       ProductTask& p = node.task.product;
-      take(i, p.a_words, p.a);
-      take(i, p.add_words, p.op.add);
+      take(i, p.a_mailbox, p.a);
+      take(i, p.add_mailbox, p.op.add);
       if (p.from == XFrom::kHeads || p.from == XFrom::kHeadsCodes) p.squares = squares_of(schedule.writer_of(p.a, i));
       break;
     }
     case TaskKind::kDeltaStep:
     case TaskKind::kDeltaCommit: connect_delta(i); break;
-    case TaskKind::kAttentionRuns: {
-      RunsTask& a = node.task.attention;
-      take(i, a.u_words, a.prepare.u);
-      take(i, a.k_words, a.prepare.k);
-      take(i, a.v_words, a.prepare.v);
-      require(a.u_words.at >= 0 && a.k_words.at >= 0 && a.v_words.at >= 0, "takes an attention of products");
-      a.split_words = {at[i], node.phase};
+    case TaskKind::kAttentionSplits: {
+      SplitTask& a = node.task.attention;
+      take(i, a.u_mailbox, a.prepare.u);
+      take(i, a.k_mailbox, a.prepare.k);
+      take(i, a.v_mailbox, a.prepare.v);
+      require(a.u_mailbox.at >= 0 && a.k_mailbox.at >= 0 && a.v_mailbox.at >= 0, "takes an attention of products");
+      a.split_mailbox = {at[i], node.phase};
       break;
     }
-    case TaskKind::kEmbed: node.task.embed.y_words = at[i]; break;
+    case TaskKind::kEmbed: node.task.embed.y_mailbox = at[i]; break;
     case TaskKind::kAttentionMerge: {
-      RunsTask& a = node.task.attention;
-      take(i, a.gate_words, a.op.gate, &a.gate_at);
-      require(a.op.gate == nullptr || a.gate_words.at >= 0, "takes an attention that is gated by a product");
-      take(i, a.split_words, schedule.splits_->data());
-      a.y_words = at[i];
+      SplitTask& a = node.task.attention;
+      take(i, a.gate_mailbox, a.op.gate, &a.gate_at);
+      require(a.op.gate == nullptr || a.gate_mailbox.at >= 0, "takes an attention that is gated by a product");
+      take(i, a.split_mailbox, schedule.splits_->data());
+      a.y_mailbox = at[i];
       break;
     }
     default: break;
@@ -183,13 +183,13 @@ void Schedule::MailboxPlan::drop_writes() {
       continue;
     }
     ProductTask& p = node.task.product;
-    p.y_words = is_read[i] ? at[i] : -1;
+    p.y_mailbox = is_read[i] ? at[i] : -1;
     p.writes_y = i + 1 == n || is_plain_too[i];
     if (!p.writes_y) drop(node.writes, p.op.y);
   }
 }
 
-int Schedule::plan_words() {
+int Schedule::plan_mailboxes() {
   MailboxPlan plan(*this);
   plan.lay_out();
   for (size_t i = 0; i < nodes_.size(); ++i) plan.connect(int(i));

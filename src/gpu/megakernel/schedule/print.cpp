@@ -16,7 +16,7 @@ const char* name_of(TaskKind kind) {
     case TaskKind::kEmbed: return "embed";
     case TaskKind::kRopeTable: return "rope_table";
     case TaskKind::kProduct: return "product";
-    case TaskKind::kAttentionRuns: return "attention_runs";
+    case TaskKind::kAttentionSplits: return "attention_splits";
     case TaskKind::kAttentionMerge: return "attention_merge";
     case TaskKind::kDeltaStep: return "delta_step";
     case TaskKind::kDeltaCommit: return "delta_commit";

@@ -125,7 +125,7 @@ void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
             .heads = op.heads,
             .head_dim = op.dim,
             .head_squares = op.dim / (kStepColumns << delta.unit_shift),
-            .head_runs_step = division_step(op.dim / kRoundRun),
+            .head_scales_step = division_step(op.dim / kRoundRun),
             .eps = op.eps,
             .mean_of = 1.0f / float(op.dim)},
            {{op.o, bytes}});
@@ -200,36 +200,37 @@ void Schedule::run(const Attention& op) {
   const AttentionPrepare prepare = *prepare_;
   prepare_.reset();
   const KvLayer& cache = op.cache;
-  require(cache.head_dim <= kMaxRunDim && cache.head_dim % 64 == 0, "takes heads of 64, 128, 192 or 256");
+  require(cache.head_dim <= kSplitMaxDim && cache.head_dim % 64 == 0, "takes heads of 64, 128, 192 or 256");
   require(cache.k_type == cache.v_type, "takes K and V of one type");
   const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
-  const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kRunQueries);
+  const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
   // As many splits as there are blocks for each head, so that a block has one unit; merging, a thread has one of them.
-  const int n_splits = std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kMaxRunSplits)));
+  const int n_splits =
+      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kSplitMaxCount)));
   const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
-  RunsTask runs = {.prepare = prepare,
-                   .op = op,
-                   .group = group,
-                   .query_tiles = tiles,
-                   .tile_queries = parts_of(group, tiles),
-                   .splits_shift = std::countr_zero(unsigned(n_splits)),
-                   .n_units = cache.n_kv_heads * tiles * n_splits,
-                   .n_merge_units = op.n_heads * head_units,
-                   .head_units = head_units,
-                   .quads_shift = std::countr_zero(unsigned(quads)),
-                   .query_tiles_step = division_step(tiles),
-                   .chunks_step = division_step(cache.head_dim / 64),
-                   .head_units_step = division_step(head_units),
-                   .u_words = {},
-                   .k_words = {},
-                   .v_words = {},
-                   .gate_words = {},
-                   .split_words = {},
-                   .gate_at = 0,
-                   .y_words = -1};
+  SplitTask runs = {.prepare = prepare,
+                    .op = op,
+                    .group = group,
+                    .query_tiles = tiles,
+                    .tile_queries = parts_of(group, tiles),
+                    .splits_shift = std::countr_zero(unsigned(n_splits)),
+                    .n_units = cache.n_kv_heads * tiles * n_splits,
+                    .n_merge_units = op.n_heads * head_units,
+                    .head_units = head_units,
+                    .quads_shift = std::countr_zero(unsigned(quads)),
+                    .query_tiles_step = division_step(tiles),
+                    .chunks_step = division_step(cache.head_dim / 64),
+                    .head_units_step = division_step(head_units),
+                    .u_mailbox = {},
+                    .k_mailbox = {},
+                    .v_mailbox = {},
+                    .gate_mailbox = {},
+                    .split_mailbox = {},
+                    .gate_at = 0,
+                    .y_mailbox = -1};
   const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
-  add({.task = {.kind = TaskKind::kAttentionRuns, .attention = runs},
+  add({.task = {.kind = TaskKind::kAttentionSplits, .attention = runs},
        .reads = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
                  {prepare.k, kv},
                  {prepare.v, kv},

@@ -25,7 +25,7 @@ struct MegaPlan {
   std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; none where the kernel has no stream
   std::vector<int32_t> stream_counts;  // [blocks], likewise
   int n_steps, n_phases, n_streams;
-  int n_words;
+  int n_mailboxes;
   MegaMemory memory;
   bool is_in_parts;   // weights come so
   bool has_timeline;  // steps are stamped
@@ -103,7 +103,7 @@ class Schedule final : public lb::Stream {
   // mailboxes.cpp
   int writer_of(const void* at, int before) const;
   const void* made_at(const Node& node) const;
-  int plan_words();  // returns their number
+  int plan_mailboxes();  // returns their number
   // assign.cpp
   std::vector<bool> barriers() const;
   std::vector<int> share_blocks(const std::vector<int>& ids, int n_blocks) const;
