@@ -137,8 +137,6 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from _recurrences(rng)
     yield from _caches(rng)
     yield from _attentions(rng)
-    yield from _rows(rng)
-    yield from _conversions(rng)
     yield from _reads(rng)
     yield from _samples(rng)
 
@@ -357,27 +355,6 @@ def _attentions(rng: np.random.Generator) -> Iterator[Case]:
                     expected = partial(ops.attention, *arguments, parent=parent, ancestors=masks)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
                     yield Case("attention", limit, expected, arguments, {"ancestors": masks}, unit=_one)
-
-
-def _rows(rng: np.random.Generator) -> Iterator[Case]:
-    """Whole rows in one block, and over a grid with its barrier."""
-    for rows, dim in ((1, 1), (3, 1021), (2, 32_003)):
-        x, ties = _normal(rng, rows, dim), rng.integers(0, 9, (rows, dim)).astype(np.float32)
-        for grid in (False, True):
-            yield Case("softmax", "row", partial(ops.softmax, x, 0.7), (x, 0.7), {"grid": grid})
-            yield Case("arg_max", "exact", partial(ops.arg_max, x), (x,), {"grid": grid})
-            yield Case("arg_max", "exact", partial(ops.arg_max, ties), (ties,), {"grid": grid})
-
-
-def _conversions(rng: np.random.Generator) -> Iterator[Case]:
-    """Any bits: infinities, NaN and subnormal numbers too."""
-    for start, width in (("F32", 4), ("F16", 2), ("BF16", 2)):
-        bits = rng.integers(0, 256, 4099 * width, np.uint8)
-        for end in ("F32", "F16", "BF16"):
-            values = partial(_values, dtype=end)
-            if end != start:
-                expected = partial(_converted, bits, start, end)
-                yield Case("convert", "exact", expected, (bits, start, end), {}, values)
 
 
 def _reads(rng: np.random.Generator) -> Iterator[Case]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from dataclasses import asdict
 
 import numpy as np
 import pytest
-from gpu_packs import ROOT
+from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
@@ -18,18 +17,7 @@ import targets
 
 gpu_ops = _engine.gpu_ops
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
-KERNEL = re.compile(r"^LB_KERNEL\((\w+), .*?, (\w+), \d+\)", re.M)
-CONSTANTS = {
-    name: int(value)
-    for shape in (ROOT / "src" / "gpu").glob("*/shape.h")
-    for name, value in re.findall(r"(k\w+) = (\d+)[,;]", shape.read_text())
-}
-SOURCES = {
-    source.relative_to(ROOT).as_posix(): {
-        name: CONSTANTS.get(threads) or int(threads) for name, threads in KERNEL.findall(source.read_text())
-    }
-    for source in targets.kernel_files()
-}
+SOURCES = kernels_of_sources()
 KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 BATCH_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # of tiles, and of plain numbers
@@ -71,8 +59,8 @@ def check(launch: dict[str, object], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "softmax", "softmax_grid", "arg_max",
-                                "arg_max_grid", "rope_table", "causal_conv", "delta_prepare"])  # fmt: skip
+@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "rope_table", "causal_conv",
+                                "delta_prepare"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
     for rows in (1, 3, 512):
         for dim in (2, 64, 129, 1024, 17408, 248320):
@@ -352,16 +340,16 @@ def test_what_attention_refuses() -> None:
 
 
 def test_a_launch_says_what_it_is() -> None:
-    launch = gpu_ops.choose(manifest("sm_90"), 132, "arg_max_grid", 1, 248320)
-    assert launch["text"] == "arg_max_grid_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
+    launch = gpu_ops.choose(manifest("sm_90"), 132, "sample", 1, 248320)
+    assert launch["text"] == "sample_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
     launch = gpu_ops.choose(manifest("sm_90"), 132, "rms_norm", 2, 5120)
     assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [1024, 1, 1], 0 B>>> overlap"
 
 
 def test_a_kernel_that_the_pack_lacks_is_named() -> None:
     without = manifest("sm_90", kernels=[{"name": "rope_kernel", "max_threads": 256}])
-    with pytest.raises(UnsupportedError, match=r"\[softmax\] \[1, 8\]: the pack of sm_90 has no softmax_kernel"):
-        gpu_ops.choose(without, 132, "softmax", 1, 8)
+    with pytest.raises(UnsupportedError, match=r"\[swiglu\] \[1, 8\]: the pack of sm_90 has no swiglu_kernel"):
+        gpu_ops.choose(without, 132, "swiglu", 1, 8)
     with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
         gpu_ops.choose_linear(without, 132, ["Q4_K"], [8], 256)
 

@@ -87,41 +87,6 @@ nb::object rope(PythonPack& pack, In<float, 3> x, FloatMatrix cos, FloatMatrix s
   return call.read(y, x.shape(0), x.shape(1), x.shape(2));
 }
 
-// Twice with one barrier counter, as a graph replays it.
-template <class Op>
-void run_on_grid(PythonPack& pack, Call& call, const Op& op) {
-  OnGrid<Op> on_grid{.op = op, .work = {}};
-  const gpu::Launch launch = gpu::choose(on_grid, pack.target());
-  on_grid.work.barrier = static_cast<uint32_t*>(call.zeros(sizeof(uint32_t)));
-  on_grid.work.partials = call.zeros(size_t(op.rows) * launch.grid[0] * kGridPartialBytes);
-  for (int i = 0; i < 2; ++i) pack.run(launch, on_grid);
-}
-
-nb::object softmax(PythonPack& pack, FloatMatrix x, float scale, bool grid) {
-  Call call(pack);
-  float* y = call.out<float>(x.size());
-  const Softmax op{.x = call.in(x), .y = y, .rows = size(x, 0), .dim = size(x, 1), .scale = scale};
-  grid ? run_on_grid(pack, call, op) : pack.run(op);
-  return call.read(y, x.shape(0), x.shape(1));
-}
-
-nb::object arg_max(PythonPack& pack, FloatMatrix x, bool grid) {
-  Call call(pack);
-  int32_t* y = call.out<int32_t>(x.shape(0));
-  const ArgMax op{.x = call.in(x), .y = y, .rows = size(x, 0), .dim = size(x, 1)};
-  grid ? run_on_grid(pack, call, op) : pack.run(op);
-  return call.read(y, x.shape(0));
-}
-
-nb::object convert(PythonPack& pack, Bytes x, const std::string& from, const std::string& to) {
-  const DType from_type = dtype_named(from), to_type = dtype_named(to);
-  const size_t count = x.size() / info(from_type).block_bytes;
-  Call call(pack);
-  uint8_t* y = call.out<uint8_t>(count * info(to_type).block_bytes);
-  pack.run(Convert{.x = call.in(x), .y = y, .from = from_type, .to = to_type, .count = long(count)});
-  return call.read(y, count * info(to_type).block_bytes);
-}
-
 nb::object embed(PythonPack& pack, Bytes table, const std::string& dtype, int dim, In<int32_t, 1> ids) {
   const DType type = dtype_named(dtype);
   quant::checked_plane_layout(type, 0, dim);
@@ -276,10 +241,6 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   m.def("gated_rms_norm", &gated_rms_norm, "pack"_a, "o"_a, "z"_a, "w"_a, "eps"_a);
   m.def("swiglu", &swiglu, "pack"_a, "gate"_a, "up"_a);
   m.def("rope", &rope, "pack"_a, "x"_a, "cos"_a, "sin"_a, "pairs"_a = "halves");
-  m.def("softmax", &softmax, "pack"_a, "x"_a, "scale"_a = 1.0f, "grid"_a = false,
-        "grid: every row over all blocks, in one cooperative launch.");
-  m.def("arg_max", &arg_max, "pack"_a, "x"_a, "grid"_a = false);
-  m.def("convert", &convert, "pack"_a, "x"_a, "from_"_a, "to"_a);
   m.def("embed", &embed, "pack"_a, "table"_a, "dtype"_a, "dim"_a, "ids"_a);
   m.def("linear", &linear, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
         "activations"_a = "int8");

@@ -68,10 +68,6 @@ gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int r
                   target);
   }
   if (op == "swiglu") return choose(SwiGlu{.rows = rows, .dim = dim}, target);
-  if (op == "softmax") return choose(Softmax{.rows = rows, .dim = dim}, target);
-  if (op == "softmax_grid") return choose(OnGrid<Softmax>{.op = {.rows = rows, .dim = dim}}, target);
-  if (op == "arg_max") return choose(ArgMax{.rows = rows, .dim = dim}, target);
-  if (op == "arg_max_grid") return choose(OnGrid<ArgMax>{.op = {.rows = rows, .dim = dim}}, target);
   if (op == "sample") return choose(Sample{.vocab = dim}, nullptr, target).launch;
   if (op == "count_window") return choose(CountWindow{.capacity = dim}, target);
   if (op == "next_token") return choose(NextToken{.ring = {.capacity = rows}}, target);

@@ -1,4 +1,4 @@
-// Softmax, the largest value, conversions and the device layout of weights on numpy arrays, for tests.
+// Element types and the device layout of weights on numpy arrays, for tests and the self-test.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -9,10 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "cpu/cpu_stream.h"
-#include "ops/arg_max.h"
-#include "ops/convert.h"
-#include "ops/softmax.h"
+#include "quant/half.h"
 #include "quant/repack.h"
 
 namespace nb = nanobind;
@@ -22,7 +19,6 @@ namespace lb {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 nb::object array_of(std::unique_ptr<T[]> values, std::initializer_list<size_t> shape) {
@@ -37,28 +33,27 @@ DType dtype_named(const std::string& text) {
   return *type;
 }
 
-CpuStream stream_of(int threads) { return CpuStream({.n_threads = threads, .isa = best_isa()}); }
-
-nb::object softmax(Matrix x, float scale, int threads) {
-  auto y = std::make_unique<float[]>(x.size());
-  CpuStream stream = stream_of(threads);
-  stream.run(Softmax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1)), .scale = scale});
-  return array_of(std::move(y), {x.shape(0), x.shape(1)});
+// Value i of F32, F16 or BF16 values.
+float value_at(const void* values, DType type, size_t i) {
+  if (type == DType::kF32) return static_cast<const float*>(values)[i];
+  const uint16_t half = static_cast<const uint16_t*>(values)[i];
+  return type == DType::kF16 ? quant::f16_to_f32(half) : quant::bf16_to_f32(half);
+}
+void put(void* values, DType type, size_t i, float value) {
+  if (type == DType::kF32)
+    static_cast<float*>(values)[i] = value;
+  else
+    static_cast<uint16_t*>(values)[i] = type == DType::kF16 ? quant::f32_to_f16(value) : quant::f32_to_bf16(value);
 }
 
-nb::object arg_max(Matrix x, int threads) {
-  auto y = std::make_unique<int32_t[]>(x.shape(0));
-  CpuStream stream = stream_of(threads);
-  stream.run(ArgMax{.x = x.data(), .y = y.get(), .rows = int(x.shape(0)), .dim = int(x.shape(1))});
-  return array_of(std::move(y), {x.shape(0)});
-}
-
-nb::object convert(Bytes x, const std::string& from, const std::string& to, int threads) {
+nb::object convert(Bytes x, const std::string& from, const std::string& to) {
   const DType from_type = dtype_named(from), to_type = dtype_named(to);
+  for (DType type : {from_type, to_type})
+    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, "[convert] from ",
+             name(from_type), " to ", name(to_type), ": only F32, F16 and BF16 are converted");
   const size_t count = x.size() / info(from_type).block_bytes, bytes = count * info(to_type).block_bytes;
   auto y = std::make_unique<uint8_t[]>(bytes);
-  CpuStream stream = stream_of(threads);
-  stream.run(Convert{.x = x.data(), .y = y.get(), .from = from_type, .to = to_type, .count = long(count)});
+  for (size_t i = 0; i < count; ++i) put(y.get(), to_type, i, value_at(x.data(), from_type, i));
   return array_of(std::move(y), {bytes});
 }
 
@@ -98,9 +93,7 @@ nb::tuple plane_layout(const std::string& dtype, int n_out, int n_in) {
 }  // namespace
 
 void bind_ops_rows(nb::module_& m) {
-  m.def("softmax", &softmax, "x"_a, "scale"_a = 1.0f, "threads"_a = 1);
-  m.def("arg_max", &arg_max, "x"_a, "threads"_a = 1, "The lowest index of each row's largest value.");
-  m.def("convert", &convert, "x"_a, "from_"_a, "to"_a, "threads"_a = 1, "Bytes of one element type as another's.");
+  m.def("convert", &convert, "x"_a, "from_"_a, "to"_a, "Bytes of one element type as another's, to nearest even.");
   m.def("to_planes", &to_planes, "blocks"_a, "dtype"_a, "n_out"_a, "n_in"_a, "task_rows"_a = 0,
         "Weights as a device keeps them; task_rows: that many rows at a time.");
   m.def("from_planes", &from_planes, "planes"_a, "dtype"_a, "n_out"_a, "n_in"_a);

@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "ops/arg_max.h"
-#include "ops/convert.h"
-#include "ops/softmax.h"
 #include "ops/stream.h"
 
 namespace lb {
@@ -68,9 +65,6 @@ class CpuStream final : public Stream {
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
-  void run(const Softmax&);
-  void run(const ArgMax&);
-  void run(const Convert&);
 
  private:
   struct Free {

@@ -42,16 +42,6 @@ Launch by_values(const char* kernel, long values, int per_thread, const Target& 
                  target, op);
 }
 
-// A block an SM: all of them are resident, which a grid barrier needs, and a block has at least four values a thread.
-Launch by_grid(const char* kernel, int rows, int dim, const Target& target, const std::string& op) {
-  LB_CHECK(rows >= 1 && dim >= 1, kInvalid, op, ": nothing to compute");
-  constexpr int kThreads = 512;
-  const int blocks = std::clamp((dim + 4 * kThreads - 1) / (4 * kThreads), 1, target.n_sms);
-  return checked(
-      {.kernel = kernel, .grid = {static_cast<uint32_t>(blocks), 1, 1}, .block = {kThreads, 1, 1}, .cooperative = true},
-      target, op);
-}
-
 // A block a head, or a warp: then a block has eight where multiprocessors would else have many small blocks each.
 Launch by_heads(const char* kernel, long heads, int dim, const Target& target, const std::string& op) {
   if (dim > kWarpNormDim) return by_rows(kernel, heads, dim, 1024, target, op);
@@ -111,22 +101,6 @@ Launch choose(const SwiGlu& op, const Target& target) {
   return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
 }
 
-Launch choose(const Softmax& op, const Target& target) {
-  return by_rows("softmax_kernel", op.rows, op.dim, 1024, target, shape("softmax", op.rows, op.dim));
-}
-
-Launch choose(const ArgMax& op, const Target& target) {
-  return by_rows("arg_max_kernel", op.rows, op.dim, 1024, target, shape("arg_max", op.rows, op.dim));
-}
-
-Launch choose(const Convert& op, const Target& target) {
-  const std::string what = cat("[convert] ", op.count, " values from ", name(op.from), " to ", name(op.to));
-  for (DType type : {op.from, op.to})
-    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, what, " on ",
-             target.name, ": only F32, F16 and BF16 are converted");
-  return by_values("convert_kernel", op.count, 4, target, what);
-}
-
 Launch choose(const Embed& op, const Target& target) {
   const std::string what = cat("[embed] ", op.rows, " rows of ", name(op.type), " [", op.vocab, ", ", op.dim, "]");
   quant::checked_plane_layout(op.type, op.vocab, op.dim);
@@ -143,14 +117,6 @@ Launch choose(const ReadMemory& op, const Target& target) {
                   .block = {512, 1, 1},
                   .overlap_previous = true},
                  target, what);
-}
-
-Launch choose(const OnGrid<Softmax>& op, const Target& target) {
-  return by_grid("softmax_grid_kernel", op.op.rows, op.op.dim, target, shape("softmax_grid", op.op.rows, op.op.dim));
-}
-
-Launch choose(const OnGrid<ArgMax>& op, const Target& target) {
-  return by_grid("arg_max_grid_kernel", op.op.rows, op.op.dim, target, shape("arg_max_grid", op.op.rows, op.op.dim));
 }
 
 }  // namespace lb::gpu

@@ -2,15 +2,11 @@
 // run is an error that names it.
 #pragma once
 
-#include "ops/arg_max.h"
-#include "ops/convert.h"
 #include "ops/embed.h"
-#include "ops/grid_work.h"
 #include "ops/linear.h"
 #include "ops/read_memory.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
-#include "ops/softmax.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -26,15 +22,8 @@ bool can_round(const RmsNorm& op);
 bool can_round(const GatedRmsNorm& op);
 bool can_round(const SwiGlu& op);
 
-Launch choose(const Softmax& op, const Target& target);
-Launch choose(const ArgMax& op, const Target& target);
-Launch choose(const Convert& op, const Target& target);
 Launch choose(const Embed& op, const Target& target);
 Launch choose(const ReadMemory& op, const Target& target);
-
-// Few long rows over all blocks; cooperative. The partials need rows * grid[0] * kGridPartialBytes bytes.
-Launch choose(const OnGrid<Softmax>& op, const Target& target);
-Launch choose(const OnGrid<ArgMax>& op, const Target& target);
 
 // Blocks of the grids that read_kernel's sums are laid out for.
 int read_blocks(const Target& target);

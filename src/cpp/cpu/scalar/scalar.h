@@ -2,9 +2,6 @@
 #pragma once
 
 #include "cpu/kernels.h"
-#include "ops/arg_max.h"
-#include "ops/convert.h"
-#include "ops/softmax.h"
 
 namespace lb::cpu::scalar {
 
@@ -13,9 +10,6 @@ void rms_norm(const RmsNorm&, int begin, int end);
 void gated_rms_norm(const GatedRmsNorm&, int begin, int end);
 void rope(const Rope&, int begin, int end);
 void swiglu(const SwiGlu&, int begin, int end);
-void softmax(const Softmax&, int begin, int end);
-void arg_max(const ArgMax&, int begin, int end);
-void convert(const Convert&, long begin, long end);  // values
 
 void causal_conv(const CausalConv&, int begin, int end);
 void delta_prepare(const DeltaPrepare&, int begin, int end);
