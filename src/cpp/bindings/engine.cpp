@@ -122,8 +122,8 @@ std::shared_ptr<Engine> open_engine(const std::string& path, int context, int th
                               .kv = kv_from(kv),
                               .prefill_chunk = prefill_chunk,
                               .path = path_from(decode_path)};
-  std::unique_ptr<Backend> place;
-  if (pack != nullptr) place = gpu_backend(pack->shared(), pack->name());
+  std::unique_ptr<Backend> backend;
+  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name());
   SignalPoll poll;
   const auto report = [&](size_t done, size_t total) {
     if (poll()) fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -131,7 +131,7 @@ std::shared_ptr<Engine> open_engine(const std::string& path, int context, int th
     nb::gil_scoped_acquire gil;
     progress(done, total);
   };
-  return without_gil([&] { return Engine::open(path, options, std::move(place), report); });
+  return without_gil([&] { return Engine::open(path, options, std::move(backend), report); });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -167,7 +167,7 @@ nb::dict plan_of(const Engine& engine) {
   nb::dict d;
   d["entries"] = entries;
   d["total_bytes"] = plan.total_bytes();
-  d["place"] = plan.place;
+  d["place"] = plan.device;
   d["mapped_bytes"] = plan.mapped_bytes;
   d["available_bytes"] = plan.available_bytes;
   d["context"] = plan.context;
@@ -362,7 +362,9 @@ void bind_engine(nb::module_& m) {
                    "Prompts are computed in appends that end at its multiples.")
       .def(
           "held",
-          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) { return s.matched_prefix(span(ids), ends); },
+          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) {
+            return s.matched_prefix(span(ids), ends);
+          },
           "ids"_a, "ends"_a, "How many of ids the timeline holds, computed in appends with these ends.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
       .def("read_recurrent", &recurrent_of, "At the newest token.")

@@ -1,4 +1,4 @@
-// Weights stay in the file's mapping; scratch is that of the CPU bodies.
+// Weights stay in the file's mapping. Scratch is that of the largest CPU op.
 #include "engine/backend_cpu.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace {
 
 CpuStreamOptions stream_options(const Model& model, const EngineOptions& options) {
   const ModelInfo& info = model.info();
-  const int rows = std::max(options.prefill_chunk, kMaxTree), widest = model.widest_input();
+  const int rows = std::max(options.prefill_chunk, kMaxTree), max_n_in = model.max_n_in();
   CpuStreamOptions stream{.n_threads = options.n_threads, .isa = options.isa};
-  stream.shared_scratch_bytes = std::max(linear_shared_scratch(rows, widest),
+  stream.shared_scratch_bytes = std::max(linear_shared_scratch(rows, max_n_in),
                                          attention_shared_scratch(rows, info.n_heads, info.head_dim, options.context));
   stream.thread_scratch_bytes =
-      std::max(linear_thread_scratch(widest), attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
+      std::max(linear_thread_scratch(max_n_in), attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       stream.thread_scratch_bytes = std::max(stream.thread_scratch_bytes, delta_thread_scratch(r->dk, r->dv));
@@ -49,7 +49,7 @@ class CpuBackend final : public Backend {
     return nullptr;
   }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
-    fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU as target");
+    fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }
 };
 

@@ -1,4 +1,4 @@
-// The CPU as the place of an engine.
+// The CPU backend.
 #pragma once
 
 #include "engine/backend.h"

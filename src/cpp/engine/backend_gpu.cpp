@@ -1,4 +1,4 @@
-// Weights lie in the device's memory as planes; scratch is what the largest launches need.
+// Weights are planes in device memory. Scratch is that of the largest op.
 #include "engine/backend_gpu.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace lb {
 namespace {
 
-// Left to the driver: contexts, code, graphs.
+// Free memory left to the driver for contexts, code and graphs.
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
-// The largest scratch of a group of products of up to so many rows: rounded x and what the kernels for many rows need.
+// Scratch of a product group, the largest over all row counts up to max_rows: rounded x and, for a GEMM, its workspace.
 size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target) {
   std::vector<int> counts = {max_rows};
   for (int rows = 1; rows < max_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
@@ -35,9 +35,10 @@ size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target)
   return bytes;
 }
 
-// The largest scratch of groups that make each other's x (gpu::DeferredGemm): of one the pieces, of two x.
+// Scratch of a chain of skinny GEMMs, each fused with the op that makes the next one's x (gpu::DeferredGemm): the
+// largest partial sums, and two buffers of x.
 size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
-  size_t most = 0;
+  size_t bytes = 0;
   for (int rows = 2; rows <= max_rows; ++rows) {
     size_t x = 0, pieces = 0;
     for (LinearGroup& group : groups) {
@@ -46,26 +47,26 @@ size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Tar
       x = std::max(x, scratch.x);
       pieces = std::max(pieces, scratch.pieces);
     }
-    if (pieces > 0) most = std::max(most, 2 * x + pieces);
+    if (pieces > 0) bytes = std::max(bytes, 2 * x + pieces);
   }
-  return most;
+  return bytes;
 }
 
-// Ops run one after another: they share the scratch of the largest.
+// Ops run one after another and share one scratch, sized for the largest.
 size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const ModelInfo& info = model.info();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
-  const Linear of_attention = {.rows = rows, .n_in = info.n_heads * info.head_dim};
-  size_t bytes = gpu::gemm_scratch_at(of_attention, 16) +
+  const Linear o_product = {.rows = rows, .n_in = info.n_heads * info.head_dim};
+  size_t bytes = gpu::gemm_scratch_at(o_product, 16) +
                  gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
   for (const LayerShape& shape : model.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
-      for (int of_append : {rows, kMaxTree}) {
+      for (int append_rows : {rows, kMaxTree}) {
         const GatedDelta op = {
-            .rows = of_append, .n_k_heads = r->n_k_heads, .n_v_heads = r->n_v_heads, .dk = r->dk, .dv = r->dv};
+            .rows = append_rows, .n_k_heads = r->n_k_heads, .n_v_heads = r->n_v_heads, .dk = r->dk, .dv = r->dv};
         bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(op, target));
       }
-  std::set<std::vector<std::pair<DType, int>>> seen;  // layers repeat each other
+  std::set<std::vector<std::pair<DType, int>>> seen;  // most layers have the same shapes
   std::vector<LinearGroup> groups;
   model.for_each_group([&](Model::Group matrices) {
     LinearGroup group = {};

@@ -1,4 +1,4 @@
-// A GPU as the place of an engine.
+// The backend of one GPU.
 #pragma once
 
 #include "engine/backend.h"
@@ -6,7 +6,7 @@
 
 namespace lb {
 
-// `name`: "cuda:0", in plans and messages.
+// name: "cuda:0", for plans and messages.
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name);
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// Engine: one model's weights on one target, immutable once open, with the plan of all memory it will use.
+// Engine: one model's weights on one device, immutable once open, with the plan of all memory it will use.
 #pragma once
 
 #include <memory>
@@ -15,38 +15,38 @@
 
 namespace lb {
 
-// How a token is decoded on a GPU: one launch for each op, recorded in a graph, or one launch for all of them.
+// How a GPU decodes a token: a recorded graph with a launch per op, or one launch of the megakernel.
 enum class DecodePath { kAuto, kGraph, kMegakernel };
 
 struct EngineOptions {
-  int context = 0;    // tokens a session holds; 0: the model's maximum, or what fits
+  int context = 0;    // capacity of a session in tokens; 0: the model's maximum, or the most that fits
   int n_threads = 0;  // 0: one per usable core
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
   DType kv = DType::kF16;
-  int prefill_chunk = 0;                // rows of a prompt computed at once; 0: as many as suit the place
-  DecodePath path = DecodePath::kAuto;  // auto: what is faster on the target; the CPU has neither
+  int prefill_chunk = 0;                // rows of a prompt computed at once; 0: the backend's default
+  DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
 };
 
 struct PlanEntry {
   std::string name;
   size_t bytes;
   std::string detail;
-  bool per_session = false;  // every session reserves so much; the others are reserved once for the engine
+  bool per_session = false;  // reserved by every session; other entries are reserved once per engine
 };
 
 struct MemoryPlan {
-  std::string place;               // whose memory: "cpu", "cuda:0"
-  std::vector<PlanEntry> entries;  // private memory, reserved at load
-  size_t mapped_bytes = 0;         // weights the CPU reads from the file, shared with the page cache
-  size_t available_bytes = 0;      // when the plan was made
-  int context = 0, max_context = 0;
-  size_t total_bytes() const;
+  std::string device;                // "cpu", "cuda:0"
+  std::vector<PlanEntry> entries;    // private memory
+  size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
+  size_t available_bytes = 0;        // free memory of the device when the plan was made
+  int context = 0, max_context = 0;  // tokens: of this engine, of the model
+  size_t total_bytes() const;        // sum of the entries, with one session
 };
 
-// The buffers of a forward pass. Sessions of one engine take turns on it.
+// The stream and the buffers of a forward pass. Sessions of one engine take turns: they lock `mutex`.
 struct Executor {
-  static constexpr int kLogitRows = 32;
+  static constexpr int kLogitRows = 32;  // rows of logits computed at once
   Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> stream);
   static size_t planned_bytes(const Model& model, int max_rows);
 
@@ -55,9 +55,9 @@ struct Executor {
   int max_rows;
   std::unique_ptr<Memory> memory;
   Workspace workspace;
-  // Where the stream's ops read and write them.
+  // In the stream's memory: inputs and outputs of the ops.
   int32_t* tokens;      // [max_rows]
-  int32_t* positions;   // [3, rows]
+  int32_t* positions;   // [3, rows] of an append, at most max_rows
   int32_t* parents;     // [kMaxTree]
   uint64_t* ancestors;  // [kMaxTree]
   float* logits;        // [kLogitRows, vocab]
@@ -67,9 +67,10 @@ struct Executor {
 
 class Engine {
  public:
-  // Opens, checks, plans and reserves. Throws before reserving anything when the plan does not fit.
+  // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
+  // throws before reserving anything.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
-                                      std::unique_ptr<Backend> place = nullptr,  // null: the CPU
+                                      std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
 
   const Model& model() const { return *model_; }
@@ -77,13 +78,13 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const { return {options_.context, options_.kv, options_.kv}; }
-  // Identifies weights and settings that a saved session depends on.
+  // Identifies the weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
   const Backend& backend() const { return *backend_; }
 
  private:
-  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> place, EngineOptions options,
+  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> backend, EngineOptions options,
          MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
@@ -93,7 +94,7 @@ class Engine {
   MemoryPlan plan_;
   std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Memory> weights_;  // null where they stay in the file
+  std::unique_ptr<Memory> weights_;  // null: they stay in the file's mapping
 };
 
 }  // namespace lb

@@ -1,5 +1,5 @@
-// A range of rows is a matrix of its own: its planes lie in a slot as plane_layout() says, and each is a consecutive
-// piece of the whole matrix's plane.
+// A range of rows is laid out as a matrix of its own: a slot holds its planes at the offsets of plane_layout(). Each of
+// these planes is a contiguous slice of the whole matrix's plane.
 #include "engine/gpu_load.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace lb {
 namespace {
 
-constexpr int kSlots = 2;            // of a worker: one is filled while the other is copied
-constexpr int kReadAheadRounds = 2;  // of a range for every worker; 64 MiB of 16 workers
+constexpr int kSlots = 2;            // per worker: double buffering of conversion and copy
+constexpr int kReadAheadRounds = 2;  // ranges per worker; 64 MiB for 16 workers
 
 struct Range {
   const WeightCopy* weight;
@@ -32,7 +32,7 @@ struct Range {
   quant::PlaneLayout layout() const { return quant::checked_plane_layout(matrix().type, n_rows, matrix().n_in); }
 };
 
-// As many rows as surely fit a slot, and one where none does.
+// Rows whose planes fit a slot whatever the alignment; at least 1.
 int rows_of_slot(const Matrix& m, size_t slot_bytes) {
   const quant::PlaneLayout row = quant::checked_plane_layout(m.type, 1, m.n_in);
   const size_t per_row = std::accumulate(row.row_bytes, row.row_bytes + row.n_planes, size_t(0));
@@ -50,15 +50,15 @@ std::vector<Range> ranges_of(const std::vector<WeightCopy>& weights, size_t slot
   return ranges;
 }
 
-// A worker's way to the device.
+// One worker's queue and its two slots of pinned memory.
 class Lane {
  public:
   Lane(const gpu::Device& device, std::byte* memory, size_t slot_bytes)
-      : stream_(device), slots_{{gpu::Event(device), memory}, {gpu::Event(device), memory + slot_bytes}} {}
-  // Nothing may read the slots when they go; what failed has been said.
+      : queue_(device), slots_{{gpu::Event(device), memory}, {gpu::Event(device), memory + slot_bytes}} {}
+  // The device must not read a slot after it is freed. A failed copy has already thrown in load() or finish().
   ~Lane() {
     try {
-      stream_.synchronize();
+      queue_.synchronize();
     } catch (const Error&) {
     }
   }
@@ -67,16 +67,16 @@ class Lane {
 
   void load(const Range& range) {
     const Slot& slot = slots_[next_slot_++ % kSlots];
-    slot.copied.synchronize();
+    slot.copied.synchronize();  // its previous range
     const Matrix& m = range.matrix();
     quant::to_planes(m.type, range.n_rows, m.n_in, range.blocks(), slot.memory);
     const quant::PlaneLayout part = range.layout(), whole = quant::plane_layout(m.type, m.n_out, m.n_in);
     for (int j = 0; j < part.n_planes; ++j)
-      stream_.copy_to_device(range.weight->to + whole.offset[j] + range.first_row * whole.row_bytes[j],
-                             slot.memory + part.offset[j], range.n_rows * part.row_bytes[j]);
-    stream_.record(slot.copied);
+      queue_.copy_to_device(range.weight->to + whole.offset[j] + range.first_row * whole.row_bytes[j],
+                            slot.memory + part.offset[j], range.n_rows * part.row_bytes[j]);
+    queue_.record(slot.copied);
   }
-  void finish() const { stream_.synchronize(); }
+  void finish() const { queue_.synchronize(); }
 
  private:
   struct Slot {
@@ -84,12 +84,12 @@ class Lane {
     std::byte* memory;
   };
 
-  gpu::Queue stream_;
+  gpu::Queue queue_;
   Slot slots_[kSlots];
   unsigned next_slot_ = 0;
 };
 
-// Reports of the caller's thread.
+// Calls `progress` from the caller's thread, at most once per `step` bytes.
 class Report {
  public:
   Report(const LoadProgress& progress, size_t total, size_t step) : progress_(progress), total_(total), step_(step) {}
@@ -109,7 +109,7 @@ class Report {
 
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress) {
-  // In the order of the file, so that one that is not in memory is read from front to back.
+  // In file order: a file that is not in the page cache is read from front to back.
   std::ranges::sort(weights, std::less<>{}, [](const WeightCopy& weight) { return weight.from.data; });
   const std::vector<Range> ranges = ranges_of(weights, options.slot_bytes);
   const int n_ranges = static_cast<int>(ranges.size());
@@ -158,7 +158,7 @@ std::unique_ptr<Memory> load_weights(Model& model, GpuStream& stream, const Load
   Carver carver(*memory);
   std::vector<WeightCopy> weights;
   model.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
-  stream.queue().synchronize();  // the memory is zero: copies of other streams may follow
+  stream.queue().synchronize();  // zeroing is complete before the lanes' own queues copy
   load_weights(stream.pack().device(), std::move(weights), options, progress);
   return memory;
 }

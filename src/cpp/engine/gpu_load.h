@@ -1,6 +1,6 @@
-// Weights from a mapped file to a device, as planes (quant/planes.h). The matrices are cut into ranges of rows; workers
-// take ranges apart into pinned memory of their own while the device copies what they have finished. That memory is
-// bounded and goes when the load ends: nothing of the file is kept but in the page cache.
+// Copies weights from a mapped file to a device, as planes (quant/planes.h). Matrices are cut into ranges of rows. Each
+// worker converts a range in pinned memory while the device copies the worker's previous one. The pinned memory is
+// bounded and freed when the load ends; of the file only the page cache remains in host memory.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,22 @@ namespace lb {
 struct LoadOptions {
   static constexpr int kMaxThreads = 16;
 
-  int n_threads = 1;                         // of which at most kMaxThreads work
-  size_t slot_bytes = size_t(2) << 20;       // of planes made at once; each worker has two slots
-  size_t progress_bytes = size_t(32) << 20;  // between two reports
+  int n_threads = 1;                         // at most kMaxThreads of them work
+  size_t slot_bytes = size_t(2) << 20;       // planes of one range; each worker has two slots
+  size_t progress_bytes = size_t(32) << 20;  // between two calls of `progress`
 };
 
 struct WeightCopy {
-  std::byte* to;  // [plane_layout().bytes] of the device, zero: what is only alignment is not written
-  Matrix from;    // in a mapped file
+  std::byte* to;  // [plane_layout().bytes] zeroed device memory: padding is not written
+  Matrix from;    // blocks in a mapped file
 };
 
-// Returns when everything is there. The caller's thread works too, and makes all reports, in bytes of the file; an
-// exception of `progress` ends the load and is rethrown.
+// Returns when all copies are complete. The caller's thread works too and makes all calls of `progress`, in bytes of
+// the file. An exception thrown by `progress` ends the load and is rethrown.
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress);
 
-// All weights of a model, whose ops use them from now on; what it returns holds them.
+// Loads all weights of a model and points the model at them. The returned memory owns them.
 std::unique_ptr<Memory> load_weights(Model& model, GpuStream& stream, const LoadOptions& options,
                                      const LoadProgress& progress);
 

@@ -1,4 +1,4 @@
-// Memory planning: fixed parts once, then the state as a function of the context.
+// The weights and the decode step first, then everything that grows with the context.
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -27,20 +27,20 @@ EngineOptions with_context(EngineOptions options, int context) {
   return options;
 }
 
-// What depends on the context, and the fixed buffers.
-size_t session_bytes(const Model& model, const Backend& place, const EngineOptions& options, int context) {
-  return state_bytes(model, options, context) + place.loop_bytes(model, with_context(options, context)) +
-         place.scratch_bytes(model, with_context(options, context)) +
+// One session and the buffers of the executor, at this context.
+size_t session_bytes(const Model& model, const Backend& backend, const EngineOptions& options, int context) {
+  return state_bytes(model, options, context) + backend.loop_bytes(model, with_context(options, context)) +
+         backend.scratch_bytes(model, with_context(options, context)) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context));
 }
 
-// The model's maximum, or the largest multiple of a page that fits; 0 when none does.
-int largest_context(const Model& model, const Backend& place, const EngineOptions& options, size_t budget) {
-  if (session_bytes(model, place, options, model.info().max_context) <= budget) return model.info().max_context;
+// The model's maximum, else the largest multiple of a page that fits; 0: none fits.
+int largest_context(const Model& model, const Backend& backend, const EngineOptions& options, size_t budget) {
+  if (session_bytes(model, backend, options, model.info().max_context) <= budget) return model.info().max_context;
   int low = 0, high = model.info().max_context / kPageTokens;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (session_bytes(model, place, options, middle * kPageTokens) <= budget) {
+    if (session_bytes(model, backend, options, middle * kPageTokens) <= budget) {
       low = middle;
     } else {
       high = middle - 1;
@@ -51,23 +51,23 @@ int largest_context(const Model& model, const Backend& place, const EngineOption
 
 }  // namespace
 
-MemoryPlan make_plan(Model& model, const Backend& place, size_t file_bytes, EngineOptions& options) {
+MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, EngineOptions& options) {
   const int max_context = model.info().max_context;
-  const size_t available = place.available_bytes(), copied = place.weight_bytes(model);
-  const size_t mapped = place.maps_weights() ? file_bytes : 0, weights = mapped + copied;
-  const size_t step = place.step_bytes(model, options), fixed = weights + step;
+  const size_t available = backend.available_bytes(), copied = backend.weight_bytes(model);
+  const size_t mapped = backend.maps_weights() ? file_bytes : 0, weights = mapped + copied;
+  const size_t step = backend.step_bytes(model, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
-  const int fits = largest_context(model, place, options, budget);
-  const std::string memory = place.memory_name();
+  const int fits = largest_context(model, backend, options, budget);
+  const std::string memory = backend.memory_name();
   if (options.context == 0) {
     LB_CHECK(fits > 0, kMemory, "the weights take ", mib(weights), " and the smallest session ",
-             mib(session_bytes(model, place, options, kPageTokens)), "; ", mib(available), " of ", memory,
+             mib(session_bytes(model, backend, options, kPageTokens)), "; ", mib(available), " of ", memory,
              " are available. Use a smaller model or quantisation, or free memory");
     options.context = fits;
   }
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " is more than the ", max_context,
            " tokens the model was made for");
-  const size_t needed = session_bytes(model, place, options, options.context);
+  const size_t needed = session_bytes(model, backend, options, options.context);
   LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " besides ", mib(weights),
            " of weights; ", mib(available), " of ", memory, " are available. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
@@ -75,23 +75,23 @@ MemoryPlan make_plan(Model& model, const Backend& place, size_t file_bytes, Engi
   options.prefill_chunk = std::min(options.prefill_chunk, options.context);
 
   MemoryPlan plan;
-  plan.place = place.name();
+  plan.device = backend.name();
   plan.mapped_bytes = mapped;
   plan.available_bytes = available;
   plan.context = options.context;
   plan.max_context = max_context;
   const size_t recurrent = recurrent_bytes(model);
   plan.entries = {
-      {"weights", place.maps_weights() ? 0 : copied, "codes and scales as the kernels read them"},
+      {"weights", backend.maps_weights() ? 0 : copied, "codes and scales as the kernels read them"},
       {"KV cache", state_bytes(model, options, options.context) - recurrent,
        cat(options.context, " tokens, ", name(options.kv)), true},
       {"recurrent state", recurrent, "state, convolution history and pending rows, F32", true},
       {"activations", Executor::planned_bytes(model, options.prefill_chunk),
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
-      {"kernel scratch", place.scratch_bytes(model, options), place.scratch_detail(options)},
-      {"sampler", place.loop_bytes(model, options), "logits, penalties and history", true},
-      {"decode step", step, "tasks, weights' places and words of the megakernel", true},
-      {"vectors", place.maps_weights() ? copied : 0, "norms and other small weights as F32"},
+      {"kernel scratch", backend.scratch_bytes(model, options), backend.scratch_detail(options)},
+      {"sampler", backend.loop_bytes(model, options), "logits, penalties and history", true},
+      {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
+      {"vectors", backend.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
   return plan;

@@ -25,7 +25,7 @@ Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_
   weights_.visit(
       [&](const Matrix& m) {
         bytes_per_token_ += m.bytes();
-        widest_input_ = std::max(widest_input_, m.n_in);
+        max_n_in_ = std::max(max_n_in_, m.n_in);
       },
       [](const float*, int) {});
 }

@@ -91,7 +91,7 @@ class Model {
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }
   size_t vector_bytes() const { return weights_.vector_bytes; }
   size_t bytes_per_token() const { return bytes_per_token_; }  // weights that one decoded token reads
-  int widest_input() const { return widest_input_; }           // the largest n_in of any product
+  int max_n_in() const { return max_n_in_; }                   // the largest n_in of any product
 
   // Every group of matrices that are multiplied with one x, for what their products need.
   using Group = std::initializer_list<const Matrix*>;
@@ -120,7 +120,7 @@ class Model {
   RopeTables rope_;
   std::vector<LayerShape> layer_shapes_;  // what each layer keeps between steps
   size_t bytes_per_token_ = 0;
-  int widest_input_ = 0;
+  int max_n_in_ = 0;
 };
 
 // Recognises the family of a file and binds its weights. The file must outlive the model.
