@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_packs import ROOT, load, manifest_of
+from gpu_packs import load, manifest_of
+from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 
@@ -20,16 +21,11 @@ def manifest(pack_folder: Path) -> dict[str, Any]:
 
 
 def test_every_kernel_of_the_sources_is_in_the_manifest(manifest: dict[str, Any]) -> None:
-    sources = list((ROOT / "src" / "gpu").glob("*.cpp"))
+    sources = kernels_of_sources()
     if manifest["target"] != "sim":  # which is built of all; a chip's target.toml may leave some out
         built = {Path(file["file"]).stem for file in manifest["files"]}
-        sources = [source for source in sources if source.stem in built]
-    declared = {
-        line.split("(")[1].split(",")[0]
-        for source in sources
-        for line in source.read_text().splitlines()
-        if line.startswith("LB_KERNEL(")
-    }
+        sources = {source: kernels for source, kernels in sources.items() if Path(source).stem in built}
+    declared = {kernel for kernels in sources.values() for kernel in kernels}
     assert declared and declared <= {kernel["name"] for kernel in manifest["kernels"]}
 
 

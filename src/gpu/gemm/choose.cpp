@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/gemm/choose_sm90.h"
+#include "gpu/gemm/instances.h"
 #include "gpu/gemm_skinny/choose.h"
 #include "quant/repack.h"
 
@@ -33,53 +34,24 @@ struct GemmKernel {
   int tile_rows, tile_outs;
   const char* name;
 };
+constexpr int kTileOuts = 128;
+// clang-format off
 constexpr GemmKernel kKernels[] = {
-    {DType::kF32, XForm::kFloats, 0, kFloatRows, 128, "gemm_f32_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 16, 128, "gemm_f16_16_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 32, 128, "gemm_f16_32_kernel"},
-    {DType::kF16, XForm::kHalves, 0, 64, 128, "gemm_f16_64_kernel"},
-    {DType::kF16, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_f16_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 16, 128, "gemm_bf16_16_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 32, 128, "gemm_bf16_32_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, 64, 128, "gemm_bf16_64_kernel"},
-    {DType::kBF16, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_bf16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 8, 128, "gemm_q8_0_int8_8_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 16, 128, "gemm_q8_0_int8_16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 24, 128, "gemm_q8_0_int8_24_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 32, 128, "gemm_q8_0_int8_32_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 48, 128, "gemm_q8_0_int8_48_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 8, 64, 128, "gemm_q8_0_int8_64_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 16, 16, 128, "gemm_q8_0_int16_16_kernel"},
-    {DType::kQ8_0, XForm::kBytes, 16, 32, 128, "gemm_q8_0_int16_32_kernel"},
-    {DType::kQ8_0, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q8_0_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 8, 128, "gemm_q4_0_int8_8_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 16, 128, "gemm_q4_0_int8_16_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 24, 128, "gemm_q4_0_int8_24_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 32, 128, "gemm_q4_0_int8_32_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 48, 128, "gemm_q4_0_int8_48_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 8, 64, 128, "gemm_q4_0_int8_64_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 16, 16, 128, "gemm_q4_0_int16_16_kernel"},
-    {DType::kQ4_0, XForm::kBytes, 16, 32, 128, "gemm_q4_0_int16_32_kernel"},
-    {DType::kQ4_0, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q4_0_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 8, 128, "gemm_q4_k_int8_8_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 16, 128, "gemm_q4_k_int8_16_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 24, 128, "gemm_q4_k_int8_24_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 32, 128, "gemm_q4_k_int8_32_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 48, 128, "gemm_q4_k_int8_48_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 8, 64, 128, "gemm_q4_k_int8_64_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 16, 16, 128, "gemm_q4_k_int16_16_kernel"},
-    {DType::kQ4_K, XForm::kBytes, 16, 32, 128, "gemm_q4_k_int16_32_kernel"},
-    {DType::kQ4_K, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q4_k_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 8, 128, "gemm_q6_k_int8_8_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 16, 128, "gemm_q6_k_int8_16_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 24, 128, "gemm_q6_k_int8_24_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 32, 128, "gemm_q6_k_int8_32_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 48, 128, "gemm_q6_k_int8_48_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 8, 64, 128, "gemm_q6_k_int8_64_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 16, 16, 128, "gemm_q6_k_int16_16_kernel"},
-    {DType::kQ6_K, XForm::kBytes, 16, 32, 128, "gemm_q6_k_int16_32_kernel"},
-    {DType::kQ6_K, XForm::kHalves, 0, kWideRows, 128, "gemm_wide_q6_k_kernel"},
+#define X(kernel, Type, kXBits, kTileRows, kMinBlocks) \
+  {DType::k##Type, XForm::kBytes, kXBits, kTileRows, kTileOuts, #kernel},
+    LB_GEMM_Q8_0(X) LB_GEMM_Q8_0_64(X) LB_GEMM_Q4_0(X) LB_GEMM_Q4_K(X) LB_GEMM_Q6_K(X)
+#undef X
+#define X(kernel, Type, kTileRows) {DType::k##Type, XForm::kHalves, 0, kTileRows, kTileOuts, #kernel},
+    LB_GEMM_PLAIN(X)
+#undef X
+#define X(kernel, Type) {DType::k##Type, XForm::kHalves, 0, kWideRows, kTileOuts, #kernel},
+    LB_GEMM_WIDE_QUANTISED(X) LB_GEMM_WIDE_PLAIN(X)
+#undef X
+#define X(kernel, Type) {DType::k##Type, XForm::kFloats, 0, kFloatRows, kTileOuts, #kernel},
+    LB_GEMM_FLOAT(X)
+#undef X
 };
+// clang-format on
 
 constexpr const char* kExpandKernel = "expand_weights_kernel";
 
@@ -289,7 +261,7 @@ Cut cut_of(const LinearGroup& group, const std::string& what, const Target& targ
 }
 
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
-                         const Target& target) {
+                       const Target& target) {
   const Linear& first = group.products[0];
   const Cut cut = cut_of(group, what, target);
   GemmLaunch batch = {};
@@ -325,7 +297,7 @@ GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std
 }
 
 GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
-                             const Target& target) {
+                           const Target& target) {
   LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[gemm] a group has 1 to ", kMaxProducts,
            " products, got ", group.n);
   const std::string what = to_string(group);
@@ -417,7 +389,7 @@ int gemm_rounded_bits(const LinearGroup& group, const Target& target) {
 }
 
 GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
-                           const Target& target) {
+                         const Target& target) {
   Scratch parts = {static_cast<std::byte*>(scratch)};
   return gemm_launches(group, x, arrived, parts, target);
 }

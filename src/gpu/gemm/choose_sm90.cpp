@@ -4,33 +4,22 @@
 
 #include <algorithm>
 
+#include "gpu/gemm/instances.h"
+
 namespace lb::gpu {
 namespace {
 
 struct WarpgroupKernel {
   DType type;
   int tile_rows, tile_outs;
-  int chunk_clocks;  // of a multiprocessor: as measured on an H100, all of them at work (docs/kernels/matmul.md)
+  int chunk_clocks;
   const char* name;
 };
 constexpr WarpgroupKernel kKernels[] = {
-    {DType::kF16, 128, 256, 2040, "gemm_sm90_f16_256x128_kernel"},
-    {DType::kF16, 64, 256, 1780, "gemm_sm90_f16_256x64_kernel"},
-    {DType::kF16, 128, 128, 1260, "gemm_sm90_f16_128x128_kernel"},
-    {DType::kBF16, 128, 256, 2040, "gemm_sm90_bf16_256x128_kernel"},
-    {DType::kBF16, 64, 256, 1780, "gemm_sm90_bf16_256x64_kernel"},
-    {DType::kBF16, 128, 128, 1260, "gemm_sm90_bf16_128x128_kernel"},
-    {DType::kQ8_0, 128, 256, 3550, "gemm_sm90_q8_0_256x128_kernel"},
-    {DType::kQ8_0, 64, 256, 3160, "gemm_sm90_q8_0_256x64_kernel"},
-    {DType::kQ8_0, 128, 128, 1990, "gemm_sm90_q8_0_128x128_kernel"},
-    {DType::kQ4_0, 128, 256, 3200, "gemm_sm90_q4_0_256x128_kernel"},
-    {DType::kQ4_0, 64, 256, 2430, "gemm_sm90_q4_0_256x64_kernel"},
-    {DType::kQ4_0, 128, 128, 1730, "gemm_sm90_q4_0_128x128_kernel"},
-    {DType::kQ4_K, 128, 256, 3190, "gemm_sm90_q4_k_256x128_kernel"},
-    {DType::kQ4_K, 64, 256, 2430, "gemm_sm90_q4_k_256x64_kernel"},
-    {DType::kQ4_K, 128, 128, 1720, "gemm_sm90_q4_k_128x128_kernel"},
-    {DType::kQ6_K, 64, 256, 4160, "gemm_sm90_q6_k_256x64_kernel"},
-    {DType::kQ6_K, 128, 128, 2050, "gemm_sm90_q6_k_128x128_kernel"},
+#define X(kernel, Type, kTileOuts, kTileRows, kChunkClocks) \
+  {DType::k##Type, kTileRows, kTileOuts, kChunkClocks, #kernel},
+    LB_GEMM_SM90(X)
+#undef X
 };
 
 long ceil_div(long n, long unit) { return (n + unit - 1) / unit; }

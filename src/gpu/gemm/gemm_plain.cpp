@@ -3,20 +3,21 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
 using F16 = PlainHalves<f16, DType::kF16, f16>;
 using BF16 = PlainHalves<bf16, DType::kBF16, Wide>;
 
-LB_KERNEL(gemm_f16_16_kernel, Gemm, 256, 2) { gemm<HalfProduct<F16, 16, 1>>(p); }
-LB_KERNEL(gemm_f16_32_kernel, Gemm, 256, 2) { gemm<HalfProduct<F16, 32, 1>>(p); }
-LB_KERNEL(gemm_f16_64_kernel, Gemm, 256, 2) { gemm<HalfProduct<F16, 64, 1>>(p); }
+#define X(kernel, Type, kTileRows) \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, 2) { gemm<HalfProduct<Type, kTileRows, 1>>(p); }
+LB_GEMM_PLAIN(X)
+#undef X
 
-LB_KERNEL(gemm_bf16_16_kernel, Gemm, 256, 2) { gemm<HalfProduct<BF16, 16, 1>>(p); }
-LB_KERNEL(gemm_bf16_32_kernel, Gemm, 256, 2) { gemm<HalfProduct<BF16, 32, 1>>(p); }
-LB_KERNEL(gemm_bf16_64_kernel, Gemm, 256, 2) { gemm<HalfProduct<BF16, 64, 1>>(p); }
-
-LB_KERNEL(gemm_f32_kernel, Gemm, 256, 2) { gemm<FloatProduct>(p); }
+#define X(kernel, Type) \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, 2) { gemm<FloatProduct>(p); }
+LB_GEMM_FLOAT(X)
+#undef X
 
 }  // namespace lb::gpu

@@ -2,17 +2,13 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(gemm_q4_0_int8_8_kernel, Gemm, 256, 2) { gemm<ByteProduct<GemmQ4_0, 8, 8>>(p); }
-LB_KERNEL(gemm_q4_0_int8_16_kernel, Gemm, 256, 2) { gemm<ByteProduct<GemmQ4_0, 16, 8>>(p); }
-LB_KERNEL(gemm_q4_0_int8_24_kernel, Gemm, 256, 2) { gemm<ByteProduct<GemmQ4_0, 24, 8>>(p); }
-LB_KERNEL(gemm_q4_0_int8_32_kernel, Gemm, 256, 2) { gemm<ByteProduct<GemmQ4_0, 32, 8>>(p); }
-LB_KERNEL(gemm_q4_0_int8_48_kernel, Gemm, 256, 1) { gemm<ByteProduct<GemmQ4_0, 48, 8>>(p); }
-LB_KERNEL(gemm_q4_0_int8_64_kernel, Gemm, 256, 1) { gemm<ByteProduct<GemmQ4_0, 64, 8>>(p); }
-
-LB_KERNEL(gemm_q4_0_int16_16_kernel, Gemm, 256, 2) { gemm<ByteProduct<GemmQ4_0, 16, 16>>(p); }
-LB_KERNEL(gemm_q4_0_int16_32_kernel, Gemm, 256, 1) { gemm<ByteProduct<GemmQ4_0, 32, 16>>(p); }
+#define X(kernel, Type, kXBits, kTileRows, kMinBlocks) \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, kMinBlocks) { gemm<ByteProduct<Gemm##Type, kTileRows, kXBits>>(p); }
+LB_GEMM_Q4_0(X)
+#undef X
 
 }  // namespace lb::gpu

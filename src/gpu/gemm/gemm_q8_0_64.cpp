@@ -4,9 +4,13 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(gemm_q8_0_int8_64_kernel, Gemm, 256, 1) { gemm<ByteProduct<GemmQ8_0, 64, 8>>(p); }
+#define X(kernel, Type, kXBits, kTileRows, kMinBlocks) \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, kMinBlocks) { gemm<ByteProduct<Gemm##Type, kTileRows, kXBits>>(p); }
+LB_GEMM_Q8_0_64(X)
+#undef X
 
 }  // namespace lb::gpu

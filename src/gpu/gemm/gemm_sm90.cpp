@@ -4,64 +4,20 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm_sm90.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(gemm_sm90_q8_0_256x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 128, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q8_0_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q8_0_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ8_0, bf16>, 128, 1>>(p);
-}
+using Q8_0 = ExpandedWeights<WideQ8_0, bf16>;
+using Q4_0 = ExpandedWeights<WideQ4_0, bf16>;
+using Q4_K = ExpandedWeights<WideQ4_K, bf16>;
+using Q6_K = ExpandedWeights<WideQ6_K, bf16>;
+using F16 = PlainWeights<f16, DType::kF16>;
+using BF16 = PlainWeights<bf16, DType::kBF16>;
 
-LB_KERNEL(gemm_sm90_q4_0_256x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 128, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q4_0_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q4_0_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_0, bf16>, 128, 1>>(p);
-}
-
-LB_KERNEL(gemm_sm90_q4_k_256x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 128, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q4_k_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q4_k_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ4_K, bf16>, 128, 1>>(p);
-}
-
-LB_KERNEL(gemm_sm90_q6_k_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_q6_k_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<ExpandedWeights<WideQ6_K, bf16>, 128, 1>>(p);
-}
-
-LB_KERNEL(gemm_sm90_f16_256x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<f16, DType::kF16>, 128, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_f16_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<f16, DType::kF16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_f16_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<f16, DType::kF16>, 128, 1>>(p);
-}
-
-LB_KERNEL(gemm_sm90_bf16_256x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 128, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_bf16_256x64_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 64, 2>>(p);
-}
-LB_KERNEL(gemm_sm90_bf16_128x128_kernel, Gemm, kWarpgroupThreads, 1) {
-  gemm_sm90<WarpgroupTile<PlainWeights<bf16, DType::kBF16>, 128, 1>>(p);
-}
+#define X(kernel, Type, kTileOuts, kTileRows, kChunkClocks) \
+  LB_KERNEL(kernel, Gemm, kWarpgroupThreads, 1) { gemm_sm90<WarpgroupTile<Type, kTileRows, kTileOuts / 128>>(p); }
+LB_GEMM_SM90(X)
+#undef X
 
 }  // namespace lb::gpu

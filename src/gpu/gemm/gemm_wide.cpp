@@ -6,22 +6,17 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
 inline constexpr int kFrags = kHasAsyncCopy ? 2 : 1;
 
-LB_KERNEL(gemm_wide_q8_0_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<ExpandedHalves<GemmQ8_0, Wide>, kWideRows, kFrags>>(p);
-}
-LB_KERNEL(gemm_wide_q4_0_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<ExpandedHalves<GemmQ4_0, Wide>, kWideRows, kFrags>>(p);
-}
-LB_KERNEL(gemm_wide_q4_k_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<ExpandedHalves<GemmQ4_K, Wide>, kWideRows, kFrags>>(p);
-}
-LB_KERNEL(gemm_wide_q6_k_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<ExpandedHalves<GemmQ6_K, Wide>, kWideRows, kFrags>>(p);
-}
+#define X(kernel, Type)                                                        \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, 1) {                                   \
+    gemm<HalfProduct<ExpandedHalves<Gemm##Type, Wide>, kWideRows, kFrags>>(p); \
+  }
+LB_GEMM_WIDE_QUANTISED(X)
+#undef X
 
 }  // namespace lb::gpu

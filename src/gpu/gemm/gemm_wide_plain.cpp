@@ -4,14 +4,16 @@
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"
+#include "gpu/gemm/instances.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(gemm_wide_f16_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<PlainHalves<f16, DType::kF16, f16>, kWideRows, 1>>(p);
-}
-LB_KERNEL(gemm_wide_bf16_kernel, Gemm, 256, 1) {
-  gemm<HalfProduct<PlainHalves<bf16, DType::kBF16, Wide>, kWideRows, 1>>(p);
-}
+using F16 = PlainHalves<f16, DType::kF16, f16>;
+using BF16 = PlainHalves<bf16, DType::kBF16, Wide>;
+
+#define X(kernel, Type) \
+  LB_KERNEL(kernel, Gemm, kGemmThreads, 1) { gemm<HalfProduct<Type, kWideRows, 1>>(p); }
+LB_GEMM_WIDE_PLAIN(X)
+#undef X
 
 }  // namespace lb::gpu

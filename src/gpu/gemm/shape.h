@@ -16,8 +16,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kGemmWarps = 8;
-inline constexpr int kGemmThreads = 32 * kGemmWarps;
+inline constexpr int kGemmThreads = 256, kGemmWarps = kGemmThreads / 32;
 inline constexpr int kByteValues = 128;  // in a chunk: of the products of bytes,
 inline constexpr int kHalfValues = 64;   // of 16-bit numbers,
 inline constexpr int kFloatValues = 32;  // of fp32 numbers

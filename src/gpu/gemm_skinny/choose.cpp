@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "gpu/gemm_skinny/instances.h"
 
 namespace lb::gpu {
 namespace {
@@ -16,73 +17,21 @@ namespace {
 constexpr DType kNoType = DType::kF32;  // which has no kernel
 
 struct SkinnyKernel {
-  DType type;
+  DType type, second;  // second: of a group's last products; kNoType: they have one type
   int tile_rows;
   const char* name;
-  DType second = kNoType;  // of a group's last products
 };
+// clang-format off
 constexpr SkinnyKernel kKernels[] = {
-    {DType::kBF16, 8, "gemm_skinny_bf16_8_kernel"},
-    {DType::kBF16, 16, "gemm_skinny_bf16_16_kernel"},
-    {DType::kBF16, 24, "gemm_skinny_bf16_24_kernel"},
-    {DType::kBF16, 32, "gemm_skinny_bf16_32_kernel"},
-    {DType::kF16, 8, "gemm_skinny_f16_8_kernel"},
-    {DType::kF16, 16, "gemm_skinny_f16_16_kernel"},
-    {DType::kF16, 24, "gemm_skinny_f16_24_kernel"},
-    {DType::kF16, 32, "gemm_skinny_f16_32_kernel"},
-    {DType::kQ8_0, 8, "gemm_skinny_q8_0_8_kernel"},
-    {DType::kQ8_0, 16, "gemm_skinny_q8_0_16_kernel"},
-    {DType::kQ8_0, 24, "gemm_skinny_q8_0_24_kernel"},
-    {DType::kQ8_0, 32, "gemm_skinny_q8_0_32_kernel"},
-    {DType::kQ4_K, 8, "gemm_skinny_q4_k_8_kernel"},
-    {DType::kQ4_K, 16, "gemm_skinny_q4_k_16_kernel"},
-    {DType::kQ4_K, 24, "gemm_skinny_q4_k_24_kernel"},
-    {DType::kQ4_K, 32, "gemm_skinny_q4_k_32_kernel"},
-    {DType::kQ4_K, 48, "gemm_skinny_q4_k_48_kernel"},
-    {DType::kQ5_K, 8, "gemm_skinny_q5_k_8_kernel"},
-    {DType::kQ5_K, 16, "gemm_skinny_q5_k_16_kernel"},
-    {DType::kQ5_K, 24, "gemm_skinny_q5_k_24_kernel"},
-    {DType::kQ5_K, 32, "gemm_skinny_q5_k_32_kernel"},
-    {DType::kQ6_K, 8, "gemm_skinny_q6_k_8_kernel"},
-    {DType::kQ6_K, 16, "gemm_skinny_q6_k_16_kernel"},
-    {DType::kQ6_K, 24, "gemm_skinny_q6_k_24_kernel"},
-    {DType::kQ6_K, 32, "gemm_skinny_q6_k_32_kernel"},
-    {DType::kQ3_K, 16, "gemm_skinny_q3_k_16_kernel"},
-    {DType::kQ3_K, 24, "gemm_skinny_q3_k_24_kernel"},
-    {DType::kQ3_K, 32, "gemm_skinny_q3_k_32_kernel"},
-    {DType::kIQ4_XS, 16, "gemm_skinny_iq4_xs_16_kernel"},
-    {DType::kIQ4_XS, 24, "gemm_skinny_iq4_xs_24_kernel"},
-    {DType::kIQ4_XS, 32, "gemm_skinny_iq4_xs_32_kernel"},
-    {DType::kQ4_0, 16, "gemm_skinny_q4_0_16_kernel"},
-    {DType::kQ4_0, 24, "gemm_skinny_q4_0_24_kernel"},
-    {DType::kQ4_0, 32, "gemm_skinny_q4_0_32_kernel"},
-    {DType::kQ4_1, 16, "gemm_skinny_q4_1_16_kernel"},
-    {DType::kQ4_1, 24, "gemm_skinny_q4_1_24_kernel"},
-    {DType::kQ4_1, 32, "gemm_skinny_q4_1_32_kernel"},
-    {DType::kQ5_0, 16, "gemm_skinny_q5_0_16_kernel"},
-    {DType::kQ5_0, 24, "gemm_skinny_q5_0_24_kernel"},
-    {DType::kQ5_0, 32, "gemm_skinny_q5_0_32_kernel"},
-    {DType::kQ5_1, 16, "gemm_skinny_q5_1_16_kernel"},
-    {DType::kQ5_1, 24, "gemm_skinny_q5_1_24_kernel"},
-    {DType::kQ5_1, 32, "gemm_skinny_q5_1_32_kernel"},
-    {DType::kIQ4_NL, 16, "gemm_skinny_iq4_nl_16_kernel"},
-    {DType::kIQ4_NL, 24, "gemm_skinny_iq4_nl_24_kernel"},
-    {DType::kIQ4_NL, 32, "gemm_skinny_iq4_nl_32_kernel"},
-    {DType::kMXFP4, 16, "gemm_skinny_mxfp4_16_kernel"},
-    {DType::kMXFP4, 24, "gemm_skinny_mxfp4_24_kernel"},
-    {DType::kMXFP4, 32, "gemm_skinny_mxfp4_32_kernel"},
-    {DType::kQ2_K, 16, "gemm_skinny_q2_k_16_kernel"},
-    {DType::kQ2_K, 24, "gemm_skinny_q2_k_24_kernel"},
-    {DType::kQ2_K, 32, "gemm_skinny_q2_k_32_kernel"},
-    {DType::kQ4_K, 8, "gemm_skinny_q4_k_q6_k_8_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 16, "gemm_skinny_q4_k_q6_k_16_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 24, "gemm_skinny_q4_k_q6_k_24_kernel", DType::kQ6_K},
-    {DType::kQ4_K, 32, "gemm_skinny_q4_k_q6_k_32_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 8, "gemm_skinny_q5_k_q6_k_8_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 16, "gemm_skinny_q5_k_q6_k_16_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 24, "gemm_skinny_q5_k_q6_k_24_kernel", DType::kQ6_K},
-    {DType::kQ5_K, 32, "gemm_skinny_q5_k_q6_k_32_kernel", DType::kQ6_K},
+#define X(kernel, Type, kTileRows, kUnits) {DType::k##Type, kNoType, kTileRows, #kernel},
+    LB_GEMM_SKINNY_PLAIN(X) LB_GEMM_SKINNY_32(X) LB_GEMM_SKINNY_256(X)
+#undef X
+#define X(kernel, First, Second, kTileRows, kFirstUnits, kSecondUnits) \
+  {DType::k##First, DType::k##Second, kTileRows, #kernel},
+    LB_GEMM_SKINNY_PAIRS(X)
+#undef X
 };
+// clang-format on
 
 // How a product is cut.
 struct SkinnyCut {
@@ -106,9 +55,9 @@ size_t aligned(size_t bytes) {
   return (bytes + quant::kPlaneAlignment - 1) / quant::kPlaneAlignment * quant::kPlaneAlignment;
 }
 
-// Nanoseconds of an H100, fitted to what was measured there (docs/kernels/matmul.md): units, x by what a block reads at
-// once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is left for
-// weights on their way. Of plain weights, which find x as it is, fewer slices were faster.
+// Nanoseconds of an H100, fitted to what was measured there (docs/kernels/gemm_skinny.md): units, x by what a block
+// reads at once, pieces and their sums, which a cluster makes sooner. Beside much shared memory too little of L1 is
+// left for weights on their way. Of plain weights, which find x as it is, fewer slices were faster.
 long expected_ns(const SkinnyKernel& kernel, int max_blocks, int max_outs, int n_slices, bool is_cluster,
                  bool is_large) {
   const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(max_blocks * kSkinnyValues / kRoundRun, 32);
@@ -176,9 +125,9 @@ std::optional<SkinnyCut> cut_of(const LinearGroup& group, Epilogue makes, const 
     }
     const int tile_pieces = ceil_div(n_slices * slice_pieces, kSkinnyAtOnce) * kSkinnyAtOnce;
     const int made_tiles = makes == Epilogue::kSums ? 0 : share_tiles;
-    const size_t shared =
-        skinny_table_bytes(share_tiles, tile_pieces) + std::max(size_t(skinny_x_bytes(kernel->tile_rows, max_blocks)),
-                                                             size_t(skinny_sums_bytes(kernel->tile_rows, made_tiles)));
+    const size_t shared = skinny_table_bytes(share_tiles, tile_pieces) +
+                          std::max(size_t(skinny_x_bytes(kernel->tile_rows, max_blocks)),
+                                   size_t(skinny_sums_bytes(kernel->tile_rows, made_tiles)));
     if (shared > target.shared_block_bytes) continue;
     const long ns = expected(shared > target.shared_block_bytes / kSkinnyWhole * kSkinnyBesideL1);
     if (best && ns >= best_ns) continue;
@@ -259,37 +208,38 @@ int pair_types(LinearGroup* types, int n, const Target& target) {
 
 SkinnyLaunch skinny_launch(const SkinnyStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
   const SkinnyCut cut = *cut_of(step.group, step.makes, target);
-  SkinnyLaunch few = {.launch = checked({.kernel = cut.kernel->name,
-                                      .grid = {uint32_t(cut.n_slices), uint32_t(cut.all_ranges()), 1},
-                                      .block = {kSkinnyThreads, 1, 1},
-                                      .shared_bytes = cut.shared_bytes,
-                                      .is_one_wave = !cut.is_cluster,
-                                      .cluster = uint32_t(cut.is_cluster ? kSkinnyCluster : 0),
-                                      .keeps_l1 = true,
-                                      .overlap_previous = true},
-                                     target, to_string(step.group)),
-                   .params = {.group = step.group,
-                              .x = step.x,
-                              .norm = step.norm,
-                              .squares = step.squares,
-                              .eps = step.eps,
-                              .per_value = 1 / float(step.norm == SkinnyNorm::kHead ? kSkinnyHead : first_product(step).n_in),
-                              .makes = step.makes,
-                              .norm_w = step.norm_w,
-                              .made = step.made,
-                              .pieces = reinterpret_cast<float*>(scratch),
-                              .arrived = arrived,
-                              .slices = skinny_parts(cut.n_blocks, cut.n_slices),
-                              .ranges = skinny_parts(cut.n_grains[0], cut.n_ranges[0]),
-                              .second_ranges = skinny_parts(cut.n_grains[1], std::max(1, cut.n_ranges[1])),
-                              .second_range = cut.n_ranges[0],
-                              .second_tile = cut.n_grains[0] * skinny_grain(step.makes),
-                              .n_slices = cut.n_slices,
-                              .range_tiles = cut.range_tiles,
-                              .share_tiles = cut.share_tiles,
-                              .tile_pieces = cut.tile_pieces,
-                              .slice_pieces = cut.slice_pieces,
-                              .is_cluster = cut.is_cluster}};
+  SkinnyLaunch few = {
+      .launch = checked({.kernel = cut.kernel->name,
+                         .grid = {uint32_t(cut.n_slices), uint32_t(cut.all_ranges()), 1},
+                         .block = {kSkinnyThreads, 1, 1},
+                         .shared_bytes = cut.shared_bytes,
+                         .is_one_wave = !cut.is_cluster,
+                         .cluster = uint32_t(cut.is_cluster ? kSkinnyCluster : 0),
+                         .keeps_l1 = true,
+                         .overlap_previous = true},
+                        target, to_string(step.group)),
+      .params = {.group = step.group,
+                 .x = step.x,
+                 .norm = step.norm,
+                 .squares = step.squares,
+                 .eps = step.eps,
+                 .per_value = 1 / float(step.norm == SkinnyNorm::kHead ? kSkinnyHead : first_product(step).n_in),
+                 .makes = step.makes,
+                 .norm_w = step.norm_w,
+                 .made = step.made,
+                 .pieces = reinterpret_cast<float*>(scratch),
+                 .arrived = arrived,
+                 .slices = skinny_parts(cut.n_blocks, cut.n_slices),
+                 .ranges = skinny_parts(cut.n_grains[0], cut.n_ranges[0]),
+                 .second_ranges = skinny_parts(cut.n_grains[1], std::max(1, cut.n_ranges[1])),
+                 .second_range = cut.n_ranges[0],
+                 .second_tile = cut.n_grains[0] * skinny_grain(step.makes),
+                 .n_slices = cut.n_slices,
+                 .range_tiles = cut.range_tiles,
+                 .share_tiles = cut.share_tiles,
+                 .tile_pieces = cut.tile_pieces,
+                 .slice_pieces = cut.slice_pieces,
+                 .is_cluster = cut.is_cluster}};
   int* first_tile = few.params.first_tile;
   for (int i = 1; i < step.group.n; ++i)
     first_tile[i] = first_tile[i - 1] + ceil_div(step.group.products[i - 1].n_out, kSkinnyOuts);
@@ -343,7 +293,7 @@ bool DeferredGemm::begin(const GatedRmsNorm& op, const LinearGroup& group, const
 }
 
 std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& made,
-                                        const Target& target) {
+                                                 const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 1) return {};
   SkinnyStep step = steps_[0];
   const Linear& product = first_product(step);
@@ -361,7 +311,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const Linear
 }
 
 std::optional<SkinnyStep> DeferredGemm::try_fuse(const SwiGlu& op, const LinearGroup& readers, const RoundedRows& made,
-                                        const Target& target) {
+                                                 const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 2) return {};
   SkinnyStep step = steps_[0];
   const Linear &gate = step.group.products[0], &up = step.group.products[1];

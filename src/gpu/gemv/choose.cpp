@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "gpu/gemv/instances.h"
 #include "gpu/gemv/shape.h"
 #include "quant/repack.h"
 
@@ -25,48 +26,29 @@ std::string to_string(const LinearGroup& group) {
 
 bool is_quantised(const Linear& op) { return quant::plane_format(op.type).block_values > 1; }
 
-// Values of a piece, pieces a thread of the wide kernel holds.
+// A kernel for rows of up to one piece a thread, and the one for longer rows.
 struct GemvKernel {
   DType type;
-  int bits;  // of x: 0 as it is
-  int values, wide_pieces;
+  int x_bits;       // of rounded x; 0: x is fp32
+  int wide_pieces;  // of a row that a thread of the wide kernel holds
   const char *kernel, *wide_kernel;
 };
 constexpr GemvKernel kGemvKernels[] = {
-    {DType::kF32, 0, 4, 2, "gemv_f32_kernel", "gemv_f32_wide_kernel"},
-    {DType::kF16, 0, 8, 2, "gemv_f16_kernel", "gemv_f16_wide_kernel"},
-    {DType::kBF16, 0, 8, 2, "gemv_bf16_kernel", "gemv_bf16_wide_kernel"},
-    {DType::kQ8_0, 8, 16, 2, "gemv_q8_0_int8_kernel", "gemv_q8_0_int8_wide_kernel"},
-    {DType::kQ8_0, 16, 16, 2, "gemv_q8_0_int16_kernel", "gemv_q8_0_int16_wide_kernel"},
-    {DType::kQ4_0, 8, 32, 1, "gemv_q4_0_int8_kernel", "gemv_q4_0_int8_wide_kernel"},
-    {DType::kQ4_0, 16, 32, 1, "gemv_q4_0_int16_kernel", "gemv_q4_0_int16_wide_kernel"},
-    {DType::kQ4_1, 8, 32, 1, "gemv_q4_1_int8_kernel", "gemv_q4_1_int8_wide_kernel"},
-    {DType::kQ4_1, 16, 32, 1, "gemv_q4_1_int16_kernel", "gemv_q4_1_int16_wide_kernel"},
-    {DType::kQ5_0, 8, 32, 1, "gemv_q5_0_int8_kernel", "gemv_q5_0_int8_wide_kernel"},
-    {DType::kQ5_0, 16, 32, 1, "gemv_q5_0_int16_kernel", "gemv_q5_0_int16_wide_kernel"},
-    {DType::kQ5_1, 8, 32, 1, "gemv_q5_1_int8_kernel", "gemv_q5_1_int8_wide_kernel"},
-    {DType::kQ5_1, 16, 32, 1, "gemv_q5_1_int16_kernel", "gemv_q5_1_int16_wide_kernel"},
-    {DType::kIQ4_NL, 8, 32, 1, "gemv_iq4_nl_int8_kernel", "gemv_iq4_nl_int8_wide_kernel"},
-    {DType::kIQ4_NL, 16, 32, 1, "gemv_iq4_nl_int16_kernel", "gemv_iq4_nl_int16_wide_kernel"},
-    {DType::kMXFP4, 8, 32, 1, "gemv_mxfp4_int8_kernel", "gemv_mxfp4_int8_wide_kernel"},
-    {DType::kMXFP4, 16, 32, 1, "gemv_mxfp4_int16_kernel", "gemv_mxfp4_int16_wide_kernel"},
-    {DType::kQ2_K, 8, 64, 1, "gemv_q2_k_int8_kernel", "gemv_q2_k_int8_wide_kernel"},
-    {DType::kQ2_K, 16, 64, 1, "gemv_q2_k_int16_kernel", "gemv_q2_k_int16_wide_kernel"},
-    {DType::kQ3_K, 8, 64, 1, "gemv_q3_k_int8_kernel", "gemv_q3_k_int8_wide_kernel"},
-    {DType::kQ3_K, 16, 64, 1, "gemv_q3_k_int16_kernel", "gemv_q3_k_int16_wide_kernel"},
-    {DType::kQ4_K, 8, 32, 1, "gemv_q4_k_int8_kernel", "gemv_q4_k_int8_wide_kernel"},
-    {DType::kQ4_K, 16, 32, 1, "gemv_q4_k_int16_kernel", "gemv_q4_k_int16_wide_kernel"},
-    {DType::kQ5_K, 8, 32, 1, "gemv_q5_k_int8_kernel", "gemv_q5_k_int8_wide_kernel"},
-    {DType::kQ5_K, 16, 32, 1, "gemv_q5_k_int16_kernel", "gemv_q5_k_int16_wide_kernel"},
-    {DType::kQ6_K, 8, 32, 1, "gemv_q6_k_int8_kernel", "gemv_q6_k_int8_wide_kernel"},
-    {DType::kQ6_K, 16, 32, 1, "gemv_q6_k_int16_kernel", "gemv_q6_k_int16_wide_kernel"},
-    {DType::kIQ4_XS, 8, 32, 1, "gemv_iq4_xs_int8_kernel", "gemv_iq4_xs_int8_wide_kernel"},
-    {DType::kIQ4_XS, 16, 32, 1, "gemv_iq4_xs_int16_kernel", "gemv_iq4_xs_int16_wide_kernel"},
+#define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads) \
+  {DType::k##Type, kXBits, kWidePieces, #kernel, #wide_kernel},
+    LB_GEMV_KERNELS_PLAIN(X) LB_GEMV_KERNELS_32(X) LB_GEMV_KERNELS_256(X)
+#undef X
 };
+
+// Values in a piece: 16 bytes of the first plane.
+int piece_values(DType type) {
+  const quant::PlaneFormat format = quant::plane_format(type);
+  return 16 * format.block_values / format.part_bytes[0];
+}
 
 const GemvKernel& vec_kernel(const Linear& op, int bits) {
   const auto* found = std::ranges::find_if(kGemvKernels, [&](const GemvKernel& entry) {
-    return entry.type == op.type && entry.bits == (is_quantised(op) ? bits : 0);
+    return entry.type == op.type && entry.x_bits == (is_quantised(op) ? bits : 0);
   });
   LB_ASSERT(found != std::end(kGemvKernels));
   return *found;
@@ -82,7 +64,7 @@ struct GemvShape {
   bool is_whole = false;  // all rows of a block are there at once, and no warp of its own brings them
 };
 GemvShape vec_shape(const GemvKernel& kernel, int n_in, const Target& target) {
-  const int n_pieces = std::max(1, (n_in + kernel.values - 1) / kernel.values);
+  const int values = piece_values(kernel.type), n_pieces = std::max(1, (n_in + values - 1) / values);
   const auto threads_of = [&](const char* name) {  // what the kernel was built for; checked() speaks of a missing one
     const auto found = target.kernels.find(std::string_view(name));
     return found == target.kernels.end() ? kGemvThreads : found->second;
@@ -99,19 +81,27 @@ GemvShape vec_shape(const GemvKernel& kernel, int n_in, const Target& target) {
   return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
 }
 
-// Kernels whose weights come through shared memory, for x of 8 bits: as a ring, or all that a block has at once.
-struct SharedKernels {
+// Kernels for 8-bit x whose weights pass through shared memory: by a ring, or all rows of a block at once.
+struct SharedKernel {
   DType type;
-  const char *ring, *whole;
+  const char* name;
 };
-constexpr SharedKernels kSharedKernels[] = {
-    {DType::kQ4_K, "gemv_q4_k_int8_ring_kernel", "gemv_q4_k_int8_whole_kernel"},
-    {DType::kQ6_K, "gemv_q6_k_int8_ring_kernel", nullptr}};
-// Measured on an H100 (docs/kernels/matvec.md).
+#define X(kernel, Type, Format) {DType::k##Type, #kernel},
+constexpr SharedKernel kRingKernels[] = {LB_GEMV_RING_KERNELS(X)};
+constexpr SharedKernel kWholeKernels[] = {LB_GEMV_WHOLE_KERNELS(X)};
+#undef X
+
+// The kernel for a type; null where the pack has none.
+const char* shared_kernel(std::span<const SharedKernel> kernels, DType type, const Target& target) {
+  const auto found = std::ranges::find(kernels, type, &SharedKernel::type);
+  return found != kernels.end() && target.has(found->name) ? found->name : nullptr;
+}
+
+// Measured on an H100 (docs/kernels/gemv.md).
 constexpr int kRingMinRow = 4096;                    // values
 constexpr size_t kRingMinBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
-constexpr int kRingBytes = 210 << 10;                  // of shared memory: some is left to kernels that run beside it
-constexpr int kRingComing = 48 << 10;                  // on their way to a multiprocessor
+constexpr int kRingBytes = 210 << 10;                // of shared memory: some is left to kernels that run beside it
+constexpr int kRingComing = 48 << 10;                // on their way to a multiprocessor
 constexpr int kRingThreads = 384;  // that multiply, where a row needs fewer; registers are left to small blocks beside
 constexpr int kWholeComing = 36 << 10;
 // Shorter rows have a multiprocessor to themselves, with more than half of its shared memory: as soon as one is free,
@@ -159,21 +149,20 @@ int copied_rows(const LinearGroup& group) {
 // The launch through shared memory, where that is the faster one or the pack has no other.
 std::optional<GemvShape> shared_shape(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
-  const auto* kernels = std::ranges::find(kSharedKernels, first.type, &SharedKernels::type);
+  const char* ring = shared_kernel(kRingKernels, first.type, target);
+  const char* whole = shared_kernel(kWholeKernels, first.type, target);
   const int unit = copied_rows(group);
-  if (kernels == std::end(kSharedKernels) || unit == 0 || first.rows > 1 || rounded_bits(group) != 8)
-    return std::nullopt;
+  if (unit == 0 || first.rows > 1 || rounded_bits(group) != 8) return std::nullopt;
   const GemvKernel& kernel = vec_kernel(first, 8);
-  const int n_pieces = first.n_in / kernel.values, row_threads = up_to(n_pieces, 32);
+  const int n_pieces = first.n_in / piece_values(first.type), row_threads = up_to(n_pieces, 32);
   size_t bytes = 0;
   for (const Linear& op : std::span(group.products, group.n)) bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
   const bool is_large = first.n_in >= kRingMinRow && bytes >= kRingMinBytes * target.n_sms;
-  if (target.has(kernels->ring) && (is_large || !target.has(kernel.kernel)) && row_threads <= kGemvRingThreads - 32)
-    return GemvShape{kernels->ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
-  if (kernels->whole == nullptr || !target.has(kernels->whole) || unit != 1 || row_threads > kGemvWholeThreads)
-    return std::nullopt;
+  if (ring != nullptr && (is_large || !target.has(kernel.kernel)) && row_threads <= kGemvRingThreads - 32)
+    return GemvShape{ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
+  if (whole == nullptr || unit != 1 || row_threads > kGemvWholeThreads) return std::nullopt;
   const int n_teams = kGemvWholeThreads / row_threads;
-  const GemvShape shape = {kernels->whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
+  const GemvShape shape = {whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
   const BlockEnds ends = block_ends(group, blocks_of(group, shape, target));
   for (int i = 0; i < group.n; ++i)
     if (group.products[i].n_out > kGemvWholeRows * n_teams * (ends[i] - (i > 0 ? ends[i - 1] : 0))) return std::nullopt;

@@ -3,6 +3,7 @@
 
 #include "gpu/gemv/formats_plain.h"
 #include "gpu/gemv/gemv.h"
+#include "gpu/gemv/instances.h"
 
 namespace lb::gpu {
 
@@ -10,11 +11,10 @@ using F32 = PlainFormat<DType::kF32>;
 using F16 = PlainFormat<DType::kF16>;
 using BF16 = PlainFormat<DType::kBF16>;
 
-LB_KERNEL(gemv_f32_kernel, Gemv, kGemvThreads, 2) { gemv<F32, 1, 8>(p); }
-LB_KERNEL(gemv_f32_wide_kernel, Gemv, kGemvWideThreads, 1) { gemv<F32, 2, 4>(p); }
-LB_KERNEL(gemv_f16_kernel, Gemv, kGemvThreads, 2) { gemv<F16, 1, 8>(p); }
-LB_KERNEL(gemv_f16_wide_kernel, Gemv, kGemvWideThreads, 1) { gemv<F16, 2, 4>(p); }
-LB_KERNEL(gemv_bf16_kernel, Gemv, kGemvThreads, 2) { gemv<BF16, 1, 8>(p); }
-LB_KERNEL(gemv_bf16_wide_kernel, Gemv, kGemvWideThreads, 1) { gemv<BF16, 2, 4>(p); }
+#define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads) \
+  LB_KERNEL(kernel, Gemv, kGemvThreads, 2) { gemv<Type, 1, kBatch>(p); }                    \
+  LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type, kWidePieces, kWideBatch>(p); }
+LB_GEMV_KERNELS_PLAIN(X)
+#undef X
 
 }  // namespace lb::gpu

@@ -5,12 +5,13 @@
 // their way at a time: more would not come sooner, and what the kernels before still read and write would stand behind
 // them. A slot has kGemvSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
 // decoded. One block to a multiprocessor. The order of additions depends on the
-// shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/matvec.md.
+// shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 
 #include "gpu/gemv/formats_runs16.h"
 #include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/instances.h"
 #include "gpu/gemv/slots_sm90.h"
 
 namespace lb::gpu {
@@ -35,8 +36,7 @@ struct RingPlace {
 };
 
 // By one thread: the rows [from, end) of the block, slot after slot; `coming`: the oldest slot on its way.
-LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingPlace& ring,
-                         RingPlace& coming) {
+LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingPlace& ring, RingPlace& coming) {
   const int slot_rows = kGemvSlotRows * p.n_teams;
   LB_UNROLL_BY(1)
   for (int row = from; row < end; row += slot_rows) {
@@ -125,9 +125,9 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
   }
 }
 
-LB_KERNEL(gemv_q4_k_int8_ring_kernel, Gemv, kGemvRingThreads, 1) {
-  gemv_ring<NibbleFormat<DType::kQ4_K>>(p);
-}
-LB_KERNEL(gemv_q6_k_int8_ring_kernel, Gemv, kGemvRingThreads, 1) { gemv_ring<Q6_KFormat<8>>(p); }
+#define X(kernel, Type, Format) \
+  LB_KERNEL(kernel, Gemv, kGemvRingThreads, 1) { gemv_ring<Format>(p); }
+LB_GEMV_RING_KERNELS(X)
+#undef X
 
 }  // namespace lb::gpu

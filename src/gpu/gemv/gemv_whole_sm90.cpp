@@ -5,11 +5,12 @@
 // launch on. Their scales are decoded while the kernels before still run: what x waits for is products alone.
 // Registers and shared memory are for two blocks to a multiprocessor, so that the next launch's rows come during this
 // one's products. The order of additions depends on the shape and the launch alone. Bound: bandwidth. Notebook:
-// docs/kernels/matvec.md.
+// docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 
 #include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/instances.h"
 #include "gpu/gemv/slots_sm90.h"
 
 namespace lb::gpu {
@@ -64,8 +65,9 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   sums.finish();
 }
 
-LB_KERNEL(gemv_q4_k_int8_whole_kernel, Gemv, kGemvWholeThreads, 2) {
-  gemv_whole<NibbleFormat<DType::kQ4_K>>(p);
-}
+#define X(kernel, Type, Format) \
+  LB_KERNEL(kernel, Gemv, kGemvWholeThreads, 2) { gemv_whole<Format>(p); }
+LB_GEMV_WHOLE_KERNELS(X)
+#undef X
 
 }  // namespace lb::gpu

@@ -1,0 +1,99 @@
+// Every GEMM kernel of tiles, once. The kernel files instantiate these lists; choose.cpp and choose_sm90.cpp make their
+// tables of them.
+//   kernel        name; also the name in a pack's manifest
+//   Type          the weights: DType::k<Type>
+//   kXBits        bits of rounded x: 8, or 16 as two bytes
+//   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*
+//   kTileOuts     outputs in a tile; 128 in the other lists, but for what choose.cpp doubles
+//   kMinBlocks    launch bound: blocks per SM
+//   kChunkClocks  clocks of an SM for one chunk of a tile, all SMs busy: measured on an H100 (docs/kernels/gemm.md)
+#pragma once
+
+#include "gpu/gemm/shape.h"
+
+// clang-format off: one row per line
+
+// x and codes are bytes: X(kernel, Type, kXBits, kTileRows, kMinBlocks)
+#define LB_GEMM_Q8_0(X) \
+  X(gemm_q8_0_int8_8_kernel,   Q8_0, 8,  8,  2) \
+  X(gemm_q8_0_int8_16_kernel,  Q8_0, 8,  16, 2) \
+  X(gemm_q8_0_int8_24_kernel,  Q8_0, 8,  24, 2) \
+  X(gemm_q8_0_int8_32_kernel,  Q8_0, 8,  32, 2) \
+  X(gemm_q8_0_int8_48_kernel,  Q8_0, 8,  48, 1) \
+  X(gemm_q8_0_int16_16_kernel, Q8_0, 16, 16, 2) \
+  X(gemm_q8_0_int16_32_kernel, Q8_0, 16, 32, 1)
+#define LB_GEMM_Q8_0_64(X) \
+  X(gemm_q8_0_int8_64_kernel, Q8_0, 8, 64, 1)
+#define LB_GEMM_Q4_0(X) \
+  X(gemm_q4_0_int8_8_kernel,   Q4_0, 8,  8,  2) \
+  X(gemm_q4_0_int8_16_kernel,  Q4_0, 8,  16, 2) \
+  X(gemm_q4_0_int8_24_kernel,  Q4_0, 8,  24, 2) \
+  X(gemm_q4_0_int8_32_kernel,  Q4_0, 8,  32, 2) \
+  X(gemm_q4_0_int8_48_kernel,  Q4_0, 8,  48, 1) \
+  X(gemm_q4_0_int8_64_kernel,  Q4_0, 8,  64, 1) \
+  X(gemm_q4_0_int16_16_kernel, Q4_0, 16, 16, 2) \
+  X(gemm_q4_0_int16_32_kernel, Q4_0, 16, 32, 1)
+
+#define LB_GEMM_Q4_K(X) \
+  X(gemm_q4_k_int8_8_kernel,   Q4_K, 8,  8,  2) \
+  X(gemm_q4_k_int8_16_kernel,  Q4_K, 8,  16, 2) \
+  X(gemm_q4_k_int8_24_kernel,  Q4_K, 8,  24, 2) \
+  X(gemm_q4_k_int8_32_kernel,  Q4_K, 8,  32, 2) \
+  X(gemm_q4_k_int8_48_kernel,  Q4_K, 8,  48, 1) \
+  X(gemm_q4_k_int8_64_kernel,  Q4_K, 8,  64, 1) \
+  X(gemm_q4_k_int16_16_kernel, Q4_K, 16, 16, 2) \
+  X(gemm_q4_k_int16_32_kernel, Q4_K, 16, 32, 1)
+
+#define LB_GEMM_Q6_K(X) \
+  X(gemm_q6_k_int8_8_kernel,   Q6_K, 8,  8,  2) \
+  X(gemm_q6_k_int8_16_kernel,  Q6_K, 8,  16, 2) \
+  X(gemm_q6_k_int8_24_kernel,  Q6_K, 8,  24, 2) \
+  X(gemm_q6_k_int8_32_kernel,  Q6_K, 8,  32, 2) \
+  X(gemm_q6_k_int8_48_kernel,  Q6_K, 8,  48, 1) \
+  X(gemm_q6_k_int8_64_kernel,  Q6_K, 8,  64, 1) \
+  X(gemm_q6_k_int16_16_kernel, Q6_K, 16, 16, 2) \
+  X(gemm_q6_k_int16_32_kernel, Q6_K, 16, 32, 1)
+
+// x and weights are 16-bit numbers: X(kernel, Type, kTileRows)
+#define LB_GEMM_PLAIN(X) \
+  X(gemm_f16_16_kernel,  F16,  16) \
+  X(gemm_f16_32_kernel,  F16,  32) \
+  X(gemm_f16_64_kernel,  F16,  64) \
+  X(gemm_bf16_16_kernel, BF16, 16) \
+  X(gemm_bf16_32_kernel, BF16, 32) \
+  X(gemm_bf16_64_kernel, BF16, 64)
+
+// fp32: X(kernel, Type)
+#define LB_GEMM_FLOAT(X) X(gemm_f32_kernel, F32)
+
+// More than 64 rows, 16-bit x: X(kernel, Type)
+#define LB_GEMM_WIDE_QUANTISED(X) \
+  X(gemm_wide_q8_0_kernel, Q8_0) \
+  X(gemm_wide_q4_0_kernel, Q4_0) \
+  X(gemm_wide_q4_k_kernel, Q4_K) \
+  X(gemm_wide_q6_k_kernel, Q6_K)
+#define LB_GEMM_WIDE_PLAIN(X) \
+  X(gemm_wide_f16_kernel,  F16) \
+  X(gemm_wide_bf16_kernel, BF16)
+
+// More than 64 rows, 16-bit x, wgmma: X(kernel, Type, kTileOuts, kTileRows, kChunkClocks)
+#define LB_GEMM_SM90(X) \
+  X(gemm_sm90_q8_0_256x128_kernel, Q8_0, 256, 128, 3550) \
+  X(gemm_sm90_q8_0_256x64_kernel,  Q8_0, 256, 64,  3160) \
+  X(gemm_sm90_q8_0_128x128_kernel, Q8_0, 128, 128, 1990) \
+  X(gemm_sm90_q4_0_256x128_kernel, Q4_0, 256, 128, 3200) \
+  X(gemm_sm90_q4_0_256x64_kernel,  Q4_0, 256, 64,  2430) \
+  X(gemm_sm90_q4_0_128x128_kernel, Q4_0, 128, 128, 1730) \
+  X(gemm_sm90_q4_k_256x128_kernel, Q4_K, 256, 128, 3190) \
+  X(gemm_sm90_q4_k_256x64_kernel,  Q4_K, 256, 64,  2430) \
+  X(gemm_sm90_q4_k_128x128_kernel, Q4_K, 128, 128, 1720) \
+  X(gemm_sm90_q6_k_256x64_kernel,  Q6_K, 256, 64,  4160) \
+  X(gemm_sm90_q6_k_128x128_kernel, Q6_K, 128, 128, 2050) \
+  X(gemm_sm90_f16_256x128_kernel,  F16,  256, 128, 2040) \
+  X(gemm_sm90_f16_256x64_kernel,   F16,  256, 64,  1780) \
+  X(gemm_sm90_f16_128x128_kernel,  F16,  128, 128, 1260) \
+  X(gemm_sm90_bf16_256x128_kernel, BF16, 256, 128, 2040) \
+  X(gemm_sm90_bf16_256x64_kernel,  BF16, 256, 64,  1780) \
+  X(gemm_sm90_bf16_128x128_kernel, BF16, 128, 128, 1260)
+
+// clang-format on
