@@ -3,7 +3,7 @@
 
 decode_gpu.py MODEL.gguf [MODEL.gguf ...]                     prefill, decoding and small batches of each, on cuda:0
 decode_gpu.py MODEL.gguf --prefill 0 --depth 32768            decoding and small batches deep in a context
-decode_gpu.py MODEL.gguf --target hip:0 --csv out.csv
+decode_gpu.py MODEL.gguf --device hip:0 --csv out.csv
 
 Rows go to benchmarks/results/<pack>_models.csv. A peer's number, from peers.csv, stands beside a test when device,
 shape of the model, type of most weights and test are the same; "x peer" above 1 means that lucebox is faster.
@@ -99,7 +99,7 @@ def row_of(report: Report, m: Measurement, model: str, pack: str, weights: str) 
         date=date.today().isoformat(),
         commit=commit(),
         pack=pack,
-        device=report.device,
+        device=report.device_name,
         model=model,
         weights=weights,
         test=m.label,
@@ -145,19 +145,19 @@ def bench_model(path: Path, args: argparse.Namespace, peers: Sequence[Peer]) -> 
     """The pack that ran it, and its rows, printed as well."""
     start = time.perf_counter()
     context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
-    with lucebox.LLM(path, target=args.target, context=context) as llm:
+    with lucebox.LLM(path, device=args.device, context=context) as llm:
         seconds = time.perf_counter() - start
         if llm.pack is None:
-            raise SystemExit(f"{args.target} is no GPU")
+            raise SystemExit(f"{args.device} is no GPU")
         weights = max(llm.info.quant_mix, key=lambda dtype: llm.info.quant_mix[dtype])
         report = measure(
             llm, prefill=args.prefill, decode=args.decode, batch=args.batch, depth=args.depth, runs=args.runs
         )
-        theirs = peers_of(peers, report.device, llm.info, weights)
+        theirs = peers_of(peers, report.device_name, llm.info, weights)
         rows = [row_of(report, m, path.name, llm.pack, weights) for m in report.measurements]
         rate = llm.info.file_bytes / seconds / 1e9
         print(
-            f"\n{path.name} on {report.device}, pack {llm.pack}: loaded in {seconds:.1f} s ({rate:.2f} GB/s); "
+            f"\n{path.name} on {report.device_name}, pack {llm.pack}: loaded in {seconds:.1f} s ({rate:.2f} GB/s); "
             f"it reads {report.bandwidth_gb_s:.0f} GB/s; energy: {report.energy_source or 'not readable'}"
         )
         print(f"{'test':14} {'tok/s':>11} {'ms':>11} {'x one row':>9} {'of reads':>9} {'tok/J':>7}")
@@ -169,7 +169,7 @@ def bench_model(path: Path, args: argparse.Namespace, peers: Sequence[Peer]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
-    parser.add_argument("--target", default="cuda:0")
+    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--prefill", type=parse_sizes, default=(520, 2048))
     parser.add_argument("--decode", type=parse_sizes, default=(128,))
     parser.add_argument("--batch", type=parse_sizes, default=(1, 8, 16, 22, 32, 64))

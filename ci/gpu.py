@@ -178,7 +178,7 @@ def doctor(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
 
 
 def selftest(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
-    same = ("selftest", "--target", machine.device, "--seed", "1")
+    same = ("selftest", "--device", machine.device, "--seed", "1")
     yield machine.lucebox(*same, limit=90)
     yield machine.lucebox(*same, "--json", limit=90)
 
@@ -209,7 +209,7 @@ def sanitizers(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
         yield Step("compute-sanitizer", 127, 0, 0, "compute-sanitizer: neither on PATH nor in /usr/local/cuda/bin")
         return
     python = WORK / "venv" / "bin" / "python"
-    small = ("-m", "lucebox", "selftest", "--target", machine.device, "--seed", "1")  # every kernel, in small cases
+    small = ("-m", "lucebox", "selftest", "--device", machine.device, "--seed", "1")  # every kernel, in small cases
     for tool in SANITIZERS:
         yield machine.run(program, "--tool", tool, "--error-exitcode", "99", python, *small, limit=100)
 
@@ -232,7 +232,7 @@ def other(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
         python = make_environment(WORK / "other")
         wheels = [*host_wheels(), *pack_wheels(targets.load(name))]
         yield machine.run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *wheels, limit=60)
-        for words in (("doctor",), ("selftest", "--target", machine.device)):
+        for words in (("doctor",), ("selftest", "--device", machine.device)):
             attempt = machine.lucebox(*words, limit=60, where="other")
             attempt.may_fail = True
             yield attempt

@@ -137,7 +137,7 @@ def test(index: Path, extras: list[str] | None) -> None:
         if shown != set(targets):
             sys.exit(f"lucebox doctor shows the packs {shown}, installed are {targets}: {done.stdout}{done.stderr}")
         if "sim" in targets:
-            run(installation.python, "-I", "-m", "lucebox", "selftest", "--target", "sim")
+            run(installation.python, "-I", "-m", "lucebox", "selftest", "--device", "sim")
     print(f"lucebox {version} with {', '.join(targets)}: file://, HTTP, HTTP with JSON")
 
 

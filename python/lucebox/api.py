@@ -1,4 +1,4 @@
-"""`LLM`: a model loaded on a target, with text in and text out. The engine sees tokens only; text, chat and sampling
+"""`LLM`: a model loaded on a device, with text in and text out. The engine sees tokens only; text, chat and sampling
 options meet here."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lucebox import _engine
 from lucebox.assets import TensorInfo, TextAssets
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
-from lucebox.devices import open_pack, resolve_target
+from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
@@ -99,7 +99,7 @@ class LLM:
         self,
         model: str | os.PathLike[str],
         *,
-        target: str = "auto",
+        device: str = "auto",
         context: int | None = None,
         threads: int | None = None,
         activations: str = "int8",
@@ -111,15 +111,15 @@ class LLM:
         offline: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        selection = resolve_target(target)
-        self.target_reason = "; ".join(selection.report)
+        selection = resolve_device(device)
+        self.device_reason = "; ".join(selection.report)
         for name, value in (("context", context), ("threads", threads), ("prefill_chunk", prefill_chunk)):
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
         """What the pack says of itself, in JSON; empty on the CPU."""
-        self.device = selection.device.name if selection.device else processor_name()
+        self.device_name = selection.info.name if selection.info else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
             str(resolved.path),
@@ -141,7 +141,7 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
         self.options = EngineOptions(
-            target=selection.target,
+            device=selection.device,
             context=self.memory_plan.context,
             threads=self._engine.info["threads"],
             activations=activations,
@@ -307,7 +307,7 @@ class LLM:
 
     def sessions(self, n: int) -> list[_engine.Session]:
         """n timelines: this LLM's own, which it must not use meanwhile, and further ones. They share the weights and
-        take turns on the target."""
+        take turns on the device."""
         return [self._session, *(_engine.Session(self._engine) for _ in range(n - 1))]
 
     def sampler(self, sampling: Sampling) -> _engine.Sampler:
@@ -462,7 +462,7 @@ class LLM:
         return None if self._pack is None else self._pack.device
 
     def read_bandwidth(self) -> float:
-        """GB/s at which this target reads memory, measured now: the ceiling of decoding."""
+        """GB/s at which this device reads memory, measured now: the ceiling of decoding."""
         if self._pack is not None:
             return _engine.gpu_ops.read_bandwidth(self._pack, BANDWIDTH_BYTES) / 1e9
         assert self.options.threads is not None  # an open LLM knows its number
@@ -540,7 +540,7 @@ class LLM:
                 self._session.sync(self._bench_ids(depth))
 
     def bench_append(self, rows: int, repeats: int) -> float:
-        """Seconds of an append of `rows` with the logits of each, which stay on the target: the mean of `repeats` that
+        """Seconds of an append of `rows` with the logits of each, which stay on the device: the mean of `repeats` that
         follow each other, each keeping its first row as verification would."""
         ids = self._bench_ids(rows)
         seconds = 0.0
@@ -554,7 +554,7 @@ class LLM:
         """(kernel, launches, seconds) of each chunk of a prompt of n_tokens.
 
         Raises:
-            UnsupportedError: the target is the CPU.
+            UnsupportedError: the device is the CPU.
         """
         chunk = self.options.prefill_chunk
         assert chunk is not None
@@ -564,7 +564,7 @@ class LLM:
         """(kernel, launches, seconds) of each of n_tokens steps after `depth` tokens, without choosing the token.
 
         Raises:
-            UnsupportedError: the target is the CPU.
+            UnsupportedError: the device is the CPU.
         """
         return self._profile([1] * n_tokens, depth)
 

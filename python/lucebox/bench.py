@@ -2,7 +2,7 @@
 the bandwidth and energy they are judged by.
 
 Decoding reads every weight once per token, and so does an append of a few rows: their bytes per second against what
-this target can read is the share of the ceiling that is reached. Prefill is bound by arithmetic, whose ceiling is not
+this device can read is the share of the ceiling that is reached. Prefill is bound by arithmetic, whose ceiling is not
 measured. Measures only; the CLI and plots.py show it.
 """
 
@@ -98,8 +98,9 @@ class Report:
     model: str
     architecture: str
     file_bytes: int
-    target: str
     device: str
+    """cpu, cuda:0"""
+    device_name: str
     kernels: str
     """What computed: threads and instruction set, or the pack."""
     activations: str
@@ -186,8 +187,8 @@ def measure(
         model=llm.info.name,
         architecture=llm.info.architecture,
         file_bytes=llm.info.file_bytes,
-        target=llm.options.target,
-        device=llm.device,
+        device=llm.options.device,
+        device_name=llm.device_name,
         kernels=llm.kernels,
         activations=llm.options.activations,
         bandwidth_gb_s=bandwidth,
@@ -203,7 +204,7 @@ def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Pro
     Kernels run one by one, sent without a graph: their sum is not the time of a test.
 
     Raises:
-        UnsupportedError: the target is the CPU.
+        UnsupportedError: the device is the CPU.
     """
     profiles = []
     if prefill:

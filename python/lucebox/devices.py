@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from lucebox import _engine
 from lucebox.doctor import survey
-from lucebox.packs import Selection, find, parse_target, select
+from lucebox.packs import Selection, find, parse_device, select
 
-__all__ = ["open_pack", "resolve_target"]
+__all__ = ["open_pack", "resolve_device"]
 
 
-def resolve_target(target: str) -> Selection:
+def resolve_device(device: str) -> Selection:
     """The device and pack that `target` ("auto", "cpu", "cuda:0", "hip:1", "sim") comes to on this machine.
 
     Raises:
         InvalidRequestError, DeviceError, PackError: it is no target, there is no such device, or no pack for it.
     """
-    spec = parse_target(target)
+    spec = parse_device(device)
     if spec.backend == "cpu":
         return select(spec, (), find())
     devices = survey().devices if spec.backend == "auto" else _engine.gpu.devices(spec.backend)
@@ -28,9 +28,9 @@ def resolve_target(target: str) -> Selection:
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:
     """The pack of a selection, its files checked, loaded on the device; None for the CPU. Without the kernels whose
     names have one of these words in them, where ops then do with others."""
-    if selection.device is None or selection.choice is None:
+    if selection.info is None or selection.choice is None:
         return None
-    device = _engine.gpu.Device(selection.device.vendor, selection.device.index)
+    device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack = selection.choice.pack
     manifest = json.loads(pack.manifest_json)
     manifest["kernels"] = [one for one in manifest["kernels"] if not any(word in one["name"] for word in without)]

@@ -80,8 +80,8 @@ class DriverState:
 class DeviceState:
     """One GPU and whether lucebox can use it."""
 
-    target: str | None
-    """What to pass as target: cuda:0; None where the driver does not answer."""
+    device: str | None
+    """What to pass as device: cuda:0; None where the driver does not answer."""
     name: str
     architecture: str | None
     total_bytes: int | None
@@ -200,7 +200,7 @@ def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
     if device.error:
         pack, reason = None, device.error
     return DeviceState(
-        target=f"{device.vendor}:{device.index}",
+        device=f"{device.vendor}:{device.index}",
         name=device.name,
         architecture=device.architecture,
         total_bytes=device.total_bytes,
@@ -220,7 +220,7 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
     if gpu.architecture and packs.best_target(gpu.architecture) is None:
         reason = f"no pack runs on {gpu.architecture}; {reason}"
     return DeviceState(
-        target=None,
+        device=None,
         name=gpu.name or f"{gpu.vendor} GPU {gpu.pci_id} at {gpu.address}",
         architecture=gpu.architecture,
         total_bytes=None,
@@ -245,7 +245,7 @@ def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tupl
             version=pack.manifest.version,
             n_kernels=len(pack.manifest.kernels),
             bytes=sum(file.bytes for file in pack.manifest.files),
-            devices=tuple(device.target for device in devices if device.target and device.pack == pack.target),
+            devices=tuple(device.device for device in devices if device.device and device.pack == pack.target),
             error=None,
         )
         for pack in installed.usable
@@ -277,8 +277,8 @@ def _host(root: Path) -> Host:
 def _verdict(devices: Sequence[DeviceState], wsl: bool) -> tuple[bool, str]:
     ready = [device for device in devices if device.pack]
     if ready:
-        names = " and ".join(f"{device.target} ({device.name})" for device in ready)
-        return True, f"{names} ready; `lucebox selftest --target {ready[0].target}` checks every kernel."
+        names = " and ".join(f"{device.device} ({device.name})" for device in ready)
+        return True, f"{names} ready; `lucebox selftest --device {ready[0].device}` checks every kernel."
     if devices:
         return False, f"No GPU of this machine can be used yet; the reasons stand beside them. {ON_CPU}"
     if wsl:

@@ -1,4 +1,4 @@
-"""How far a target's logits are from the CPU's exact ones on the same file."""
+"""How far a device's logits are from the CPU's exact ones on the same file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Comparison:
     max_difference: float
     """Largest |difference| of two logits; NaN where one is not finite."""
     mean_kl: float
-    """KL(reference || target) in nat, the mean over the tokens."""
+    """KL(reference || device) in nat, the mean over the tokens."""
     greedy_agreement: float
     """Part of the tokens after which both have the same likeliest one."""
 
@@ -39,7 +39,7 @@ def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
     p, q = _log_softmax(want), _log_softmax(got)
     options = reference.options
     return Comparison(
-        reference=f"{options.target}, {options.activations} activations, {options.kv} KV",
+        reference=f"{options.device}, {options.activations} activations, {options.kv} KV",
         n_tokens=n_tokens,
         max_difference=float(np.abs(got - want).max()),
         mean_kl=float((np.exp(p) * (p - q)).sum(axis=1).mean()),

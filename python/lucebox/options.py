@@ -14,8 +14,9 @@ __all__ = ["EngineOptions", "Sampling"]
 class EngineOptions:
     """How a model is loaded. Fixed for the life of an LLM."""
 
-    target: str = "auto"
-    """Where the model runs: "auto" or "cpu"."""
+    device: str = "auto"
+    """Where the model runs: "cpu", "cuda:N", "hip:N", "sim", or "auto": the first GPU with a usable pack, else the
+    CPU."""
     context: int | None = None
     """Tokens the session can hold. None: the model's own maximum, or what fits in memory if that is less."""
     threads: int | None = None

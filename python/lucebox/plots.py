@@ -44,7 +44,7 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
         draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()
-    figure.suptitle(f"{report.model} on {report.device}, {report.kernels}", fontsize=10)
+    figure.suptitle(f"{report.model} on {report.device_name}, {report.kernels}", fontsize=10)
     _save(figure, path)
 
 

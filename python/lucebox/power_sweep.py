@@ -49,12 +49,12 @@ def measure_points(
     """A point at each of the limits, which are set and given back; without any, one at the limit that is set.
 
     Raises:
-        UnsupportedError: the target has no power limit or no energy to read, or this user may not set it.
+        UnsupportedError: the device has no power limit or no energy to read, or this user may not set it.
         InvalidRequestError: the device does not take such a limit.
     """
     limit = find_power_limit(llm.device_info)
     if limit is None:
-        raise UnsupportedError(f"no power limit can be read on {llm.options.target}")
+        raise UnsupportedError(f"no power limit can be read on {llm.options.device}")
     points = []
     for watts in limits or (None,):
         with nullcontext() if watts is None else limit.held_at(watts):
@@ -69,7 +69,7 @@ def measure_points(
             PowerPoint(
                 date=date.today().isoformat(),
                 model=report.model,
-                device=report.device,
+                device=report.device_name,
                 test=test.label,
                 limit_w=in_force,
                 watts=test.joules / sum(test.seconds),

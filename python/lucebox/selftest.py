@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.devices import open_pack, resolve_target
+from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
-from lucebox.packs import Manifest, Selection, parse_target
+from lucebox.packs import Manifest, Selection, parse_device
 from lucebox.selftest_cases import LIMITS, Case, cases
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
@@ -29,7 +29,7 @@ class DeviceOps(Protocol):
     """A device with a pack on it."""
 
     name: str
-    """Its target: cuda:0."""
+    """cuda:0"""
     manifest: Manifest
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
@@ -41,7 +41,7 @@ class PackDevice:
     """A pack loaded on a device of this machine."""
 
     def __init__(self, selection: Selection, manifest: Manifest) -> None:
-        self.name = selection.target
+        self.name = selection.device
         self.manifest = manifest
         self._selection = selection
         self._packs: dict[tuple[str, ...], _engine.gpu.Pack] = {}
@@ -60,16 +60,16 @@ class PackDevice:
         return self._packs[without]
 
 
-def open_device(target: str, note: Callable[[str], None]) -> PackDevice:
-    """The device that `target` names, with its pack; `note` hears why this device and this pack.
+def open_device(device: str, note: Callable[[str], None]) -> PackDevice:
+    """The device that `device` names, with its pack; `note` hears why this device and this pack.
 
     Raises:
         InvalidRequestError, DeviceError, PackError: it names the CPU, there is no such device, or no pack for it.
     """
-    if parse_target(target).backend == "cpu":
-        raise InvalidRequestError("a self-test compares a GPU pack with the CPU: target must be cuda:N, hip:N or sim")
-    selection = resolve_target(target)
-    if selection.device is None or selection.choice is None:
+    if parse_device(device).backend == "cpu":
+        raise InvalidRequestError("a self-test compares a GPU pack with the CPU: device must be cuda:N, hip:N or sim")
+    selection = resolve_device(device)
+    if selection.info is None or selection.choice is None:
         raise PackError(f"nothing to test: {'; '.join(selection.report)}. `lucebox doctor` says more")
     for line in selection.report:
         note(line)
@@ -102,7 +102,7 @@ class KernelResult:
 class Report:
     """The whole run."""
 
-    target: str
+    device: str
     pack: str
     seed: int
     kernels: tuple[KernelResult, ...]

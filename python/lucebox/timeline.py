@@ -108,7 +108,7 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
         UnsupportedError: tokens are not decoded by the megakernel, or its pack has no stamps; says why.
     """
     if llm.pack is None:
-        raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the target is the CPU")
+        raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the device is the CPU")
     timelines = llm.decode_timelines(N_TOKENS, depth)
     if not timelines:
         raise UnsupportedError(

@@ -41,14 +41,14 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
 
 @pytest.fixture
 def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the pack's device as a target that LLM finds, though the pack is not installed."""
-    resolve_target = api.resolve_target
+    """The name of the pack's device as a device that LLM finds, though the pack is not installed."""
+    resolve_device = api.resolve_device
 
-    def resolve(target: str) -> Selection:
-        return Selection(target, pack.device, None, ()) if target == pack.name else resolve_target(target)
+    def resolve(device: str) -> Selection:
+        return Selection(device, pack.device, None, ()) if device == pack.name else resolve_device(device)
 
-    monkeypatch.setattr(api, "resolve_target", resolve)
-    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.device is None else pack)
+    monkeypatch.setattr(api, "resolve_device", resolve)
+    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.info is None else pack)
     monkeypatch.setattr(api, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
     return pack.name
 

@@ -85,7 +85,7 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
 
 
 def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
-    with lucebox.LLM(synthetic, target=on_pack, context=64) as llm:
+    with lucebox.LLM(synthetic, device=on_pack, context=64) as llm:
         report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
         profiles = profile(llm, prefill=5, decode=2, depth=2)
     assert [m.label for m in report.measurements] == ["pp5", "tg2 @2", "b1 @2", "b3 @2"]
@@ -108,7 +108,7 @@ def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> 
 def test_the_command_shows_profile_and_comparison(
     on_pack: str, synthetic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["-p", "0", "-n", "1", "-r", "1", "--target", on_pack]
+    flags = ["-p", "0", "-n", "1", "-r", "1", "--device", on_pack]
     assert main(["bench", str(synthetic), *flags, "--profile", "--compare", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "tg1 by kernel" in text and "rms_norm" in text and "greedy agreement" in text
@@ -124,12 +124,12 @@ def test_the_table_beside_peers(
     monkeypatch.setitem(sys.modules, "decode_gpu", decode_gpu)
     spec.loader.exec_module(decode_gpu)
     table = tmp_path / "models.csv"
-    flags = ["--target", on_pack, "--prefill", "3", "--decode", "1", "--batch", "2", "--runs", "1", "--csv", str(table)]
+    flags = ["--device", on_pack, "--prefill", "3", "--decode", "1", "--batch", "2", "--runs", "1", "--csv", str(table)]
     monkeypatch.setattr(sys, "argv", ["decode_gpu.py", str(synthetic), *flags])
-    with lucebox.LLM(synthetic, target=on_pack, context=8) as llm:
+    with lucebox.LLM(synthetic, device=on_pack, context=8) as llm:
         info = llm.info
         shape = (str(info.n_layers), str(info.hidden), "Q8_0")
-        peer = decode_gpu.Peer(llm.device, "peer", "any", info.architecture, *shape, "b1", "", "1e-3", "", "here")
+        peer = decode_gpu.Peer(llm.device_name, "peer", "any", info.architecture, *shape, "b1", "", "1e-3", "", "here")
     monkeypatch.setattr(decode_gpu, "read_peers", lambda: [peer, replace(peer, device="another")])
     decode_gpu.main()
     decode_gpu.main()
@@ -145,8 +145,8 @@ def test_the_table_beside_peers(
 def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
     exact = {"context": 32, "activations": "f32", "kv": "f32"}
     with (
-        lucebox.LLM(synthetic, target=on_pack, **exact) as llm,
-        lucebox.LLM(synthetic, target="cpu", **exact) as reference,
+        lucebox.LLM(synthetic, device=on_pack, **exact) as llm,
+        lucebox.LLM(synthetic, device="cpu", **exact) as reference,
     ):
         result = compare(llm, reference, 20)
     assert result.reference == "cpu, f32 activations, f32 KV"
@@ -163,7 +163,7 @@ def test_a_timeline_of_the_megakernel(
     monkeypatch.setattr(timeline, "N_TOKENS", 3)  # the simulator takes a second for each
     model = synthetic_model(tmp_path, "qwen35-tiny", "BF16", "--layers", "1")
     page, picture = tmp_path / "out.html", tmp_path / "out.svg"
-    flags = ["-p", "0", "-n", "2", "-r", "1", "-d", "3", "--target", on_pack, "--path", "megakernel"]
+    flags = ["-p", "0", "-n", "2", "-r", "1", "-d", "3", "--device", on_pack, "--path", "megakernel"]
     assert main(["bench", str(model), *flags, "--timeline", str(page), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["decode_path"].startswith("megakernel_plain_kernel")
@@ -197,12 +197,12 @@ def test_ways_to_decode_that_are_not_there(
     flags = ["-p", "0", "-n", "2", "-r", "1"]
     page = ["--timeline", str(tmp_path / "out.html")]
     for more, problem in (
-        (["--target", on_pack, "--activations", "f32", *page], "decoded by the graph"),
-        (["--target", "cpu", *page], "the target is the CPU"),
-        (["--target", "cpu", "--path", "megakernel"], "graph and megakernel are ways to decode on a GPU"),
+        (["--device", on_pack, "--activations", "f32", *page], "decoded by the graph"),
+        (["--device", "cpu", *page], "the device is the CPU"),
+        (["--device", "cpu", "--path", "megakernel"], "graph and megakernel are ways to decode on a GPU"),
     ):
         assert main(["bench", str(synthetic), *flags, *more]) == 1
         assert problem in capsys.readouterr().err
-    exact = ["--target", on_pack, "--path", "megakernel", "--activations", "f32"]
+    exact = ["--device", on_pack, "--path", "megakernel", "--activations", "f32"]
     assert main(["bench", str(synthetic), *flags, *exact]) == 1
     assert "[megakernel] rounds x of quantised weights to 8 bits only" in capsys.readouterr().err

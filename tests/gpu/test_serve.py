@@ -24,7 +24,7 @@ def asked(client: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_turns_and_forms_on_a_device(on_pack: str) -> None:
-    with LLM("tiny-hybrid", target=on_pack, context=256, prefill_chunk=64) as llm:
+    with LLM("tiny-hybrid", device=on_pack, context=256, prefill_chunk=64) as llm:
 
         def client() -> Any:
             return testclient.TestClient(serve.create_app(llm, ServeSettings(slots=1)), base_url="http://localhost")
@@ -32,7 +32,7 @@ def test_turns_and_forms_on_a_device(on_pack: str) -> None:
         messages: list[dict[str, Any]] = []
         cached = []
         with client() as warm:
-            assert warm.get("/status").json()["target"] == on_pack
+            assert warm.get("/status").json()["device"] == on_pack
             for question in QUESTIONS:
                 messages.append({"role": "user", "content": question})
                 last = asked(warm, {"messages": messages})

@@ -193,8 +193,8 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"target": "sm_86"}, InvalidRequestError),
-        ({"target": "cuda:99"}, (DeviceError, PackError)),  # no driver, or no such device
+        ({"device": "sm_86"}, InvalidRequestError),
+        ({"device": "cuda:99"}, (DeviceError, PackError)),  # no driver, or no such device
         ({"context": 0}, InvalidRequestError),
         ({"context": 10**6}, InvalidRequestError),
         ({"threads": -1}, InvalidRequestError),

@@ -54,7 +54,7 @@ def test_measure_counts_every_test_and_run(tmp_path: Path) -> None:
     assert (short.weight_bytes, long.weight_bytes) == (4 * bytes_per_token, 8 * bytes_per_token)
     assert all(seconds > 0 for m in report.measurements for seconds in m.seconds)
     assert report.bandwidth_gb_s > 0.1
-    assert report.device == processor_name() != ""
+    assert report.device_name == processor_name() != ""
 
     picture = tmp_path / "bench.svg"
     save_bench_plot(report, picture)

@@ -376,6 +376,6 @@ def test_bench_shows_appends_and_numerics() -> None:
 
 
 def test_bench_profile_needs_a_gpu() -> None:
-    done = lucebox("bench", MODEL, "-p", "8", "-n", "0", "-r", "1", "--profile", "--target", "cpu")
+    done = lucebox("bench", MODEL, "-p", "8", "-n", "0", "-r", "1", "--profile", "--device", "cpu")
     assert done.returncode == 1
     assert "needs a GPU" in done.stderr

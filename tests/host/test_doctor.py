@@ -46,14 +46,14 @@ def test_a_gpu_with_its_pack_is_ready(tmp_path: Path) -> None:
     pack_data.install(tmp_path / "site", "sm_90")
     report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
     (device,) = report.devices
-    assert (device.target, device.pack, device.install) == ("cuda:0", "sm_90", None)
+    assert (device.device, device.pack, device.install) == ("cuda:0", "sm_90", None)
     assert (device.total_bytes, device.free_bytes) == (H100.total_bytes, H100.free_bytes)
     (pack,) = report.packs
     assert (pack.devices, pack.n_kernels, pack.error) == (("cuda:0",), 2, None)
     assert pack.bytes == sum(map(len, pack_data.CODE.values()))
     assert (report.ok, report.install) == (True, None)
     assert report.verdict == (
-        "cuda:0 (NVIDIA H100 80GB HBM3) ready; `lucebox selftest --target cuda:0` checks every kernel."
+        "cuda:0 (NVIDIA H100 80GB HBM3) ready; `lucebox selftest --device cuda:0` checks every kernel."
     )
     assert dataclasses.astuple(report.drivers[0]) == ("cuda", "CUDA 13.0", None, None)
 
@@ -111,7 +111,7 @@ def test_a_card_without_driver_is_found_and_its_pack_named(tmp_path: Path) -> No
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204")
     report = diagnosis(tmp_path)
     (device,) = report.devices
-    assert (device.target, device.name, device.architecture) == (None, "GeForce RTX 3090", "sm_86")
+    assert (device.device, device.name, device.architecture) == (None, "GeForce RTX 3090", "sm_86")
     assert device.reason == NO_CUDA
     assert (report.ok, report.install) == (False, 'pip install "lucebox[sm86]"')
 
@@ -142,7 +142,7 @@ def test_a_vendor_whose_driver_answers_is_not_looked_for_again(tmp_path: Path) -
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
     machine_data.pci(tmp_path, "0000:41:00.0", "1002", "7550")
     report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
-    assert [device.target for device in report.devices] == ["cuda:0", None]
+    assert [device.device for device in report.devices] == ["cuda:0", None]
 
 
 def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     print_report(diagnosis(tmp_path, Survey((H100, STRIX), {})))
     lines = capsys.readouterr().out.splitlines()
     assert lines[3:5] == ["cuda     CUDA 13.0", "hip      HIP 7.1"]
-    assert lines[6].split() == ["target", "GPU", "architecture", "memory", "free", "pack", "why"]
+    assert lines[6].split() == ["device", "GPU", "architecture", "memory", "free", "pack", "why"]
     assert "85 GB" in lines[7] and "sm_90, which is not installed" in lines[7]
     assert lines[8].startswith("hip:0") and lines[8].endswith("pack gfx1151 is made for gfx1151")
     assert lines[11].startswith("gfx1151") and lines[11].endswith("used by hip:0")
@@ -192,7 +192,7 @@ def test_the_command_with_a_driver_and_its_pack(drivers: Path, tmp_path: Path) -
     assert code == "exit 0"
     assert [driver["version"] for driver in report["drivers"]] == ["CUDA 13.0", None]
     (device,) = report["devices"]
-    assert (device["target"], device["architecture"], device["pack"]) == ("cuda:0", "sm_75", "sm_75")
+    assert (device["device"], device["architecture"], device["pack"]) == ("cuda:0", "sm_75", "sm_75")
     assert 0 < device["free_bytes"] <= device["total_bytes"]
 
 

@@ -317,26 +317,26 @@ def test_an_old_driver(tmp_path: Path, gpu: Gpu, installed: str, message: str) -
         ("hip:1", ("hip", 1)),
     ],
 )
-def test_parse_target(text: str, expected: tuple[str, int]) -> None:
-    assert packs.parse_target(text) == packs.TargetSpec(*expected)
+def test_parse_device(text: str, expected: tuple[str, int]) -> None:
+    assert packs.parse_device(text) == packs.DeviceSpec(*expected)
 
 
 @pytest.mark.parametrize("text", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "sm_86", "cuda:0 "])
-def test_parse_target_refuses(text: str) -> None:
+def test_parse_device_refuses(text: str) -> None:
     with pytest.raises(InvalidRequestError) as error:
-        packs.parse_target(text)
-    assert str(error.value) == f'target must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"'
+        packs.parse_device(text)
+    assert str(error.value) == f'device must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"'
 
 
 def select(text: str, gpus: list[Gpu], site: Path) -> packs.Selection:
-    return packs.select(packs.parse_target(text), gpus, found(site))
+    return packs.select(packs.parse_device(text), gpus, found(site))
 
 
 def test_auto_takes_the_first_device_with_a_pack_and_says_why_not_the_others(tmp_path: Path) -> None:
     pack_data.install(tmp_path, "gfx1151")
     amd = Gpu("gfx1151", vendor="hip", driver_generation="7.1")
     selection = select("auto", [Gpu("sm_61"), Gpu("sm_86", index=1), amd], tmp_path)
-    assert (selection.target, selection.device) == ("hip:0", amd)
+    assert (selection.device, selection.info) == ("hip:0", amd)
     assert [line.partition(": ")[0] for line in selection.report] == ["cuda:0", "cuda:1", "hip:0"]
     assert "no pack runs on this chip" in selection.report[0]
     assert 'pip install "lucebox[sm86]"' in selection.report[1]
@@ -345,7 +345,7 @@ def test_auto_takes_the_first_device_with_a_pack_and_says_why_not_the_others(tmp
 
 def test_auto_ends_at_the_cpu_with_the_reasons(tmp_path: Path) -> None:
     selection = select("auto", [Gpu("sm_86")], tmp_path)
-    assert (selection.target, selection.choice) == ("cpu", None)
+    assert (selection.device, selection.choice) == ("cpu", None)
     assert "sm_86, which is not installed (installed: none)" in selection.report[0]
     assert selection.report[1] == "cpu: no GPU has a usable pack"
     assert select("auto", [], tmp_path).report == ("cpu: no GPU found",)
@@ -353,8 +353,8 @@ def test_auto_ends_at_the_cpu_with_the_reasons(tmp_path: Path) -> None:
 
 def test_auto_never_takes_sim(tmp_path: Path) -> None:
     pack_data.install(tmp_path, "sim")
-    assert select("auto", [Gpu("sim", vendor="sim")], tmp_path).target == "cpu"
-    assert select("sim", [Gpu("sim", vendor="sim")], tmp_path).target == "sim:0"
+    assert select("auto", [Gpu("sim", vendor="sim")], tmp_path).device == "cpu"
+    assert select("sim", [Gpu("sim", vendor="sim")], tmp_path).device == "sim:0"
 
 
 def test_a_named_device_is_never_replaced(tmp_path: Path) -> None:

@@ -151,13 +151,13 @@ def test_the_command_measures_at_each_limit(
         limits_seen.append(int(cap(root).read_text()) / 1e6)
         report = measure(llm, **options)
         test = SimpleNamespace(joules=2.0, tok_j=32.0, seconds=(0.5,), label="tg8", tok_s=report.measurements[0].tok_s)
-        return SimpleNamespace(measurements=(test,), model=report.model, device=report.device)
+        return SimpleNamespace(measurements=(test,), model=report.model, device_name=report.device_name)
 
     measure = power_sweep.measure
     monkeypatch.setattr(power_sweep, "measure", measured)
     monkeypatch.setattr(power_sweep, "find_power_limit", lambda device: find_power_limit(AMD, root))
     file, plot = tmp_path / "sweep.csv", tmp_path / "sweep.png"
-    words = ["bench", "tiny-hybrid", "-n", "8", "-r", "1", "--target", "cpu", "--power-sweep", str(file)]
+    words = ["bench", "tiny-hybrid", "-n", "8", "-r", "1", "--device", "cpu", "--power-sweep", str(file)]
     assert main([*words, "--set-power-limit", "200,120", "--plot", str(plot)]) == 0
     assert limits_seen == [200, 120]
     assert [(point.limit_w, point.watts) for point in load_points(file)] == [(120, 4.0), (200, 4.0)]
@@ -167,7 +167,7 @@ def test_the_command_measures_at_each_limit(
 
 
 def test_a_target_without_a_limit_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "tiny-hybrid", "-n", "8", "--target", "cpu", "--power-sweep", str(tmp_path / "x.csv")]
+    words = ["bench", "tiny-hybrid", "-n", "8", "--device", "cpu", "--power-sweep", str(tmp_path / "x.csv")]
     assert main(words) != 0
     assert "no power limit can be read on cpu" in capsys.readouterr().err
     with pytest.raises(SystemExit):

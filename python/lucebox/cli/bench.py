@@ -22,7 +22,7 @@ DESCRIPTION = """Measure how fast a model runs here.
 pp N is a prefill of N tokens from an empty context, tg N the decoding of N tokens one by one after --depth tokens;
 both without text or sampling. b N (--batch) is one append of N rows with the logits of each, as verifying N drafted
 tokens takes: its time, and that over the time of a single row. Every test runs once unmeasured, then --runs times.
-GB/s counts the weights read per decoded token or append; its share is of the read bandwidth of the target, measured
+GB/s counts the weights read per decoded token or append; its share is of the read bandwidth of the device, measured
 in the same process. tok/J is of the energy the device takes, where its driver tells."""
 JSON_HELP = "print one JSON object with every run"
 ABSENT = "-"
@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
     profiles: tuple[Profile, ...] = ()
     comparison = timeline = None
     with open_model(args) as llm, console.status() as show:
-        if args.profile:  # first: a target without kernels refuses
+        if args.profile:  # first: a device without kernels to time refuses
             show("profile")
             profiles = profile(
                 llm, prefill=next(iter(args.prefill), 0), decode=next(iter(args.decode), 0), depth=args.depth
@@ -129,7 +129,7 @@ def execute(args: argparse.Namespace) -> int:
 
         save_bench_plot(report, args.plot, profiles)
     if timeline is not None:
-        save_timeline(timeline, f"{report.model} on {report.device}", args.timeline)
+        save_timeline(timeline, f"{report.model} on {report.device_name}", args.timeline)
     if args.json:
         console.print_json(as_json(report, profiles, comparison, timeline))
     else:
@@ -186,7 +186,7 @@ def sweep_power(args: argparse.Namespace) -> int:
 
 def compare_with_cpu(llm: LLM) -> Comparison:
     """Of the same file in the CPU's exact mode."""
-    with LLM(llm.info.path, target="cpu", context=N_IDS, activations="f32", kv="f32") as reference:
+    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32") as reference:
         return compare(llm, reference)
 
 
@@ -229,8 +229,8 @@ def as_json(
 
 def print_report(report: Report) -> None:
     console.write(
-        f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device}: "
-        f"{report.target}, {report.kernels}, {report.activations} activations\n"
+        f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device_name}: "
+        f"{report.device}, {report.kernels}, {report.activations} activations\n"
         f"it reads {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
     )
     if report.decode_path:

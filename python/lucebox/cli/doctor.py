@@ -42,7 +42,7 @@ def print_report(report: Report) -> None:
     if report.devices:
         console.write("\n")
         console.print_table(
-            ["target", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "why"],
+            ["device", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "why"],
             [device_row(device) for device in report.devices],
         )
     if report.packs:
@@ -73,7 +73,7 @@ def driver_line(driver: DriverState) -> tuple[str, str]:
 def device_row(device: DeviceState) -> list[str]:
     sizes = ["" if n is None else console.size(n) for n in (device.total_bytes, device.free_bytes)]
     return [
-        device.target or "-",
+        device.device or "-",
         device.name,
         device.architecture or "unknown without the driver",
         *sizes,

@@ -27,9 +27,9 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--target",
+        "--device",
         default="auto",
-        metavar="TARGET",
+        metavar="DEVICE",
         help="cuda:N, hip:N, sim, or auto: the first GPU with a usable pack (default auto)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
@@ -37,7 +37,7 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
-    device = open_device(args.target, console.note)
+    device = open_device(args.device, console.note)
     seed = secrets.randbits(32) if args.seed is None else args.seed
     with console.counting() as show:
         report = run(device, seed, show)
@@ -62,7 +62,7 @@ def print_report(report: Report) -> None:
         console.write(f"{error}\n")
     n_ok = sum(kernel.verdict == "ok" for kernel in report.kernels)
     console.write(
-        f"\n{n_ok} of {len(report.kernels)} kernels of pack {report.pack} ok on {report.target}, seed {report.seed}"
+        f"\n{n_ok} of {len(report.kernels)} kernels of pack {report.pack} ok on {report.device}, seed {report.seed}"
         f"{f', {len(report.errors)} cases could not run' if report.errors else ''}\n"
     )
 

@@ -37,7 +37,7 @@ def opening_line(llm: LLM) -> str:
     info, plan = llm.info, llm.memory_plan
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
-        f"{llm.options.target}, {llm.kernels}",
+        f"{llm.options.device}, {llm.kernels}",
         f"{console.size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
         f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
         f"context {plan.context}",

@@ -4,8 +4,8 @@ manifest.py reads what a pack says of itself, installed.py finds packs and check
 with devices.
 """
 
-from lucebox.packs.choice import Choice, Device, Selection, TargetSpec, best_target, choose, parse_target, select
-from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_line, install_command
+from lucebox.packs.choice import Choice, Device, DeviceSpec, Selection, best_target, choose, parse_device, select
+from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, install_line
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
 __all__ = [
@@ -14,18 +14,18 @@ __all__ = [
     "CodeObject",
     "Compiler",
     "Device",
+    "DeviceSpec",
     "Kernel",
     "Manifest",
     "Pack",
     "Packs",
     "Selection",
-    "TargetSpec",
     "best_target",
     "choose",
     "extra",
     "find",
-    "install_line",
     "install_command",
-    "parse_target",
+    "install_line",
+    "parse_device",
     "select",
 ]

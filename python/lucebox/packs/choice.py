@@ -1,4 +1,4 @@
-"""Which pack serves a device, and which device a target names: the exact architecture first, then what the vendor
+"""Which pack serves a device, and which device a user names: the exact architecture first, then what the vendor
 documents as compatible. Every refusal says what is missing and the line that mends it."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_line
 from lucebox.targets import NAMES, serving
 
-__all__ = ["Choice", "Device", "Selection", "TargetSpec", "best_target", "choose", "parse_target", "select"]
+__all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "parse_device", "select"]
 
 # What min_driver counts in.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
@@ -36,8 +36,8 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSpec:
-    """A target as a user writes it."""
+class DeviceSpec:
+    """A device as a user writes it."""
 
     backend: str
     """auto, cpu, cuda, hip or sim."""
@@ -54,27 +54,27 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a target came to."""
+    """The device and pack that a user's word came to."""
 
-    target: str
+    device: str
     """cpu, or backend and index: cuda:0."""
-    device: Device | None
-    """None: the CPU."""
+    info: Device | None
+    """What the driver says of the device; None for the CPU."""
     choice: Choice | None
     report: tuple[str, ...]
     """One line per device that was passed over, then one on what was taken."""
 
 
-def parse_target(text: str) -> TargetSpec:
-    """The target that `text` names: auto, cpu, cuda, cuda:1, hip:0, sim.
+def parse_device(text: str) -> DeviceSpec:
+    """The device that `text` names: auto, cpu, cuda, cuda:1, hip:0, sim.
 
     Raises:
         InvalidRequestError: it is none of these.
     """
     match = re.fullmatch(r"(auto|cpu)|(cuda|hip|sim)(?::(\d{1,4}))?", text)
     if not match:
-        raise InvalidRequestError(f'target must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"')
-    return TargetSpec(match[1] or match[2], int(match[3] or 0))
+        raise InvalidRequestError(f'device must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"')
+    return DeviceSpec(match[1] or match[2], int(match[3] or 0))
 
 
 def choose(device: Device, packs: Packs) -> Choice:
@@ -99,8 +99,8 @@ def best_target(architecture: str) -> str | None:
     return next((target.name for target in serving(architecture)), None)
 
 
-def select(spec: TargetSpec, devices: Sequence[Device], packs: Packs) -> Selection:
-    """The device and pack of a target among `devices`. Only `auto` may end at the CPU, and says why.
+def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs) -> Selection:
+    """The device that `spec` names among `devices`, and its pack. Only `auto` may end at the CPU, and says why.
 
     Raises:
         PackError: the device named has no usable pack, or there is no such device.

@@ -18,7 +18,7 @@ from lucebox.packs.manifest import CodeObject, Manifest, extra
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_line", "install_command"]
+__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_command", "install_line"]
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
@@ -122,7 +122,9 @@ def _open(point: EntryPoint, version: str) -> Pack:
     try:
         folder = files(package)
     except ModuleNotFoundError as error:
-        raise PackError(f"{distribution} is installed but its package {package} is not; {install_command(target)}") from error
+        raise PackError(
+            f"{distribution} is installed but its package {package} is not; {install_command(target)}"
+        ) from error
     where = f"{package}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")

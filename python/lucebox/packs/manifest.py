@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "CodeObject", "Compiler", "Waiver", "Kernel", "Manifest", "extra"]
+__all__ = ["SCHEMA", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra"]
 
 SCHEMA = 1
 

@@ -1,4 +1,4 @@
-"""What the server is doing, from its one set of counters: as Prometheus' text and as a document for the live page."""
+"""Formats the server's metrics: as Prometheus' text, and as the JSON document of /status and the live page."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def metrics_text(server: Server) -> str:
         "lucebox_requests_waiting": ("Requests in the queue.", waiting),
         "lucebox_requests_running": ("Requests on a slot.", running),
         "lucebox_slots": ("Slots.", server.scheduler.n_slots),
-        "lucebox_context_tokens": ("Tokens a slot holds.", server.model.context),
-        "lucebox_planned_memory_bytes": ("Memory of the engine's plan.", server.model.llm.memory_plan.total_bytes),
-        "lucebox_start_time_seconds": ("When the server started, in Unix time.", server.scheduler.metrics.started_at),
+        "lucebox_context_tokens": ("Context length of a slot.", server.model.context),
+        "lucebox_planned_memory_bytes": ("Memory in the engine's plan.", server.model.llm.memory_plan.total_bytes),
+        "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.scheduler.metrics.started_at),
     }
     cache = server.scheduler.cache.stats()
     gauges |= {
         "lucebox_prefix_cache_bytes": ("Memory of the prefix cache.", cache.memory_bytes),
         "lucebox_prefix_cache_disk_bytes": ("Files of the prefix cache.", cache.disk_bytes),
-        "lucebox_prefix_cache_segments": ("Parts the prefix cache holds.", cache.segments),
+        "lucebox_prefix_cache_segments": ("Segments in the prefix cache.", cache.segments),
     }
     load = server.device_load()
     if load.busy is not None:
-        gauges["lucebox_device_busy_ratio"] = ("Share of the time in which the device works.", load.busy)
+        gauges["lucebox_device_busy_ratio"] = ("Utilisation of the device, 0 to 1.", load.busy)
     if load.watts is not None:
-        gauges["lucebox_device_power_watts"] = ("Power of the device.", load.watts)
+        gauges["lucebox_device_power_watts"] = ("Power draw of the device.", load.watts)
     for name, (doc, value) in gauges.items():
         lines += exposition(name, "gauge", doc, [("", float(value))])
     return "\n".join(lines) + "\n"
@@ -49,8 +49,8 @@ def status_document(server: Server) -> dict[str, Any]:
         "version": __version__,
         "model": server.model.name,
         "context": server.model.context,
-        "target": llm.options.target,
-        "device": llm.device,
+        "device": llm.options.device,
+        "device_name": llm.device_name,
         "kernels": llm.kernels,
         "uptime_s": time.time() - metrics.started_at,
         "slots": scheduler.n_slots,

@@ -27,7 +27,7 @@ async function refresh() {
 
 function show(status) {
   $("model").textContent = status.model;
-  $("place").textContent = `${status.target}: ${status.device}, context ${status.context}`;
+  $("place").textContent = `${status.device}: ${status.device_name}, context ${status.context}`;
   const seconds = before ? status.uptime_s - before.uptime_s : 0;
   const speed = seconds > 0 ? (status.totals.generated_tokens - before.totals.generated_tokens) / seconds : 0;
   speeds.push(speed);
