@@ -134,7 +134,7 @@ async def props(request: Request) -> Response:
                 "context": model.context,
                 "max_context": llm.info.context_length,
             },
-            "engine": {"target": llm.options.target, "device": llm.device, "kernels": llm.kernels},
+            "engine": {"device": llm.options.device, "device_name": llm.device_name, "kernels": llm.kernels},
         }
     )
 
