@@ -1,7 +1,8 @@
-// Vector bodies of attention over the paged cache.
-//   Few queries (one token: the heads that share a KV head): bandwidth bound, 2 * head_dim cache values per slot and KV
-//   head, converted in registers. More queries: compute bound, a page is converted to fp32 once and used by the whole
-//   tile, scores are held [slot, query] so that the running maximum and sum need no horizontal work.
+// Vector bodies of attention over the paged KV cache, with online softmax.
+//   Decode, up to 8 queries (one token: the heads that share a KV head): bandwidth bound by 2 * head_dim cache values
+//   per slot and KV head, converted in registers. Prefill, more queries: compute bound. A page is converted to fp32
+//   once for the whole tile of queries. Scores are stored [slot, query], so the running maximum and sum need no
+//   horizontal operations.
 #pragma once
 
 #include "cpu/body_matmul.h"
@@ -11,7 +12,7 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kDecodeQueries = 8;  // up to here converting a page costs more than it saves
+constexpr int kDecodeQueries = 8;  // with up to 8 queries, converting a page costs more than it saves
 
 template <class T>
 inline T* slot_of(void* data, const KvLayer& cache, int kv_head, int slot) {
@@ -50,15 +51,15 @@ struct QueryTile {
   }
 };
 
-// Where a page's scores live: query i against slot s at [i * query_step + s * slot_step].
+// Scores of a page: at[i * query_step + s * slot_step] belongs to query i and slot s.
 struct Scores {
   float* at;
   long query_step, slot_step;
 };
 
-// Hides slots [slot, slot + n_slots) of this append from the rows that may not see them.
+// The causal or tree mask: sets scores of slots [slot, slot + n_slots) to -inf where a row must not see the slot.
 inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scores& scores) {
-  const int first_hidden = tile.op.tree.ancestors ? 0 : tile.row_begin + 1;  // all see committed and earlier rows
+  const int first_hidden = tile.op.tree.ancestors ? 0 : tile.row_begin + 1;  // every row sees earlier slots
   for (int s = 0; s < n_slots; ++s) {
     const int other = slot + s - *tile.op.n_past;
     if (other < first_hidden) continue;
@@ -72,7 +73,7 @@ inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scor
 }
 
 template <class T>
-inline void score_few(const QueryTile& tile, const T* keys, int n_slots, float* scores) {
+inline void score_decode(const QueryTile& tile, const T* keys, int n_slots, float* scores) {
   const int dim = tile.op.cache.head_dim;
   for (int s = 0; s < n_slots; ++s, keys += dim)
     for (int i = 0; i < tile.n; i += 4) {
@@ -92,8 +93,8 @@ inline void scale_values(float* x, int n, float by) {
   for (int i = 0; i < n; i += kLanes) store(x + i, load(x + i, n - i) * by, n - i);
 }
 
-// Scores [query, 64] of one page -> weights, and what was gathered so far rescaled to the new maximum.
-inline void weigh_few(const QueryTile& tile, int n_slots, float* scores, float* m, float* l, float* o) {
+// Turns the scores [query, 64] of one page into weights and rescales l and o to the new running maximum m.
+inline void softmax_decode(const QueryTile& tile, int n_slots, float* scores, float* m, float* l, float* o) {
   const int dim = tile.op.cache.head_dim;
   for (int i = 0; i < tile.n; ++i, scores += kPageTokens) {
     float largest = m[i];
@@ -120,33 +121,34 @@ inline void weigh_few(const QueryTile& tile, int n_slots, float* scores, float* 
 }
 
 template <class T>
-inline void gather_values(const Scores& weights, const T* values, int n_slots, int n_queries, int dim, float* o) {
+inline void accumulate_values(const Scores& weights, const T* values, int n_slots, int n_queries, int dim, float* o) {
   const float one = 1;
   multiply(Product<T>{weights.at, weights.query_step, weights.slot_step, values, dim, o, dim, n_queries, dim, n_slots,
                       &one});
 }
 
-inline void attend_few(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
-                       float* scratch) {
+inline void attend_decode(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
+                          float* scratch) {
   const KvLayer& cache = tile.op.cache;
   const Scores scores{scratch, kPageTokens, 1};
   for (int slot = slot_begin, next; slot < slot_end; slot = next) {
     next = (slot / kPageTokens + 1) * kPageTokens;
     const int n = (next < slot_end ? next : slot_end) - slot;
     if (cache.k_type == DType::kF16)
-      score_few(tile, slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n, scores.at);
+      score_decode(tile, slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n, scores.at);
     else if (cache.k_type == DType::kBF16)
-      score_few(tile, slot_of<const BFloat>(cache.k, cache, tile.kv_head, slot), n, scores.at);
+      score_decode(tile, slot_of<const BFloat>(cache.k, cache, tile.kv_head, slot), n, scores.at);
     else
-      score_few(tile, slot_of<const float>(cache.k, cache, tile.kv_head, slot), n, scores.at);
+      score_decode(tile, slot_of<const float>(cache.k, cache, tile.kv_head, slot), n, scores.at);
     mask_scores(tile, slot, n, scores);
-    weigh_few(tile, n, scores.at, m, l, o);
+    softmax_decode(tile, n, scores.at, m, l, o);
     if (cache.v_type == DType::kF16)
-      gather_values(scores, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
+      accumulate_values(scores, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
     else if (cache.v_type == DType::kBF16)
-      gather_values(scores, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
+      accumulate_values(scores, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim,
+                        o);
     else
-      gather_values(scores, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
+      accumulate_values(scores, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
   }
 }
 
@@ -156,7 +158,7 @@ inline const float* widen(const T* from, int n, float* to) {
   return to;
 }
 
-// n_slots rows of K or V in fp32: in place when the cache holds fp32.
+// Returns n_slots rows of K or V in fp32; points into the cache when the cache is fp32.
 inline const float* page_values(void* data, DType type, const KvLayer& cache, int kv_head, int slot, int n_slots,
                                 float* scratch) {
   const int n = n_slots * cache.head_dim;
@@ -165,15 +167,16 @@ inline const float* page_values(void* data, DType type, const KvLayer& cache, in
   return slot_of<const float>(data, cache, kv_head, slot);
 }
 
-// Scores [slot, padded queries] of one page -> weights, as weigh_few but a vector of queries at a time.
-inline void weigh_many(const QueryTile& tile, int n_slots, float* scores, int padded, float* m, float* l, float* o) {
+// Same as softmax_decode, one vector of queries at a time, for scores [slot, padded queries].
+inline void softmax_prefill(const QueryTile& tile, int n_slots, float* scores, int padded, float* m, float* l,
+                            float* o) {
   const int dim = tile.op.cache.head_dim;
   for (int i = 0; i < tile.n; i += kLanes) {
     const int n = tile.n - i;
     const vf before = load(m + i, n);
     vf largest = before;
     for (int s = 0; s < n_slots; ++s) largest = max(largest, load(scores + s * padded + i));
-    const vf offset = largest == -kInfinity ? vf{} : largest;  // nothing seen yet: weights e^-inf = 0, never e^NaN
+    const vf offset = largest == -kInfinity ? vf{} : largest;  // all masked so far: weights e^-inf = 0, not e^NaN
     vf sum = {};
     for (int s = 0; s < n_slots; ++s) {
       const vf weight = exp(load(scores + s * padded + i) - offset);
@@ -188,8 +191,8 @@ inline void weigh_many(const QueryTile& tile, int n_slots, float* scores, int pa
   }
 }
 
-inline void attend_many(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
-                        float* scratch) {
+inline void attend_prefill(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
+                           float* scratch) {
   const KvLayer& cache = tile.op.cache;
   const int dim = cache.head_dim;
   const int padded = (tile.n + kLanes - 1) / kLanes * kLanes;
@@ -209,9 +212,9 @@ inline void attend_many(const QueryTile& tile, int slot_begin, int slot_end, flo
     const float* k = page_values(cache.k, cache.k_type, cache, tile.kv_head, slot, n, keys);
     multiply(Product<float>{k, dim, 1, queries, padded, scores.at, padded, n, padded, dim, nullptr});
     mask_scores(tile, slot, n, scores);
-    weigh_many(tile, n, scores.at, padded, m, l, o);
+    softmax_prefill(tile, n, scores.at, padded, m, l, o);
     const float* v = page_values(cache.v, cache.v_type, cache, tile.kv_head, slot, n, values);
-    gather_values(scores, v, n, tile.n, dim, o);
+    accumulate_values(scores, v, n, tile.n, dim, o);
   }
 }
 
@@ -221,7 +224,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   const QueryTile tile{op, kv_head, group, row_begin, (row_end - row_begin) * group};
   for (int i = 0; i < tile.n; ++i) m[i] = -kInfinity, l[i] = 0;
   for (long i = 0; i < long(tile.n) * op.cache.head_dim; ++i) o[i] = 0;
-  auto attend = tile.n <= kDecodeQueries ? attend_few : attend_many;
+  auto attend = tile.n <= kDecodeQueries ? attend_decode : attend_prefill;
   attend(tile, slot_begin, slot_end, m, l, o, reinterpret_cast<float*>(scratch));
 }
 

@@ -1,6 +1,6 @@
 // Vector bodies of Gated DeltaNet; equations in ops/delta_net.h.
-//   One row: bandwidth bound, S (4 dk dv bytes a value head) is read and written once; a block of its rows is folded
-//   and read by the new row while it is in L1. More rows: compute bound, about 64 (3 dk dv + dk 64 + dv 64)
+//   One row: bandwidth bound; S (4 dk dv bytes per value head) is read and written once. A block of rows of S is
+//   folded, and read for the new row while it is in L1. More rows: compute bound; about 64 (3 dk dv + dk 64 + dv 64)
 //   multiply-adds per 64 rows and value head, all of them products of body_matmul.h.
 #pragma once
 
@@ -17,15 +17,16 @@ constexpr int kMaxTaps = 8;
 void causal_conv(const CausalConv& op, int begin, int end) {
   const int n_past = op.n_taps - 1, n_folded = n_accepted(op.accepted);
   for (int t = 0; t < n_past; ++t) {
-    // The new history is the tail of [history, accepted rows]; every source lies at or behind its target.
+    // The new history is the tail of [history, accepted rows]. A source is never overwritten before it is read, because
+    // it has the index of its destination or a later one.
     const int from = t + n_folded;
     const float* source = from < n_past ? op.history + long(from) * op.channels
                                         : op.pending + long(op.accepted.path[from - n_past]) * op.channels;
-    float* target = op.history + long(t) * op.channels;
-    if (source != target) __builtin_memcpy(target + begin, source + begin, sizeof(float) * (end - begin));
+    float* to = op.history + long(t) * op.channels;
+    if (source != to) __builtin_memcpy(to + begin, source + begin, sizeof(float) * (end - begin));
   }
-  if (op.rows == 0) return;                // a fold alone comes without weights
-  const float* input[kMaxTree][kMaxTaps];  // what each tap of each row reads
+  if (op.rows == 0) return;                // a fold without rows has no weights
+  const float* input[kMaxTree][kMaxTaps];  // the input row of each tap of each row
   for (int r = 0; r < op.rows; ++r)
     for (int j = n_past, row = r, past = n_past; j >= 0; --j) {
       input[r][j] = row >= 0 ? op.x + long(row) * op.channels : op.history + long(--past) * op.channels;
@@ -110,15 +111,15 @@ inline Fold pack_fold(const DeltaHead& head, float* keys, float* deltas) {
   return {keys, deltas, exp(splat(last))[0], n};
 }
 
-// Rows [d, d + n_rows) of S, columns [c, c + n) of the range. The only place that folds, so that a fold gives the same
-// bits alone and before a step.
+// Folds into rows [d, d + n_rows) and columns [c, c + n) of S. Every fold goes through this function, so a fold alone
+// and a fold before a step give the same bits.
 inline void fold_block(const DeltaHead& head, const Fold& fold, int d, int n_rows, int c, int n) {
   if (fold.n == 0) return;
   multiply(Product<float>{fold.keys + d, 1, head.op.dk, fold.deltas + c, head.n, head.S + long(d) * head.op.dv + c,
                           head.op.dv, n_rows, n, fold.n, &fold.decay});
 }
 
-// One new row: S^T k and S^T q are gathered while S passes by.
+// One new row: sums S^T k and S^T q in one pass over S.
 template <int kVectors>
 inline void step_columns(const DeltaHead& head, const Fold& fold, float k_dot_q, float decay, int c, int n) {
   const GatedDelta& op = head.op;
@@ -155,7 +156,7 @@ inline void step(const DeltaHead& head, const Fold& fold) {
     step_columns<1>(head, fold, k_dot_q, decay, c, head.n - c < kLanes ? head.n - c : kLanes);
 }
 
-// What the rows of a chunk owe each other.
+// The interactions of the rows of a chunk.
 struct Chunk {
   float* cs;       // [64]
   float* kk;       // [64, 64] -beta_i E_ij k_i.k_j for strict ancestors j, else 0
@@ -190,11 +191,11 @@ inline void pair_rows(const DeltaHead& head, const Chunk& chunk, float* keys_acr
     const uint64_t seen = ancestors_of(op.tree, i);
     const float beta = head.beta(i);
     const int block_end =
-        i / kBlockRows * kBlockRows + kBlockRows;  // products run over whole blocks: clear their corner
+        i / kBlockRows * kBlockRows + kBlockRows;  // products read whole blocks: clear above the diagonal
     for (int j = 0; j < (block_end < rows ? block_end : rows); j += kLanes) {
       const vi bits = splat(static_cast<int32_t>(seen >> j & 0xffff));
       const vi is_seen = (bits >> lane_index() & 1) == 1;
-      // Masked before exp: pairs that are not on one path have exponents of any size.
+      // Masked before exp: the exponent of a pair that shares no path is unbounded.
       const vf decay = exp(is_seen ? chunk.cs[i] - load(chunk.cs + j) : splat(-kInfinity));
       float* kk = chunk.kk + i * kMaxTree + j;
       float* qk = chunk.qk + i * kMaxTree + j;
@@ -238,7 +239,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   const int k_head = key_head(op, v_head);
   const DeltaHead head{op, v_head, k_head, begin, end - begin, op.S + long(v_head) * op.dk * op.dv + begin};
   const long n_keys = long(kMaxTree) * op.dk;
-  float* keys = reinterpret_cast<float*>(scratch);  // laid out as delta_thread_scratch counts
+  float* keys = reinterpret_cast<float*>(scratch);  // delta_thread_scratch() counts this layout
   float* queries = keys + n_keys;
   float* keys_across = queries + n_keys;
   float* kk = keys_across + n_keys;
@@ -252,7 +253,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   if (op.rows == 0) return;
   const Chunk chunk{cs, kk, qk, keys, queries};
   pair_rows(head, chunk, keys_across);
-  constexpr int kWide = kBlockVectors * kLanes;  // so much of S and of the deltas stays in L1
+  constexpr int kWide = kBlockVectors * kLanes;  // columns of S and of the deltas that stay in L1
   for (int c = 0; c < head.n; c += kWide)
     solve_columns(head, chunk, deltas, c, head.n - c < kWide ? head.n - c : kWide);
 }

@@ -1,6 +1,6 @@
-// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet: a block of rows x a few vectors of
-// columns in registers, one chain of multiply-adds per value in the order of the steps. So a value depends on neither
-// the block it falls in nor on how many rows and columns surround it.
+// C (+)= A B for the small fp32 products inside attention and Gated DeltaNet. A register tile has kBlockRows rows and
+// kBlockVectors vectors of columns. Each value is one chain of multiply-adds in the order of the steps, so a value does
+// not depend on its tile or on the number of rows and columns.
 #pragma once
 
 #include "cpu/simd.h"
@@ -21,17 +21,17 @@ struct Product {
   const float* keep;
 };
 
-// 24 accumulators of 32 registers, or 12 of 16.
+// 24 accumulators use 24 of 32 registers (AVX-512), 12 use 12 of 16.
 constexpr int kBlockRows = 6;
 #if defined(__AVX512F__)
 constexpr int kBlockVectors = 4;
 #else
 constexpr int kBlockVectors = 2;
 #endif
-// So many rows of B, a block of columns wide, are 32 KiB or less: every block of rows of A finds them in L1.
+// Rows of B per panel. One tile of columns of a panel is at most 32 KiB, so it stays in L1 for all rows of A.
 constexpr int kPanelSteps = 128;
 
-// Rows [i, i + kRows), columns [j, j + kVectors vectors); the last vector may be short: n values in all.
+// Computes rows [i, i + kRows) and columns [j, j + n); n is at most kVectors vectors, and the last may be partial.
 template <int kRows, int kVectors, class T>
 inline void multiply_block(const Product<T>& p, int i, int j, int n) {
   vf sum[kRows][kVectors];
@@ -80,7 +80,7 @@ template <class T>
 inline void multiply(const Product<T>& p) {
   constexpr int kWide = kBlockVectors * kLanes;
   int j = 0;
-  // A constant n lets the compiler drop the short loads.
+  // A constant n lets the compiler drop the partial loads.
   for (; j + kWide <= p.cols; j += kWide) multiply_columns<kBlockVectors>(p, j, kWide);
   for (; j + kLanes <= p.cols; j += kLanes) multiply_columns<1>(p, j, kLanes);
   if (j < p.cols) multiply_columns<1>(p, j, p.cols - j);

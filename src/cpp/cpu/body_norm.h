@@ -1,5 +1,4 @@
-// Vector bodies of the root-mean-square norms. Bandwidth bound: each value is read twice (the second time from L1) and
-// written once.
+// Vector bodies of the RMS norms. Bandwidth bound: each value is read twice (the second time from L1) and written once.
 #pragma once
 
 #include "cpu/kernels.h"

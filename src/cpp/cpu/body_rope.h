@@ -1,4 +1,4 @@
-// Vector body of the rotation.
+// Vector body of the rotary embedding (RoPE).
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,4 @@
-// Vector body of the gated activation.
+// Vector body of SwiGLU.
 #pragma once
 
 #include "cpu/kernels.h"

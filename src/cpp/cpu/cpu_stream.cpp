@@ -1,4 +1,4 @@
-// CPU stream: instruction set choice and scratch.
+// Chooses the instruction set and allocates the scratch of a CPU stream.
 #include "cpu/cpu_stream.h"
 
 #include <cstdlib>

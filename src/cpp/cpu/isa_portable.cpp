@@ -1,4 +1,4 @@
-// The vector bodies compiled for no instruction set flags: whatever every machine of the architecture has.
+// The vector bodies compiled without instruction set flags, for every machine of the architecture.
 #include "cpu/body_attention.h"
 #include "cpu/body_delta_net.h"
 #include "cpu/body_norm.h"

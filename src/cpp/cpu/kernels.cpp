@@ -1,4 +1,4 @@
-// Which table of bodies this machine can run.
+// Selects the tables of bodies that this machine can run.
 #include "cpu/kernels.h"
 
 #include "cpu/scalar/scalar.h"
@@ -31,7 +31,7 @@ constexpr Kernels kScalarKernels = {
 };
 
 #if defined(__x86_64__)
-// The compiler's check covers the processor and that the operating system saves the wide registers.
+// __builtin_cpu_supports checks the processor, and that the operating system saves the wide registers.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }

@@ -1,8 +1,8 @@
-// The CPU bodies of the ops, once per instruction set, behind one table. Each body computes a range of its
-// op's independent parts; cpu/run_*.cpp cuts an op into ranges and hands them to the thread pool.
+// The table of the ops' CPU bodies; there is one table per instruction set. A body computes a range of an op's
+// independent rows, channels or heads. cpu/run_*.cpp splits an op into ranges and runs them on the thread pool.
 //
-// Bodies live in files compiled with that instruction set's flags. Such a file must define nothing with external
-// linkage except its table (no std:: templates either): the linker would be free to keep an AVX-512 copy of an
+// Bodies are in files compiled with the flags of their instruction set. Such a file must define nothing with external
+// linkage except its table, and must not instantiate std:: templates: the linker could keep the AVX-512 copy of an
 // inline function for the whole program.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace lb::cpu {
 
-// Rows of activations rounded to 8-bit blocks of 32 values.
+// Rows of activations quantised to 8 bits, with one scale per block of 32 values.
 struct Q8Rows {
-  const int8_t* q;     // [rows, stride]; stride = n_in rounded up to 64, padding zero
+  const int8_t* q;     // [rows, stride]; stride = n_in rounded up to 64, zero padding
   const float* scale;  // [rows, n_blocks]; n_blocks = stride / 32
   const int32_t* sum;  // [rows, n_blocks] sum of the block's q
   int rows, n_in, stride, n_blocks;
@@ -37,18 +37,18 @@ struct Kernels {
 
   // Channels [begin, end).
   void (*causal_conv)(const CausalConv&, int begin, int end);
-  // One value head, value columns [begin, end): folds into S, writes delta and o. run() then writes cs and k_out, which
-  // the columns of a head and the value heads of a key head share.
+  // One value head, value columns [begin, end): folds into S and writes delta and o. CpuStream::run() writes cs and
+  // k_out, because columns share cs and value heads share k_out.
   void (*gated_delta)(const GatedDelta&, int v_head, int begin, int end, std::byte* scratch);
 
   // Rows [begin, end) of the append into the cache.
   void (*kv_append)(const KvAppend&, int begin, int end);
-  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end): writes for each row and each query head
-  // of the group ([rows][group], o also [head_dim]) the maximum m, the sum of weights l, and the unnormalised output o.
-  // A row that sees none of the slots gets m = -inf, l = 0, o = 0. slot_end <= n_past + row_end.
+  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end), with slot_end <= n_past + row_end.
+  // Writes the maximum m [rows, group], the sum of weights l [rows, group] and the unnormalised output
+  // o [rows, group, head_dim]. A row that sees none of the slots gets m = -inf, l = 0, o = 0.
   void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
                     float* l, float* o, std::byte* scratch);
-  // Joins such partial results and applies the gate: split s of query head h, row r is entry
+  // Merges the partial results of the splits and applies the gate. Split s of query head h and row r has the index
   // s * split_stride + (r - row_begin) * (head_end - head_begin) + (h - head_begin).
   void (*attention_merge)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
                           long split_stride, const float* m, const float* l, const float* o);

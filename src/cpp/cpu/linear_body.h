@@ -1,5 +1,5 @@
-// The four linear bodies of one instruction set; included once by each file that is compiled for one.
-// embed_rows and quantize_q8 are here, the products in the headers below.
+// The four linear bodies of one instruction set; each isa_*.cpp includes this file once.
+// embed_rows and quantize_q8 are defined here, the products in the headers included below.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -38,7 +38,7 @@ int32_t lane_sum(vi x) {
 }
 #endif
 
-// A block with an infinity or a NaN gets a NaN scale and q = 0, so every product with it is NaN.
+// A block with an infinity or a NaN gets a NaN scale and q = 0, so every product with the block is NaN.
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum) {
   typedef int8_t vb __attribute__((vector_size(kLanes)));
   constexpr int kVectors = 32 / kLanes;
@@ -48,7 +48,7 @@ void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, 
     sum[b] = 0;
     if (32 * b >= n_in) continue;
     vf v[kVectors];
-    vi magnitude = {};  // compared as integers, |x| keeps its order and NaN is the largest
+    vi magnitude = {};  // the bits of |x| compare as integers like |x|, and NaN is the largest
     for (int i = 0; i < kVectors; ++i) {
       v[i] = load(x + i * kLanes);
       const vi bits = __builtin_bit_cast(vi, v[i]) & 0x7fffffff;
@@ -62,7 +62,7 @@ void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, 
       v[i] /= scale[b];
       v[i] = v[i] > 127.0f ? splat(127.0f) : v[i];  // a subnormal scale is too coarse to bound the quotient
       v[i] = v[i] < -127.0f ? splat(-127.0f) : v[i];
-      const vf shifted = v[i] + 0x1.8p23f;  // rounds to an integer, which the low bits then hold
+      const vf shifted = v[i] + 0x1.8p23f;  // rounds to an integer in the low bits of the mantissa
       const vi rounded = __builtin_bit_cast(vi, shifted) - __builtin_bit_cast(int32_t, 0x1.8p23f);
       total += rounded;
       const vb narrow = __builtin_convertvector(rounded, vb);

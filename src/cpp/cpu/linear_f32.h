@@ -1,8 +1,7 @@
-// Products in fp32: F32, F16 and BF16 weights converted in registers (for many rows in
-// scratch), block weights expanded to fp32 in scratch.
-// Register tile: 4 weight rows x up to 4 activation rows of dot products, 8 loads for 16 multiply-adds; the horizontal
-// sums come once a row. One row is bound by the bytes of the weights, many rows by multiply-adds.
-// The order of additions of an output depends on n_in alone.
+// Linear products in fp32. F32, F16 and BF16 weights are converted in registers, F16 and BF16 in scratch with more than
+// 4 activation rows. Block weights are dequantised to fp32 in scratch. Register tile: 4 weight rows x up to 4
+// activation rows of dot products, 8 loads per 16 multiply-adds, one horizontal sum per output. A GEMV is bound by the
+// bytes of the weights, a GEMM by multiply-adds. The order of additions of an output depends on n_in alone.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -13,10 +12,10 @@ namespace lb::cpu {
 namespace {
 
 constexpr int kTileRows = 4;               // weight rows of a tile
-constexpr long kPrefetchAhead = 16 << 10;  // one row of BF16: 23 GB/s a core, 13 without
-constexpr long kBlockX = 96 << 10;  // values of x a pass over the weights keeps in the second-level cache: 384 KiB
+constexpr long kPrefetchAhead = 16 << 10;  // bytes; a BF16 GEMV reads 23 GB/s per core, 13 GB/s without prefetch
+constexpr long kBlockX = 96 << 10;         // values of x per pass over the weights: 384 KiB, which stay in L2
 
-// Outputs (r0 .. r0 + kR) x (o .. o + n) of op; w: the kTileRows weight rows.
+// Computes outputs [r0, r0 + kR) x [o, o + n) of op; w points to the kTileRows weight rows.
 template <class W, int kR>
 void tile_f32(const Linear& op, const W* const* w, int o, int n, int r0) {
   const float* x = op.x + long(r0) * op.n_in;
@@ -52,7 +51,7 @@ void tiles_f32(const Linear& op, const W* const* w, int o, int n, int row_begin,
   }
 }
 
-// row(i, o) gives weight row o, for slot i of the tile.
+// row(i, o) returns weight row o, which becomes row i of the tile.
 template <class W, class Row>
 void linear_f32_rows(const Linear& op, int begin, int end, Row&& row) {
   const long fit = kBlockX / op.n_in / 4 * 4;
@@ -69,35 +68,36 @@ void linear_f32_rows(const Linear& op, int begin, int end, Row&& row) {
 }
 
 template <class W>
-void linear_f32_plain(const Linear& op, int begin, int end, float* expanded) {
+void linear_f32_plain(const Linear& op, int begin, int end, float* dequantized) {
   const W* w = static_cast<const W*>(op.w);
   if (sizeof(W) == sizeof(float) || op.rows <= 4)
     return linear_f32_rows<W>(op, begin, end, [&](int, long o) { return w + o * op.n_in; });
-  linear_f32_rows<float>(op, begin, end, [&](int i, long o) {  // converts a weight once, not for each tile
-    float* y = expanded + long(i) * op.n_in;
+  linear_f32_rows<float>(op, begin, end, [&](int i, long o) {  // converts each weight once, not once per tile
+    float* y = dequantized + long(i) * op.n_in;
     for (int k = 0; k < op.n_in; k += kLanes) store(y + k, load(w + o * op.n_in + k, op.n_in - k), op.n_in - k);
     return y;
   });
 }
 
 template <class Block>
-void linear_f32_blocks(const Linear& op, int begin, int end, float* expanded) {
+void linear_f32_blocks(const Linear& op, int begin, int end, float* dequantized) {
   const long blocks_per_row = op.n_in / Block::kValues;
   const Block* w = static_cast<const Block*>(op.w);
   linear_f32_rows<float>(op, begin, end, [&](int i, long o) {
-    float* y = expanded + long(i) * op.n_in;
+    float* y = dequantized + long(i) * op.n_in;
     for (long b = 0; b < blocks_per_row; ++b) dequantize(w[o * blocks_per_row + b], y + b * Block::kValues);
     return y;
   });
 }
 
 void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
-  float* expanded = reinterpret_cast<float*>(scratch);
+  float* dequantized = reinterpret_cast<float*>(scratch);
   switch (op.type) {
-    case DType::kF32: return linear_f32_plain<float>(op, begin, end, expanded);
-    case DType::kF16: return linear_f32_plain<Half>(op, begin, end, expanded);
-    case DType::kBF16: return linear_f32_plain<BFloat>(op, begin, end, expanded);
-    default: quant::visit_block(op.type, [&](auto tag) { linear_f32_blocks<decltype(tag)>(op, begin, end, expanded); });
+    case DType::kF32: return linear_f32_plain<float>(op, begin, end, dequantized);
+    case DType::kF16: return linear_f32_plain<Half>(op, begin, end, dequantized);
+    case DType::kBF16: return linear_f32_plain<BFloat>(op, begin, end, dequantized);
+    default:
+      quant::visit_block(op.type, [&](auto tag) { linear_f32_blocks<decltype(tag)>(op, begin, end, dequantized); });
   }
 }
 

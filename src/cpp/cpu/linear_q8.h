@@ -1,6 +1,6 @@
-// Products of quantised weights with 8-bit activations, for AVX2 and for any compiler target.
-// Four weight rows are unpacked to signed codes in scratch, then every activation row meets them: integer dots of
-// 32 values in 8 lanes of 4, so that half a block (the runs of 16 of some types) is four whole lanes.
+// Linear products of quantised weights with 8-bit activations, for AVX2 and for any other instruction set.
+// Four weight rows are unpacked to signed codes in scratch and multiplied with every activation row. An integer dot
+// product of 32 values has 8 lanes of 4 values, so a sub-block of 16 values is four whole lanes.
 //   y = sum_blocks s * (scale[lane] * dot[lane] + offset[lane] * sum[lane])
 #pragma once
 
@@ -68,7 +68,7 @@ vf4 add_halves(vs8 v) {
   __builtin_memcpy(half, &v, sizeof v);
   return __builtin_convertvector(__builtin_convertvector(half[0], vi4) + __builtin_convertvector(half[1], vi4), vf4);
 }
-// A lane of these holds every fourth of 16 products. |q| <= 128 and |a| <= 127: two of them fit 16 bits.
+// Each lane sums every fourth of 16 products. |q| <= 128 and |a| <= 127, so the sum of two products fits 16 bits.
 vf4 dot16(const int8_t* q, const int8_t* a) { return add_halves(widen(q) * widen(a) + widen(q + 8) * widen(a + 8)); }
 Lanes lanes_dot(const int8_t* q, const int8_t* a) { return {dot16(q, a), dot16(q + 16, a + 16)}; }
 Lanes lanes_sum4(const int8_t* a) {
@@ -76,7 +76,7 @@ Lanes lanes_sum4(const int8_t* a) {
 }
 #endif
 
-// quant::unpack in vectors, for the types that most files hold.
+// unpack_sub() is quant::unpack(), vectorised for the most common types.
 typedef uint8_t vb16 __attribute__((vector_size(16)));
 typedef uint16_t vu8 __attribute__((vector_size(16)));
 
@@ -86,7 +86,8 @@ inline vb16 load16(const void* p) {
   return x;
 }
 inline void store16(int8_t* p, vb16 x) { __builtin_memcpy(p, &x, sizeof x); }
-// Bits shift .. of each byte, cut to `mask`, which must leave out those that came from its neighbour.
+// Shifts each byte right by `shift` and masks it. The shift is of 16-bit words, so `mask` must clear the bits that come
+// from the neighbouring byte.
 inline vb16 bits16(const uint8_t* p, int shift, int mask) {
   return __builtin_bit_cast(vb16, __builtin_bit_cast(vu8, load16(p)) >> shift) & uint8_t(mask);
 }
@@ -99,44 +100,44 @@ inline float half_to_float(uint16_t h) {
 }
 
 template <class Block>
-quant::ScaleOffset unpack_run(const Block& b, int i, int8_t* q) {
+quant::ScaleOffset unpack_sub(const Block& b, int i, int8_t* q) {
   return quant::unpack(b, i, q);
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ4_0& b, int, int8_t* q) {
+quant::ScaleOffset unpack_sub(const quant::BlockQ4_0& b, int, int8_t* q) {
   store16(q, bits16(b.qs, 0, 15) - 8);
   store16(q + 16, bits16(b.qs, 4, 15) - 8);
   return {half_to_float(b.d), 0};
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ4_1& b, int, int8_t* q) {
+quant::ScaleOffset unpack_sub(const quant::BlockQ4_1& b, int, int8_t* q) {
   store16(q, bits16(b.qs, 0, 15));
   store16(q + 16, bits16(b.qs, 4, 15));
   return {half_to_float(b.d), half_to_float(b.m)};
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ8_0& b, int, int8_t* q) {
+quant::ScaleOffset unpack_sub(const quant::BlockQ8_0& b, int, int8_t* q) {
   __builtin_memcpy(q, b.q, 32);
   return {half_to_float(b.d), 0};
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ4_K& b, int j, int8_t* q) {
+quant::ScaleOffset unpack_sub(const quant::BlockQ4_K& b, int j, int8_t* q) {
   for (int l = 0; l < 32; l += 16) store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15));
   return quant::k4_scale(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ5_K& b, int j, int8_t* q) {
+quant::ScaleOffset unpack_sub(const quant::BlockQ5_K& b, int j, int8_t* q) {
   for (int l = 0; l < 32; l += 16) {
     const vb16 high = bits16(b.qh + l, j, 1);
     store16(q + l, bits16(b.qs + 32 * (j / 2) + l, 4 * (j % 2), 15) + high * 16);
   }
   return quant::k4_scale(half_to_float(b.d), half_to_float(b.dmin), b.scales, j);
 }
-quant::ScaleOffset unpack_run(const quant::BlockQ6_K& b, int i, int8_t* q) {
-  const int half = i / 8, run = i / 2 % 4, l = 16 * (i % 2);
-  const vb16 low = bits16(b.ql + 64 * half + 32 * (run % 2) + l, 4 * (run / 2), 15);
-  store16(q, low + (bits16(b.qh + 32 * half + l, 2 * run, 3) << 4) - 32);
+quant::ScaleOffset unpack_sub(const quant::BlockQ6_K& b, int i, int8_t* q) {
+  const int half = i / 8, group = i / 2 % 4, l = 16 * (i % 2);  // groups of 32 values
+  const vb16 low = bits16(b.ql + 64 * half + 32 * (group % 2) + l, 4 * (group / 2), 15);
+  store16(q, low + (bits16(b.qh + 32 * half + l, 2 * group, 3) << 4) - 32);
   return {half_to_float(b.d) * float(b.scales[i]), 0};
 }
 
 constexpr int kUnpackedRows = 4;
 
-// One weight row in scratch: n_in codes, then 8 scales and 8 offsets (one a lane) for each 32 of them.
+// One weight row in scratch: n_in codes, and 8 scales and 8 offsets (one per lane) per 32 codes.
 struct UnpackedRow {
   int8_t* q;
   float* scale;
@@ -156,10 +157,10 @@ void unpack_row(const Block* block, int n_in, UnpackedRow row) {
   float* offset = row.offset;
   for (int i = 0; i < n_in; i += Block::kValues, ++block) {
     for (int j = 0; j < Block::kValues / Block::kSub; ++j) {
-      const quant::ScaleOffset run = unpack_run(*block, j, row.q + i + j * Block::kSub);
-      for (int l = 0; l < kLanes; ++l) *scale++ = run.scale;
+      const quant::ScaleOffset sub = unpack_sub(*block, j, row.q + i + j * Block::kSub);
+      for (int l = 0; l < kLanes; ++l) *scale++ = sub.scale;
       if constexpr (Block::kHasMin)
-        for (int l = 0; l < kLanes; ++l) *offset++ = run.offset;
+        for (int l = 0; l < kLanes; ++l) *offset++ = sub.offset;
     }
   }
 }

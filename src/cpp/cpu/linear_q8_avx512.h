@@ -1,12 +1,14 @@
-// Products of quantised weights with 8-bit activations on AVX-512 VNNI, which multiplies unsigned by signed bytes.
-// Weights are unsigned codes; the zero point goes back exactly, as the integer the sums start from.
+// Linear products of quantised weights with 8-bit activations on AVX-512 VNNI, which multiplies unsigned by signed
+// bytes. Weights are unsigned codes. The integer sums start from the zero point's contribution, so the correction is
+// exact.
 //
-// 1 or 2 rows ("few"): 4 weight rows stream from memory through registers, unpacked once for all activation rows.
-//   Bound: the bytes of the weights.
-// More rows ("many"): 32 weight rows are unpacked to scratch, 4 values of 16 rows in a vector, then meet 4 activation
-//   rows at a time. Bound: byte products, 1024 a cycle and core where two vectors issue.
-//   panel   codes [n_in / 4][32 rows][4], scales [runs][32 rows], offsets [runs][32 rows]
-// A result depends on its own inputs and on which of the two ways the number of rows selects, and on nothing else.
+// Skinny, 1 or 2 activation rows: 4 weight rows stream from memory through registers; each weight is unpacked once for
+//   all activation rows. Bound: the bytes of the weights.
+// GEMM, more rows: a panel of 32 weight rows is unpacked to scratch, 4 values of 16 rows per vector, and multiplied
+// with
+//   up to 6 activation rows at a time. Bound: byte products, 1024 per cycle and core where two vectors issue.
+//   panel   codes [n_in / 4, 32 rows, 4], scales [sub-blocks, 32 rows], offsets [sub-blocks, 32 rows]
+// An output depends only on its own inputs and on the path, which the number of rows selects.
 // Measurements: docs/kernels/linear_cpu.md.
 #pragma once
 
@@ -20,14 +22,15 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kStreams = 4;  // weight rows in flight with few activation rows
-// How far ahead the weights are asked for: one core then reads Q6_K at 30 GB/s, without it at 10.
+constexpr int kStreams = 4;  // weight rows in flight on the skinny path
+// Prefetch distance: one core reads Q6_K at 30 GB/s with prefetch, at 10 GB/s without.
 constexpr long kPrefetchBytes = 16 << 10;
 constexpr int kPanelRows = 32;  // weight rows of a panel
-constexpr int kTileX = 4;  // activation rows of a tile: 8 integer and 8 float sums, two multiplies a cycle at latency 4
-constexpr int kTallTileX = 6;  // up to so many rows are one tile
+constexpr int kTileX = 4;       // activation rows of a tile: 8 integer and 8 float sums hide the latency of 4 cycles at
+                                // two multiplies per cycle
+constexpr int kTallTileX = 6;   // up to 6 activation rows are one tile
 
-// 128 activations of one row in the order of the codes they meet.
+// 128 activations of one row in the order of the weights' codes.
 struct Activations128 {
   __m512i a[2];
   __m512i start[2];  // -kZero * sum of the lane's activations
@@ -70,7 +73,7 @@ Activations128 load_activations(const int8_t* q, const float* s, int values_left
   return out;
 }
 
-// acc + what 128 weights contribute.
+// Returns acc plus the products of 128 weights.
 template <class Block>
 __m512 add_products(__m512 acc, const __m512i* q, const __m512* d, const __m512* m, const Activations128& x) {
   constexpr bool kShared = Unpack<Block>::kOrder == Order::kNibble;
@@ -84,8 +87,8 @@ __m512 add_products(__m512 acc, const __m512i* q, const __m512* d, const __m512*
   return acc;
 }
 
-// 256 activations of one row for the runs of 32 of a K block in kPairs order. There one product of two vectors serves
-// eight runs: scales by scales in lanes 0..7, and in lanes 8..15 offsets by scale * sum, which need no codes.
+// 256 activations of one row for a K block in kPairs order, with sub-blocks of 32. One product of two vectors serves
+// eight sub-blocks: lanes 0..7 multiply scales by scales, lanes 8..15 multiply offsets by scale * sum, without codes.
 struct Activations256 {
   __m512i a[4];
   __m512 terms;  // 8 scales, 8 scale * sum
@@ -104,19 +107,19 @@ inline Activations256 load_pairs(const int8_t* q, const float* scale, const int3
   return out;
 }
 
-// acc + what 256 weights contribute; scales: what Unpack::open gave.
+// Returns acc plus the products of 256 weights; `scales` comes from Unpack::open.
 inline __m512 add_pairs(__m512 acc, const __m512i* q, __m512 scales, const Activations256& x) {
   const __m512 terms = _mm512_mul_ps(scales, x.terms);
   acc = _mm512_mask_add_ps(acc, 0xff00, acc, terms);
   for (int v = 0; v < 4; ++v) {
     const __m512i dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q[v], x.a[v]);
-    const int run = v / 2 * 4 + v % 2;
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), eight_lanes(terms, run, run + 2), acc);
+    const int sub = v / 2 * 4 + v % 2;
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), eight_lanes(terms, sub, sub + 2), acc);
   }
   return acc;
 }
 
-// The sums of the lanes of four vectors.
+// Returns the horizontal sums of four vectors.
 inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -125,8 +128,9 @@ inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+// kR activation rows, weight rows [begin, end).
 template <class Block, int kR>
-void few_rows(const Linear& op, const Q8Rows& x, int begin, int end) {
+void linear_q8_skinny(const Linear& op, const Q8Rows& x, int begin, int end) {
   using U = Unpack<Block>;
   constexpr int kBlocks = U::kUnit / Block::kValues;  // blocks of a step
   constexpr bool kPairs = U::kOrder == Order::kPairs;
@@ -182,12 +186,12 @@ void few_rows(const Linear& op, const Q8Rows& x, int begin, int end) {
 }
 
 struct Panel {
-  uint8_t* codes;  // [n_in / 4][32][4]
-  float* scale;    // [runs][32]
-  float* offset;   // [runs][32], where the type has mins
+  uint8_t* codes;  // [n_in / 4, 32, 4]
+  float* scale;    // [sub-blocks, 32]
+  float* offset;   // [sub-blocks, 32]; unused when the type has no mins
 };
 
-// 16 vectors of 16 dwords, transposed.
+// Transposes 16 vectors of 16 dwords.
 inline void transpose16(__m512i* v) {
   __m512i t[16];
   for (int i = 0; i < 16; i += 2) {
@@ -211,7 +215,7 @@ inline void transpose16(__m512i* v) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
-// v[row] holds four values, each in four lanes; to[32 b] gets value b of the 16 rows.
+// v[row] has four values, each in four lanes. to[32 b ...] receives value b of the 16 rows.
 inline void store_quads(const __m512* v, float* to) {
   __m512 z[4];
   for (int i = 0; i < 4; ++i) {
@@ -227,7 +231,7 @@ inline void store_quads(const __m512* v, float* to) {
   _mm512_store_ps(to + 3 * kPanelRows, _mm512_shuffle_f32x4(e, f, 0xdd));
 }
 
-// The scales of 128 values of 16 rows.
+// Stores the scales of 128 values of 16 rows.
 template <class Block>
 void store_scales(__m512 (*v)[16], float* to) {
   if constexpr (Unpack<Block>::kOrder == Order::kPairs)  // lanes 0 0 2 2 and 1 1 3 3 (of four each) to 0 1 2 3
@@ -236,7 +240,7 @@ void store_scales(__m512 (*v)[16], float* to) {
   if constexpr (Block::kSub == 16) store_quads(v[1], to + 4 * kPanelRows);
 }
 
-// First of the four values in dword `lane` of q[v], within the 128.
+// Index, within 128 values, of the first of the four values in dword `lane` of q[v].
 template <class Block>
 constexpr int value_of(int v, int lane) {
   switch (Unpack<Block>::kOrder) {
@@ -247,7 +251,7 @@ constexpr int value_of(int v, int lane) {
   return 64 * v + 4 * lane;
 }
 
-// Weight rows [o, o + n), n <= 16, to one half of a panel; the rest of the half repeats row o.
+// Unpacks weight rows [o, o + n), n <= 16, to one half of a panel; the rest of the half repeats row o.
 template <class Block>
 void pack_half(const Linear& op, int o, int n, const Panel& panel, int half) {
   using U = Unpack<Block>;
@@ -276,28 +280,28 @@ void pack_half(const Linear& op, int o, int n, const Panel& panel, int half) {
         for (int lane = 0; lane < 16; ++lane)
           _mm512_store_si512(panel.codes + (k + value_of<Block>(v, lane)) * long(kPanelRows) + 64 * half, q[v][lane]);
       }
-      const long run = long(k / Block::kSub) * kPanelRows + 16 * half;
-      store_scales<Block>(d, panel.scale + run);
-      if constexpr (Block::kHasMin) store_scales<Block>(m, panel.offset + run);
+      const long sub_at = long(k / Block::kSub) * kPanelRows + 16 * half;
+      store_scales<Block>(d, panel.scale + sub_at);
+      if constexpr (Block::kHasMin) store_scales<Block>(m, panel.offset + sub_at);
     }
   }
 }
 
-// What the integer sums of a tile start from, or what the offsets are multiplied by, per row and run.
-union RunTerm {
+// Per activation row and sub-block: the start value of a tile's integer sums, or the factor of the weights' offsets.
+union SubTerm {
   int32_t start;  // -kZero * sum
   float sum;      // scale * sum
 };
 
 template <class Block>
-void run_terms(const Q8Rows& x, int r0, int n_rows, RunTerm* terms) {
+void sub_terms(const Q8Rows& x, int r0, int n_rows, SubTerm* terms) {
   constexpr int kZero = Unpack<Block>::kZero;
-  const int runs = x.n_blocks * 32 / Block::kSub;
-  for (int r = 0; r < n_rows; ++r, terms += runs) {
+  const int n_subs = x.n_blocks * 32 / Block::kSub;
+  for (int r = 0; r < n_rows; ++r, terms += n_subs) {
     const float* scale = x.scale + long(r0 + r) * x.n_blocks;
     if constexpr (Block::kSub == 32) {
       const int32_t* sum = x.sum + long(r0 + r) * x.n_blocks;
-      for (int b = 0; b < runs; ++b) {
+      for (int b = 0; b < n_subs; ++b) {
         if constexpr (Block::kHasMin)
           terms[b].sum = scale[b] * float(sum[b]);
         else
@@ -306,7 +310,7 @@ void run_terms(const Q8Rows& x, int r0, int n_rows, RunTerm* terms) {
     } else {
       const int8_t* q = x.q + long(r0 + r) * x.stride;
       const __m512i factor = bytes(Block::kHasMin ? 1 : kZero);
-      for (int b = 0; b < runs; b += 4) {
+      for (int b = 0; b < n_subs; b += 4) {
         __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), factor, load_bytes(q + 16 * b));
         t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, _MM_PERM_CDAB));
         t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, _MM_PERM_BADC));
@@ -322,29 +326,29 @@ void run_terms(const Q8Rows& x, int r0, int n_rows, RunTerm* terms) {
   }
 }
 
-// Outputs (r0 .. r0 + kR) x (o .. o + n); kHalves = 1 when n <= 16.
+// Computes outputs [r0, r0 + kR) x [o, o + n); kHalves is 1 when n <= 16.
 template <class Block, int kR, int kHalves>
-void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* terms, int o, int n, int r0) {
-  constexpr int kRuns = 32 / Block::kSub;  // of a 32 block
-  constexpr int kSteps = 8 / kRuns;        // dwords of a run
+void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* terms, int o, int n, int r0) {
+  constexpr int kSubs = 32 / Block::kSub;  // sub-blocks of 32 values
+  constexpr int kSteps = 8 / kSubs;        // dwords of a sub-block
   const int8_t* a = x.q + long(r0) * x.stride;
   const float* s = x.scale + long(r0) * x.n_blocks;
   const uint8_t* codes = panel.codes;
   const float* scale = panel.scale;
   const float* offset = panel.offset;
   const long stride = x.stride;
-  const long runs = long(x.n_blocks) * kRuns;
+  const long n_subs = long(x.n_blocks) * kSubs;
   __m512 acc[kR][kHalves];
   for (int r = 0; r < kR; ++r)
     for (int p = 0; p < kHalves; ++p) acc[r][p] = _mm512_setzero_ps();
   for (int b = 0; b < op.n_in / 32; ++b) {
     __m512 part[kR][kHalves];
-    for (int i = 0; i < kRuns; ++i) {
-      const RunTerm* term = terms + b * kRuns + i;
+    for (int i = 0; i < kSubs; ++i) {
+      const SubTerm* term = terms + b * kSubs + i;
       __m512i dot[kR][kHalves];
       for (int r = 0; r < kR; ++r)
         for (int p = 0; p < kHalves; ++p)
-          dot[r][p] = Block::kHasMin ? _mm512_setzero_si512() : _mm512_set1_epi32(term[r * runs].start);
+          dot[r][p] = Block::kHasMin ? _mm512_setzero_si512() : _mm512_set1_epi32(term[r * n_subs].start);
       for (int j = 0; j < kSteps; ++j, codes += 4 * kPanelRows) {
         __m512i w[kHalves];
         for (int p = 0; p < kHalves; ++p) w[p] = _mm512_load_si512(codes + 64 * p);
@@ -364,8 +368,8 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* 
           const __m512 f = _mm512_cvtepi32_ps(dot[r][p]);
           part[r][p] = i == 0 ? _mm512_mul_ps(f, d[p]) : _mm512_fmadd_ps(f, d[p], part[r][p]);
           if constexpr (Block::kHasMin)
-            acc[r][p] = _mm512_fmadd_ps(m[p], _mm512_set1_ps(term[r * runs].sum), acc[r][p]);
-          if (i == kRuns - 1)
+            acc[r][p] = _mm512_fmadd_ps(m[p], _mm512_set1_ps(term[r * n_subs].sum), acc[r][p]);
+          if (i == kSubs - 1)
             acc[r][p] = _mm512_fmadd_ps(part[r][p], _mm512_set1_ps(s[r * long(x.n_blocks) + b]), acc[r][p]);
         }
       }
@@ -386,12 +390,12 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const RunTerm* 
 }
 
 template <class Block, int kHalves>
-void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, RunTerm* terms, int o, int n) {
-  // Nearly equal heights: three rows and more never leave a tile of fewer than 3.
+void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, SubTerm* terms, int o, int n) {
+  // Tiles have nearly equal heights: three or more rows never leave a tile of fewer than 3.
   const int n_tiles = op.rows <= kTallTileX ? 1 : (op.rows + kTileX - 1) / kTileX;
   for (int r = 0, tiles_left = n_tiles; tiles_left > 0; --tiles_left) {
     const int height = (op.rows - r + tiles_left - 1) / tiles_left;
-    run_terms<Block>(x, r, height, terms);
+    sub_terms<Block>(x, r, height, terms);
     switch (height) {
       case 3: tile<Block, 3, kHalves>(op, x, panel, terms, o, n, r); break;
       case 4: tile<Block, 4, kHalves>(op, x, panel, terms, o, n, r); break;
@@ -403,7 +407,7 @@ void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, RunTerm* terms
 }
 
 template <class Block>
-void many_rows(const Linear& op, const Q8Rows& x, int begin, int end, std::byte* scratch) {
+void linear_q8_gemm(const Linear& op, const Q8Rows& x, int begin, int end, std::byte* scratch) {
   const size_t padded = size_t(op.n_in + 255) / 256 * 256;
   const size_t scale_bytes = padded / Block::kSub * kPanelRows * sizeof(float);
   std::byte* scale_at = scratch + padded * kPanelRows;
@@ -411,7 +415,7 @@ void many_rows(const Linear& op, const Q8Rows& x, int begin, int end, std::byte*
   std::byte* terms_at = offset_at + (Block::kHasMin ? scale_bytes : 0);
   const Panel panel = {reinterpret_cast<uint8_t*>(scratch), reinterpret_cast<float*>(scale_at),
                        reinterpret_cast<float*>(offset_at)};
-  auto* terms = reinterpret_cast<RunTerm*>(terms_at);
+  auto* terms = reinterpret_cast<SubTerm*>(terms_at);
   for (int o = begin; o < end; o += kPanelRows) {
     const int n = end - o < kPanelRows ? end - o : kPanelRows;
     pack_half<Block>(op, o, n < 16 ? n : 16, panel, 0);
@@ -427,9 +431,9 @@ void many_rows(const Linear& op, const Q8Rows& x, int begin, int end, std::byte*
 template <class Block>
 void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::byte* scratch) {
   switch (op.rows) {
-    case 1: return few_rows<Block, 1>(op, x, begin, end);
-    case 2: return few_rows<Block, 2>(op, x, begin, end);
-    default: return many_rows<Block>(op, x, begin, end, scratch);
+    case 1: return linear_q8_skinny<Block, 1>(op, x, begin, end);
+    case 2: return linear_q8_skinny<Block, 2>(op, x, begin, end);
+    default: return linear_q8_gemm<Block>(op, x, begin, end, scratch);
   }
 }
 

@@ -1,4 +1,4 @@
-// Cache appends and moves, and attention cut over (row tile, KV head, run of slots).
+// Cache appends and moves, and attention, whose tasks are (row tile, KV head, split of the context).
 #include <cstring>
 
 #include "base/dtype.h"
@@ -9,10 +9,10 @@
 namespace lb {
 namespace {
 
-// A tile is up to 64 queries (rows x the heads that share a KV head): a converted page of keys is used 64 times.
+// Queries of a tile (rows x the heads that share a KV head), each of which uses a converted page of keys.
 constexpr int kTileQueries = 64;
-// Appends of up to 64 rows also split the context, so that one token has work for every core. Longer ones have enough
-// row tiles, and their partial results would not fit.
+// Split-K over the context for appends of up to 64 rows, so that one token has work for every core. Longer appends have
+// enough row tiles, and their partial results would not fit the scratch.
 constexpr int kSplitRows = 64;
 constexpr int kSplitSlots = 1024;
 constexpr int kMaxSplits = 16;
@@ -25,7 +25,7 @@ int slots_per_split(int rows, int n_slots) {
   return std::max(kSplitSlots, (even + kPageTokens - 1) / kPageTokens * kPageTokens);
 }
 
-// Partial results: m and l, then o.
+// Partial results of n queries: m [n], l [n], o [n, head_dim].
 struct Partials {
   float *m, *l, *o;
   Partials(std::byte* at, long n) : m(reinterpret_cast<float*>(at)), l(m + n), o(l + n) {}
@@ -111,15 +111,15 @@ void CpuStream::run(const Attention& op) {
   const int tile = tile_rows(group);
   const int n_tiles = (op.rows + tile - 1) / tile;
   const int n_past = *op.n_past, n_slots = n_past + op.rows;
-  const int run_slots = slots_per_split(op.rows, n_slots);
-  const int n_splits = (n_slots + run_slots - 1) / run_slots;
+  const int split_slots = slots_per_split(op.rows, n_slots);
+  const int n_splits = (n_slots + split_slots - 1) / split_slots;
   const long values = long(op.rows) * op.n_heads * dim * n_slots / 4;
 
-  // A tile of rows against one run of slots; slots beyond the tile's last row are no row's business.
+  // Computes a tile of rows over one split. Causality ends the split at the tile's last row.
   auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
     const int row_end = std::min(op.rows, (row_tile + 1) * tile);
-    const int slot_end = std::min((split + 1) * run_slots, n_past + row_end);
-    const int slot_begin = std::min(split * run_slots, slot_end);
+    const int slot_end = std::min((split + 1) * split_slots, n_past + row_end);
+    const int slot_begin = std::min(split * split_slots, slot_end);
     kernels().attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
                         thread_scratch(thread, body_scratch(dim, group)));
   };
@@ -130,7 +130,7 @@ void CpuStream::run(const Attention& op) {
 
   if (n_splits == 1) {
     cpu::for_tasks(pool(), n_tiles * n_kv, values, [&](int task, int thread) {
-      const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see most: start them first
+      const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see the most slots: start them first
       std::byte* scratch = thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv));
       const Partials partials(scratch + body_scratch(dim, group), long(tile) * group);
       partial(row_tile, task % n_kv, 0, partials, thread);

@@ -1,4 +1,4 @@
-// Gated DeltaNet: the convolution cut over channels, the recurrence over value heads and value columns.
+// Gated DeltaNet. Tasks of the convolution are ranges of channels; tasks of the recurrence are (value head, columns).
 #include <cstring>
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 namespace lb {
 namespace {
 
-constexpr int kColumns = 64;  // a slice of S no narrower than this: 128 keys x 64 columns x 4 bytes is an L1 cache
+constexpr int kColumns = 64;  // minimum columns of a slice of S; 128 keys x 64 columns x 4 bytes = 32 KiB fit L1
 
 bool is_first_of_key_head(const GatedDelta& op, int v_head) {
   return op.order == HeadOrder::kGrouped ? v_head % (op.n_v_heads / op.n_k_heads) == 0 : v_head < op.n_k_heads;
@@ -18,16 +18,16 @@ bool is_first_of_key_head(const GatedDelta& op, int v_head) {
 }  // namespace
 
 size_t delta_thread_scratch(int dk, int dv) {
-  // Two packs of keys and their transpose, deltas, two 64 x 64 products, the log decays.
+  // keys, queries and the transposed keys [64, dk] each, deltas [64, dv], two products [64, 64], log decays [64]
   return sizeof(float) * kMaxTree * (3L * dk + dv + 2 * kMaxTree + 1);
 }
 
 void CpuStream::run(const CausalConv& op) {
   LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.n_taps >= 2 && op.n_taps <= 8);
   const long values = long(op.channels) * (op.rows + 1) * op.n_taps;
-  const int run_channels = 256;
-  cpu::for_tasks(pool(), (op.channels + run_channels - 1) / run_channels, values / 2, [&](int task, int) {
-    kernels().causal_conv(op, task * run_channels, std::min(op.channels, (task + 1) * run_channels));
+  const int task_channels = 256;
+  cpu::for_tasks(pool(), (op.channels + task_channels - 1) / task_channels, values / 2, [&](int task, int) {
+    kernels().causal_conv(op, task * task_channels, std::min(op.channels, (task + 1) * task_channels));
   });
 }
 
@@ -40,7 +40,7 @@ void CpuStream::run(const GatedDelta& op) {
   LB_ASSERT(op.rows <= kMaxTree && cpu::n_accepted(op.accepted) <= kMaxTree && op.dk % 8 == 0 && op.dv % 8 == 0);
   float* k_out = op.k_pending[1 - cpu::filled_buffer(op)];
   float* cs_out = op.cs_pending[1 - cpu::filled_buffer(op)];
-  // Columns are independent, so how many slices a head is cut into changes no bit of the result.
+  // Columns are independent, so the number of slices changes no bit of the result.
   const int wanted = (2 * pool().size() + op.n_v_heads - 1) / op.n_v_heads;
   const int n_slices = std::clamp(wanted, 1, (op.dv + kColumns - 1) / kColumns);
   const int slice = ((op.dv + n_slices - 1) / n_slices + 15) / 16 * 16;

@@ -1,5 +1,5 @@
-// Cuts embedding rows and matrix products into tasks. An output is computed whole inside one task, in an order that
-// depends on the shape alone, so the number of threads does not show in the result.
+// Splits embedding look-ups and linear products into tasks. One task computes an output completely, in an order that
+// depends on the shape alone, so results do not depend on the number of threads.
 #include <algorithm>
 #include <span>
 
@@ -13,15 +13,15 @@ namespace {
 
 using cpu::Q8Rows;
 
-constexpr int kTaskRows = 32;           // a task is a multiple of this: two panels of 16 weight rows
-constexpr long kInlineWork = 48 << 10;  // multiply-adds below which waking the pool costs more than it saves
-constexpr int kTasksPerThread = 4;      // enough to even out a late worker
+constexpr int kTaskRows = 32;           // weight rows of an AVX-512 panel; tasks have multiples
+constexpr long kInlineWork = 48 << 10;  // multiply-adds; with less work, waking the pool costs more than it saves
+constexpr int kTasksPerThread = 4;      // balances the load when a worker starts late
 
 int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 bool is_block_type(DType type) { return info(type).block_values > 1; }
 
-// x rounded to 8 bits, in shared scratch: [q | scales | sums].
+// Layout of x, quantised to 8 bits, in shared scratch: [q | scales | sums].
 struct Q8Layout {
   int stride, n_blocks;
   size_t scale_at, sum_at, bytes;
@@ -59,7 +59,7 @@ void CpuStream::run(const LinearGroup& group) {
   const Linear& first = products[0];
   bool needs_q8 = false;
   long work = 0;
-  int n_units = 0;  // of kTaskRows weight rows, over the whole group
+  int n_units = 0;  // units of kTaskRows weight rows in the whole group
   for (const Linear& op : products) {
     LB_ASSERT(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations);
     needs_q8 = needs_q8 || (is_block_type(op.type) && op.activations == Activations::kInt8);
@@ -69,7 +69,7 @@ void CpuStream::run(const LinearGroup& group) {
   const Q8Rows x = needs_q8 ? quantize(first, *this) : Q8Rows{};
   const size_t scratch_bytes = linear_thread_scratch(first.n_in);
 
-  // Units [begin, end) of the group, counted member after member.
+  // Computes units [begin, end) of the group; units count through the products in order.
   const auto run_units = [&](int begin, int end, int thread) {
     std::byte* scratch = thread_scratch(thread, scratch_bytes);
     for (const Linear& op : products) {
@@ -94,8 +94,8 @@ void CpuStream::run(const LinearGroup& group) {
 
 size_t linear_shared_scratch(int max_rows, int max_n_in) { return q8_layout(max_rows, max_n_in).bytes; }
 
-// The largest user is the AVX-512 panel: 32 weight rows of codes, a scale and an offset for each 16 of them, and a term
-// for each 16 of six activation rows.
+// Sized for the AVX-512 panel: codes of 32 weight rows, a scale and an offset per 16 codes, and a term per 16 values of
+// six activation rows.
 size_t linear_thread_scratch(int max_n_in) { return size_t(round_up(max_n_in, 256)) * 50; }
 
 void CpuStream::run(const Embed& op) {

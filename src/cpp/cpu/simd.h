@@ -1,5 +1,5 @@
-// A small vector layer over the compiler's own vectors: vf holds kLanes floats, 16, 8 or 4 by instruction set.
-// Arithmetic is written with the plain operators; what they lack is here. Everything has internal linkage (kernels.h).
+// A thin layer over the compiler's vector types: vf has kLanes floats, 16 (AVX-512), 8 (AVX2) or 4.
+// Bodies use the plain operators; this file adds the rest. Everything has internal linkage (see kernels.h).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr int kLanes = 4;
 #endif
 
 typedef float vf __attribute__((vector_size(4 * kLanes)));
-typedef int32_t vi __attribute__((vector_size(4 * kLanes)));  // also what comparing two vf gives: 0 or -1
+typedef int32_t vi __attribute__((vector_size(4 * kLanes)));  // also the result of comparing two vf: 0 or -1 per lane
 
 constexpr float kInfinity = __builtin_inff();
 
@@ -45,7 +45,7 @@ inline vf load(const float* p) {
 
 inline void store(float* p, vf x) { __builtin_memcpy(p, &x, sizeof x); }
 
-// The first n lanes (the rest zero); n >= kLanes is a whole vector.
+// Loads the first n lanes and zeroes the rest; n >= kLanes loads the whole vector.
 inline vf load(const float* p, int n) {
   if (n >= kLanes) return load(p);
 #if defined(__AVX512F__)
@@ -66,7 +66,7 @@ inline void store(float* p, vf x, int n) {
 #endif
 }
 
-// a * b + c, rounded once where the machine can.
+// a * b + c, rounded once on machines with a fused multiply-add.
 inline vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -81,7 +81,7 @@ inline vf fma(vf a, vf b, vf c) {
 
 inline vf max(vf a, vf b) { return a > b ? a : b; }
 
-// Halves added to halves: the same order on every call.
+// Adds the lanes pairwise by halves, always in the same order.
 inline float hsum(vf x) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(x);
@@ -98,8 +98,8 @@ inline float hsum(vf x) {
 #endif
 }
 
-// e^x to 2 ulp, subnormal results included: x = n ln2 + r, |r| <= ln2 / 2, e^r by its Taylor polynomial to r^7
-// (remainder below 1e-8), times 2^n in two factors so that neither leaves the range of normal numbers.
+// e^x to 2 ulp, including subnormal results. x = n ln2 + r with |r| <= ln2 / 2; e^r is the Taylor polynomial to r^7
+// (remainder below 1e-8). 2^n is two factors, so that both are normal numbers.
 inline vf exp(vf x) {
   x = x < -104.0f ? splat(-104.0f) : x;  // NaN compares false and passes
   x = x > 89.0f ? splat(89.0f) : x;
@@ -122,7 +122,7 @@ inline vf exp(vf x) {
 inline vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
 inline vf silu(vf x) { return x * sigmoid(x); }
 
-// Sixteen-bit floats. Two types, so that a body can be written once for the three cache types.
+// Storage types of 16-bit floats, so that templates cover the three types of the KV cache.
 struct Half {
   uint16_t bits;
 };

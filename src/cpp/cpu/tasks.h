@@ -1,4 +1,4 @@
-// Cutting an op into tasks. Cuts depend on shapes only, so a result never depends on the number of threads.
+// Splits an op into tasks. Splits depend on shapes alone, so results do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +7,17 @@
 
 namespace lb::cpu {
 
-// Below about 16k values waking the workers costs more than they save.
+// Values of a task. Below about 16k values, waking a worker costs more than the worker saves.
 inline constexpr long kTaskValues = 16384;
 
-// body(begin, end) over [0, n) in runs of at least kTaskValues values.
+// Calls body(begin, end) for ranges of [0, n) that have at least kTaskValues values each.
 template <class Body>
 void for_ranges(ThreadPool& pool, int n, long values_each, Body&& body) {
-  const int run = static_cast<int>(std::clamp<long>(kTaskValues / std::max<long>(values_each, 1), 1, std::max(n, 1)));
-  pool.parallel_for((n + run - 1) / run, [&](int task, int) { body(task * run, std::min(n, (task + 1) * run)); });
+  const int step = static_cast<int>(std::clamp<long>(kTaskValues / std::max<long>(values_each, 1), 1, std::max(n, 1)));
+  pool.parallel_for((n + step - 1) / step, [&](int task, int) { body(task * step, std::min(n, (task + 1) * step)); });
 }
 
-// body(task, thread) for every task; on the calling thread alone when all of it together is small.
+// Calls body(task, thread) for every task; runs all tasks on the calling thread when they are small together.
 template <class Body>
 void for_tasks(ThreadPool& pool, int n_tasks, long values, Body&& body) {
   if (values >= kTaskValues) return pool.parallel_for(n_tasks, body);

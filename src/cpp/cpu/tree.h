@@ -1,5 +1,5 @@
-// Reading the shape of an append, and which key head a value head reads. Everything is static: files of every
-// instruction set include this (see kernels.h).
+// Accessors of an append's tree, and the key head of a value head. Every function is static, because files of all
+// instruction sets include this header (see kernels.h).
 #pragma once
 
 #include "ops/append.h"
@@ -11,7 +11,7 @@ namespace lb::cpu {
   return tree.parent ? tree.parent[row] : row - 1;
 }
 
-// Row `row` itself and its ancestors, one bit each; only for appends of at most 64 rows.
+// A bit mask of row `row` and its ancestors, for appends of at most 64 rows.
 [[maybe_unused]] static inline uint64_t ancestors_of(const Tree& tree, int row) {
   return tree.ancestors ? tree.ancestors[row] : ~uint64_t{0} >> (63 - row);
 }
@@ -26,7 +26,7 @@ namespace lb::cpu {
 
 [[maybe_unused]] static inline int n_accepted(const Accepted& accepted) { return accepted.n ? *accepted.n : 0; }
 
-// Which of the two pending buffers the previous append has filled; this one fills the other.
+// The pending buffer that the previous append filled; this append fills the other one.
 [[maybe_unused]] static inline int filled_buffer(const GatedDelta& op) { return (*op.buffer + op.flip) % 2; }
 
 }  // namespace lb::cpu

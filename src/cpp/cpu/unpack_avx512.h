@@ -1,13 +1,13 @@
-// Block weights to unsigned 8-bit codes, 128 values (two vectors) at a time, with the scale of each 4-byte lane.
-// AVX-512 BW; reads no byte outside the blocks it is given.
+// Unpacks block weights to unsigned 8-bit codes, 128 values (two vectors) at a time, with one scale per 4-byte lane.
+// Needs AVX-512 BW; reads no byte outside the given blocks.
 //
 // Unpack<Block> has
 //   kZero         signed code = unsigned code - kZero
-//   kOrder        which values the lanes of the two vectors hold, see Order
-//   kUnit         values a step covers: 128 (four blocks of 32) or 256 (one K block)
-//   open(b, n)    what a step's groups share; n blocks are left in the row
-//   group(b, s, h, q, d, m)  the h-th 128 values: codes q[2], scales d[2], offsets m[2] (where the type has mins)
-//   codes(b, h, q)  the codes alone, where kOrder is kPairs: open() then gives 8 scales and 8 offsets in one vector
+//   kOrder        the values in the lanes of the two vectors, see Order
+//   kUnit         values of a step: 128 (four blocks of 32) or 256 (one K block)
+//   open(b, n)    returns the state that a step's groups share; n blocks are left in the row
+//   group(b, s, h, q, d, m)  group h of 128 values: codes q[2], scales d[2], offsets m[2] (when the type has mins)
+//   codes(b, h, q)  only the codes, when kOrder is kPairs; open() then returns 8 scales and 8 offsets in one vector
 #pragma once
 
 #include <immintrin.h>
@@ -20,11 +20,11 @@ namespace {
 enum class Order {
   kNibble,   // q[0]: values 0..15 of blocks 0 1 2 3, q[1]: values 16..31; d[0] serves both
   kNatural,  // q[0]: values 0..63, q[1]: values 64..127
-  kPairs,    // q[0]: runs 0 and 2 of 32 values, q[1]: runs 1 and 3
+  kPairs,    // q[0]: sub-blocks 0 and 2 of 32 values, q[1]: sub-blocks 1 and 3
 };
 
 inline __m512i load_bytes(const void* p) { return _mm512_loadu_si512(p); }
-// The first n bytes, n in [0, 64]; the rest zero and not touched.
+// Loads the first n bytes, zeroes the rest and does not access the memory after them. n is clamped to [0, 64].
 inline __m512i load_bytes(const void* p, int n) {
   return _mm512_maskz_loadu_epi8(n >= 64 ? ~0ull : n <= 0 ? 0 : (1ull << n) - 1, p);
 }
@@ -38,7 +38,8 @@ struct Words {
   alignas(64) uint16_t at[32];
 };
 
-// Where bytes [at, at + 16) of each of four blocks lie, as words of (first 64 bytes, 64 bytes from `second`).
+// Permutation that picks bytes [at, at + 16) of each of four blocks. The indices count 16-bit words of two vectors: the
+// 64 bytes from `first` and the 64 bytes from `second`.
 constexpr Words chunk_words(int block_bytes, int at, int first, int second) {
   Words out{};
   for (int i = 0; i < 32; ++i) {
@@ -48,7 +49,7 @@ constexpr Words chunk_words(int block_bytes, int at, int first, int second) {
   return out;
 }
 
-// The f16 at d, for each lane of its block; in the upper half the one at m.
+// Permutation that picks the f16 at byte d for each lane of its block; the upper half picks the f16 at byte m.
 constexpr Words scale_words(int block_bytes, int d, int m, int second) {
   Words out{};
   for (int i = 0; i < 32; ++i) {
@@ -58,7 +59,8 @@ constexpr Words scale_words(int block_bytes, int d, int m, int second) {
   return out;
 }
 
-// The word of 16 high bits (q[0]: bits 0..15, q[1]: 16..31) under every byte of its block's chunk.
+// Permutation that repeats a block's word of 16 high bits (bits 0..15 for q[0], 16..31 for q[1]) over the block's
+// bytes.
 constexpr Words high_bit_words(int block_bytes, int at, int second) {
   Words out{};
   for (int i = 0; i < 32; ++i) {
@@ -83,7 +85,7 @@ inline void split_nibbles(__m512i packed, __m512i* q) {
   q[1] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), bytes(15));
 }
 
-// Four blocks of 32, up to 128 bytes, in two vectors.
+// Four blocks of 32 values, up to 128 bytes, in two vectors.
 struct FourBlocks {
   __m512i first, second;
 };
@@ -112,7 +114,7 @@ struct UnpackNibbles {
   }
 };
 
-// Adds bit 4 of each code from the 32 bits at kHighAt of its block.
+// Adds bit 4 of each code, from the 32 bits at byte kHighAt of the block.
 template <class Block, int kHighAt>
 struct UnpackFiveBits : UnpackNibbles<Block> {
   using Base = UnpackNibbles<Block>;
@@ -175,7 +177,7 @@ struct Unpack<quant::BlockQ8_0> {
   using Block = quant::BlockQ8_0;
   static constexpr Order kOrder = Order::kNibble;
   static constexpr int kZero = 128, kUnit = 128;
-  // 136 bytes: values 0..15 of the blocks lie in bytes [0, 128), values 16..31 in [16, 136).
+  // Four blocks have 136 bytes: values 0..15 of the blocks lie in bytes [0, 128), values 16..31 in [16, 136).
   static constexpr int kSecond = 64, kThird = 16, kFourth = 72;
   static constexpr Words kLow = chunk_words(34, 2, 0, kSecond);
   static constexpr Words kHigh = chunk_words(34, 18, kThird, kFourth);
@@ -229,7 +231,7 @@ struct Unpack<quant::BlockMXFP4> {
   }
 };
 
-// Lanes of a K block's scales: 8 runs of 32 take 8 lanes each, 16 runs of 16 take 4.
+// Spread a K block's scales over lanes: 8 lanes per sub-block of 32 values, 4 lanes per sub-block of 16.
 inline __m512 eight_lanes(__m512 scales, int first, int second) {
   return _mm512_permutexvar_ps(_mm512_inserti64x4(_mm512_set1_epi32(first), _mm256_set1_epi32(second), 1), scales);
 }
@@ -240,10 +242,10 @@ inline __m512 four_lanes(__m512 scales, int first) {
 inline __m512 float_of_bytes(__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
 inline __m512 splat_half(uint16_t h) { return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
-// Lanes 0..7: d * scale, lanes 8..15: -dmin * min. As quant::k4_scale, for all eight runs.
+// quant::k4_scale for all eight sub-blocks: lanes 0..7 are d * scale, lanes 8..15 are -dmin * min.
 inline __m512 k4_scales(const void* block) {
   const __m128i head = _mm_loadu_si128(static_cast<const __m128i*>(block));  // d dmin | s 0..3 | s 4..7 | s 8..11
-  const __m128i plain = _mm_shuffle_epi32(head, _MM_SHUFFLE(3, 2, 3, 1));    // runs 0..3, 4..7; mins 0..3, 4..7
+  const __m128i plain = _mm_shuffle_epi32(head, _MM_SHUFFLE(3, 2, 3, 1));    // scales 0..3, 4..7; mins 0..3, 4..7
   const __m128i low = _mm_and_si128(_mm_srlv_epi32(plain, _mm_set_epi32(4, 0, 0, 0)),
                                     _mm_set_epi32(0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f));
   const __m128i top = _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(head, _MM_SHUFFLE(2, 0, 1, 0)), 2),
@@ -254,7 +256,7 @@ inline __m512 k4_scales(const void* block) {
   return _mm512_mul_ps(float_of_bytes(_mm_or_si128(low, top)), factors);
 }
 
-// Of half h, for runs in kPairs order.
+// The scales and offsets of half h, in kPairs order.
 inline void k4_lanes(__m512 s, int h, __m512* d, __m512* m) {
   for (int v = 0; v < 2; ++v) {
     d[v] = eight_lanes(s, 4 * h + v, 4 * h + v + 2);
@@ -285,8 +287,8 @@ struct Unpack<quant::BlockQ5_K> {
     split_nibbles(load_bytes(b->qs + 64 * h), q);
     const __m512i high = twice(b->qh);
     for (int v = 0; v < 2; ++v) {
-      const int run = 4 * h + v;
-      const __m512i bit = _mm512_inserti64x4(bytes(1 << run), _mm256_set1_epi8(char(1 << (run + 2))), 1);
+      const int sub = 4 * h + v;
+      const __m512i bit = _mm512_inserti64x4(bytes(1 << sub), _mm256_set1_epi8(char(1 << (sub + 2))), 1);
       q[v] = _mm512_or_si512(q[v], _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(high, bit), bytes(16)));
     }
   }
@@ -307,7 +309,8 @@ struct Unpack<quant::BlockQ6_K> {
   }
   static void group(const Block* b, __m512 s, int h, __m512i* q, __m512* d, __m512*) {
     split_nibbles(load_bytes(b->ql + 64 * h), q);
-    const __m512i high = twice(b->qh + 32 * h);  // two bits each of runs 0 1 2 3; runs 0 1 go to q[0]
+    const __m512i high =
+        twice(b->qh + 32 * h);  // two bits of each of the groups of 32 values 0 1 2 3; groups 0 1 go to q[0]
     const __m512i up = _mm512_sllv_epi16(high, _mm512_inserti64x4(_mm512_set1_epi16(4), _mm256_set1_epi16(2), 1));
     const __m512i down = _mm512_srlv_epi16(high, _mm512_inserti64x4(_mm512_set1_epi16(0), _mm256_set1_epi16(2), 1));
     q[0] = _mm512_ternarylogic_epi32(q[0], up, bytes(0x30), 0xf8);  // a | (b & c)
@@ -316,7 +319,7 @@ struct Unpack<quant::BlockQ6_K> {
   }
 };
 
-// Two-bit codes of Q2_K and Q3_K: runs 0 1 2 3 of half h.
+// Two-bit codes of Q2_K and Q3_K: groups of 32 values 0 1 2 3 of half a block.
 inline void split_pairs(const uint8_t* qs, __m512i* q) {
   const __m512i packed = twice(qs);
   q[0] = _mm512_srlv_epi16(packed, _mm512_inserti64x4(_mm512_set1_epi16(0), _mm256_set1_epi16(2), 1));
@@ -366,8 +369,8 @@ struct Unpack<quant::BlockQ3_K> {
     split_pairs(b->qs + 32 * h, q);
     const __m512i high = twice(b->hmask);
     for (int v = 0; v < 2; ++v) {
-      const int run = 4 * h + 2 * v;
-      const __m512i bit = _mm512_inserti64x4(bytes(1 << run), _mm256_set1_epi8(char(2 << run)), 1);
+      const int group = 4 * h + 2 * v;  // of 32 values
+      const __m512i bit = _mm512_inserti64x4(bytes(1 << group), _mm256_set1_epi8(char(2 << group)), 1);
       q[v] = _mm512_or_si512(q[v], _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(high, bit), bytes(4)));
       d[v] = four_lanes(s, 8 * h + 4 * v);
     }
@@ -384,11 +387,11 @@ struct Unpack<quant::BlockIQ4_XS> {
     uint16_t high;
     __builtin_memcpy(&low, b->scales_l, 4);
     __builtin_memcpy(&high, b->scales_h, 2);
-    const __m256i run = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
-    const __m256i nibble = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(int(low)), _mm256_slli_epi32(run, 2)),
+    const __m256i sub = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+    const __m256i nibble = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(int(low)), _mm256_slli_epi32(sub, 2)),
                                             _mm256_set1_epi32(15));
     const __m256i top =
-        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), _mm256_slli_epi32(run, 1)), _mm256_set1_epi32(3));
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), _mm256_slli_epi32(sub, 1)), _mm256_set1_epi32(3));
     const __m256i scale = _mm256_sub_epi32(_mm256_or_si256(nibble, _mm256_slli_epi32(top, 4)), _mm256_set1_epi32(32));
     return _mm512_mul_ps(_mm512_castps256_ps512(_mm256_cvtepi32_ps(scale)), splat_half(b->d));
   }

@@ -1,4 +1,4 @@
-// Attention over the paged cache: one query against one slot at a time, with a running maximum and sum.
+// Attention over the paged KV cache with online softmax, one query and one slot at a time.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,7 @@ void store(void* data, DType type, long i, float x) {
   }
 }
 
-// Index of the first value of a token slot, in K and in V alike.
+// Index of the first value of a token slot, in both K and V.
 long slot_at(const KvLayer& cache, int kv_head, int slot) {
   const long page = cache.page_table[slot / kPageTokens];
   return ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;

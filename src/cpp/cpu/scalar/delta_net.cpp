@@ -20,7 +20,8 @@ float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 void causal_conv(const CausalConv& op, int begin, int end) {
   const int n_past = op.n_taps - 1, n_folded = n_accepted(op.accepted);
   for (int c = begin; c < end; ++c) {
-    // The new history is the tail of [history, accepted rows]; every source lies at or behind its target.
+    // The new history is the tail of [history, accepted rows]. A source is never overwritten before it is read, because
+    // it has the index of its destination or a later one.
     for (int t = 0; t < n_past; ++t) {
       const int from = t + n_folded;
       op.history[long(t) * op.channels + c] = from < n_past

@@ -1,4 +1,4 @@
-// The readable definition of the linear bodies: one output at a time, nothing shared between them.
+// The reference of the linear bodies: one output at a time, without shared work.
 #include <algorithm>
 #include <cmath>
 
@@ -8,19 +8,19 @@
 namespace lb::cpu::scalar {
 namespace {
 
-// sum_runs s (scale * sum(q a) + offset * sum(a)), the integer sums exact
+// Returns the sum over sub-blocks of s (scale * sum(q a) + offset * sum(a)); the integer sums are exact.
 template <class Block>
 float dot_q8(const Block* w, int n_in, const int8_t* a, const float* s) {
   float total = 0;
   for (int i = 0; i < n_in; i += Block::kSub) {
     int8_t q[Block::kSub];
-    const quant::ScaleOffset run = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
+    const quant::ScaleOffset sub = unpack(w[i / Block::kValues], i % Block::kValues / Block::kSub, q);
     int32_t dot = 0, sum = 0;
     for (int l = 0; l < Block::kSub; ++l) {
       dot += q[l] * a[i + l];
       sum += a[i + l];
     }
-    total += s[i / 32] * (run.scale * float(dot) + run.offset * float(sum));
+    total += s[i / 32] * (sub.scale * float(dot) + sub.offset * float(sum));
   }
   return total;
 }

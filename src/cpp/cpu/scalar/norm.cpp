@@ -1,4 +1,4 @@
-// Root-mean-square norms, one head at a time.
+// RMS norms, one head at a time.
 #include <cmath>
 
 #include "cpu/scalar/scalar.h"

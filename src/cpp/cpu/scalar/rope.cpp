@@ -1,4 +1,4 @@
-// Rotary position embedding: the rotation. (The table is the same for every instruction set: run_elementwise.cpp.)
+// Rotary embedding (RoPE). run_elementwise.cpp computes the table of angles for all instruction sets.
 #include "cpu/scalar/scalar.h"
 
 namespace lb::cpu::scalar {

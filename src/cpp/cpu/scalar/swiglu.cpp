@@ -1,4 +1,4 @@
-// The gated activation of the feed-forward block.
+// SwiGLU, the gated activation of the feed-forward block.
 #include "cpu/scalar/scalar.h"
 
 namespace lb::cpu::scalar {
