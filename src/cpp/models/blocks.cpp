@@ -1,4 +1,5 @@
-// Shared blocks as sequences of ops. Shapes in comments: T rows, H query heads, D head_dim, C conv channels.
+// Shared blocks as sequences of ops. Shapes: T rows of the append, H query heads, Hkv KV heads, D head_dim, C conv
+// channels, VH value heads.
 #include "models/blocks.h"
 
 #include <cmath>
@@ -43,7 +44,7 @@ struct AttentionBuffers {
 };
 
 struct DeltaBuffers {
-  float *p, *c;     // [T, C] projection, convolved
+  float *p, *c;     // [T, C] projected, convolved
   float *z, *o;     // [T, VH*dv]
   float *beta, *g;  // [T, VH]
   DeltaBuffers(Carver& scratch, const RecurrentShape& r, int rows) {
@@ -57,10 +58,71 @@ struct DeltaBuffers {
   }
 };
 
-Tree rows_from(const Tree& tree, int first) {
-  // Only chains are longer than one call takes, so a tree is never cut.
-  LB_ASSERT(first == 0 || tree.parent == nullptr);
-  return tree;
+// One call's rows of the buffers; the keys follow the queries in c, the values follow the keys.
+struct DeltaRows {
+  float *p, *c;     // [rows, C]
+  float *beta, *g;  // [rows, VH]
+  float* o;         // [rows, VH*dv]
+  DeltaRows(const DeltaBuffers& b, const RecurrentShape& r, size_t row)
+      : p(b.p + row * r.channels()),
+        c(b.c + row * r.channels()),
+        beta(b.beta + row * r.n_v_heads),
+        g(b.g + row * r.n_v_heads),
+        o(b.o + row * r.n_v_heads * r.dv) {}
+};
+
+DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
+                         const DeltaRows& rows) {
+  const RecurrentShape& r = block.dims;
+  return {.conv = {.x = rows.p,
+                   .w = block.conv,
+                   .history = call.layer.history,
+                   .pending = call.layer.conv_pending,
+                   .y = rows.c,
+                   .accepted = call.accepted,
+                   .tree = tree,
+                   .rows = call.rows,
+                   .channels = r.channels(),
+                   .n_taps = r.n_taps},
+          .prepare = {.q = rows.c,
+                      .k = rows.c + r.n_k_heads * r.dk,
+                      .g = rows.g,
+                      .beta = rows.beta,
+                      .a_neg = block.a_neg,
+                      .dt_bias = block.dt_bias,
+                      .rows = call.rows,
+                      .n_k_heads = r.n_k_heads,
+                      .n_v_heads = r.n_v_heads,
+                      .dk = r.dk,
+                      .row_stride = r.channels(),
+                      .eps = kDeltaL2Eps}};
+}
+
+GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
+                       const DeltaRows& rows) {
+  const RecurrentShape& r = block.dims;
+  const int keys = r.n_k_heads * r.dk;
+  return {.q = rows.c,
+          .k = rows.c + keys,
+          .v = rows.c + 2 * keys,
+          .g = rows.g,
+          .beta = rows.beta,
+          .o = rows.o,
+          .S = call.layer.S,
+          .k_pending = {call.layer.k_pending[0], call.layer.k_pending[1]},
+          .cs_pending = {call.layer.cs_pending[0], call.layer.cs_pending[1]},
+          .delta = call.layer.delta_pending,
+          .buffer = call.buffer,
+          .flip = call.flip,
+          .accepted = call.accepted,
+          .tree = tree,
+          .rows = call.rows,
+          .n_k_heads = r.n_k_heads,
+          .n_v_heads = r.n_v_heads,
+          .dk = r.dk,
+          .dv = r.dv,
+          .row_stride = r.channels(),
+          .order = r.order};
 }
 
 }  // namespace
@@ -128,58 +190,14 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
              4},
             step.stream);
 
-  const int channels = dims.channels(), keys = dims.n_k_heads * dims.dk;
-  for (int i = 0; i < step.state.n_calls(); ++i) {
-    const SequenceState::Call r = step.state.recurrent(layer, i);
-    const Tree tree = rows_from(step.tree, r.first_row);
-    const size_t row = r.first_row;
-    float* c = b.c + row * channels;
-    float* g = b.g + row * dims.n_v_heads;
-    float* beta_rows = b.beta + row * dims.n_v_heads;
-    const DeltaInputs inputs{.conv = {.x = b.p + row * channels,
-                                      .w = conv,
-                                      .history = r.layer.history,
-                                      .pending = r.layer.conv_pending,
-                                      .y = c,
-                                      .accepted = r.accepted,
-                                      .tree = tree,
-                                      .rows = r.rows,
-                                      .channels = channels,
-                                      .n_taps = dims.n_taps},
-                             .prepare = {.q = c,
-                                         .k = c + keys,
-                                         .g = g,
-                                         .beta = beta_rows,
-                                         .a_neg = a_neg,
-                                         .dt_bias = dt_bias,
-                                         .rows = r.rows,
-                                         .n_k_heads = dims.n_k_heads,
-                                         .n_v_heads = dims.n_v_heads,
-                                         .dk = dims.dk,
-                                         .row_stride = channels,
-                                         .eps = kDeltaL2Eps}};
-    const GatedDelta delta{.q = c,
-                           .k = c + keys,
-                           .v = c + 2 * keys,
-                           .g = g,
-                           .beta = beta_rows,
-                           .o = b.o + row * dims.n_v_heads * dims.dv,
-                           .S = r.layer.S,
-                           .k_pending = {r.layer.k_pending[0], r.layer.k_pending[1]},
-                           .cs_pending = {r.layer.cs_pending[0], r.layer.cs_pending[1]},
-                           .delta = r.layer.delta_pending,
-                           .buffer = r.buffer,
-                           .flip = r.flip,
-                           .accepted = r.accepted,
-                           .tree = tree,
-                           .rows = r.rows,
-                           .n_k_heads = dims.n_k_heads,
-                           .n_v_heads = dims.n_v_heads,
-                           .dk = dims.dk,
-                           .dv = dims.dv,
-                           .row_stride = channels,
-                           .order = dims.order};
-    if (i + 1 < step.state.n_calls()) {
+  const int n_calls = step.state.n_calls();
+  for (int i = 0; i < n_calls; ++i) {
+    const SequenceState::Call call = step.state.recurrent(layer, i);
+    LB_ASSERT(call.first_row == 0 || step.tree.parent == nullptr);  // one call takes a whole tree
+    const DeltaRows rows(b, dims, call.first_row);
+    const DeltaInputs inputs = delta_inputs(*this, call, step.tree, rows);
+    const GatedDelta delta = gated_delta(*this, call, step.tree, rows);
+    if (i + 1 < n_calls) {
       run(inputs, step.stream);
       run(delta, step.stream);
       continue;

@@ -1,5 +1,5 @@
-// The mixers and the MLP that several families share. A block holds pointers to its weights, runs ops, beginning with
-// the norm in front of it, and owns no memory: buffers come from the workspace of the forward pass.
+// The mixers and the MLP that the families share. A block points to its weights and sends ops, starting with the norm
+// in front of it. A block owns no memory: its buffers come from the workspace of the forward pass.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace lb {
 
-// What a mixer sees of the append in progress.
+// The append in progress, as a block sees it.
 struct Step {
   int rows;
   Tree tree;
   const float* cos;  // [rows, n_rot / 2]
-  const float* sin;
+  const float* sin;  // [rows, n_rot / 2]
   SequenceState& state;
   Activations activations;
-  Carver scratch;  // passed by value: each block carves the same region anew
+  Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;
 };
 
@@ -32,14 +32,14 @@ struct SwiGluMlp {
   Matrix gate, up, down;
   void forward(const RmsNorm& in, float* x, const Step& step) const;  // x += mlp(in.y)
   void carve(Carver& scratch, int rows) const;
-  // Every matrix, and every vector with its length: to count them, or to put another copy in their place.
+  // Calls matrix(Matrix&) for every matrix and vector(const float*&, length) for every vector.
   void visit(auto&& matrix, auto&&) { matrix(gate), matrix(up), matrix(down); }
-  // The matrices that are multiplied with one x each.
+  // Calls group() with each set of matrices that multiply the same x.
   void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
 
-// Grouped-query attention with optional per-head norms of q and k, and an optional output gate that the query
-// projection carries per head: [head][query head_dim, gate head_dim].
+// Grouped-query attention with optional per-head norms of q and k, and an optional output gate. The q projection then
+// makes both: [n_heads][query head_dim, gate head_dim].
 struct AttentionBlock {
   Matrix q, k, v, o;
   const float* q_norm = nullptr;  // [head_dim] or null
@@ -58,8 +58,7 @@ struct AttentionBlock {
   KvShape shape() const { return {n_kv_heads, head_dim}; }
 };
 
-// Added to the sum of squares when q and k are normalised (fixed in the reference implementation, not the model's norm
-// eps).
+// Eps of the L2 norm of q and k: a constant of the reference implementation, not the model's norm eps.
 inline constexpr float kDeltaL2Eps = 1e-6f;
 
 // Gated DeltaNet: projections, causal convolution, delta rule, gated norm, output projection.

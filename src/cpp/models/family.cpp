@@ -1,4 +1,4 @@
-// The registry of families, and the configuration they share.
+// The registry of families, and what they share.
 #include "models/family.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string architecture(const ModelFile& file) {
   return (text != nullptr && text->is_object() ? *text : config).at("model_type").string();
 }
 
-// Some GGUF files list the KV heads per layer, with 0 for layers that have no attention.
+// Some GGUF files list KV heads per layer, with 0 for layers without attention.
 int kv_heads(const Fields& fields, int n_heads) {
   const FieldName name{"attention.head_count_kv", {"num_key_value_heads"}};
   const GgufEntry* entry = fields.is_gguf() ? fields.gguf()->find(fields.gguf_key(name.gguf)) : nullptr;
@@ -90,7 +90,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   const int h = info.hidden, f = info.ffn;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
-  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files leave it to the table
+  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give it only as the table's height
   weights.embedding = binder.matrix(table, info.vocab, h);
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
   // GGUF says "tied" by leaving the head out; a tied safetensors checkpoint may still carry a copy.

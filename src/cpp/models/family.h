@@ -1,4 +1,4 @@
-// What families are made of: the configuration and the manifest they share, and one maker each.
+// Parts that families share (configuration, manifest) and one maker per family.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@
 
 namespace lb {
 
-// Dimensions every family reads alike, checked; refuses what no family here has (biases, other activations).
+// Reads and checks the dimensions common to all families. Throws on features no family here has (biases, other
+// activations).
 void read_common(const Fields& fields, ModelInfo& info);
 
-// Embedding, head, norms and MLPs. norms: what safetensors norms need to become plain scales; mlp_norm: the second
-// norm's name in GGUF. Sets info.vocab and info.tied.
+// Binds embedding, head, norms and MLPs. `norms`: fix that turns safetensors norms into plain scales; `mlp_norm`: GGUF
+// name of the norm before the MLP. Sets info.vocab and info.tied.
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm);
 
 struct AttentionKind {
@@ -23,10 +24,10 @@ struct AttentionKind {
 };
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, int layer, const AttentionKind& kind);
 
-// A tensor of one layer: "blk.3." + gguf, "layers.3." + hf.
+// Name of a tensor of one layer: "blk.3." + gguf, "layers.3." + hf.
 TensorName layer_tensor(int layer, const char* gguf, const char* hf);
 
-// The end of every maker: no tensor may be left over.
+// Last call of every maker. Throws if a tensor is left over.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
 std::unique_ptr<Model> make_llama(const ModelFile& file);

@@ -1,5 +1,5 @@
-// Llama (and SmolLM2): grouped-query attention without norms of q and k. The GGUF converter permutes the rows of q and
-// k so that rope pairs are adjacent; safetensors keeps them half a head apart.
+// Llama (and SmolLM2): grouped-query attention without norms of q and k. Rope pairs are adjacent in GGUF, whose
+// converter permutes the rows of q and k. In safetensors they are half a head apart.
 #include "models/family.h"
 #include "models/rope_angles.h"
 

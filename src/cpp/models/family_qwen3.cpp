@@ -1,4 +1,4 @@
-// Qwen3 (dense): grouped-query attention, plain norms of q and k over each head, rope over the whole head in halves.
+// Qwen3 (dense): grouped-query attention, per-head norms of q and k, rope over the whole head, pairs half a head apart.
 #include "models/family.h"
 #include "models/rope_angles.h"
 

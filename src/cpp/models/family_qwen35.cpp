@@ -1,5 +1,5 @@
 // Qwen3.5 (dense text): three Gated DeltaNet layers to one gated full-attention layer, rope over a quarter of the head,
-// zero-centred norms. Multi-token-prediction blocks and the vision tower are recognised and skipped.
+// zero-centred norms. Multi-token-prediction blocks and the vision tower are skipped.
 #include <algorithm>
 #include <charconv>
 
@@ -40,7 +40,7 @@ std::vector<bool> recurrent_layers(const Fields& fields, int n_layers) {
   }
   if (static_cast<int>(recurrent.size()) < n_layers)
     fields.refuse(list, cat("lists ", recurrent.size(), " layers; the model has ", n_layers));
-  recurrent.resize(n_layers);  // entries of prediction blocks follow the main layers
+  recurrent.resize(n_layers);  // drop the entries of prediction blocks
   return recurrent;
 }
 
@@ -102,7 +102,7 @@ Qwen35Config read_config(const Fields& fields) {
   read_common(fields, config.info);
   const FieldName mtp{"nextn_predict_layers", {}};
   if (fields.is_gguf()) {
-    // Counted inside block_count and stored last. Zero is a valid value, so not find_count().
+    // block_count includes these blocks, which come last. find_count() would refuse zero.
     const uint64_t extra = fields.gguf()->find_uint(fields.gguf_key(mtp.gguf)).value_or(0);
     if (extra >= static_cast<uint64_t>(config.info.n_layers))
       fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
@@ -135,7 +135,7 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   return block;
 }
 
-// Tensors of the prediction blocks (GGUF: the declared ones past the main layers) and of the vision tower.
+// Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower.
 bool is_skipped(std::string_view name, const Qwen35Config& config) {
   if (name.starts_with("mtp.") || name.starts_with("model.visual.") || name.starts_with("visual.")) return true;
   if (!name.starts_with("blk.")) return false;

@@ -1,4 +1,4 @@
-// Typed configuration reading with errors that name file and field.
+// Errors name the file and the field.
 #include "models/fields.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Reads a family's configuration from either format with one line per field.
+// Typed reading of a family's configuration from GGUF metadata or config.json.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace lb {
 
-// A field's name in GGUF (without the architecture prefix) and in config.json (a dotted path). Several paths: the first
-// present counts, since Hugging Face moved some over time.
+// A field's name in GGUF (without the architecture prefix) and its dotted paths in config.json. The first path present
+// counts: Hugging Face moved some fields over time.
 struct FieldName {
   const char* gguf;
   std::vector<const char*> hf;
@@ -24,7 +24,7 @@ class Fields {
 
   bool is_gguf() const { return gguf_ != nullptr; }
   const std::string& path() const { return file_.path; }
-  // Positive integers up to 2^24 (sizes and counts); floats must be finite and above zero.
+  // Counts are integers from 1 to 2^24; floats are finite and above zero. Without `otherwise` the field is required.
   int count(const FieldName& name) const;
   int count(const FieldName& name, int otherwise) const;
   std::optional<int> find_count(const FieldName& name) const;

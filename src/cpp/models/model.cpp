@@ -1,4 +1,4 @@
-// The forward pass every family shares.
+// The forward pass of all families.
 #include "models/model.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { layer_shapes_.emplace_back(mixer.shape()); }, layer.mixer);
   rope_ = {weights_.rope.inv_freq.data(), weights_.rope.axis.data()};
-  bytes_per_token_ = weights_.vector_bytes - (info_.tied ? 0 : weights_.embedding.bytes());  // of it one row is read
+  bytes_per_token_ =
+      weights_.vector_bytes - (info_.tied ? 0 : weights_.embedding.bytes());  // an embedding reads one row
   weights_.visit(
       [&](const Matrix& m) {
         bytes_per_token_ += m.bytes();
@@ -39,7 +40,7 @@ void Model::for_each_group(const std::function<void(Group)>& group) const {
 }
 
 void Model::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
-  const auto array = [&](auto*& at, size_t n) {
+  const auto copy_array = [&](auto*& at, size_t n) {
     auto* to = carver.take<std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(at)>>>>(n);
     if (to == nullptr || at == nullptr) return;
     stream->upload(to, at, n * sizeof *at);
@@ -54,10 +55,10 @@ void Model::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream)
         m.data = to;
         m.layout = WeightLayout::kPlanes;
       },
-      [&](const float*& at, int n) { array(at, n); });
+      [&](const float*& at, int n) { copy_array(at, n); });
   if (info_.tied) weights_.head = weights_.embedding;
-  array(rope_.inv_freq, weights_.rope.inv_freq.size());
-  array(rope_.axis, weights_.rope.axis.size());
+  copy_array(rope_.inv_freq, weights_.rope.inv_freq.size());
+  copy_array(rope_.axis, weights_.rope.axis.size());
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {

@@ -1,5 +1,5 @@
-// A decoder-only language model: embedding, pre-norm layers of a mixer and a SwiGLU MLP, final norm, head.
-// A family (models/family_*.cpp) reads its configuration and binds its manifest; the forward pass is here for all.
+// Model: a decoder-only language model of embedding, pre-norm layers (a mixer and a SwiGLU MLP), final norm and head.
+// A family (models/family_*.cpp) reads its configuration and binds its manifest. All families share this forward pass.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ struct ModelInfo {
   std::string architecture;  // "qwen35", "qwen3", "llama"
   int n_layers = 0, hidden = 0, ffn = 0, vocab = 0;
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
-  int max_context = 0;  // tokens the model was made for
+  int max_context = 0;  // tokens
   float eps = 0;
   bool tied = false;  // the head is the embedding table
 };
 
-// What both formats call the angles of one pair, after any scaling rule of the checkpoint.
+// Rotation frequency and position axis of each pair, after the checkpoint's scaling rule.
 struct RopeAngles {
   std::vector<float> inv_freq;  // [n_rot / 2]
   std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
 };
-struct RopeTables {  // the same, where the ops read them
-  const float* inv_freq;
-  const uint8_t* axis;
+struct RopeTables {       // RopeAngles in the memory the ops read
+  const float* inv_freq;  // [n_rot / 2]
+  const uint8_t* axis;    // [n_rot / 2]
 };
 
 // One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
@@ -41,16 +41,16 @@ struct Layer {
   SwiGluMlp mlp;
 };
 
-// Everything a family's manifest binds.
+// Everything that a family's manifest binds.
 struct Weights {
   Matrix embedding, head;  // [vocab, hidden]; the same matrix when tied
   const float* final_norm = nullptr;
   std::vector<Layer> layers;
   RopeAngles rope;
-  std::vector<std::unique_ptr<float[]>> vectors;  // what the pointers to fp32 vectors point into, on the host
+  std::vector<std::unique_ptr<float[]>> vectors;  // host memory that the fp32 vectors point into
   size_t vector_bytes = 0;
 
-  // Every matrix once, and every vector with its length.
+  // Calls matrix(Matrix&) once per matrix and vector(const float*&, length) once per vector.
   void visit(auto&& matrix, auto&& vector) {
     const bool tied = head.data == embedding.data;
     matrix(embedding);
@@ -68,18 +68,18 @@ struct Append {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [3, rows]
   Tree tree{};
-  const std::function<bool()>* interrupted = nullptr;  // asked between layers
+  const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
 };
 
-// Copies of the residual stream: entering layer i for i < n_layers, after the final norm for i == n_layers.
+// Copies of the residual stream to the host: the input of layer i, or for i == n_layers the output of the final norm.
 struct Taps {
   std::span<const int> layers;  // ascending
   float* out;                   // [layers.size(), rows, hidden]
 };
 
-// Buffers of one forward pass, carved once for the widest append.
+// Buffers of a forward pass, carved once for the most rows of an append.
 struct Workspace {
-  float *x, *y;      // [rows, hidden] residual stream, normed input of a block; y ends as the final hidden rows
+  float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
   float *cos, *sin;  // [rows, n_rot / 2]
   Carver scratch;    // of the blocks
 };
@@ -90,10 +90,10 @@ class Model {
   const ModelInfo& info() const { return info_; }
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }
   size_t vector_bytes() const { return weights_.vector_bytes; }
-  size_t bytes_per_token() const { return bytes_per_token_; }  // weights that one decoded token reads
+  size_t bytes_per_token() const { return bytes_per_token_; }  // bytes of weights that one decoded token reads
   int max_n_in() const { return max_n_in_; }                   // the largest n_in of any product
 
-  // Every group of matrices that are multiplied with one x, for what their products need.
+  // Calls `group` with each set of matrices that multiply the same x.
   using Group = std::initializer_list<const Matrix*>;
   void for_each_group(const std::function<void(Group)>& group) const;
 
@@ -105,8 +105,8 @@ class Model {
   size_t workspace_bytes(int rows) const;
   Workspace workspace(Carver carver, int rows) const;
 
-  // Runs every layer over the append and leaves the final normed rows in ws.y. The state is between begin_append
-  // and end_append. Throws kCancelled when append.interrupted says so.
+  // Runs all layers over the append and leaves the final normed rows in ws.y. The caller calls state.begin_append()
+  // before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
   // logits[r,:] = head(hidden[r,:])
@@ -123,7 +123,7 @@ class Model {
   int max_n_in_ = 0;
 };
 
-// Recognises the family of a file and binds its weights. The file must outlive the model.
+// Finds the family that a file's architecture names and binds the weights. The file must outlive the model.
 std::unique_ptr<Model> make_model(const ModelFile& file);
 
 }  // namespace lb

@@ -1,5 +1,5 @@
-// Rope frequency rules. "llama3": Llama 3.1 model card / transformers' rope utilities; M-RoPE: Qwen2-VL, interleaved as
-// in Qwen3.5.
+// Sources: "llama3" is from the Llama 3.1 model card and transformers' rope utilities, M-RoPE from Qwen2-VL,
+// interleaved as in Qwen3.5.
 #include "models/rope_angles.h"
 
 #include <cmath>
@@ -12,9 +12,10 @@ namespace {
 
 const FieldName kTheta{"rope.freq_base", {"rope_parameters.rope_theta", "rope_theta"}};
 
-// Frequencies below the low wavelength bound keep, above the high one are divided, between are blended.
+// Keeps high frequencies, divides low ones by `factor` and blends between. `low` and `high` are rotations over the
+// original context.
 double llama3(double freq, double factor, double low, double high, double original) {
-  const double turns = original * freq / (2 * std::numbers::pi);  // rotations over the original context
+  const double turns = original * freq / (2 * std::numbers::pi);
   if (turns > high) return freq;
   if (turns < low) return freq / factor;
   const double blend = (turns - low) / (high - low);

@@ -1,4 +1,4 @@
-// The rotation frequencies of a checkpoint, with the scaling rules its configuration may ask for.
+// The rope frequencies of a checkpoint, with its scaling rule applied.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace lb {
 
-// Plain theta, "linear" and "llama3" scaling (the latter is a rope_freqs tensor in GGUF); other rules are refused by
-// name. mrope_sections: pairs given to temporal, height and width positions, interleaved; empty for ordinary rope.
+// Supports plain theta, "linear" and "llama3" scaling (in GGUF a rope_freqs tensor); throws on other rules by name.
+// mrope_sections: how many pairs take temporal, height and width positions, interleaved; empty: ordinary rope.
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections = {});
 
 }  // namespace lb

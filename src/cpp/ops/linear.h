@@ -8,16 +8,16 @@
 
 namespace lb {
 
-// kInt8: activations are rounded to 8-bit blocks of 32 before a product with a quantised weight.
-// kF32: weights are expanded and everything is accumulated in fp32.
+// How products with quantised weights compute. kInt8: x is rounded to 8-bit blocks of 32 values. kF32: weights are
+// expanded and accumulation is fp32.
 enum class Activations { kInt8, kF32 };
 
-// How a weight matrix lies in memory: kBlocks as in the file, for the CPU; kPlanes of quant/planes.h, for devices.
+// Layout of a weight matrix: kBlocks as in the file, read by the CPU; kPlanes (quant/planes.h), read by devices.
 enum class WeightLayout { kBlocks, kPlanes };
 
 // y[r,o] = sum_i w[o,i] x[r,i] (+ add[r,o])
-// Quantised weights follow Activations: kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the
-// 8-bit products exactly inside each block; kF32 expands the weight. F32/F16/BF16 weights always use fp32 activations.
+// Quantised weights follow Activations. kInt8 rounds x to blocks of 32 (scale = max|x|/127, fp32) and sums the 8-bit
+// products of a block exactly. kF32 expands the weight. F32/F16/BF16 weights always take x in fp32.
 struct Linear {
   const void* w;  // [n_out, n_in] of type, in the WeightLayout that the stream reads
   DType type;
@@ -28,14 +28,14 @@ struct Linear {
   Activations activations;
 };
 
-// Up to four products of one x: they share x, rows, n_in and activations, so x is rounded once and read once.
+// Up to four products with one x. They share x, rows, n_in and activations, so x is rounded once and read once.
 inline constexpr int kMaxProducts = 4;
 struct LinearGroup {
   Linear products[kMaxProducts];
   int n;
 };
 
-// Scratch the largest such product needs.
+// CPU scratch in bytes of the largest product: shared by all threads, and per thread.
 size_t linear_shared_scratch(int max_rows, int max_n_in);
 size_t linear_thread_scratch(int max_n_in);
 
@@ -45,7 +45,7 @@ struct SwiGlu {
   const float* up;    // [rows, dim]
   float* y;           // [rows, dim]; may be gate or up
   int rows, dim;
-  RoundedRows rounded{};  // also y as RoundRows makes it; only for devices; null: no
+  RoundedRows rounded{};  // y rounded as by RoundRows, written in addition to y; devices only; null: not written
 };
 
 }  // namespace lb

@@ -1,5 +1,5 @@
-// Where ops run, and in whose memory their pointers lie: the CPU (cpu/cpu_stream.h) or a GPU (dispatch/gpu_stream.h).
-// Ops of one stream run in the order they are sent; on a GPU they have only begun when run() returns.
+// Stream: runs ops in the order they are sent, on the CPU (cpu/cpu_stream.h) or on a GPU (dispatch/gpu_stream.h). The
+// pointers of an op lie in the stream's memory. A GPU runs ops asynchronously: run() returns before the op is complete.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace lb {
 
-// Ops that a stream has written down.
+// Ops recorded for replay.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -26,20 +26,20 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  virtual std::unique_ptr<Memory> reserve(size_t bytes) = 0;
-  virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may go on return
-  virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; there on return
+  virtual std::unique_ptr<Memory> reserve(size_t bytes) = 0;            // zeroed
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may be freed on return
+  virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; complete on return
   virtual void zero(void* to, size_t bytes) = 0;
-  virtual void wait() = 0;  // until all of what was sent is done
+  virtual void wait() = 0;  // until all ops and copies sent are complete
 
-  // Sends the ops of `work`, which copies nothing. A device writes them down the first time and afterwards sends what
-  // it has written: the same ops, on what their memory holds by then.
+  // Sends the ops of `work`, which must not copy to or from the host. A device records them the first time and replays
+  // the recording from then on: the same ops on the same pointers, reading what the memory holds at that time.
   virtual void replay(std::unique_ptr<Recording>&, const std::function<void()>& work) { work(); }
 
-  // Whether ops here read weights of this layout. A stream that only records reads no weights: any layout will do.
+  // Whether ops of this stream can read weights of this layout. A stream that only records ops accepts any.
   virtual bool reads(WeightLayout) const { return true; }
 
-  // Rows of a chain that CausalConv, DeltaPrepare and GatedDelta take at once: a multiple of kMaxTree.
+  // Most rows of a chain that one CausalConv, DeltaPrepare or GatedDelta takes: a multiple of kMaxTree.
   virtual int max_chain_rows() const = 0;
 
   virtual void run(const Embed&) = 0;
@@ -58,8 +58,9 @@ class Stream {
   virtual void run(const GatedDelta&) = 0;
   virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
 
-  // The op, then the products that read its y: a device that rounds their x may do so where y is made. Nobody else
-  // reads y, nor what a SwiGlu or a DeltaNet's parts read, so that neither need be written.
+  // Runs an op and then the products that read its y. A device may fuse them, for instance round y where it is
+  // computed. Nothing else reads y, nor the inputs of a SwiGlu or of a DeltaNet's parts, so a device need not write any
+  // of these.
   virtual void run_fused(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void run_fused(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }

@@ -1,4 +1,4 @@
-// Strict binding of tensors. See the header.
+// Strict binding of tensors.
 #include "weights/binder.h"
 
 #include <bit>

@@ -1,6 +1,6 @@
-// Binds a family's weights to a file's tensors, strictly both ways: what the family names must be there with the
-// right shape, and what the file holds must have been named (or declared as skipped). Matrices stay in the mapping;
-// the few vectors are copied as fp32 in the form the ops want.
+// Binds a family's weights to a file's tensors, strictly both ways. A tensor the family names must exist with the right
+// shape. A tensor in the file must be named, or declared as skipped. Matrices stay in the file's mapping. The few
+// vectors are copied as fp32.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace lb {
 
-// A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), except lm_head.
+// A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), except lm_head.*.
 struct TensorName {
   std::string gguf, hf;
 };
@@ -29,7 +29,7 @@ struct Matrix {
   size_t bytes() const { return n_out * row_bytes(type, n_in); }  // of the blocks
 };
 
-// What the GGUF converter did to a vector, done here for a safetensors value.
+// What a safetensors vector needs to equal its GGUF counterpart, which the GGUF converter has already transformed.
 enum class HfFix { kNone, kAddOne, kNegExp };
 
 class Binder {
@@ -38,17 +38,17 @@ class Binder {
 
   bool is_gguf() const { return is_gguf_; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
-  int height(const TensorName& name) const;  // rows of a matrix that must be there
+  int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
   Matrix matrix(const TensorName& name, int n_out, int n_in);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.
   const float* filter(const TensorName& name, int channels, int taps);
-  // Tensors this engine knows and does not use. The predicate sees the name as the file has it.
+  // Declares tensors that this engine does not use. The predicate takes the name in the file.
   void skip(const std::function<bool(std::string_view)>& known);
-  // Every tensor must be bound or skipped by now.
+  // Throws if a tensor is neither bound nor skipped.
   void finish() const;
 
-  // The vectors; they must live as long as the pointers handed out.
+  // The memory of all vectors; must outlive the pointers that vector() and filter() returned.
   std::vector<std::unique_ptr<float[]>> take_vectors() { return std::move(vectors_); }
   size_t vector_bytes() const { return vector_bytes_; }
 
