@@ -1,4 +1,4 @@
-// Both directions walk the layers in one order; a snapshot's parts are where the bytes lie.
+// Reading and writing walk the layers in the same order, over SequenceState::snapshot_parts.
 #include "state/pieces.h"
 
 #include "base/error.h"
@@ -10,7 +10,8 @@ bool is_recurrent(const SequenceState& state, int layer) {
   return std::holds_alternative<RecurrentShape>(state.layers()[layer]);
 }
 
-// Calls visit(bytes of the layer) for each part of each layer of one kind; pages [first, first + count) of attention.
+// Calls visit(bytes) for each part of each recurrent layer, or for pages [first, first + count) of each attention
+// layer.
 template <class Visit>
 void for_each_part(const SequenceState& state, bool recurrent, int first, int count, Visit&& visit) {
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer) {

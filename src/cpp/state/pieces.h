@@ -1,5 +1,5 @@
-// A sequence's state in pieces that can be kept apart and put together again: KV pages, which belong to their tokens
-// alone, and the recurrent state at one position. Bytes as they lie in memory; of one model, one machine.
+// A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position. The bytes
+// are those in memory, so a piece is valid only for one model on one machine.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace lb {
 
-size_t page_bytes(const SequenceState& state);       // of one page: K and V of every attention layer
-size_t recurrent_bytes(const SequenceState& state);  // 0: attention only
+size_t page_bytes(const SequenceState& state);       // one page: K and V of all attention layers
+size_t recurrent_bytes(const SequenceState& state);  // 0 without recurrent layers
 
-// Pages [first, first + count): layer after layer, K then V, of each the pages in order.
+// Pages [first, first + count). Order of the bytes: layer, then K before V, then page.
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to);
 void write_pages(SequenceState& state, int first, int count, std::span<const std::byte> from);
 
-// Of the committed tokens: folds first.
+// The recurrent state after the committed tokens. Reading folds first.
 void read_recurrent(SequenceState& state, std::span<std::byte> to);
 void write_recurrent(SequenceState& state, std::span<const std::byte> from);
 

@@ -1,5 +1,4 @@
-// The append / commit / rewind protocol. See the header for the contract and docs/numerics.md for why folding late is
-// exact.
+// The append / commit / rewind protocol. docs/numerics.md shows why folding late is exact.
 #include "state/sequence_state.h"
 
 #include <algorithm>
@@ -71,8 +70,8 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   std::vector<int32_t> pages(n_pages(options_.capacity));
   std::iota(pages.begin(), pages.end(), 0);
   stream_.upload(layout_.page_table, pages.data(), pages.size() * sizeof(int32_t));
-  numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_run = kMaxTree, .accepted = {}, .run = {}};
-  std::ranges::copy(kIdentity, numbers_.run);
+  numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
+  std::ranges::copy(kIdentity, numbers_.chunk);
 }
 
 int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
@@ -93,7 +92,7 @@ void SequenceState::begin(int rows, const Tree& tree) {
   appending_ = true;
   appended_ = false;
   n_rows_ = rows;
-  n_runs_ = (rows + kMaxTree - 1) / kMaxTree;
+  n_chunks_ = (rows + kMaxTree - 1) / kMaxTree;
   n_calls_ = (rows - 1) / stream_.max_chain_rows() + 1;
   numbers_.n_past = n_tokens_;
 }
@@ -110,7 +109,7 @@ SequenceState::Call SequenceState::recurrent(int layer, int call) const {
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *layout_.numbers;
   const Accepted accepted =
-      call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.run, &numbers.n_run};
+      call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.chunk, &numbers.n_chunk};
   return {first, std::min(max_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
 
@@ -118,22 +117,22 @@ void SequenceState::end_append() {
   LB_ASSERT(appending_);
   appending_ = false;
   appended_ = true;
-  numbers_.key_buffer = (numbers_.key_buffer + n_runs_) % 2;
-  // S now holds what had been accepted before and every run but the last of this append.
-  n_folded_ = n_tokens_ + (n_runs_ - 1) * kMaxTree;
+  numbers_.key_buffer = (numbers_.key_buffer + n_chunks_) % 2;
+  // S now holds all rows committed before and every chunk of this append but the last.
+  n_folded_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
   numbers_.n_accepted = 0;
 }
 
 void SequenceState::commit_chain(int keep) {
   LB_ASSERT(appended_ && !is_tree_ && keep >= 0 && keep <= n_rows_);
-  const int in_last_run = n_tokens_ + keep - n_folded_;
-  LB_CHECK(!has_recurrent_ || in_last_run >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
+  const int in_last_chunk = n_tokens_ + keep - n_folded_;
+  LB_CHECK(!has_recurrent_ || in_last_chunk >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
            " rows is not possible: recurrent layers have folded all but the last ", n_tokens_ + n_rows_ - n_folded_);
   appended_ = false;
   n_tokens_ += keep;
   if (has_recurrent_) {
-    numbers_.n_accepted = in_last_run;
-    std::copy_n(kIdentity.begin(), in_last_run, numbers_.accepted);
+    numbers_.n_accepted = in_last_chunk;
+    std::copy_n(kIdentity.begin(), in_last_chunk, numbers_.accepted);
   } else {
     n_folded_ = n_tokens_;
   }
@@ -144,7 +143,7 @@ void SequenceState::commit(std::span<const int32_t> path) {
   const int n = static_cast<int>(path.size());
   if (!is_tree_) {
     for (int i = 0; i < n; ++i)
-      LB_CHECK(path[i] == i, kInvalid, "of a chain only a prefix can be kept; entry ", i, " of the path is ", path[i]);
+      LB_CHECK(path[i] == i, kInvalid, "only a prefix of a chain can be kept; entry ", i, " of the path is ", path[i]);
     return commit_chain(n);
   }
   for (int i = 0; i < n; ++i)
@@ -171,7 +170,7 @@ void SequenceState::rewind(int n_tokens) {
   appended_ = false;
   n_tokens_ = n_tokens;
   if (has_recurrent_) {
-    numbers_.n_accepted = n_tokens - n_folded_;  // a shorter part of the accepted path; the rest was never folded
+    numbers_.n_accepted = n_tokens - n_folded_;  // a prefix of the accepted path; the rest was never folded
   } else {
     n_folded_ = n_tokens;
   }
@@ -179,7 +178,7 @@ void SequenceState::rewind(int n_tokens) {
 
 void SequenceState::abort_append() {
   appending_ = appended_ = false;
-  if (has_recurrent_) reset();  // some layers have folded, some have not
+  if (has_recurrent_) reset();
 }
 
 void SequenceState::reset() {

@@ -1,9 +1,9 @@
-// Everything one token sequence keeps between steps: a paged KV cache for attention layers, state matrix, conv
-// history and pending rows for recurrent layers. One protocol for both:
-//   append   the forward pass writes rows beyond the committed length (KV slots, pending rows)
-//   commit   an accepted path of those rows becomes part of the sequence; recurrent layers fold it lazily, at the
-//            start of the next append, so that nothing has to be undone
-//   rewind   shortens the sequence, at no cost, to any length not yet folded (attention-only models: any length)
+// SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache. Recurrent layers keep a
+// state matrix, a convolution history and pending rows. Both follow one protocol:
+//   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
+//   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
+//            start of the next append, so that nothing has to be undone.
+//   rewind   Shortens the sequence at no cost to any length not yet folded, or to any length without recurrent layers.
 // Owns the memory; knows nothing of models, tokens or files.
 #pragma once
 
@@ -27,38 +27,39 @@ struct KvShape {
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;
   HeadOrder order;
+  // Channels of the convolution: q, k and v side by side.
   int channels() const { return 2 * n_k_heads * dk + n_v_heads * dv; }
 };
 using LayerShape = std::variant<KvShape, RecurrentShape>;
 
 struct StateOptions {
-  int capacity = 0;  // tokens, committed and appended together
+  int capacity = 0;  // tokens, committed and appended
   DType k_type = DType::kF16, v_type = DType::kF16;
 };
 
-// Pointers of one recurrent layer; shapes as in ops/delta_net.h.
+// Memory of one recurrent layer; see ops/delta_net.h.
 struct RecurrentLayer {
-  float* S;
-  float* history;
-  float* conv_pending;
-  float* k_pending[2];
-  float* cs_pending[2];
-  float* delta_pending;
+  float* S;              // [n_v_heads, dk, dv]
+  float* history;        // [n_taps - 1, channels]
+  float* conv_pending;   // [kMaxTree, channels]
+  float* k_pending[2];   // [kMaxTree, n_k_heads, dk]
+  float* cs_pending[2];  // [kMaxTree, n_v_heads]
+  float* delta_pending;  // [kMaxTree, n_v_heads, dv]
 };
 
-// The numbers of the append in progress, as the ops read them.
+// Numbers of the append in progress, in the stream's memory: ops read them through pointers, so recorded ops replay.
 struct AppendNumbers {
-  int32_t n_past;      // committed tokens
-  int32_t key_buffer;  // which k_pending and cs_pending hold the previous append's
-  int32_t n_accepted;  // of the previous append, waiting to be folded
-  int32_t n_run;       // kMaxTree: a run folds the whole run before it
-  int32_t accepted[kMaxTree];
-  int32_t run[kMaxTree];  // 0, 1, 2, ...
+  int32_t n_past;              // committed tokens
+  int32_t key_buffer;          // 0 or 1: which k_pending and cs_pending hold the previous append's rows
+  int32_t n_accepted;          // rows of the previous append that are committed and not folded
+  int32_t n_chunk;             // kMaxTree: a later chunk folds the whole chunk before it
+  int32_t accepted[kMaxTree];  // [n_accepted] their rows, ascending
+  int32_t chunk[kMaxTree];     // 0, 1, 2, ...
 };
 
 class SequenceState {
  public:
-  // The memory is the stream's, and so are all ops and copies from here; the stream outlives the state.
+  // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
 
@@ -71,17 +72,19 @@ class SequenceState {
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
-  // One row after an append of one, which the device has moved the numbers past (NextToken).
+  // Begins an append of one row after an append of one row. Uploads nothing: NextToken has counted up the numbers on
+  // the device.
   void begin_next();
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
   AppendNumbers* numbers() const { return layout_.numbers; }
-  // Recurrent layers take an append in runs of at most kMaxTree rows; run 0 folds what was accepted before, each
-  // later run folds the whole run before it. A stream takes several runs of a chain in one call.
+  // Recurrent layers process an append in chunks of at most kMaxTree rows. Chunk 0 folds the committed rows of the
+  // previous append; each later chunk folds the whole chunk before it. One call of the ops takes several chunks of a
+  // chain.
   struct Call {
     int first_row, rows;
-    Accepted accepted;
-    const int32_t* buffer;
+    Accepted accepted;      // rows that the call's first chunk folds
+    const int32_t* buffer;  // [1] key_buffer; (*buffer + flip) % 2 holds the pending keys that it folds
     int flip;
     RecurrentLayer layer;
   };
@@ -90,19 +93,21 @@ class SequenceState {
   void end_append();
 
   // --- after it
-  // Keeps these rows of the append (indices in order from the root) and drops the rest. For a chain: a prefix that
-  // reaches into the last run; `keep` alone says how long.
+  // Keeps these rows of the append, ascending from the root, and drops the others. A chain can only keep a
+  // prefix; with recurrent layers the prefix must reach into the last chunk.
   void commit(std::span<const int32_t> path);
-  void commit_chain(int keep);
+  void commit_chain(int keep);  // the first `keep` rows
   void rewind(int n_tokens);
-  // The forward pass stopped half-way: attention-only sequences keep their length, others are emptied.
+  // Ends an append whose forward pass stopped half-way. Drops its rows; with recurrent layers empties the sequence, as
+  // some layers have folded and some have not.
   void abort_append();
   void reset();
-  void fold();  // brings recurrent layers up to n_tokens, e.g. before a snapshot
+  void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Raw memory of a layer for snapshots: the bytes that hold n_tokens() tokens, folded.
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history. Call fold() before
+  // reading.
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
-  void restore_length(int n_tokens);  // after all parts were filled
+  void restore_length(int n_tokens);  // call after all parts are filled
 
  private:
   struct KvPages {
@@ -111,7 +116,7 @@ class SequenceState {
   using LayerMemory = std::variant<KvPages, RecurrentLayer>;
   struct Layout {
     AppendNumbers* numbers;
-    int32_t* page_table;  // identity: one sequence owns its pages in order
+    int32_t* page_table;  // [pages]: the identity, as a sequence owns its pages in order
     std::vector<LayerMemory> layers;
   };
   void begin(int rows, const Tree& tree);
@@ -126,12 +131,14 @@ class SequenceState {
   Layout layout_;
 
   int n_tokens_ = 0;
-  int n_folded_ = 0;       // tokens in S; the rest of n_tokens_ are accepted rows
-  AppendNumbers numbers_;  // of the next append
+  int n_folded_ = 0;       // tokens in S; the others of n_tokens_ are still pending rows
+  AppendNumbers numbers_;  // of the next append, on the host
 
+  // appending_: between begin_append() and end_append(); appended_: from there until commit, rewind or abort.
   bool appending_ = false, appended_ = false;
+  // Shape of the append.
   bool is_tree_ = false;
-  int n_rows_ = 0, n_runs_ = 0, n_calls_ = 0;
+  int n_rows_ = 0, n_chunks_ = 0, n_calls_ = 0;
 };
 
 }  // namespace lb

@@ -1,5 +1,5 @@
-// Layout: magic, version, CRC-32 of the body, body size | fingerprint, types, token count, tokens, then every part of
-// every layer with its size.
+// Layout: a header of magic, version, CRC-32 of the body and body size, then the body: fingerprint, KV types, token
+// count, tokens, and every part of every layer with its size.
 #include "state/snapshot.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class Writer {
   void value(const T& v) {
     put(&v, sizeof(v));
   }
-  // Room for so many bytes, until the next call.
+  // Appends `bytes` bytes to fill. The pointer is valid until the next call.
   std::byte* grow(size_t bytes) {
     out_.resize(out_.size() + bytes);
     return out_.data() + out_.size() - bytes;
@@ -60,10 +60,10 @@ class Reader {
  public:
   Reader(std::span<const std::byte> bytes, const std::string& where) : bytes_(bytes), where_(where) {}
   std::span<const std::byte> take(size_t n) {
-    LB_CHECK(n <= bytes_.size() - at_, kFormat, where_, ": the snapshot ends at byte ", bytes_.size(), "; ", n,
-             " bytes expected at ", at_);
-    at_ += n;
-    return bytes_.subspan(at_ - n, n);
+    LB_CHECK(n <= bytes_.size() - offset_, kFormat, where_, ": the snapshot ends at byte ", bytes_.size(), "; ", n,
+             " bytes expected at ", offset_);
+    offset_ += n;
+    return bytes_.subspan(offset_ - n, n);
   }
   template <class T>
   T value() {
@@ -71,12 +71,12 @@ class Reader {
     std::memcpy(&v, take(sizeof(T)).data(), sizeof(T));
     return v;
   }
-  bool done() const { return at_ == bytes_.size(); }
+  bool done() const { return offset_ == bytes_.size(); }
 
  private:
   std::span<const std::byte> bytes_;
   const std::string& where_;
-  size_t at_ = 0;
+  size_t offset_ = 0;
 };
 
 }  // namespace
@@ -115,14 +115,15 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
   LB_CHECK(header.version == kVersion, kUnsupported, where, ": snapshot version ", header.version,
            "; this lucebox reads ", kVersion);
   const auto body = bytes.subspan(sizeof(Header));
-  LB_CHECK(header.body_bytes == body.size(), kFormat, where, ": the header promises ", header.body_bytes,
+  LB_CHECK(header.body_bytes == body.size(), kFormat, where, ": the header states ", header.body_bytes,
            " bytes after it, found ", body.size());
   LB_CHECK(header.crc == crc32(body), kFormat, where, ": checksum mismatch; the snapshot is damaged");
 
   Reader in(body, where);
-  const auto print = in.take(in.value<uint32_t>());
-  LB_CHECK(std::string_view(reinterpret_cast<const char*>(print.data()), print.size()) == fingerprint, kUnsupported,
-           where, ": the snapshot belongs to another model or to other settings");
+  const auto saved_fingerprint = in.take(in.value<uint32_t>());
+  LB_CHECK(std::string_view(reinterpret_cast<const char*>(saved_fingerprint.data()), saved_fingerprint.size()) ==
+               fingerprint,
+           kUnsupported, where, ": the snapshot belongs to another model or to other settings");
   const DType k_type = in.value<DType>(), v_type = in.value<DType>();
   LB_CHECK(k_type == state.options().k_type && v_type == state.options().v_type, kUnsupported, where,
            ": the snapshot has other KV types than this session");

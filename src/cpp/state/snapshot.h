@@ -1,5 +1,5 @@
-// A sequence's state as bytes: tokens, KV pages and recurrent state, with a checksum and the fingerprint of the model
-// it belongs to. Little endian, native float layouts.
+// A snapshot of a sequence as bytes: tokens, KV pages and recurrent state, with a checksum and the model's fingerprint.
+// Little endian, native float layouts.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace lb {
 
-// Folds the state first, so that saving and going on gives the same bits as restoring and going on.
+// Folds the state first, so that continuing after save_snapshot() gives the bits of continuing after load_snapshot().
 std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens,
                                      const std::string& fingerprint);
 
-// Fills the state and returns the tokens. Throws kFormat (damaged) or kUnsupported (another model, other KV types, too
-// long) with `where` in the message, and then leaves the state as it was.
+// Fills the state and returns the tokens. Throws kFormat for damaged bytes and kUnsupported for another model, other KV
+// types or too many tokens, with `where` in the message. The state is unchanged when this throws.
 std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceState& state, int vocab,
                                    const std::string& fingerprint, const std::string& where);
 
