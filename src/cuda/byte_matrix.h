@@ -29,7 +29,7 @@ struct SumRowsB {
   float v[2];
 };
 template <class T>
-struct HeldRows {
+struct OperandRows {
   T v[2];
 };
 template <class T>
@@ -43,13 +43,13 @@ LB_DEVICE void load(SumRowsB& rows, const float* from) {
   rows.v[1] = v[1];
 }
 template <class T>
-LB_DEVICE void load(HeldRows<T>& rows, const void* from, int stride) {
+LB_DEVICE void load(OperandRows<T>& rows, const void* from, int stride) {
   const char* row = static_cast<const char*>(from) + lane() / 4 * stride;
   rows.v[0] = load<T>(row);
   rows.v[1] = load<T>(row + 8 * stride);
 }
-LB_DEVICE constexpr int held_row(int i) { return i; }  // of r[i] of a ByteHalf: which of HeldRows
-LB_DEVICE int held_word(int) { return lane() % 4; }    // and which four bytes of the 16
+LB_DEVICE constexpr int operand_row(int i) { return i; }  // of r[i] of a ByteHalf: which of OperandRows
+LB_DEVICE int operand_word(int) { return lane() % 4; }    // and which four bytes of the 16
 // Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
 template <class Visit>
 LB_DEVICE void for_each_sum(Visit&& visit) {
@@ -148,11 +148,11 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
 #endif
 
 // A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_place(k).
-LB_DEVICE constexpr int expanded_place(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
+// to stand at expanded_index(k).
+LB_DEVICE constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
   LB_UNROLL
   for (int i = 0; i < 2; ++i) {
     const uint32_t bytes = h.r[i] ^ 0x80808080u;
@@ -171,7 +171,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>&
 LB_DEVICE f32x2 code_field(float scale, float offset) { return {scale, fma(128.0f, scale, offset)}; }
 
 template <class T>
-LB_DEVICE void expand_codes(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& field) {
+LB_DEVICE void expand_codes(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& field) {
   LB_UNROLL
   for (int i = 0; i < 2; ++i) {
     float v[4];

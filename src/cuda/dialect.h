@@ -3,8 +3,8 @@
 
 // Of a block the last threads, which help the others: n_threads() does not count them and they come to no
 // block_barrier(). A file that has such kernels says how many before it includes this one.
-#ifndef LB_HELPERS
-#define LB_HELPERS 0
+#ifndef LB_HELPER_THREADS
+#define LB_HELPER_THREADS 0
 #endif
 #define LB_DEVICE __device__ __forceinline__
 #define LB_NOINLINE __device__ __noinline__

@@ -31,7 +31,7 @@ LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
 }
 // Of eight rows; the others are zero.
 template <class T>
-LB_DEVICE void load_shared_eight(FragmentA<T>& a, const T* from, int stride) {
+LB_DEVICE void load_shared_8_rows(FragmentA<T>& a, const T* from, int stride) {
   a.r[1] = a.r[3] = 0;
   load_matrices(a.r[0], a.r[2], from + lane() % 8 * stride + lane() / 8 % 2 * 8);
 }

@@ -5,7 +5,7 @@
 
 namespace lb::gpu {
 
-#if LB_HELPERS
+#if LB_HELPER_THREADS
 LB_DEVICE void block_barrier() { asm volatile("barrier.cta.sync 1, %0;" ::"r"(n_threads()) : "memory"); }
 #else
 LB_DEVICE void block_barrier() { __syncthreads(); }

@@ -6,7 +6,7 @@
 namespace lb::gpu {
 
 LB_DEVICE int thread_id() { return int(threadIdx.x); }
-LB_DEVICE int n_threads() { return int(blockDim.x) - LB_HELPERS; }
+LB_DEVICE int n_threads() { return int(blockDim.x) - LB_HELPER_THREADS; }
 LB_DEVICE int block_id() { return int(blockIdx.x); }
 LB_DEVICE int block_id_y() { return int(blockIdx.y); }
 LB_DEVICE int block_id_z() { return int(blockIdx.z); }
@@ -59,7 +59,7 @@ LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }
 
 // The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
-LB_DEVICE void keep_order() {}
+LB_DEVICE void sched_barrier() {}
 
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.

@@ -25,7 +25,7 @@ LB_DEVICE void copy_bulk(void* shared, const void* global, int bytes, CountedBar
                : "memory");
 }
 // The same of what is read once: it leaves L2 before anything else does.
-LB_DEVICE void copy_bulk_once(void* shared, const void* global, int bytes, CountedBarrier* b) {
+LB_DEVICE void copy_bulk_evict_first(void* shared, const void* global, int bytes, CountedBarrier* b) {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   asm volatile(

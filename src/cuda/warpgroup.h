@@ -109,7 +109,7 @@ LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileColumns<T>& b)
 }
 
 // What this thread has stored in shared memory may be read by products, after a barrier.
-LB_DEVICE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+LB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A barrier in shared memory that passes when `count` have arrived, and starts anew. Phase n is waited for by parity
 // n % 2; waiting for parity 1 passes before any phase has.
@@ -145,11 +145,11 @@ LB_DEVICE void barrier_wait(CountedBarrier* b, int parity) {
 
 // Of a thread, a multiple of 8: the warps of a warpgroup that needs few give theirs to those that need more.
 template <int kCount>
-LB_DEVICE void give_registers() {
+LB_DEVICE void dealloc_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-LB_DEVICE void take_registers() {
+LB_DEVICE void alloc_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 

@@ -12,14 +12,14 @@ namespace lb::gpu {
 inline constexpr int kByteRows = 16;
 
 #ifdef __GFX12__
-inline constexpr int kHeldWords = 2;
+inline constexpr int kOperandWords = 2;
 #else
-inline constexpr int kHeldWords = 4;
+inline constexpr int kOperandWords = 4;
 #endif
-typedef int HeldBytes __attribute__((ext_vector_type(kHeldWords)));
+typedef int OperandBytes __attribute__((ext_vector_type(kOperandWords)));
 
 struct ByteHalf {  // 16 rows x 16 bytes of A
-  uint32_t r[kHeldWords];
+  uint32_t r[kOperandWords];
 };
 struct BytesB {  // kByteRows rows x 32 bytes
   ByteHalf half[2];
@@ -45,7 +45,7 @@ struct SumRowsB {
   float v[1];
 };
 template <class T>
-struct HeldRows {
+struct OperandRows {
   T v[1];
 };
 template <class T>
@@ -55,11 +55,11 @@ LB_DEVICE void load(SumRowsA<T>& rows, const T* from) {
 }
 LB_DEVICE void load(SumRowsB& rows, const float* from) { rows.v[0] = from[lane() % 16]; }
 template <class T>
-LB_DEVICE void load(HeldRows<T>& rows, const void* from, int stride) {
+LB_DEVICE void load(OperandRows<T>& rows, const void* from, int stride) {
   rows.v[0] = load<T>(static_cast<const char*>(from) + lane() % 16 * stride);
 }
-LB_DEVICE constexpr int held_row(int) { return 0; }  // of r[i] of a ByteHalf: which of HeldRows
-LB_DEVICE int held_word(int i) {                     // and which four bytes of the 16
+LB_DEVICE constexpr int operand_row(int) { return 0; }  // of r[i] of a ByteHalf: which of OperandRows
+LB_DEVICE int operand_word(int i) {                     // and which four bytes of the 16
 #ifdef __GFX12__
   return i + lane() / 16 * 2;
 #else
@@ -80,7 +80,7 @@ LB_DEVICE void load_row(ByteHalf& h, const char* row) {
   const u32x4 v = load<u32x4>(row);
 #endif
   LB_UNROLL
-  for (int i = 0; i < kHeldWords; ++i) h.r[i] = v[i];
+  for (int i = 0; i < kOperandWords; ++i) h.r[i] = v[i];
 }
 // From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
 LB_DEVICE void load(ByteHalf (&h)[2], const void* from, int stride) {
@@ -101,11 +101,11 @@ typedef int WmmaSums __attribute__((ext_vector_type(8)));
 
 LB_DEVICE WmmaSums multiply_sixteen(WmmaSums c, const ByteHalf& a, const ByteHalf& b) {
 #ifdef __GFX12__
-  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, __builtin_bit_cast(HeldBytes, a), true,
-                                                          __builtin_bit_cast(HeldBytes, b), c, false);
+  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, __builtin_bit_cast(OperandBytes, a), true,
+                                                          __builtin_bit_cast(OperandBytes, b), c, false);
 #else
-  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, __builtin_bit_cast(HeldBytes, a), true,
-                                                    __builtin_bit_cast(HeldBytes, b), c, false);
+  return __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, __builtin_bit_cast(OperandBytes, a), true,
+                                                    __builtin_bit_cast(OperandBytes, b), c, false);
 #endif
 }
 // 16 bytes of k: half `half` of b.
@@ -119,14 +119,14 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
 }
 
 // A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_place(k).
-LB_DEVICE constexpr int expanded_place(int k) { return k; }
+// to stand at expanded_index(k).
+LB_DEVICE constexpr int expanded_index(int k) { return k; }
 
 template <class T>
-LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
-  uint32_t pairs[2 * kHeldWords];
+LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
+  uint32_t pairs[2 * kOperandWords];
   LB_UNROLL
-  for (int i = 0; i < kHeldWords; ++i) {
+  for (int i = 0; i < kOperandWords; ++i) {
     LB_UNROLL
     for (int j = 0; j < 4; j += 2) {
       uint32_t bits[2];
@@ -142,7 +142,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>&
     }
   }
   LB_UNROLL
-  for (int i = 0; i < 2 * kHeldWords; ++i) a.r[i / 4][i % 4] = pairs[i];
+  for (int i = 0; i < 2 * kOperandWords; ++i) a.r[i / 4][i % 4] = pairs[i];
 }
 
 }  // namespace lb::gpu

@@ -85,7 +85,7 @@ LB_DEVICE bool any(bool vote) { return ballot(vote) != 0; }
 LB_DEVICE bool all(bool vote) { return ballot(!vote) == 0; }
 
 // The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
-LB_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
+LB_DEVICE void sched_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.

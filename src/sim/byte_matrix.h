@@ -28,7 +28,7 @@ struct SumRowsB {
   float v[2];
 };
 template <class T>
-struct HeldRows {
+struct OperandRows {
   T v[2];
 };
 template <class T>
@@ -40,11 +40,11 @@ inline void load(SumRowsB& rows, const float* from) {
   for (int i = 0; i < 2; ++i) rows.v[i] = v[i];
 }
 template <class T>
-void load(HeldRows<T>& rows, const void* from, int stride) {
+void load(OperandRows<T>& rows, const void* from, int stride) {
   for (int i = 0; i < 2; ++i) rows.v[i] = load<T>(static_cast<const char*>(from) + (lane() / 4 + 8 * i) * stride);
 }
-constexpr int held_row(int i) { return i; }       // of r[i] of a ByteHalf: which of HeldRows
-inline int held_word(int) { return lane() % 4; }  // and which four bytes of the 16
+constexpr int operand_row(int i) { return i; }       // of r[i] of a ByteHalf: which of OperandRows
+inline int operand_word(int) { return lane() % 4; }  // and which four bytes of the 16
 // Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
 template <class Visit>
 void for_each_sum(Visit&& visit) {
@@ -119,11 +119,11 @@ inline ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int 
 }
 
 // A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_place(k).
-constexpr int expanded_place(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
+// to stand at expanded_index(k).
+constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
-void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
+void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale) {
   for (int i = 0; i < 8; ++i) {
     const int row = i / 2 % 2, byte = i / 4 * 2 + i % 2;
     const float v = fma(float(int8_t(h.r[row] >> 8 * byte)), scale.v[row][0], -scale.v[row][1]);
@@ -138,7 +138,7 @@ void expand(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& scale) {
 inline f32x2 code_field(float scale, float offset) { return {scale, offset}; }
 
 template <class T>
-void expand_codes(FragmentA<T>& a, const ByteHalf& h, const HeldRows<f32x2>& field) {
+void expand_codes(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& field) {
   for (const uint32_t word : h.r)
     if (word & 0x80808080u) sim::machine().fail("expand_codes takes bytes below 128, got %08x", word);
   expand(a, h, field);

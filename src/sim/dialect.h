@@ -3,8 +3,8 @@
 #pragma once
 
 // The last threads of a block, which help the others; src/cuda/dialect.h.
-#ifndef LB_HELPERS
-#define LB_HELPERS 0
+#ifndef LB_HELPER_THREADS
+#define LB_HELPER_THREADS 0
 #endif
 #define LB_DEVICE inline
 #define LB_NOINLINE inline
@@ -14,7 +14,7 @@
 #define LB_KERNEL(name, Params, kMaxThreads, kMinBlocks)                                                       \
   static void name##_body(const Params& p);                                                                    \
   extern "C" void name(const Params& p) {                                                                      \
-    ::lb::gpu::sim::current->block->n_helpers = LB_HELPERS;                                                    \
+    ::lb::gpu::sim::current->block->n_helpers = LB_HELPER_THREADS;                                             \
     name##_body(p);                                                                                            \
   }                                                                                                            \
   static const ::lb::gpu::sim::Registration<Params> name##_registration{#name, kMaxThreads, kMinBlocks, name}; \

@@ -21,9 +21,9 @@ void load_shared(FragmentA<T>& a, const std::type_identity_t<T>* from, int strid
 }
 // Of eight rows; the others are zero.
 template <class T>
-void load_shared_eight(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
-  sim::check_operand(from, "load_shared_eight of a FragmentA");
-  sim::load_rows<8>(a.v, from, stride, "load_shared_eight of a FragmentA");
+void load_shared_8_rows(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
+  sim::check_operand(from, "load_shared_8_rows of a FragmentA");
+  sim::load_rows<8>(a.v, from, stride, "load_shared_8_rows of a FragmentA");
 }
 template <class T>
 void load_shared(FragmentB<T>& b, const std::type_identity_t<T>* from, int stride) {

@@ -83,7 +83,7 @@ inline bool any(bool vote, sim::Location where = sim::Location::current()) { ret
 inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
 
 // The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
-inline void keep_order() {}
+inline void sched_barrier() {}
 
 // v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
 // from one round to the next.

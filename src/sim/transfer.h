@@ -28,7 +28,7 @@ inline void copy_bulk(void* shared, const void* global, int bytes, CountedBarrie
     sim::machine().fail("copy_bulk brings global memory to shared memory, got %p and %p", global, shared);
   sim::transfers_of(b).copies.push_back({shared, global, bytes, sim::kBulk});
 }
-inline void copy_bulk_once(void* shared, const void* global, int bytes, CountedBarrier* b) {
+inline void copy_bulk_evict_first(void* shared, const void* global, int bytes, CountedBarrier* b) {
   copy_bulk(shared, global, bytes, b);
 }
 

@@ -130,7 +130,7 @@ void group_multiply(FragmentC* c, const A& a, const B& b, sim::Location where = 
                                     sim::current->n_product_groups});
 }
 
-inline void show_to_products() {}
+inline void fence_async_proxy() {}
 
 struct CountedBarrier {
   uint32_t phase;  // phases that have passed
@@ -165,8 +165,8 @@ inline void barrier_wait(CountedBarrier* b, int parity, sim::Location where = si
 }
 
 template <int kCount>
-void give_registers() {}
+void dealloc_registers() {}
 template <int kCount>
-void take_registers() {}
+void alloc_registers() {}
 
 }  // namespace lb::gpu

@@ -1,5 +1,5 @@
 // Kernels whose last warp helps the others.
-#define LB_HELPERS 32
+#define LB_HELPER_THREADS 32
 #include "io.h"
 #include "transfer.h"
 
@@ -17,14 +17,14 @@ LB_KERNEL(helped_kernel, Io, 96, 1) {
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], 2);
     }
-  show_to_products();
+  fence_async_proxy();
   whole_block_barrier();
   if (thread_id() >= n_threads()) {
     for (int i = 0; i < p.n; ++i) {
       barrier_wait(&empty[i % 2], i / 2 % 2 ^ 1);
       if (lane() > 0) continue;
       barrier_expect(&full[i % 2], 256);
-      copy_bulk_once(&stages[i % 2 * 64], static_cast<const float*>(p.in) + i * 64, 256, &full[i % 2]);
+      copy_bulk_evict_first(&stages[i % 2 * 64], static_cast<const float*>(p.in) + i * 64, 256, &full[i % 2]);
     }
     return;
   }

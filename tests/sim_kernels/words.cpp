@@ -220,7 +220,7 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   FragmentC first, second;
   fill(first, 0);
   fill(second, 0);
-  load_shared_eight(a, tiles + 0, 24);
+  load_shared_8_rows(a, tiles + 0, 24);
   load_shared(b, tiles + 16 * 24, 24);
   multiply(first, a, b);
   sum_as_operand(a, first);

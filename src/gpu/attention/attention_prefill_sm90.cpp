@@ -91,7 +91,7 @@ LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k
           load_cached<int32_t>(cache.page_table + min(work.first_slot / kPageTokens + i * kPages + page, last_page));
   };
   const auto tell = [&](TileRing& ring) {
-    show_to_products();
+    fence_async_proxy();
     warp_barrier();
     ring.tell(ring.full);
     ring.step();
@@ -274,7 +274,7 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* sha
   GroupQueries<T, kDim> tile;
   if constexpr (!tile.kHasRegisters) {
     stage_group_queries<T, kDim>(shared_q, op, work, own_warp);
-    show_to_products();
+    fence_async_proxy();
     warp_barrier();
     if (lane() == 0) barrier_arrive(has_queries);
     barrier_wait(has_queries, 0);
@@ -420,10 +420,10 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
   if (warp() < kGroupThreads / 32) {
-    give_registers<40>();
+    dealloc_registers<40>();
     if (work.n_slots > 0) bring_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
   } else {
-    take_registers<232>();
+    alloc_registers<232>();
     use_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
   }
 }

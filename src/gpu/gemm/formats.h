@@ -117,13 +117,13 @@ struct GemmQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
     nibbles(a, rows, run);
-    HeldRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
     load(upper, rows.plane[1] + run * 8, rows.stride[1]);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
       LB_UNROLL
       for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
-        a[half].r[i] |= (upper.v[held_row(i)][half] >> 2 * held_word(i) & 0x03030303u) << 4;
+        a[half].r[i] |= (upper.v[operand_row(i)][half] >> 2 * operand_word(i) & 0x03030303u) << 4;
       take_off<32>(a[half]);
     }
   }

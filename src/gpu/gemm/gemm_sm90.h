@@ -319,14 +319,14 @@ LB_DEVICE void gemm_sm90(const Gemm& p) {
       barrier_init(memory.full + i, kBringThreads + 1);
       barrier_init(memory.empty + i, kGemmThreads);  // each has read its codes
     }
-  show_to_products();
+  fence_async_proxy();
   block_barrier();
   const WarpgroupPlace at(p);
   if (shuffle(warp(), 0) >= kGemmWarps) {
-    give_registers<40>();
+    dealloc_registers<40>();
     bring_units<Tile>(p, at, memory);
   } else {
-    take_registers<232>();
+    alloc_registers<232>();
     multiply_units<Tile>(p, at, memory);
   }
 }

@@ -28,7 +28,7 @@ LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
   }
   uint16_t plain[16], moved[16];
   LB_UNROLL
-  for (int i = 0; i < 16; ++i) moved[expanded_place(i)] = plain[i] = narrow(v[i], p.type);
+  for (int i = 0; i < 16; ++i) moved[expanded_index(i)] = plain[i] = narrow(v[i], p.type);
   const int row = block_id_y(), chunk = first / kHalfValues, piece = first % kHalfValues / 8;
   const long tile_row = long(chunk) * padded_rows(p.rows) + row;
   uint16_t* to = static_cast<uint16_t*>(p.y) + (p.in_tiles ? tile_row * kHalfValues : long(row) * n_out + first);

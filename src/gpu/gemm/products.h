@@ -106,7 +106,7 @@ struct ByteProduct {
       }
       LB_UNROLL
       for (int tile = 0; tile < kPieces; ++tile) {
-        keep_order();
+        sched_barrier();
         BytesB high[2], low[2];
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
         if constexpr (kBits == 16) load(low, x + (kPadRows + tile * kByteRows) * kStride + pair * 64, kStride);
@@ -244,7 +244,7 @@ struct ExpandedHalves {
 
   template <int kFrags>
   struct Run {
-    HeldRows<f32x2> fields[kFrags];
+    OperandRows<f32x2> fields[kFrags];
     ByteHalf codes[kFrags][2];
     LB_DEVICE Run(const uint8_t* weights, const f32x2* scales, int run) {
       LB_UNROLL
@@ -256,7 +256,7 @@ struct ExpandedHalves {
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
-        HeldRows<f32x2> of_half = fields[frag];
+        OperandRows<f32x2> of_half = fields[frag];
         if constexpr (Format::kHasHalves) {
           LB_UNROLL
           for (f32x2& field : of_half.v) field = {field[i], 0};
@@ -292,7 +292,7 @@ struct HalfProduct {
         operands.half(a, half);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
-          keep_order();
+          sched_barrier();
           FragmentB<T> b;
           load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + run * 32 + half * 16, kStride);
           LB_UNROLL

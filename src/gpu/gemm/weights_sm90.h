@@ -62,7 +62,7 @@ struct WideQ8_0 {
     load(a, rows.first + run * 32, rows.kStride0);
   }
   template <class T>
-  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
     expand(a, codes, field);
   }
 };
@@ -77,7 +77,7 @@ struct WideQ4_0 {
     split_nibbles(a, rows.first + run * 16, rows.kStride0);
   }
   template <class T>
-  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
     expand_codes(a, codes, field);
   }
 };
@@ -104,7 +104,7 @@ struct WideQ4_K {
     split_nibbles(a, rows.first + run * 16, rows.kStride0);
   }
   template <class T>
-  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& field, int) {
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
     expand_codes(a, codes, field);
   }
 };
@@ -127,18 +127,19 @@ struct WideQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
     split_nibbles(a, rows.first + run * 16, rows.kStride0);
-    HeldRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
     load(upper, rows.second + run * 8, rows.kStride1);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
       LB_UNROLL
       for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
-        a[half].r[i] |= (upper.v[held_row(i)][half] >> 2 * held_word(i) & 0x03030303u) << 4;
+        a[half].r[i] |= (upper.v[operand_row(i)][half] >> 2 * operand_word(i) & 0x03030303u) << 4;
     }
   }
   template <class T>
-  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const HeldRows<f32x2>& scales, int half) {
-    HeldRows<f32x2> field;
+  LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& scales,
+                                    int half) {
+    OperandRows<f32x2> field;
     LB_UNROLL
     for (int i = 0; i < int(sizeof(field.v) / sizeof(f32x2)); ++i)
       field.v[i] = code_field(scales.v[i][half], 32.0f * scales.v[i][half]);
@@ -184,7 +185,7 @@ struct ExpandedWeights {
 
   template <int kFrags>
   struct Run {
-    HeldRows<f32x2> fields[kFrags];
+    OperandRows<f32x2> fields[kFrags];
     ByteHalf codes[kFrags][2];
     LB_DEVICE Run(const uint8_t* weights, const Scales<kFrags>& scales, int run) {
       LB_UNROLL

@@ -65,7 +65,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
       barrier_init(ring.full + i, 1);
       barrier_init(ring.empty + i, p.n_teams * p.row_threads / 32);
     }
-    show_to_products();
+    fence_async_proxy();
     brought = min(p.ring.max_coming * kGemvSlotRows * p.n_teams, block.n_rows);
     fill_ring(p, block, 0, brought, ring, coming);  // waits for nobody
   }

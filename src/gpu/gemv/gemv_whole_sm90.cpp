@@ -33,7 +33,7 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   if (thread_id() == 0) {
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) barrier_init(full + i, 1);
-    show_to_products();
+    fence_async_proxy();
     LB_UNROLL_BY(1)
     for (int i = 0; i < p.ring.max_coming; ++i) bring(i);
   }

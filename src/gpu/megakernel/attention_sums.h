@@ -73,7 +73,7 @@ struct MatrixSums {
       for (int half = 0; half < 2; ++half) {
         FragmentA<T> a;
         FragmentB<T> b;
-        load_shared_eight(a, memory.queries + d + 16 * half, memory.stride);
+        load_shared_8_rows(a, memory.queries + d + 16 * half, memory.stride);
         load_shared(b, k + d + 16 * half, memory.stride);
         multiply(s[half], a, b);
       }

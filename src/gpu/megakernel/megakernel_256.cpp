@@ -1,6 +1,6 @@
 // The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0.
 // Needs: tma
-#define LB_HELPERS 64
+#define LB_HELPER_THREADS 64
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"

@@ -1,6 +1,6 @@
 // The megakernel of models of weights in blocks of 32 values, and plain ones among them.
 // Needs: tma
-#define LB_HELPERS 64
+#define LB_HELPER_THREADS 64
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"

@@ -1,6 +1,6 @@
 // The megakernel of models of plain weights.
 // Needs: tma
-#define LB_HELPERS 64
+#define LB_HELPER_THREADS 64
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"

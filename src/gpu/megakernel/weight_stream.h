@@ -27,7 +27,7 @@ struct WeightStream {
       barrier_init(empty + i, kMegaThreads);
     }
     barrier_init(&paced, quant::kMaxPlanes);
-    show_to_products();
+    fence_async_proxy();
     is_stopped = 0;
   }
 
@@ -79,8 +79,8 @@ struct WeightStream {
     const uint32_t order = shuffle(own.order, first);
     const bool is_own = lane() >= first && lane() < first + quant::kMaxPlanes;
     bool comes_in_parts = false;
-    if (n >= after(order)) {
-      const uint32_t before = n - after(order);
+    if (n >= reuse_distance(order)) {
+      const uint32_t before = n - reuse_distance(order);
       if (!any(barrier_has_passed(empty_of(before), parity(before)))) {
         if (any(is_stopped != 0)) return false;
         barrier_wait(empty_of(before), parity(before));
@@ -88,9 +88,9 @@ struct WeightStream {
         comes_in_parts = true;
       }
     }
-    if (n >= under_way(order)) barrier_wait(full_of(n - under_way(order)), parity(n - under_way(order)));
-    if (lane() == first) place[n % kMegaChunks] = place_of(own);
-    unsigned char* to = shared + place_of(own);
+    if (n >= max_in_flight(order)) barrier_wait(full_of(n - max_in_flight(order)), parity(n - max_in_flight(order)));
+    if (lane() == first) place[n % kMegaChunks] = offset_of(own);
+    unsigned char* to = shared + offset_of(own);
     const uint8_t* from = own.from;
     int left = bytes_of(own);
     if (comes_in_parts) {
@@ -111,12 +111,12 @@ struct WeightStream {
   // Of one plane. All its lanes arrive, so that none has to know of the others' bytes.
   LB_DEVICE static void send(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int bytes) {
     barrier_expect(barrier, bytes);
-    if (bytes > 0) copy_bulk_once(to, from, bytes, barrier);
+    if (bytes > 0) copy_bulk_evict_first(to, from, bytes, barrier);
   }
   // What is on its way when a block ends would hit the shared memory of the next one.
   LB_DEVICE void drain(uint32_t n_begun) {
     const int n = int(n_begun);
-    for (int i = max(n - kMaxUnderWay, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
+    for (int i = max(n - kMaxInFlight, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 

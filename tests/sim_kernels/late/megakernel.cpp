@@ -1,6 +1,6 @@
 // The megakernel of plain weights, under a schedule that is wrong from the third token on: block 1 counts from another
 // number than the rest, which wait in vain for what it makes.
-#define LB_HELPERS 64
+#define LB_HELPER_THREADS 64
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"
