@@ -19,13 +19,41 @@ bool are_rounded(const LinearGroup& readers) {
                               [](const Linear& reader) { return is_plain(reader.type); });
 }
 
+// As many splits as each head has blocks, so that a block has one unit. In the merge, a thread has one split.
+SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, int n_blocks) {
+  const KvLayer& cache = op.cache;
+  const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
+  const int n_splits = std::bit_floor(unsigned(std::clamp(n_blocks / cache.n_kv_heads / tiles, 1, kSplitMaxCount)));
+  const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
+  return {.prepare = prepare,
+          .op = op,
+          .group = group,
+          .query_tiles = tiles,
+          .tile_queries = parts_of(group, tiles),
+          .splits_shift = std::countr_zero(unsigned(n_splits)),
+          .n_units = cache.n_kv_heads * tiles * n_splits,
+          .n_merge_units = op.n_heads * head_units,
+          .head_units = head_units,
+          .quads_shift = std::countr_zero(unsigned(quads)),
+          .query_tiles_step = division_step(tiles),
+          .chunks_step = division_step(cache.head_dim / 64),
+          .head_units_step = division_step(head_units),
+          .u_mailbox = {},
+          .k_mailbox = {},
+          .v_mailbox = {},
+          .gate_mailbox = {},
+          .split_mailbox = {},
+          .gate_at = 0,
+          .y_mailbox = -1};
+}
+
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
 std::unique_ptr<Memory> Schedule::reserve(size_t bytes) {
-  auto* const at = reinterpret_cast<std::byte*>(on_paper_);
-  on_paper_ += (bytes + 255) / 256 * 256;
+  auto* const at = reinterpret_cast<std::byte*>(next_address_);
+  next_address_ += (bytes + 255) / 256 * 256;
   return std::make_unique<Memory>(at, bytes);
 }
 
@@ -70,7 +98,7 @@ void Schedule::run(const RopeTable& op) {
        .bytes = 1,
        .min_parts = 1,
        .max_parts = parts_of(op.n_pairs, kMegaThreads),
-       .phase = 1});  // beside the first products: nobody waits for it
+       .phase = 1});  // beside the first products, which do not need it
 }
 
 void Schedule::run(const RmsNorm& op) {
@@ -97,16 +125,17 @@ void Schedule::run_fused(const RmsNorm& op, const LinearGroup& readers) {
            {{op.x, size_t(op.dim) * 4}});
 }
 
-// The step gates what it makes, and rounds it where its readers would and a block makes whole runs.
+// Fused into the recurrence's step, which gates its o. The step also quantises it where the readers want codes and a
+// block makes whole scale blocks.
 void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 32 == 0 && op.dim <= 128, "takes gated norms of one row of heads of 32 to 128");
-  const int made_by = writer_of(op.o, static_cast<int>(nodes_.size()));
-  require(made_by >= 0 && nodes_[made_by].task.kind == TaskKind::kDeltaStep, "takes gated norms of a recurrence");
-  Node& node = nodes_[made_by];
+  const int step = writer_of(op.o, static_cast<int>(nodes_.size()));
+  require(step >= 0 && nodes_[step].task.kind == TaskKind::kDeltaStep, "takes gated norms of a recurrence");
+  Node& node = nodes_[step];
   DeltaTask& delta = node.task.delta;
   LB_ASSERT(delta.step.o == op.o && delta.step.dv == op.dim && delta.step.n_v_heads == op.heads);
-  const int gates_by = writer_of(op.z, made_by);
-  require(gates_by >= 0 && nodes_[gates_by].phase < node.phase, "takes gates that were made before the recurrence");
+  const int gates = writer_of(op.z, step);
+  require(gates >= 0 && nodes_[gates].phase < node.phase, "takes gates that were made before the recurrence");
   const size_t bytes = size_t(op.heads) * op.dim * 4;
   node.reads.push_back({op.z, bytes});
   delta.z = op.z;
@@ -131,16 +160,16 @@ void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
            {{op.o, bytes}});
 }
 
-// Whoever makes a row of gate makes that of up too, and what is left of both: one task.
+// Fused into the products of gate and up: one task makes a row of each and the activation of both.
 void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
   const int n = static_cast<int>(nodes_.size()), gate = writer_of(op.gate, n), up = writer_of(op.up, n);
   const auto product = [&](int i) { return i < 0 ? nullptr : &nodes_[i].task.product; };
-  const auto is_of_one_x = [](const ProductTask& a, const ProductTask& b) {
+  const auto share_x = [](const ProductTask& a, const ProductTask& b) {
     return a.op.type == b.op.type && a.op.n_out == b.op.n_out && a.a == b.a && a.w == b.w && a.from == b.from &&
            a.op.add == nullptr && b.op.add == nullptr;
   };
   require(gate >= 0 && up == gate + 1 && up + 1 == n && nodes_[gate].task.kind == TaskKind::kProduct &&
-              nodes_[up].task.kind == TaskKind::kProduct && is_of_one_x(*product(gate), *product(up)),
+              nodes_[up].task.kind == TaskKind::kProduct && share_x(*product(gate), *product(up)),
           "takes a gated activation of two products of one x and type");
   Node& both = nodes_[gate];
   both.task.product.up = product(up)->op.w;
@@ -159,6 +188,7 @@ void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
            {{op.up, size_t(op.dim) * 4}});
 }
 
+// One node for each product of the group; `from` says how they make their x.
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
   long n_out = 0;
   for (const Linear& op : std::span(group.products, group.n)) n_out += op.n_out;
@@ -179,10 +209,10 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
     product.n_teams = teams.n;
     product.team_step = uint32_t((1 << 20) + product.row_threads - 1) / product.row_threads;
     plan_batches(product, rows_each);
-    std::vector<Range> all = reads;
-    if (op.add != nullptr) all.push_back({op.add, size_t(op.n_out) * 4});
+    std::vector<Range> own_reads = reads;
+    if (op.add != nullptr) own_reads.push_back({op.add, size_t(op.n_out) * 4});
     add({.task = {.kind = TaskKind::kProduct, .product = product},
-         .reads = all,
+         .reads = own_reads,
          .writes = {{op.y, size_t(op.n_out) * 4}},
          .bytes = double(row_bytes(op.type, size_t(op.n_in))) * op.n_out,
          .min_parts = 1,
@@ -203,34 +233,10 @@ void Schedule::run(const Attention& op) {
   require(cache.head_dim <= kSplitMaxDim && cache.head_dim % 64 == 0, "takes heads of 64, 128, 192 or 256");
   require(cache.k_type == cache.v_type, "takes K and V of one type");
   const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
-  const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
-  // As many splits as there are blocks for each head, so that a block has one unit; merging, a thread has one of them.
-  const int n_splits =
-      std::bit_floor(unsigned(std::clamp(target_.n_sms / cache.n_kv_heads / tiles, 1, kSplitMaxCount)));
-  const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
-  SplitTask runs = {.prepare = prepare,
-                    .op = op,
-                    .group = group,
-                    .query_tiles = tiles,
-                    .tile_queries = parts_of(group, tiles),
-                    .splits_shift = std::countr_zero(unsigned(n_splits)),
-                    .n_units = cache.n_kv_heads * tiles * n_splits,
-                    .n_merge_units = op.n_heads * head_units,
-                    .head_units = head_units,
-                    .quads_shift = std::countr_zero(unsigned(quads)),
-                    .query_tiles_step = division_step(tiles),
-                    .chunks_step = division_step(cache.head_dim / 64),
-                    .head_units_step = division_step(head_units),
-                    .u_mailbox = {},
-                    .k_mailbox = {},
-                    .v_mailbox = {},
-                    .gate_mailbox = {},
-                    .split_mailbox = {},
-                    .gate_at = 0,
-                    .y_mailbox = -1};
+  const SplitTask task = split_task(op, prepare, target_.n_sms);
   const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
-  add({.task = {.kind = TaskKind::kAttentionSplits, .attention = runs},
+  add({.task = {.kind = TaskKind::kAttentionSplits, .attention = task},
        .reads = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
                  {prepare.k, kv},
                  {prepare.v, kv},
@@ -239,15 +245,15 @@ void Schedule::run(const Attention& op) {
        .writes = {splits, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
        .min_parts = 1,
-       .max_parts = runs.n_units});
+       .max_parts = task.n_units});
   std::vector<Range> reads = {splits};
   if (op.gate != nullptr) reads.push_back({op.gate, (size_t(op.n_heads - 1) * op.gate_head_stride + dim) * 4});
-  add({.task = {.kind = TaskKind::kAttentionMerge, .attention = runs},
+  add({.task = {.kind = TaskKind::kAttentionMerge, .attention = task},
        .reads = reads,
        .writes = {{op.o, row * 4}},
        .bytes = 1,
        .min_parts = 1,
-       .max_parts = runs.n_merge_units});
+       .max_parts = task.n_merge_units});
 }
 
 void Schedule::run(const DeltaInputs& op) {
@@ -258,11 +264,13 @@ void Schedule::run(const DeltaInputs& op) {
 void Schedule::run(const GatedDelta& op) {
   require(inputs_ && op.rows == 1 && inputs_->conv.rows == 1 && op.q == inputs_->conv.y,
           "takes one row of a recurrence");
-  const CausalConv& conv = inputs_->conv;
+  const DeltaInputs inputs = *inputs_;
+  inputs_.reset();
+  const CausalConv& conv = inputs.conv;
   const int head_slices = op.dv / kStepColumns, team_warps = op.dk / 32;
   const DeltaTask delta = {
       .conv = conv,
-      .prepare = inputs_->prepare,
+      .prepare = inputs.prepare,
       .step = op,
       .z = nullptr,
       .norm_w = nullptr,
@@ -274,7 +282,6 @@ void Schedule::run(const GatedDelta& op) {
       .team_shift = std::countr_zero(unsigned(std::max(team_warps, 1))),
       .head_slices_step = division_step(std::max(head_slices, 1)),
       .key_heads_step = division_step(op.order == HeadOrder::kGrouped ? op.n_v_heads / op.n_k_heads : op.n_k_heads)};
-  inputs_.reset();
   require(conv.n_taps == kMegaTaps && conv.channels % 4 == 0 && conv.accepted.n != nullptr,
           "takes convolutions of 4 taps");
   require(std::has_single_bit(unsigned(team_warps)) && op.dk % 32 == 0 && op.dk <= 256 && op.dv % kStepColumns == 0,

@@ -1,10 +1,11 @@
-// A decode step as a schedule: a Stream that runs nothing, but writes down the ops of a forward pass of one row and
-// compiles them to the tables that the megakernel walks through (megakernel_shape.h). Host code only; it holds the
-// ops' device pointers and reads none of them.
+// Schedule: a Stream that runs nothing. It records the ops of a forward pass of one row and compiles them to the tables
+// that the megakernel walks through (gpu/megakernel/shape.h). Host code only: it keeps the ops' device pointers and
+// reads none of them.
 //
-// A norm becomes part of the products that read its result, an activation of those whose results it takes, and what
-// prepares the inputs of a recurrence or an attention part of it. What is left gets the earliest phase that its reads
-// and writes allow, seen as ranges of addresses; within a phase each task gets blocks by its bytes.
+// Fusion: a norm joins the products that read its result, an activation joins the products whose results it reads, and
+// the inputs of a recurrence or an attention are prepared inside it. Every other op becomes a node. A node gets the
+// earliest phase that its reads and writes allow, seen as ranges of addresses; in a phase, tasks share the blocks by
+// their bytes.
 #pragma once
 
 #include <optional>
@@ -22,29 +23,29 @@ struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
   std::vector<TaskStep> steps;         // [blocks, n_steps]
-  std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; none where the kernel has no stream
-  std::vector<int32_t> stream_counts;  // [blocks], likewise
+  std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; empty where weights come by plain loads
+  std::vector<int32_t> stream_counts;  // [blocks], or empty
   int n_steps, n_phases, n_streams;
   int n_mailboxes;
   MegaMemory memory;
-  bool is_in_parts;   // weights come so
-  bool has_timeline;  // steps are stamped
+  bool is_in_parts;   // weight chunks are copied in parts
+  bool has_timeline;  // the kernel stamps its steps
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
 std::string to_string(const Task& task);
-// What lies between the phases' barriers, a line each, and the launch.
+// The launch, then the tasks of each phase, a line each.
 std::string to_string(const MegaPlan& plan);
 
 class Schedule final : public lb::Stream {
  public:
   explicit Schedule(const Target& target) : target_(target) {}
 
-  // The step's end; without `leave` a launch is one step. Throws kUnsupported where the target has no kernel for what
-  // was recorded.
+  // Adds the sampler and the step's end. A launch makes several tokens where the budget has pointers. Throws
+  // kUnsupported where the target has no kernel for what was recorded.
   MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 
-  // Addresses alone, and copies to them are nowhere: a step can be planned before there is memory for it.
+  // Reserves addresses without memory, and drops copies to them: a step can be planned before there is memory for it.
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override { refuse("a copy"); }
@@ -79,7 +80,7 @@ class Schedule final : public lb::Stream {
   struct Node {
     Task task;
     std::vector<Range> reads, writes;
-    double bytes;  // that it moves, for its share of the blocks
+    double bytes;  // that the task moves, for its share of the blocks
     int min_parts, max_parts;
     int phase = 0;
   };
@@ -118,12 +119,13 @@ class Schedule final : public lb::Stream {
   void plan_streams(MegaPlan& plan) const;
 
   const Target& target_;
-  uintptr_t on_paper_ = uintptr_t{1} << 60;            // where no memory is; what reserve() has not given away
-  const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for what the splits of an attention leave
+  uintptr_t next_address_ = uintptr_t{1} << 60;        // for reserve(), where no memory is
+  const std::unique_ptr<Memory> splits_ = reserve(1);  // a stand-in for the results of an attention's splits
   std::vector<Node> nodes_;
-  std::optional<RmsNorm> norm_;              // that the next product reads
-  std::optional<DeltaInputs> inputs_;        // of the next GatedDelta
-  std::optional<AttentionPrepare> prepare_;  // of the next Attention
+  // Ops that wait for their reader: the next product, GatedDelta, Attention.
+  std::optional<RmsNorm> norm_;
+  std::optional<DeltaInputs> inputs_;
+  std::optional<AttentionPrepare> prepare_;
 };
 
 }  // namespace lb::gpu

@@ -25,7 +25,7 @@ void add_chunks(TaskStep& step, const ProductTask& p, int ring_bytes, std::vecto
       step.skews = skews_of(p, w, begin + first);
     }
   LB_ASSERT(chunks.size() - n_before <= UINT16_MAX);
-  limit_under_way(std::span(chunks).subspan(n_before), ring_bytes);
+  limit_in_flight(std::span(chunks).subspan(n_before), ring_bytes);
   step.n_chunks = uint16_t(chunks.size() - n_before);
 }
 
@@ -78,7 +78,7 @@ void Schedule::plan_streams(MegaPlan& plan) const {
     if (task.kind == TaskKind::kProduct)
       add_chunks(step, task.product, plan.memory.ring_bytes, blocks[i / plan.n_steps]);
   }
-  plan.is_in_parts = come_in_parts(blocks, plan.n_phases, plan.memory.ring_bytes);
+  plan.is_in_parts = comes_in_parts(blocks, plan.n_phases, plan.memory.ring_bytes);
   size_t max_chunks = 0;  // of a block
   for (auto& chunks : blocks) {
     if (plan.is_in_parts) cut_in_parts(chunks);

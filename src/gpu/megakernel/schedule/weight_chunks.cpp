@@ -1,3 +1,4 @@
+// Geometry of chunks and of the ring, on the host.
 #include "gpu/megakernel/schedule/weight_chunks.h"
 
 #include <algorithm>
@@ -7,14 +8,14 @@
 namespace lb::gpu {
 namespace {
 
-// Where the ring has the weights of so many phases, on average, those come in parts of kPartUnits.
+// Chunks are copied in parts where the ring holds the weights of so many phases on average.
 constexpr double kPhasesAhead = 3;
 
 int units_of(size_t bytes) { return static_cast<int>((bytes + 15) / 16); }
 
-// The first chunk of each round of the ring, of a token that begins one. The last is as full as it can be, so that it
-// ends where the next token begins: the round before it is short instead.
-std::vector<size_t> rounds_of(const std::vector<WeightChunk>& chunks, int ring_units) {
+// The first chunk of each lap around the ring; a token begins a lap. The last lap is filled from its end, so that it
+// ends where the next token begins; the lap before is short instead.
+std::vector<size_t> laps_of(const std::vector<WeightChunk>& chunks, int ring_units) {
   std::vector<size_t> begins;
   int to = ring_units;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -73,15 +74,15 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin) {
   return skews;
 }
 
-void limit_under_way(std::span<WeightChunk> part, int ring_bytes) {
+void limit_in_flight(std::span<WeightChunk> part, int ring_bytes) {
   int before = 0;
   for (WeightChunk& chunk : part) {
-    if (16 * before >= ring_bytes) chunk.under_way = kMaxUnderWay;
+    if (16 * before >= ring_bytes) chunk.max_in_flight = kMaxInFlight;
     before += chunk.units;
   }
 }
 
-bool come_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes) {
+bool comes_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes) {
   double units = 0;
   for (const auto& chunks : blocks)
     for (const WeightChunk& chunk : chunks) units += chunk.units;
@@ -90,26 +91,26 @@ bool come_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_ph
 
 void cut_in_parts(std::vector<WeightChunk>& chunks) {
   for (WeightChunk& chunk : chunks)
-    if (chunk.under_way == 1) chunk.n_parts = (chunk.units + kPartUnits - 1) / kPartUnits;
+    if (chunk.max_in_flight == 1) chunk.n_parts = (chunk.units + kPartUnits - 1) / kPartUnits;
 }
 
 void place_in_ring(std::vector<WeightChunk>& chunks, int ring_bytes) {
-  const std::vector<size_t> begins = rounds_of(chunks, ring_bytes / 16);
+  const std::vector<size_t> begins = laps_of(chunks, ring_bytes / 16);
   int to = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (std::ranges::binary_search(begins, i)) to = 0;
-    chunks[i].place = to;
+    chunks[i].at = to;
     to += chunks[i].units;
   }
   const auto overlap = [](const WeightChunk& a, const WeightChunk& b) {
-    return a.place < b.place + b.units && b.place < a.place + a.units;
+    return a.at < b.at + b.units && b.at < a.at + a.units;
   };
   for (size_t i = 0; i < chunks.size(); ++i) {
     size_t before = i;
     do {
       before = (before > 0 ? before : chunks.size()) - 1;
-      ++chunks[i].after;
-    } while (chunks[i].after < kMegaChunks && !overlap(chunks[i], chunks[before]));
+      ++chunks[i].reuse_distance;
+    } while (chunks[i].reuse_distance < kMegaChunks && !overlap(chunks[i], chunks[before]));
   }
 }
 
@@ -117,13 +118,12 @@ std::array<StreamCopy, quant::kMaxPlanes> copies_of(const WeightChunk& chunk, in
   std::array<StreamCopy, quant::kMaxPlanes> copies;
   for (int k = 0; k < quant::kMaxPlanes; ++k) {
     const WeightChunk::Plane& plane = chunk.planes[k];
-    const int to = ring_at / 16 + chunk.place + plane.at,
-              part_units = (plane.units + chunk.n_parts - 1) / chunk.n_parts;
+    const int to = ring_at / 16 + chunk.at + plane.at, part_units = (plane.units + chunk.n_parts - 1) / chunk.n_parts;
     LB_ASSERT(to <= UINT16_MAX && plane.units <= UINT16_MAX && chunk.n_parts < 64);
     copies[k] = {.from = plane.from,
                  .extent = uint32_t(to) | uint32_t(plane.units) << 16,
-                 .order = uint32_t(chunk.after) | uint32_t(chunk.under_way) << 6 | uint32_t(chunk.n_parts) << 10 |
-                          uint32_t(part_units) << 16};
+                 .order = uint32_t(chunk.reuse_distance) | uint32_t(chunk.max_in_flight) << 6 |
+                          uint32_t(chunk.n_parts) << 10 | uint32_t(part_units) << 16};
   }
   return copies;
 }
