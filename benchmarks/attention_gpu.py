@@ -1,11 +1,11 @@
-"""Attention of a kernel pack over a deep cache: decode and small batches against the read bandwidth measured in the
-same run, prefill as a matrix rate.
+"""Attention of a kernel pack over a deep cache: decoding and small batches as a share of the read bandwidth measured in
+the same run, prefill as a matrix rate.
 
 attention_gpu.py --pack build/sm_90/pack/lucebox_sm90                  the shapes, depths and rows below
 attention_gpu.py --pack FOLDER --shapes 24/4x256 --depths 32768 --rows 1 22 2048 --csv out.csv
 
-A shape is query heads / KV heads x head_dim. Caches of decode rotate, so that no launch finds its own in the L2 cache;
-the time is the device's, of a graph of all of them, the best of several tries, and includes the merge.
+A shape is query heads / KV heads x head_dim. Decoding rotates its caches, so no launch finds its own in the L2 cache.
+Times are device times of a graph of all of them, the best of several tries, the merge included.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Row:
     us: float
     gb_s: float
     share: float
-    """Of the measured read bandwidth, K and V read once."""
+    """Share of the measured read bandwidth, K and V read once."""
     tflop_s: float
     launch: str
     command: str

@@ -38,7 +38,7 @@ class Row:
     device: str
     model: str
     weights: str
-    """Type of most of them."""
+    """Type of most weights."""
     test: str
     runs: int
     tok_s: float
@@ -47,7 +47,7 @@ class Row:
     ms: float
     of_one_row: float | None
     share: float | None
-    """Of the read bandwidth measured in the same process."""
+    """Share of the read bandwidth measured in the same process."""
     tok_j: float | None
     command: str
 
@@ -70,14 +70,14 @@ class Peer:
     source: str
 
     def speedup(self, measurement: Measurement) -> float:
-        """Of the measurement over the peer."""
+        """How many times faster the measurement is than the peer."""
         if self.ms:
             return float(self.ms) / measurement.ms.median
         return measurement.tok_s.median / float(self.tok_s)
 
 
 def commit() -> str:
-    """Of the sources this runs from; "unknown" where they are no git checkout."""
+    """Commit of the sources this runs from; "unknown" outside a git checkout."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     done = subprocess.run(git, cwd=FOLDER, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "unknown"
@@ -89,7 +89,7 @@ def read_peers() -> list[Peer]:
 
 
 def peers_of(peers: Sequence[Peer], device: str, info: lucebox.ModelInfo, weights: str) -> list[Peer]:
-    """Those of a model on a device."""
+    """The peers that measured this model on this device."""
     model = (device, info.architecture, str(info.n_layers), str(info.hidden), weights)
     return [p for p in peers if (p.device, p.architecture, p.n_layers, p.hidden, p.weights) == model]
 
@@ -142,7 +142,7 @@ def append(path: Path, rows: Sequence[Row]) -> None:
 
 
 def bench_model(path: Path, args: argparse.Namespace, peers: Sequence[Peer]) -> tuple[str, list[Row]]:
-    """The pack that ran it, and its rows, printed as well."""
+    """The pack that ran the model, and its rows, which are printed too."""
     start = time.perf_counter()
     context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
     with lucebox.LLM(path, device=args.device, context=context) as llm:

@@ -3,7 +3,7 @@
     python benchmarks/linear_cpu.py --threads 1 2 --types Q4_1 Q8_0 Q4_K Q6_K
 
 The ceiling of the first table is the read bandwidth measured in the same run. Every product streams through enough
-copies of its weights that they come from memory and not from a cache.
+copies of its weights that they come from memory, not from a cache.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def best_seconds(run: Callable[[], None], repeats: int = 5) -> float:
 
 
 def seconds(case: Case, copies: int) -> float:
-    """Time of one product, as the mean over `copies` that have their own weights."""
+    """Seconds of one product: the mean over `copies`, each with its own weights."""
     values, block_bytes = BLOCKS[case.dtype]
     n_bytes = case.n_out * case.n_in // values * block_bytes
     # Random codes; with these bits clear no scale of any block is an infinity or a NaN.

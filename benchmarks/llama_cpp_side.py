@@ -16,7 +16,7 @@ import llama_cpp as lc
 
 
 class Peer:
-    """A loaded model with one context; every call waits until the result is there."""
+    """A loaded model with one context; every call blocks until its result is ready."""
 
     def __init__(self, model: str, n_context: int, n_batch: int, n_threads: int) -> None:
         lc.llama_log_set(SILENT, None)

@@ -3,9 +3,9 @@
 load_gpu.py --pack build/sm_90/pack/lucebox_sm90 --model model.gguf
 load_gpu.py --pack FOLDER --model model.gguf --threads 1 4 16 --slot-kb 1024 2048 4096 --json out.json
 
-The file is read once before the measurements, so that no disk is in them; it must fit the memory that is free. A
-measurement reserves the device's memory, brings every weight there and waits; the best of several tries counts, in
-bytes of tensors in the file. The last line opens a whole engine: plan, weights, state and buffers.
+The file is read once before the measurements, so they include no disk; it must fit the free memory. A measurement
+reserves device memory, copies every weight there and waits. The best of several tries counts, in bytes of tensors in
+the file. The last line opens a whole engine: plan, weights, state and buffers.
 """
 
 from __future__ import annotations

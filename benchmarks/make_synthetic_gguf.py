@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 32
-POOL_BYTES = 64 << 20  # random bytes made per tensor type; tensors read this pool from a random block on
+POOL_BYTES = 64 << 20  # random bytes per tensor type; each tensor starts at a random block of this pool
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the writer must know of a model; the delta-net fields are 0 where every layer is attention."""
+    """Sizes of a model; the delta-net fields are 0 where every layer is attention."""
 
     architecture: str
     n_layers: int
@@ -113,7 +113,7 @@ class TypeInfo(NamedTuple):
     id: int  # in the GGUF tensor table
     block: int  # values
     block_bytes: int
-    fallback: str = ""  # where a row is not a whole number of blocks
+    fallback: str = ""  # the type used where a row is not a whole number of blocks
 
 
 TYPES = {
@@ -147,7 +147,7 @@ PRESETS = {
 }
 
 
-# --- what is in the file
+# --- contents of the file
 
 
 class Tensor(NamedTuple):

@@ -1,11 +1,11 @@
-"""Products of many rows on a kernel pack, beside the mat-vec of one row of the same weights.
+"""Skinny GEMM and GEMM of a kernel pack, beside the GEMV of the same weights.
 
 matmul_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types, shapes and rows below
 matmul_gpu.py --pack FOLDER --types Q4_K --shapes 5120x17408 --rows 22 2048 --csv out.csv
 
-A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is
-the device's, of a graph of all sets, the best of several tries. x is rounded to 8 or 16 bits beforehand, as for the
-mat-vec; rounding it to 16-bit numbers, which plain weights and prompts need, is within the time.
+A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache. Times are
+device times of a graph of all sets, the best of several tries. x is rounded to 8 or 16 bits beforehand, as for the
+GEMV; narrowing x to 16-bit numbers, which plain weights and prompts need, is within the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lucebox import _engine
 from matvec_gpu import SHAPES, commit, load
 
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
-# Bits of a value. Those of --types unless told; and the other types.
+# Bits of a value: the default of --types, then the other types.
 BITS = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}
 OTHER_BITS = {"Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "IQ4_NL": 4.5, "MXFP4": 4.25}
 OTHER_BITS |= {"Q2_K": 2.625, "Q3_K": 3.4375, "Q5_K": 5.5, "IQ4_XS": 4.25}
@@ -44,7 +44,7 @@ class Row:
     gb_s: float
     tflop_s: float
     times_one_row: float
-    """Of the mat-vec's time for one row."""
+    """Multiple of the GEMV's time."""
     launch: str
     command: str
 
@@ -58,7 +58,7 @@ def measure(
     one = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
     measured = []
     for rows in [1, *all_rows]:
-        few = sets if rows <= 64 else 2  # the weights' way through memory is no longer what takes time
+        few = sets if rows <= 64 else 2  # reading the weights no longer bounds the time
         got = one if rows == 1 else _engine.gpu_ops.time_matmul(pack, [dtype], [n_out], n_in, rows, activations, few)
         row = Row(
             date=date.today().isoformat(),

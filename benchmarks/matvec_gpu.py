@@ -1,12 +1,12 @@
-"""The mat-vec of a kernel pack against the read bandwidth measured in the same run.
+"""The GEMV of a kernel pack as a share of the read bandwidth measured in the same run.
 
 matvec_gpu.py --pack build/sm_90/pack/lucebox_sm90                     the types and shapes of the table below
 matvec_gpu.py --pack FOLDER --types Q4_K --shapes 4096x4096 --csv out.csv --json out.json
 
-A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache; the time is
-the device's, of a graph of all sets, the best of several tries. Two ceilings: the read bandwidth of one large buffer,
-and that of launches which read no more than the product does, rotating the same way: what is left when starting and
-ending a launch is taken off.
+A shape is n_out x n_in. Weights rotate through enough sets that no launch finds its own in the L2 cache. Times are
+device times of a graph of all sets, the best of several tries. There are two ceilings: the read bandwidth of one large
+buffer, and that of launches that read no more than the product, rotating the same way. The second ceiling leaves out
+the cost of starting and ending a launch.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Row:
     us: float
     gb_s: float
     share: float
-    """Of the measured read bandwidth."""
+    """Share of the measured read bandwidth."""
     share_of_size: float
-    """Of the read bandwidth of launches of the same size."""
+    """Share of the read bandwidth of launches of the same size."""
     launch: str
     command: str
 
 
 def commit() -> str:
-    """Of the sources this runs from; "unknown" where they are no git checkout."""
+    """Commit of the sources this runs from; "unknown" outside a git checkout."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "unknown"

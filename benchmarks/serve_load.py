@@ -1,8 +1,8 @@
 """Many clients at once, most of them bad ones: serve_load.py [MODEL] [--clients N] [--seconds S]
 
 Clients ask and read, stream, leave in the middle, read slowly, send too much, send broken JSON, or connect and say
-nothing. A process of its own asks /health all the while. In the end the server must be idle, hold no connection, and
-stop cleanly; what it answered must have been right for what it was asked.
+nothing. A separate process asks /health all the while. In the end the server must be idle, hold no connection, and
+stop cleanly; every answer must fit its request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Load:
             try:
                 await asyncio.wait_for(kind(), 120)
             except (OSError, asyncio.IncompleteReadError) as error:
-                if kind not in (self.large, self.slow, self.silent):  # those are dropped, as they should be
+                if kind not in (self.large, self.slow, self.silent):  # the server must drop these
                     self.wrong.append(f"{kind.__name__}: {error!r}")
             self.outcomes[kind.__name__] += 1
 
@@ -130,7 +130,7 @@ class Load:
             if half
             else await asyncio.open_connection(self.host, self.port)
         )
-        await reader.read()  # until the server has had enough
+        await reader.read()  # until the server closes
         writer.close()
 
 
@@ -173,7 +173,7 @@ def main() -> int:
     facts = json.loads(server.stdout.readline())
     host, port = facts["url"].removeprefix("http://").split(":")
     load = Load(host, int(port))
-    asyncio.run(Load.run(Load(host, int(port)), args.clients, 5))  # what is made once is made now
+    asyncio.run(Load.run(Load(host, int(port)), args.clients, 5))  # warms up caches
     files, before = open_files(server.pid), resident_mib(server.pid)
     with ProcessPoolExecutor(1) as other:
         watching = other.submit(watch, host, int(port), args.seconds)
@@ -201,7 +201,7 @@ async def idle(load: Load) -> dict:  # type: ignore[type-arg]
         if not status["running"] and not status["waiting"]:
             break
         await asyncio.sleep(0.1)
-    await asyncio.sleep(3)  # half-open sockets have their time
+    await asyncio.sleep(3)  # lets half-open sockets time out
     return status
 
 

@@ -1,10 +1,10 @@
-"""What the server adds to the engine: tokens/s of one stream and time to its first token, over HTTP and without.
+"""The cost of the server on top of the engine: tokens/s of one stream and time to its first token, over HTTP or not.
 
 serve_overhead.py [MODEL] [-n TOKENS] [-p PROMPT] [-r RUNS] [--threads N]
 
-The sides take turns, so that what else the machine does falls on both. Each prompt is new, so nothing is reused. The
-client reads the stream from a socket as it comes. Processor time is that of the process that has the engine, and says
-what a token costs also on a machine that has other work, where the times on the clock do not.
+The sides take turns, so other load on the machine falls on both. Each prompt is new, so nothing is reused. The client
+reads the stream from a socket as it comes. Processor time is that of the process with the engine: unlike wall time, it
+gives the cost of a token on a busy machine too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(llm: LLM, connection: http.client.HTTPConnection, server_pid: int, a
     random = np.random.default_rng(0)
     rows = []
     for run in range(args.runs + 1):
-        # Two prompts a run: neither side may find in its caches what the other has just touched.
+        # Two prompts a run: neither side may find the prompt of the other in its caches.
         prompts = [random.integers(100, llm.info.vocab - 100, args.prompt).tolist() for _ in range(2)]
         sides = [
             (bare(llm, prompts[0], args.tokens), os.getpid()),
