@@ -8,6 +8,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/gemm/choose_sm90.cpp
   ${gpu}/gemm_skinny/choose.cpp
   ${gpu}/gemv/choose.cpp
+  ${gpu}/linear_group.cpp
   ${gpu}/megakernel/schedule/assign.cpp
   ${gpu}/megakernel/schedule/compile.cpp
   ${gpu}/megakernel/schedule/mailboxes.cpp

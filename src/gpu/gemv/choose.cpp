@@ -1,4 +1,8 @@
-// Which product kernel, and how many blocks.
+// Weight type and row length -> GEMV kernel, team size, blocks and shared memory. The rules, in order:
+//   1. sm_90, 8-bit x, one row: weights through a ring in shared memory (gemv_ring) where rows and launch are large;
+//      all rows of a block there at once (gemv_whole) where a thread meets at most eight;
+//   2. one piece of a row per thread (gemv), two blocks per SM;
+//   3. longer rows: the wide kernel, several passes over the row where needed.
 #include "gpu/gemv/choose.h"
 
 #include <algorithm>
@@ -9,24 +13,16 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "gpu/ceil_div.h"
 #include "gpu/gemv/instances.h"
 #include "gpu/gemv/shape.h"
-#include "quant/repack.h"
+#include "gpu/linear_group.h"
+#include "quant/planes.h"
 
 namespace lb::gpu {
 namespace {
 
-std::string to_string(const LinearGroup& group) {
-  const Linear& first = group.products[0];
-  std::string text = cat("[linear] ", first.rows, " rows x ");
-  for (int i = 0; i < group.n; ++i)
-    text += cat(i ? " + " : "", name(group.products[i].type), " [", group.products[i].n_out, ", ", first.n_in, "]");
-  return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
-}
-
-bool is_quantised(const Linear& op) { return quant::plane_format(op.type).block_values > 1; }
-
-// A kernel for rows of up to one piece a thread, and the one for longer rows.
+// One row of instances.h: the kernel for up to one piece of a row per thread, and the wide one for longer rows.
 struct GemvKernel {
   DType type;
   int x_bits;       // of rounded x; 0: x is fp32
@@ -40,48 +36,14 @@ constexpr GemvKernel kGemvKernels[] = {
 #undef X
 };
 
-// Values in a piece: 16 bytes of the first plane.
-int piece_values(DType type) {
-  const quant::PlaneFormat format = quant::plane_format(type);
-  return 16 * format.block_values / format.part_bytes[0];
-}
-
-const GemvKernel& vec_kernel(const Linear& op, int bits) {
-  const auto* found = std::ranges::find_if(kGemvKernels, [&](const GemvKernel& entry) {
-    return entry.type == op.type && entry.x_bits == (is_quantised(op) ? bits : 0);
-  });
+const GemvKernel& kernel_of(DType type, int x_bits) {
+  const auto* found = std::ranges::find_if(
+      kGemvKernels, [&](const GemvKernel& entry) { return entry.type == type && entry.x_bits == x_bits; });
   LB_ASSERT(found != std::end(kGemvKernels));
   return *found;
 }
 
-int up_to(int n, int unit) { return (n + unit - 1) / unit * unit; }
-
-// Threads of a row, and of a block, that leave the fewest idle.
-struct GemvShape {
-  const char* kernel;
-  int row_pieces, row_threads, threads;
-  int unit_rows = 0;      // that come into shared memory together; 0: rows come into registers
-  bool is_whole = false;  // all rows of a block are there at once, and no warp of its own brings them
-};
-GemvShape vec_shape(const GemvKernel& kernel, int n_in, const Target& target) {
-  const int values = piece_values(kernel.type), n_pieces = std::max(1, (n_in + values - 1) / values);
-  const auto threads_of = [&](const char* name) {  // what the kernel was built for; checked() speaks of a missing one
-    const auto found = target.kernels.find(std::string_view(name));
-    return found == target.kernels.end() ? kGemvThreads : found->second;
-  };
-  const int threads = threads_of(kernel.kernel);
-  if (n_pieces <= threads) {
-    const int row_threads = up_to(n_pieces, 32);
-    return {kernel.kernel, n_pieces, row_threads, threads / row_threads * row_threads};
-  }
-  const int wide_threads = threads_of(kernel.wide_kernel);
-  const int row_pieces = wide_threads * kernel.wide_pieces;
-  const int passes = (n_pieces + row_pieces - 1) / row_pieces;
-  const int row_threads = up_to((n_pieces + passes * kernel.wide_pieces - 1) / (passes * kernel.wide_pieces), 32);
-  return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
-}
-
-// Kernels for 8-bit x whose weights pass through shared memory: by a ring, or all rows of a block at once.
+// sm_90 kernels for 8-bit x whose weights pass through shared memory.
 struct SharedKernel {
   DType type;
   const char* name;
@@ -98,31 +60,69 @@ const char* shared_kernel(std::span<const SharedKernel> kernels, DType type, con
 }
 
 // Measured on an H100 (docs/kernels/gemv.md).
-constexpr int kRingMinRow = 4096;                    // values
-constexpr size_t kRingMinBytes = size_t(120) << 10;  // of a launch's weights, for each multiprocessor
-constexpr int kRingBytes = 210 << 10;                // of shared memory: some is left to kernels that run beside it
-constexpr int kRingComing = 48 << 10;                // on their way to a multiprocessor
-constexpr int kRingThreads = 384;  // that multiply, where a row needs fewer; registers are left to small blocks beside
-constexpr int kWholeComing = 36 << 10;
-// Shorter rows have a multiprocessor to themselves, with more than half of its shared memory: as soon as one is free,
-// it would get two blocks of a launch, and another none.
+constexpr int kRingMinRow = 4096;                    // values of a row
+constexpr size_t kRingMinBytes = size_t(120) << 10;  // weights of the launch per SM
+constexpr int kRingBytes = 210 << 10;                // shared memory; the rest is for kernels beside
+constexpr int kRingBytesInFlight = 48 << 10;         // per SM
+constexpr int kRingThreads = 384;                    // consumers, where a row needs no more; leaves registers to others
+constexpr int kWholeBytesInFlight = 36 << 10;        // per SM
+// A block of shorter rows asks for more than half of an SM's shared memory. Else an SM that is free first would get two
+// blocks of the launch, and another SM none.
 constexpr int kWholeMinRow = 4096;
 constexpr int kWholeAloneBytes = 114 << 10;
 
-// Blocks of a launch.
-int blocks_of(const LinearGroup& group, const GemvShape& shape, const Target& target) {
-  long rows = 0;
-  for (const Linear& op : std::span(group.products, group.n)) rows += op.n_out;
-  const int n_teams = shape.threads / shape.row_threads;
-  const int per_sm = shape.unit_rows > 0 ? 1 : std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
-  return int(std::max<long>(group.n, std::min<long>(long(target.n_sms) * per_sm, (rows + n_teams - 1) / n_teams)));
+// Values of a piece: 16 bytes of the first plane.
+int piece_values(DType type) {
+  const quant::PlaneFormat format = quant::plane_format(type);
+  return 16 * format.block_values / format.part_bytes[0];
 }
 
-// Behind the last block of each product. Its share of the blocks follows its share of the rows; each has at least one.
+// The kernel of a launch and how its threads share rows.
+struct GemvShape {
+  const char* kernel;
+  int row_pieces, row_threads, threads;
+  int unit_rows = 0;      // rows of one bulk copy; 0: weights go straight into registers
+  bool is_whole = false;  // gemv_whole: all rows of a block in shared memory at once, no producer warp
+  int n_teams() const { return threads / row_threads; }
+  bool has_ring() const { return unit_rows > 0 && !is_whole; }
+};
+
+// Weights go straight into registers. Of the teams that can hold a row, the one that leaves the fewest threads idle.
+GemvShape register_shape(const GemvKernel& kernel, int n_in, const Target& target) {
+  const int n_pieces = std::max(1, ceil_div(n_in, piece_values(kernel.type)));
+  // The launch bound. Where the pack lacks the kernel, checked() will say so.
+  const auto threads_of = [&](const char* name) {
+    const auto found = target.kernels.find(std::string_view(name));
+    return found == target.kernels.end() ? kGemvThreads : found->second;
+  };
+  const int threads = threads_of(kernel.kernel);
+  if (n_pieces <= threads) {
+    const int row_threads = round_up(n_pieces, 32);
+    return {kernel.kernel, n_pieces, row_threads, threads / row_threads * row_threads};
+  }
+  const int wide_threads = threads_of(kernel.wide_kernel);
+  const int passes = ceil_div(n_pieces, wide_threads * kernel.wide_pieces);
+  const int row_threads = round_up(ceil_div(n_pieces, passes * kernel.wide_pieces), 32);
+  return {kernel.wide_kernel, n_pieces, row_threads, wide_threads / row_threads * row_threads};
+}
+
+long rows_of(const LinearGroup& group) {
+  long rows = 0;
+  for (const Linear& op : ops_of(group)) rows += op.n_out;
+  return rows;
+}
+
+int blocks_of(const LinearGroup& group, const GemvShape& shape, const Target& target) {
+  const int per_sm = shape.unit_rows > 0 ? 1 : std::max(1, target.tune("matvec_threads_per_sm") / shape.threads);
+  const long most = long(target.n_sms) * per_sm, needed = ceil_div(rows_of(group), shape.n_teams());
+  return int(std::max<long>(group.n, std::min(most, needed)));
+}
+
+// One past the last block of each matrix. A matrix gets blocks in proportion to its rows, at least one.
 using BlockEnds = std::array<int, kMaxProducts>;
 BlockEnds block_ends(const LinearGroup& group, int n_blocks) {
-  long rows = 0, before = 0;
-  for (const Linear& op : std::span(group.products, group.n)) rows += op.n_out;
+  const long rows = rows_of(group);
+  long before = 0;
   BlockEnds ends = {};
   for (int i = 0; i < group.n; ++i) {
     before += group.products[i].n_out;
@@ -131,136 +131,144 @@ BlockEnds block_ends(const LinearGroup& group, int n_blocks) {
   return ends;
 }
 
-// Rows of a group that bulk copies can bring together, as multiples of 16 bytes of each plane: 1, 2, or 0 where they
-// cannot.
+// Rows per bulk copy, whose bytes in each plane must be multiples of 16: 1, 2, or 0 where neither is.
 int copied_rows(const LinearGroup& group) {
   const Linear& first = group.products[0];
   const quant::PlaneLayout layout = quant::plane_layout(first.type, 1, first.n_in);
   const std::span planes(layout.row_bytes, size_t(layout.n_planes));
   const auto are_multiples = [&](size_t of) {
-    return std::ranges::all_of(planes, [=](size_t b) { return b % of == 0; });
+    return std::ranges::all_of(planes, [=](size_t bytes) { return bytes % of == 0; });
   };
   if (are_multiples(16)) return 1;
-  const bool are_even =
-      std::ranges::all_of(std::span(group.products, group.n), [](const Linear& op) { return op.n_out % 2 == 0; });
+  const bool are_even = std::ranges::all_of(ops_of(group), [](const Linear& op) { return op.n_out % 2 == 0; });
   return are_multiples(8) && are_even ? 2 : 0;
 }
 
-// The launch through shared memory, where that is the faster one or the pack has no other.
-std::optional<GemvShape> shared_shape(const LinearGroup& group, const Target& target) {
+// gemv_ring: large launches of long rows, or any launch where the pack has no other kernel.
+std::optional<GemvShape> ring_shape(const LinearGroup& group, int n_pieces, int unit_rows, const Target& target) {
   const Linear& first = group.products[0];
-  const char* ring = shared_kernel(kRingKernels, first.type, target);
-  const char* whole = shared_kernel(kWholeKernels, first.type, target);
-  const int unit = copied_rows(group);
-  if (unit == 0 || first.rows > 1 || rounded_bits(group) != 8) return std::nullopt;
-  const GemvKernel& kernel = vec_kernel(first, 8);
-  const int n_pieces = first.n_in / piece_values(first.type), row_threads = up_to(n_pieces, 32);
+  const char* kernel = shared_kernel(kRingKernels, first.type, target);
+  const int row_threads = round_up(n_pieces, 32);
+  if (kernel == nullptr || row_threads > kGemvRingThreads - 32) return {};
   size_t bytes = 0;
-  for (const Linear& op : std::span(group.products, group.n)) bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
+  for (const Linear& op : ops_of(group)) bytes += row_bytes(op.type, size_t(op.n_in)) * op.n_out;
   const bool is_large = first.n_in >= kRingMinRow && bytes >= kRingMinBytes * target.n_sms;
-  if (ring != nullptr && (is_large || !target.has(kernel.kernel)) && row_threads <= kGemvRingThreads - 32)
-    return GemvShape{ring, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit};
-  if (whole == nullptr || unit != 1 || row_threads > kGemvWholeThreads) return std::nullopt;
+  if (!is_large && target.has(kernel_of(first.type, 8).kernel)) return {};
+  return GemvShape{kernel, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit_rows};
+}
+
+// gemv_whole: launches in which no team has more than kGemvWholeRows rows.
+std::optional<GemvShape> whole_shape(const LinearGroup& group, int n_pieces, int unit_rows, const Target& target) {
+  const char* kernel = shared_kernel(kWholeKernels, group.products[0].type, target);
+  const int row_threads = round_up(n_pieces, 32);
+  if (kernel == nullptr || unit_rows != 1 || row_threads > kGemvWholeThreads) return {};
   const int n_teams = kGemvWholeThreads / row_threads;
-  const GemvShape shape = {whole, n_pieces, row_threads, n_teams * row_threads, unit, true};
+  const GemvShape shape = {kernel, n_pieces, row_threads, n_teams * row_threads, unit_rows, true};
   const BlockEnds ends = block_ends(group, blocks_of(group, shape, target));
-  for (int i = 0; i < group.n; ++i)
-    if (group.products[i].n_out > kGemvWholeRows * n_teams * (ends[i] - (i > 0 ? ends[i - 1] : 0))) return std::nullopt;
+  for (int i = 0, begin = 0; i < group.n; begin = ends[i++])
+    if (group.products[i].n_out > kGemvWholeRows * n_teams * (ends[i] - begin)) return {};
   return shape;
 }
 
-// How the rows of a launch whose other parameters are there come into shared memory.
+// For a group of one type.
+GemvShape shape_of(const LinearGroup& group, const Target& target) {
+  const Linear& first = group.products[0];
+  const int x_bits = rounded_bits(group);
+  if (const int unit_rows = copied_rows(group); unit_rows > 0 && first.rows == 1 && x_bits == 8) {
+    const int n_pieces = first.n_in / piece_values(first.type);
+    if (const auto ring = ring_shape(group, n_pieces, unit_rows, target)) return *ring;
+    if (const auto whole = whole_shape(group, n_pieces, unit_rows, target)) return *whole;
+  }
+  return register_shape(kernel_of(first.type, x_bits), first.n_in, target);
+}
+
+// The other fields of `p` are set.
 GemvRing ring_of(const Gemv& p, const GemvShape& shape, const Target& target) {
   GemvRing ring = {};
   ring.unit_rows = shape.unit_rows;
   for (int bytes : p.row_bytes) ring.slot_bytes += (shape.is_whole ? 1 : kGemvSlotRows) * p.n_teams * bytes;
-  ring.barriers_at = up_to(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
-  ring.slots_at = ring.barriers_at + kGemvRingBarrierBytes;
-  const int room = std::min(kRingBytes, int(target.shared_block_bytes)) - ring.slots_at;
+  ring.barriers_offset = round_up(p.pass_rows * (p.row_threads / 32) * int(sizeof(float)), 128);
+  ring.slots_offset = ring.barriers_offset + kGemvRingBarrierBytes;
+  const int room = std::min(kRingBytes, int(target.shared_block_bytes)) - ring.slots_offset;
   ring.n_slots = shape.is_whole ? kGemvWholeRows : std::clamp(room / ring.slot_bytes, 2, kGemvMaxSlots);
-  const int coming = shape.is_whole ? kWholeComing : kRingComing;
-  ring.max_coming = std::clamp((coming + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
+  const int in_flight = shape.is_whole ? kWholeBytesInFlight : kRingBytesInFlight;
+  ring.max_in_flight = std::clamp((in_flight + ring.slot_bytes / 2) / ring.slot_bytes, 2, ring.n_slots);
   return ring;
 }
 
-GemvLaunch vec_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
-  const Linear& first = group.products[0];
-  const GemvShape shape =
-      shared_shape(group, target).value_or(vec_shape(vec_kernel(first, rounded_bits(group)), first.n_in, target));
-  const bool is_shared = shape.unit_rows > 0, has_ring = is_shared && !shape.is_whole;
-  const int unit_rows = std::max(1, shape.unit_rows);
-  const int n_teams = shape.threads / shape.row_threads;
-  const int n_blocks = blocks_of(group, shape, target);
-  const BlockEnds ends = block_ends(group, n_blocks);
-  // A thread adds up one row of a pass, and steps are eight rows of each team.
-  const int max_pass = is_shared ? shape.threads : std::min(kGemvPassRows, shape.threads);
-  const int pass_rows = shape.is_whole ? kGemvWholeRows * n_teams : max_pass / (8 * n_teams) * (8 * n_teams);
+// A thread adds up the sums of one row of a pass; a step of the kernel is eight rows of each team.
+int pass_rows_of(const GemvShape& shape) {
+  if (shape.is_whole) return kGemvWholeRows * shape.n_teams();
+  const int most = shape.has_ring() ? shape.threads : std::min(kGemvPassRows, shape.threads);
+  return most / (8 * shape.n_teams()) * (8 * shape.n_teams());
+}
 
-  GemvLaunch vec = {.launch = {}, .params = {}};
-  Gemv& p = vec.params;
+Gemv params_of(const LinearGroup& group, const RoundedRows& x, const GemvShape& shape, int n_blocks,
+               const Target& target) {
+  Gemv p = {};
   p.group = group;
   p.x = x;
   p.row_threads = shape.row_threads;
-  p.n_teams = n_teams;
-  p.team_factor = ((1 << kGemvTeamShift) + shape.row_threads - 1) / shape.row_threads;
+  p.n_teams = shape.n_teams();
+  p.team_factor = ceil_div(1 << kGemvTeamShift, shape.row_threads);
   p.row_pieces = shape.row_pieces;
-  p.pass_rows = pass_rows;
+  p.pass_rows = pass_rows_of(shape);
   std::ranges::fill(p.first_block, n_blocks);
-  for (int i = 0, block = 0; i < group.n; block = ends[i++]) {
+  const BlockEnds ends = block_ends(group, n_blocks);
+  for (int i = 0, begin = 0; i < group.n; begin = ends[i++]) {
     const Linear& op = group.products[i];
     const quant::PlaneLayout layout = quant::plane_layout(op.type, op.n_out, op.n_in);
-    if (i > 0) p.first_block[i - 1] = block;
-    p.products[i] = {.w = static_cast<const uint8_t*>(op.w),
+    const int n_units = op.n_out / std::max(1, shape.unit_rows), matrix_blocks = ends[i] - begin;
+    if (i > 0) p.first_block[i - 1] = begin;
+    p.matrices[i] = {.w = static_cast<const uint8_t*>(op.w),
                      .offset = {},
-                     .rows = op.n_out / unit_rows / (ends[i] - block),
-                     .longer = op.n_out / unit_rows % (ends[i] - block)};
+                     .block_rows = n_units / matrix_blocks,
+                     .n_longer = n_units % matrix_blocks};
     for (int plane = 0; plane < layout.n_planes; ++plane) {
       p.row_bytes[plane] = int(layout.row_bytes[plane]);
-      if (plane > 0) p.products[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
+      if (plane > 0) p.matrices[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
     }
   }
-  size_t shared_bytes = size_t(pass_rows) * (shape.row_threads / 32) * sizeof(float);
-  if (is_shared) {
-    p.ring = ring_of(p, shape, target);
-    shared_bytes = size_t(p.ring.slots_at) + size_t(p.ring.n_slots) * p.ring.slot_bytes;
-    if (shape.is_whole && first.n_in < kWholeMinRow) shared_bytes = std::max(shared_bytes, size_t(kWholeAloneBytes));
-  }
-  vec.launch = checked({.kernel = shape.kernel,
-                        .grid = {static_cast<uint32_t>(n_blocks), static_cast<uint32_t>(first.rows), 1},
-                        .block = {static_cast<uint32_t>(shape.threads + (has_ring ? 32 : 0)), 1, 1},
-                        .shared_bytes = shared_bytes,
-                        .overlap_previous = true},
-                       target, what);
-  return vec;
+  if (shape.unit_rows > 0) p.ring = ring_of(p, shape, target);
+  return p;
+}
+
+size_t shared_bytes_of(const Gemv& p, const GemvShape& shape) {
+  if (shape.unit_rows == 0) return size_t(p.pass_rows) * (p.row_threads / 32) * sizeof(float);
+  const size_t bytes = size_t(p.ring.slots_offset) + size_t(p.ring.n_slots) * p.ring.slot_bytes;
+  const bool is_alone = shape.is_whole && p.group.products[0].n_in < kWholeMinRow;
+  return is_alone ? std::max(bytes, size_t(kWholeAloneBytes)) : bytes;
+}
+
+// For a group of one type; `what` is the whole group, for errors.
+GemvLaunch gemv_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
+  const GemvShape shape = shape_of(group, target);
+  const int n_blocks = blocks_of(group, shape, target);
+  const int threads = shape.threads + (shape.has_ring() ? 32 : 0);  // the producer warp
+  GemvLaunch result = {.launch = {}, .params = params_of(group, x, shape, n_blocks, target)};
+  result.launch = checked({.kernel = shape.kernel,
+                           .grid = {uint32_t(n_blocks), uint32_t(group.products[0].rows), 1},
+                           .block = {uint32_t(threads), 1, 1},
+                           .shared_bytes = shared_bytes_of(result.params, shape),
+                           .overlap_previous = true},
+                          target, what);
+  return result;
 }
 
 }  // namespace
 
 int rounded_bits(const LinearGroup& group) {
-  for (int i = 0; i < group.n; ++i)
-    if (is_quantised(group.products[i])) return group.products[i].activations == Activations::kInt8 ? 8 : 16;
+  for (const Linear& op : ops_of(group))
+    if (is_quantised(op.type)) return op.activations == Activations::kInt8 ? 8 : 16;
   return 0;
 }
 
 GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target) {
-  LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[linear] a group has 1 to ", kMaxProducts,
-           " products, got ", group.n);
-  const std::string what = to_string(group);
-  const Linear& first = group.products[0];
-  LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
-  LinearGroup types[kMaxProducts] = {};
+  const std::string what = checked_text(group, "linear");
+  const TypeGroups types = split_types(group);
   GemvLaunches result = {};
-  for (const Linear& op : std::span(group.products, group.n)) {
-    LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
-    LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
-             kInvalid, what, ": the products of a group share x, rows, n_in and activations");
-    quant::checked_plane_layout(op.type, op.n_out, op.n_in);
-    int i = 0;
-    while (i < result.n && types[i].products[0].type != op.type) ++i;
-    result.n = std::max(result.n, i + 1);
-    types[i].products[types[i].n++] = op;
-  }
-  for (int i = 0; i < result.n; ++i) result.launches[i] = vec_launch(types[i], x, what, target);
+  for (; result.n < types.n; ++result.n)
+    result.launches[result.n] = gemv_launch(types.groups[result.n], x, what, target);
   return result;
 }
 
@@ -269,10 +277,9 @@ Launch choose(const RoundRows& op, const Target& target) {
   LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_in % kRoundRun == 0, kInvalid, what, ": rows are multiples of ",
            kRoundRun, " values");
   LB_CHECK(reinterpret_cast<uintptr_t>(op.x) % 16 == 0, kInvalid, what, ": x must be 16-byte aligned");
-  constexpr int kThreads = 256;
+  constexpr int kThreads = 256, kThreadValues = 4;
   return checked({.kernel = "round_rows_kernel",
-                  .grid = {static_cast<uint32_t>((op.n_in + 4 * kThreads - 1) / (4 * kThreads)),
-                           static_cast<uint32_t>(op.rows), 1},
+                  .grid = {uint32_t(ceil_div(op.n_in, kThreads * kThreadValues)), uint32_t(op.rows), 1},
                   .block = {kThreads, 1, 1},
                   .overlap_previous = true},
                  target, what);
@@ -285,8 +292,9 @@ size_t bytes_of(const Linear& op) {
 
 size_t bytes_of(const LinearGroup& group) {
   size_t bytes = 0;
-  for (int i = 0; i < group.n; ++i) bytes += bytes_of(group.products[i]);
-  return bytes - (group.n - 1) * size_t(group.products[0].rows) * group.products[0].n_in * sizeof(float);
+  for (const Linear& op : ops_of(group)) bytes += bytes_of(op);
+  const size_t x_bytes = size_t(group.products[0].rows) * group.products[0].n_in * sizeof(float);
+  return bytes - (group.n - 1) * x_bytes;  // x is read once
 }
 
 }  // namespace lb::gpu

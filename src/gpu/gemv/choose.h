@@ -1,4 +1,4 @@
-// Geometry of the matrix products.
+// Which GEMV kernel multiplies a group, its geometry and its parameters.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 
 namespace lb::gpu {
 
-// One launch of the mat-vec.
 struct GemvLaunch {
   Launch launch;
   Gemv params;
 };
-// What makes up a group, row after row of x: one launch for each weight type in it.
+// One launch per weight type of the group. Each loops over the rows of x (grid y).
 struct GemvLaunches {
   GemvLaunch launches[kMaxProducts];
   int n;
 };
 
-// Whether a group's quantised weights read a rounded x, and to how many bits: 8 or 16; 0 when x stays as it is.
+// Bits to which the group's quantised weights want x rounded: 8 or 16; 0 for plain weights, which read fp32 x.
 int rounded_bits(const LinearGroup& group);
 
-// Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when rounded_bits says so.
+// Weights lie in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused when rounded_bits()
+// is 0.
 GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
 Launch choose(const RoundRows& op, const Target& target);
 
-// Bytes that have to move: weights once, x and add read, y written.
+// Bytes that must move: weights once; x and add read, y written.
 size_t bytes_of(const Linear& op);
 size_t bytes_of(const LinearGroup& group);
 

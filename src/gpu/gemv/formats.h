@@ -32,7 +32,7 @@ LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
   }
 }
 
-LB_DEVICE const uint8_t* plane(const GemvProduct& product, int i) {
+LB_DEVICE const uint8_t* plane(const GemvMatrix& product, int i) {
   return i == 0 ? product.w : product.w + product.offset[i - 1] * quant::kPlaneAlignment;
 }
 
@@ -48,7 +48,7 @@ struct PlaneRows {
   LB_DEVICE PlaneRows(const Gemv& p, int product, int row, int piece) {
     LB_UNROLL
     for (int i = 0; i < kPlanes; ++i)
-      planes[i] = plane(p.products[product], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
+      planes[i] = plane(p.matrices[product], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
   }
   LB_DEVICE Piece read(int ahead) const {  // ahead: a multiple of 32
     Piece piece;

@@ -1,6 +1,6 @@
 // The body of the mat-vec: y = w x (+ add) for one row of x and one of the products of a group.
 //
-// A block has one product and a contiguous share of its rows (GemvProduct). Columns stay, rows pass:
+// A block has one product and a contiguous share of its rows (GemvMatrix). Columns stay, rows pass:
 // row_threads threads share a weight row, each holds the x of its own pieces of 16 bytes in registers and meets the
 // same pieces of row after row; the block's teams of row_threads take turns over its rows. Reading runs kBatch rows
 // ahead in registers, and the first batch is asked for before the previous kernel has ended: weights never depend on
@@ -42,9 +42,9 @@ struct GemvBlock {
     for (int i = 1; i < kMaxProducts; ++i)
       if (block_id() >= p.first_block[i - 1]) product = i;
     const int block = product == 0 ? block_id() : block_id() - p.first_block[product - 1];
-    const int longer = p.products[product].longer;
-    begin = block * p.products[product].rows + min(block, longer);
-    n_rows = p.products[product].rows + (block < longer);
+    const int n_longer = p.matrices[product].n_longer;
+    begin = block * p.matrices[product].block_rows + min(block, n_longer);
+    n_rows = p.matrices[product].block_rows + (block < n_longer);
     team = thread_id() * p.team_factor >> kGemvTeamShift;
     column = thread_id() - team * p.row_threads;
   }

@@ -24,9 +24,9 @@ struct RingPlace {
 
   LB_DEVICE explicit RingPlace(const Gemv& p) {
     uint8_t* begin = dynamic_shared<uint8_t>();
-    full = reinterpret_cast<CountedBarrier*>(begin + p.ring.barriers_at);
+    full = reinterpret_cast<CountedBarrier*>(begin + p.ring.barriers_offset);
     empty = full + p.ring.n_slots;
-    slots = begin + p.ring.slots_at;
+    slots = begin + p.ring.slots_offset;
   }
   LB_DEVICE void next(const Gemv& p) {
     if (++slot < p.ring.n_slots) return;
@@ -41,7 +41,7 @@ LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int en
   LB_UNROLL_BY(1)
   for (int row = from; row < end; row += slot_rows) {
     barrier_wait(ring.empty + ring.slot, ring.parity ^ 1);
-    if (row >= p.ring.max_coming * slot_rows) {
+    if (row >= p.ring.max_in_flight * slot_rows) {
       barrier_wait(coming.full + coming.slot, coming.parity);
       coming.next(p);
     }
@@ -66,7 +66,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
       barrier_init(ring.empty + i, p.n_teams * p.row_threads / 32);
     }
     fence_async_proxy();
-    brought = min(p.ring.max_coming * kGemvSlotRows * p.n_teams, block.n_rows);
+    brought = min(p.ring.max_in_flight * kGemvSlotRows * p.n_teams, block.n_rows);
     fill_ring(p, block, 0, brought, ring, coming);  // waits for nobody
   }
   block_barrier();

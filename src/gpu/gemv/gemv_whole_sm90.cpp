@@ -21,8 +21,8 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   dependents_may_launch();
   const GemvBlock block(p);
   uint8_t* shared = dynamic_shared<uint8_t>();
-  CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_at);  // [kRows]: rows have come
-  const auto slot = [&](int i) { return shared + p.ring.slots_at + i * p.ring.slot_bytes; };
+  CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_offset);  // [kRows]: rows have come
+  const auto slot = [&](int i) { return shared + p.ring.slots_offset + i * p.ring.slot_bytes; };
   const auto bring = [&](int i) {
     if (i * p.n_teams < block.n_rows) {
       bring_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
@@ -35,10 +35,10 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
     for (int i = 0; i < kRows; ++i) barrier_init(full + i, 1);
     fence_async_proxy();
     LB_UNROLL_BY(1)
-    for (int i = 0; i < p.ring.max_coming; ++i) bring(i);
+    for (int i = 0; i < p.ring.max_in_flight; ++i) bring(i);
   }
   block_barrier();
-  const int own = p.ring.max_coming + warp();  // each of the first warps brings one more
+  const int own = p.ring.max_in_flight + warp();  // each of the first warps brings one more
   if (own < kRows && lane() == 0) {
     barrier_wait(full + warp(), 0);
     bring(own);

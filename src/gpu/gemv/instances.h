@@ -1,7 +1,7 @@
 // Every GEMV kernel, once. The kernel files instantiate these lists; choose.cpp makes its tables of them.
 //
-// A row of LB_GEMV_KERNELS_* is one weight type and one form of x; a thread holds one piece of a row (16 bytes of codes,
-// or of plain numbers) in the kernel, kWidePieces in the wide kernel for longer rows:
+// A row of LB_GEMV_KERNELS_* is one weight type and one form of x; a thread holds one piece of a row (16 bytes of
+// codes, or of plain numbers) in the kernel, kWidePieces in the wide kernel for longer rows:
 //   kernel, wide_kernel   names; also the names in a pack's manifest
 //   Type                  the weights: DType::k<Type>, and the format <Type> of the kernel file
 //   kXBits                bits of rounded x; 0: x is fp32

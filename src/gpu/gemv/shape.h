@@ -1,4 +1,8 @@
-// What the matrix products' kernels and their launch functions must agree on. Read by host and device.
+// The contract of the GEMV kernels and their choice: parameters and launch bounds. Read by host and device.
+//
+// A team is row_threads threads of a thread block that share a weight row. A piece is 16 bytes of the row's first plane
+// (quant/planes.h) and what belongs to them in the other planes. A pass is the rows of a block whose sums are in shared
+// memory at a time.
 #pragma once
 
 #include <stddef.h>
@@ -10,49 +14,50 @@
 
 namespace lb::gpu {
 
-// What the blocks of one product must know before they can ask for weights.
-struct GemvProduct {
-  const uint8_t* w;                        // its planes
-  uint32_t offset[quant::kMaxPlanes - 1];  // of plane 1 and on, in units of quant::kPlaneAlignment
-  int rows, longer;                        // blocks have `rows` rows each, the first `longer` one more
+// One matrix of the group: what its blocks need to load weights.
+struct GemvMatrix {
+  const uint8_t* w;                        // [n_out, n_in] in planes; the first plane
+  uint32_t offset[quant::kMaxPlanes - 1];  // of planes 1, 2, ... from w, in units of quant::kPlaneAlignment
+  int block_rows, n_longer;                // rows of a block; the first n_longer blocks have one row more
 };
 
-// gemv_ring and gemv_whole: what lies behind the sums in a block's shared memory, in bytes from its start.
+// gemv_ring and gemv_whole: the layout of a block's shared memory behind the row sums. Offsets in bytes from its start.
 struct GemvRing {
   int n_slots, slot_bytes;
-  int barriers_at, slots_at;
-  int max_coming;  // slots on their way at a time
-  int unit_rows;    // products[].rows and longer count units of so many rows: bytes of each plane are multiples of 16
+  int barriers_offset, slots_offset;
+  int max_in_flight;  // slots that bulk copies fill at a time
+  int unit_rows;  // block_rows and n_longer count units of this many rows, so that a unit is whole 16 bytes per plane
 };
 
-// gemv. Of x one form is read: p.group's fp32 rows by plain weights, the rounded ones by quantised weights.
-// Two lines of 64 bytes (parameters start at byte 16 of one on NVIDIA) hold all that is needed until x is there: a
-// launch has to fetch each line that it reads.
+// gemv. Plain weights read x of `group`, quantised weights read `x`.
+// All fields that a block needs before x is ready lie in two 64-byte lines: a launch fetches each line that it reads.
+// (On NVIDIA, parameters start at byte 16 of a line.)
 struct Gemv {
-  int first_block[kMaxProducts - 1];  // of product 1 and on; those that the group does not have: behind the last block
-  int row_threads, n_teams;           // threads that share a weight row: a multiple of 32; how often a block has them
-  int team_factor;                    // thread * team_factor >> kGemvTeamShift is the thread's team
-  int row_pieces;                     // of a row: 16 bytes of the first plane
-  int pass_rows;                      // rows of a block whose sums wait in shared memory at a time
-  int row_bytes[quant::kMaxPlanes];   // of the planes
+  int first_block[kMaxProducts - 1];  // of matrices 1, 2, ...; n_blocks for matrices that the group lacks
+  int row_threads, n_teams;           // threads of a team, a multiple of 32; teams of a block
+  int team_factor;                    // team = thread * team_factor >> kGemvTeamShift
+  int row_pieces;                     // pieces of a row
+  int pass_rows;                      // rows of a pass
+  int row_bytes[quant::kMaxPlanes];   // of a row in each plane
   RoundedRows x;                      // [rows, n_in]
-  GemvProduct products[kMaxProducts];
+  GemvMatrix matrices[kMaxProducts];
   LinearGroup group;
-  GemvRing ring;  // of gemv_ring and gemv_whole alone
+  GemvRing ring;  // gemv_ring and gemv_whole only
 };
-inline constexpr int kGemvTeamShift = 20;  // exact for up to 1024 threads
-// Threads of a block at most: of the kernels with one piece of a row a thread (two blocks to a multiprocessor), and of
-// the wide ones for longer rows of plain and of quantised weights.
+inline constexpr int kGemvTeamShift = 20;  // exact up to 1024 threads
+
+// Launch bounds, threads. Kernels with one piece of a row per thread run two blocks per SM; the wide kernels, for
+// longer rows, have a block of plain or of quantised weights.
 inline constexpr int kGemvThreads = 256;
 inline constexpr int kGemvWideThreads = 512;
 inline constexpr int kGemvWideQuantThreads = 640;
-inline constexpr int kGemvPassRows = 256;  // pass_rows at most
+inline constexpr int kGemvRingThreads = 576;  // with the producer warp
+inline constexpr int kGemvWholeThreads = 512;
 
-inline constexpr int kGemvRingThreads = 576;   // of gemv_ring at most, with the warp that brings
-inline constexpr int kGemvWholeThreads = 512;  // of gemv_whole at most
-inline constexpr int kGemvWholeRows = 8;       // of a team at most, there
-inline constexpr int kGemvSlotRows = 2;        // of each team in a slot
-inline constexpr int kGemvMaxSlots = 32;
-inline constexpr int kGemvRingBarrierBytes = 512;  // two for each slot
+inline constexpr int kGemvPassRows = 256;          // max pass_rows of gemv
+inline constexpr int kGemvWholeRows = 8;           // max rows of a team in gemv_whole
+inline constexpr int kGemvSlotRows = 2;            // rows of each team in a slot of gemv_ring
+inline constexpr int kGemvMaxSlots = 32;           // of gemv_ring
+inline constexpr int kGemvRingBarrierBytes = 512;  // two barriers per slot
 
 }  // namespace lb::gpu
