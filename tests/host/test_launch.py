@@ -259,7 +259,7 @@ def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", [(16, 48, 128, 128), (16, 16, 128, 128), (1, 1, 8, 8), (2, 4, 256, 256)])
 def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int]) -> None:
-    run, long = ["pairs", "runs"], ["fold", "pairs", "runs"]
+    run, long = ["pairs", "chunks"], ["fold", "pairs", "chunks"]
     for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, run), (33, run), (64, run), (65, long), (4096, long)):
         if rows > 64 and shape[2] == 128 and has_source(name, "gated_delta_chain"):
             kernels = ["fold", "chain", "chain"]
@@ -273,9 +273,9 @@ def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int
 
 def test_few_heads_are_cut_into_narrow_slices() -> None:
     for n_v_heads, columns in ((16, 16), (48, 32)):
-        *_, runs = gpu_ops.choose_delta(manifest("sm_90"), 132, 64, 16, n_v_heads, 128, 128)
-        assert runs["kernel"] == f"gated_delta_runs{columns}_kernel"
-        assert runs["grid"] == (n_v_heads * 128 // columns, 1, 1)
+        *_, chunks = gpu_ops.choose_delta(manifest("sm_90"), 132, 64, 16, n_v_heads, 128, 128)
+        assert chunks["kernel"] == f"gated_delta_chunks{columns}_kernel"
+        assert chunks["grid"] == (n_v_heads * 128 // columns, 1, 1)
 
 
 @pytest.mark.parametrize("name", TARGETS)

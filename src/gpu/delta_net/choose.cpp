@@ -49,7 +49,7 @@ Launch runs(const GatedDelta& op, const Target& target, const std::string& what)
   const bool is_wide =
       has_work && op.rows > kMaxTree / 2 && run_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
   const int columns = is_wide ? 32 : 16;
-  return slices(is_wide ? "gated_delta_runs32_kernel" : "gated_delta_runs16_kernel", op, columns, kRunThreads,
+  return slices(is_wide ? "gated_delta_chunks32_kernel" : "gated_delta_chunks16_kernel", op, columns, kRunThreads,
                 run_shared_bytes(op, columns), target, what);
 }
 

@@ -27,7 +27,7 @@ struct DeltaWork {
   GatedRmsNorm norm;  // gated_delta_few: o leaves as norm.rounded, but for what heads are divided by; none: as o
 };
 
-// Of one run and value head: two matrices [64, 64] and [64], as gated_delta_runs.cpp says.
+// Of one run and value head: two matrices [64, 64] and [64], as gated_delta_chunks.cpp says.
 inline constexpr int kPairFloats = 2 * kMaxTree * kMaxTree + kMaxTree;
 
 // A step, and a fold alone: a thread holds four columns of kSliceRows rows of S at a time.

@@ -1,0 +1,138 @@
+// Parts of gated_delta_chain_kernel: its shared memory, the tiles of a run on their way there, products.
+#pragma once
+
+#include "gpu/delta_net/chain_work.h"
+
+namespace lb::gpu {
+
+inline constexpr int kValueStride = kChainColumns + 4;
+
+// Where what lies in shared memory.
+struct ChainMemory {
+  static constexpr int kGateBytes = 2 * kMaxTree * int(sizeof(float));
+  static constexpr int kValueBytes = kMaxTree * kValueStride * int(sizeof(float));
+  static constexpr int kQueries = 2 * KeyRows::kBytes, kInverse = kQueries + KeyRows::kBytes,
+                       kPairs = kInverse + Square::kBytes, kValues = kPairs + Square::kBytes,
+                       kGates = kValues + kValueBytes, kState = kGates + 2 * kGateBytes, kRest = kState + State::kBytes,
+                       kDelta = kRest + ColumnRows::kBytes, kWeighted = kDelta + ColumnRows::kBytes,
+                       kAll = kWeighted + ColumnRows::kBytes;
+  static_assert(kAll == kChainBytes);
+
+  unsigned char* memory;
+  LB_DEVICE KeyRows keys(int run) const { return KeyRows(memory + run % 2 * KeyRows::kBytes); }
+  LB_DEVICE KeyRows queries() const { return KeyRows(memory + kQueries); }
+  LB_DEVICE Square inverse() const { return Square(memory + kInverse); }
+  LB_DEVICE Square pairs() const { return Square(memory + kPairs); }
+  LB_DEVICE float* values() const { return reinterpret_cast<float*>(memory + kValues); }
+  LB_DEVICE float* gates(int run) const { return reinterpret_cast<float*>(memory + kGates + run % 2 * kGateBytes); }
+  LB_DEVICE State state() const { return State(memory + kState); }
+  LB_DEVICE ColumnRows rest() const { return ColumnRows(memory + kRest); }
+  LB_DEVICE ColumnRows delta() const { return ColumnRows(memory + kDelta); }
+  LB_DEVICE ColumnRows weighted() const { return ColumnRows(memory + kWeighted); }
+};
+
+// Unrolled, so that all addresses are one and a constant.
+LB_DEVICE void copy_rows(const KeyRows& to, const bf16* from) {
+  constexpr int kPieces = kChainKey / 8, kRowsAtOnce = kChainThreads / kPieces;
+  const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 8;
+  bf16* own_to = to.at(own_row, column);
+  const bf16* own_from = from + own_row * kChainKey + column;
+  LB_UNROLL
+  for (int low = 0; low < 2; ++low) {
+    LB_UNROLL
+    for (int row = 0; row < kMaxTree; row += kRowsAtOnce)
+      copy_async<16>(own_to + low * KeyRows::kLow + row * KeyRows::kStride,
+                     own_from + low * kRowsValues + row * kChainKey);
+  }
+}
+LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
+  constexpr int kPieces = kMaxTree / 8;
+  constexpr int kRowsAtOnce = kChainThreads / kPieces;
+  const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 8;
+  bf16* own_to = to.at(own_row, column);
+  const bf16* own_from = from + own_row * kMaxTree + column;
+  LB_UNROLL
+  for (int row = 0; row < kMaxTree; row += kRowsAtOnce) {
+    if (column / 16 > (own_row + row) / 16) continue;
+    copy_async<16>(own_to + row * Square::kStride, own_from + row * kMaxTree);
+    copy_async<16>(own_to + Square::kLow + row * Square::kStride, own_from + kPairValues + row * kMaxTree);
+  }
+}
+
+// A run's tiles on their way into shared memory, each as soon as its place is free.
+struct ChainTiles {
+  const DeltaWork& p;
+  const ChainMemory& memory;
+  int v_head, k_head, first_column, n_runs;
+
+  LB_DEVICE void keys(int run) const {
+    if (run < n_runs) {
+      copy_rows(memory.keys(run), rows_work(p, run, k_head));
+      if (thread_id() < ChainMemory::kGateBytes / 16)
+        copy_async<16>(memory.gates(run) + 4 * thread_id(), gates_work(pairs_work(p, run, v_head)) + 4 * thread_id());
+    }
+    copy_commit();
+  }
+  LB_DEVICE void queries_and_values(int run) const {
+    if (run < n_runs) {
+      const GatedDelta& op = p.op;
+      copy_rows(memory.queries(), rows_work(p, run, k_head) + 2 * kRowsValues);
+      constexpr int kPieces = kChainColumns / 4, kRowsAtOnce = kChainThreads / kPieces;
+      const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
+      float* to = memory.values() + own_row * kValueStride + column;
+      const float* from =
+          op.v + (long(run) * kMaxTree + own_row) * op.row_stride + long(v_head) * op.dv + first_column + column;
+      LB_UNROLL
+      for (int row = 0; row < kMaxTree; row += kRowsAtOnce) {
+        if (own_row + row < chain_rows(op, run))
+          copy_async<16>(to + row * kValueStride, from + row * op.row_stride);
+        else
+          store(to + row * kValueStride, f32x4{});
+      }
+    }
+    copy_commit();
+  }
+  LB_DEVICE void inverse(int run) const {
+    if (run < n_runs) copy_lower(memory.inverse(), pairs_work(p, run, v_head));
+    copy_commit();
+  }
+  LB_DEVICE void pairs(int run) const {
+    copy_lower(memory.pairs(), pairs_work(p, run, v_head) + 2 * kPairValues);
+    copy_commit();
+  }
+};
+
+inline constexpr int kColumnTiles = kChainColumns / 16;
+using Sums = FragmentC[kColumnTiles];
+
+// sums += x m^T for the 16 rows of m that end a block of kBlocks on its diagonal. Small products have sums of their
+// own, so that fewer wait for each other.
+template <int kBlocks>
+LB_DEVICE void add_blocks(Sums& sums, const ColumnRows& x, const Square& m) {
+  Sums small;
+  LB_UNROLL
+  for (int c = 0; c < kColumnTiles; ++c) fill(small[c], 0);
+  LB_UNROLL
+  for (int k = 0; k < kBlocks; ++k) {
+    OperandB b;
+    read(b, m, 16 * (kBlocks - 1), 16 * k);
+    LB_UNROLL
+    for (int c = 0; c < kColumnTiles; ++c) {
+      OperandA a;
+      read(a, x, 16 * c, 16 * k);
+      multiply(small[c], a.low, b.high);
+      multiply(small[c], a.high, b.low);
+      multiply(sums[c], a.high, b.high);
+    }
+  }
+  LB_UNROLL
+  for (int c = 0; c < kColumnTiles; ++c) add(sums[c], small[c]);
+}
+LB_DEVICE void add_lower(Sums& sums, const ColumnRows& x, const Square& m, int block) {
+  if (block == 0) add_blocks<1>(sums, x, m);
+  if (block == 1) add_blocks<2>(sums, x, m);
+  if (block == 2) add_blocks<3>(sums, x, m);
+  if (block == 3) add_blocks<4>(sums, x, m);
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,33 @@
+// The work memory of a chain: what the pairs leave for each run, as operands of two bf16 numbers.
+#pragma once
+
+#include "gpu/delta_net/gated_delta.h"
+#include "gpu/delta_net/split_bf16.h"
+
+namespace lb::gpu {
+
+static_assert(kChainKey == 128 && kChainColumns == 32 && kMaxTree == 64);
+
+using KeyRows = Parts<kMaxTree, kChainKey>;
+using Square = Parts<kMaxTree, kMaxTree>;
+using State = Parts<kChainColumns, kChainKey>;      // S^T
+using ColumnRows = Parts<kChainColumns, kMaxTree>;  // of v and delta, transposed
+
+LB_DEVICE int chain_rows(const GatedDelta& p, int run) { return min(kMaxTree, p.rows - run * kMaxTree); }
+// [4][64, 128]: keys, high and low, queries, high and low.
+LB_DEVICE bf16* rows_work(const DeltaWork& p, int run, int k_head) {
+  return reinterpret_cast<bf16*>(p.work + (long(run) * p.op.n_k_heads + k_head) * kChainRowFloats);
+}
+// [4][64, 64]: M diag(beta), high and low, P, high and low; blocks of 16 above the diagonal are never written or read.
+// Then [2][64] fp32: e^cs, e^{cs_63 - cs}.
+LB_DEVICE bf16* pairs_work(const DeltaWork& p, int run, int v_head) {
+  const long n_runs = n_runs_of(p.op);
+  return reinterpret_cast<bf16*>(p.work + n_runs * p.op.n_k_heads * kChainRowFloats +
+                                 (long(run) * p.op.n_v_heads + v_head) * kChainPairFloats);
+}
+inline constexpr int kRowsValues = kMaxTree * kChainKey, kPairValues = kMaxTree * kMaxTree;
+static_assert(kChainRowFloats == 2 * kRowsValues && kChainPairFloats == 2 * kPairValues + 2 * kMaxTree);
+
+LB_DEVICE float* gates_work(bf16* pairs) { return reinterpret_cast<float*>(pairs + 4 * kPairValues); }
+
+}  // namespace lb::gpu

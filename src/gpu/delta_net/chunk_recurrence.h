@@ -1,0 +1,263 @@
+// S in shared memory, run after run: deltas, o and the fold.
+#pragma once
+
+#include "gpu/delta_net/chunk_tiles.h"
+
+namespace lb::gpu {
+
+// A matrix of the work memory.
+template <int kPadded>
+LB_DEVICE void stage_matrix(const float* from, float* to) {
+  constexpr int kParts = kPadded / 4;
+  for (int i = thread_id(); i < kPadded * kParts; i += n_threads())
+    copy_async<16>(to + i / kParts * Padded<kPadded>::kStride + i % kParts * 4,
+                   from + i / kParts * kMaxTree + i % kParts * 4);
+}
+
+inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: so many rows of keys, so deep
+inline constexpr int kFoldStride = kFoldDepth + 4;
+static_assert(kFoldRows * kFoldStride <= Padded<kMaxTree>::kTileFloats);
+
+LB_DEVICE void stage_fold(const GatedDelta& p, int run, int k_head, int d0, int first_row, float* tile) {
+  constexpr int kParts = kFoldDepth / 4;
+  for (int i = thread_id(); i < kFoldRows * kParts; i += n_threads()) {
+    const int row = i / kParts, d = d0 + i % kParts * 4;
+    if (d < p.dk)
+      copy_async<16>(tile + row * kFoldStride + d - d0,
+                     p.k + (long(run) * kMaxTree + first_row + row) * p.row_stride + long(k_head) * p.dk + d);
+  }
+}
+
+// The tiles that a run reads, one after another: panels of keys and queries, M diag(beta), P, and keys again to fold.
+struct RunTiles {
+  int n_panels, n_folds;
+  LB_DEVICE explicit RunTiles(const GatedDelta& p)
+      : n_panels((p.dk + kPanelDepth - 1) / kPanelDepth),
+        n_folds((p.dk + kFoldDepth - 1) / kFoldDepth * (kMaxTree / kFoldRows)) {}
+  LB_DEVICE int of_a_run() const { return n_panels + 2 + n_folds; }
+  LB_DEVICE int of_all(int n_runs) const { return n_runs * of_a_run() - n_folds; }
+
+  template <int kPadded>
+  LB_DEVICE void stage(const DeltaWork& p, const Place& at, int tile, float* to) const {
+    const int run = tile / of_a_run(), i = tile % of_a_run(), fold = i - n_panels - 2;
+    if (i < n_panels)
+      stage_panel<kPadded>(p.op, run, at.k_head, i * kPanelDepth, to);
+    else if (fold < 0)
+      stage_matrix<kPadded>(work_of(p, run, at.v_head) + (i - n_panels) * kMaxTree * kMaxTree, to);
+    else
+      stage_fold(p.op, run, at.k_head, fold / 2 * kFoldDepth, fold % 2 * kFoldRows, to);
+  }
+};
+static_assert(kMaxTree == 2 * kFoldRows);
+
+// The rows and columns of a run's results that a thread makes: four columns, and every kRowLanes-th row.
+template <int kColumns, int kPadded>
+struct RunTile {
+  static constexpr int kColumnLanes = kColumns / 4, kRowLanes = kRunThreads / kColumnLanes;
+  static constexpr int kRows = kPadded / kRowLanes;
+  static_assert(kRows * kRowLanes == kPadded);
+  using Sums = float[kRows][4];
+
+  int row = thread_id() / kColumnLanes, column = thread_id() % kColumnLanes * 4;
+
+  // k_state += (rows of keys)^T S, q_state likewise, over the depth of a panel.
+  LB_DEVICE void add_state(const float* panel, const float* state, Sums& k_state, Sums& q_state) const {
+    LB_UNROLL_BY(2)
+    for (int d = 0; d < kPanelDepth; d += 4) {
+      f32x4 s[4];
+      LB_UNROLL
+      for (int e = 0; e < 4; ++e) s[e] = load<f32x4>(state + (d + e) * kColumns + column);
+      LB_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        const f32x4 k = load<f32x4>(panel + (row + i * kRowLanes) * kPanelStride + d);
+        const f32x4 q = load<f32x4>(panel + (kPadded + row + i * kRowLanes) * kPanelStride + d);
+        LB_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          LB_UNROLL
+          for (int c = 0; c < 4; ++c) {
+            k_state[i][c] = fma(k[e], s[e][c], k_state[i][c]);
+            q_state[i][c] = fma(q[e], s[e][c], q_state[i][c]);
+          }
+        }
+      }
+    }
+  }
+
+  // sums += matrix x, for a matrix that is zero above the diagonal blocks.
+  LB_DEVICE void add_lower(const float* matrix, const float* x, Sums& sums) const {
+    LB_UNROLL
+    for (int b = 0; b < kRows; ++b) {
+      LB_UNROLL_BY(2)
+      for (int j = b * kRowLanes; j < (b + 1) * kRowLanes; j += 4) {
+        f32x4 v[4];
+        LB_UNROLL
+        for (int e = 0; e < 4; ++e) v[e] = load<f32x4>(x + (j + e) * kColumns + column);
+        LB_UNROLL
+        for (int i = b; i < kRows; ++i) {
+          const f32x4 m = load<f32x4>(matrix + (row + i * kRowLanes) * Padded<kPadded>::kStride + j);
+          LB_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            LB_UNROLL
+            for (int c = 0; c < 4; ++c) sums[i][c] = fma(m[e], v[e][c], sums[i][c]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// A whole run of 64 rows into S [dk, kColumns] in shared memory; deltas [64, kColumns] are weighted.
+template <int kColumns, class Tiles>
+LB_DEVICE void fold_run(const GatedDelta& p, float decay, const float* deltas, Tiles& tiles, float* state) {
+  constexpr int kColumnLanes = kColumns / 4, kApart = kRunThreads / kColumnLanes * 4, kBlocks = kFoldDepth / kApart;
+  const int column = thread_id() % kColumnLanes * 4, of_tile = thread_id() / kColumnLanes * 4;
+  for (int d0 = of_tile; d0 - of_tile < p.dk; d0 += kFoldDepth) {
+    f32x4 s[kBlocks][4] = {};
+    LB_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      if (d0 + b * kApart >= p.dk) continue;
+      LB_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        s[b][e] = load<f32x4>(state + (d0 + b * kApart + e) * kColumns + column);
+        LB_UNROLL
+        for (int c = 0; c < 4; ++c) s[b][e][c] *= decay;
+      }
+    }
+    for (int first_row = 0; first_row < kMaxTree; first_row += kFoldRows) {
+      const float* keys = tiles.take() + of_tile;
+      LB_UNROLL_BY(4)
+      for (int row = 0; row < kFoldRows; ++row) {
+        const f32x4 delta = load<f32x4>(deltas + (first_row + row) * kColumns + column);
+        LB_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+          const f32x4 k = load<f32x4>(keys + row * kFoldStride + b * kApart);
+          LB_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            LB_UNROLL
+            for (int c = 0; c < 4; ++c) s[b][e][c] = fma(k[e], delta[c], s[b][e][c]);
+          }
+        }
+      }
+      block_barrier();
+    }
+    LB_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      if (d0 + b * kApart >= p.dk) continue;
+      LB_UNROLL
+      for (int e = 0; e < 4; ++e) store(state + (d0 + b * kApart + e) * kColumns + column, s[b][e]);
+    }
+  }
+}
+
+// The block's slice of S into shared memory [depth, kColumns], zeros beyond it; with `n` accepted rows folded, and then
+// also written back.
+template <int kColumns>
+LB_DEVICE void open_state(const GatedDelta& p, const Place& at, int n, Path* path, int depth, float* state) {
+  const Fold fold = read_path(p, at.v_head, n, path);
+  for (int d = at.row_lane; d < depth; d += kSliceRows * at.n_row_lanes) {
+    f32x4 s[kSliceRows];
+    read_state(p, at, d, s);
+    if (fold.n > 0) {
+      fold_path(p, at, fold, path, d, s);
+      write_state(p, at, d, s);
+    }
+    LB_UNROLL
+    for (int i = 0; i < kSliceRows; ++i)
+      if (d + i * at.n_row_lanes < depth)
+        store(state + (d + i * at.n_row_lanes) * kColumns + at.column - at.first_column, s[i]);
+  }
+}
+
+LB_DEVICE f32x4 vector_of(const float (&v)[4]) { return {v[0], v[1], v[2], v[3]}; }
+
+template <int kColumns, int kPadded>
+LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
+  using Tile = RunTile<kColumns, kPadded>;
+  const GatedDelta& op = p.op;
+  const int n_runs = n_runs_of(op);
+  const Place at = place_in_slice<kColumns>(op);
+  const RunTiles order(op);
+  const int depth = order.n_panels * kPanelDepth;
+  float* buffers = memory;
+  float* deltas = buffers + kRingFloats;        // [64, kColumns]
+  float* state = deltas + kMaxTree * kColumns;  // [depth, kColumns]
+
+  // S and the accepted rows are the previous append's, or a kernel's before the pairs, which let this one start only
+  // when all before them was done. A long chain has folded already.
+  open_state<kColumns>(op, at, n_runs == 1 ? n_accepted(op) : 0, path, depth, state);
+  wait_for_previous();
+  dependents_may_launch();
+  auto tiles = ring_of<kPadded>(buffers, order.of_all(n_runs),
+                                [&](int i, float* to) { order.template stage<kPadded>(p, at, i, to); });
+
+  const Tile tile;
+  const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
+  const long of_head = long(at.v_head) * op.dv + at.column;
+  for (int run = 0; run < n_runs; ++run) {
+    const bool is_last = run == n_runs - 1;
+    const int rows = rows_of_run(op, run);
+    const float* cs = work_of(p, run, at.v_head) + 2 * kMaxTree * kMaxTree;
+    f32x4 v[Tile::kRows];
+    float own_cs[Tile::kRows];
+    LB_UNROLL
+    for (int i = 0; i < Tile::kRows; ++i) {
+      const int row = tile.row + i * Tile::kRowLanes;
+      own_cs[i] = cs[row];
+      v[i] = {};
+      if (row < rows && at.is_inside) v[i] = load<f32x4>(op.v + (long(run) * kMaxTree + row) * op.row_stride + of_head);
+    }
+    const float last_cs = is_last ? 0.0f : cs[kMaxTree - 1];
+
+    float k_state[Tile::kRows][4] = {}, out[Tile::kRows][4] = {};
+    for (int d = 0; d < depth; d += kPanelDepth) {
+      tile.add_state(tiles.take(), state + d * kColumns, k_state, out);
+      block_barrier();
+    }
+    LB_UNROLL
+    for (int i = 0; i < Tile::kRows; ++i) {
+      const float decay = exp_nonpositive(own_cs[i]);
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) {
+        v[i][c] -= decay * k_state[i][c];
+        out[i][c] *= decay;
+      }
+      store(deltas + (tile.row + i * Tile::kRowLanes) * kColumns + tile.column, v[i]);
+    }
+
+    float delta[Tile::kRows][4] = {};
+    tile.add_lower(tiles.take(), deltas, delta);
+    block_barrier();
+    LB_UNROLL
+    for (int i = 0; i < Tile::kRows; ++i) {
+      const int row = tile.row + i * Tile::kRowLanes;
+      const f32x4 own = vector_of(delta[i]);
+      store(deltas + row * kColumns + tile.column, own);
+      if (is_last && row < rows && at.is_inside) store(op.delta + row * row_values + of_head, own);
+    }
+    tile.add_lower(tiles.take(), deltas, out);
+    LB_UNROLL
+    for (int i = 0; i < Tile::kRows; ++i) {
+      const int row = tile.row + i * Tile::kRowLanes;
+      if (row < rows && at.is_inside)
+        store(op.o + (long(run) * kMaxTree + row) * row_values + of_head, vector_of(out[i]));
+    }
+    if (is_last) break;
+
+    block_barrier();  // the deltas were read
+    LB_UNROLL
+    for (int i = 0; i < Tile::kRows; ++i) {
+      const float weight = exp_nonpositive(last_cs - own_cs[i]);
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) delta[i][c] *= weight;
+      store(deltas + (tile.row + i * Tile::kRowLanes) * kColumns + tile.column, vector_of(delta[i]));
+    }
+    fold_run<kColumns>(op, exp_nonpositive(last_cs), deltas, tiles, state);
+  }
+  if (n_runs == 1) return;
+  for (int d = at.row_lane; d < op.dk; d += at.n_row_lanes)  // all have folded: a tile was taken since
+    if (at.is_inside)
+      store(op.S + (long(at.v_head) * op.dk + d) * op.dv + at.column,
+            load<f32x4>(state + d * kColumns + at.column - at.first_column));
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,72 @@
+// Tiles of keys and queries of a run, and the ring in shared memory through which they pass.
+#pragma once
+
+#include "gpu/delta_net/gated_delta.h"
+
+namespace lb::gpu {
+
+LB_DEVICE int rows_of_run(const GatedDelta& p, int run) { return min(kMaxTree, p.rows - run * kMaxTree); }
+LB_DEVICE float* work_of(const DeltaWork& p, int run, int v_head) {
+  return p.work + (long(run) * p.op.n_v_heads + v_head) * kPairFloats;
+}
+// Row i itself and its ancestors, one bit each.
+LB_DEVICE uint64_t seen_by(const Tree& tree, int i) {
+  return tree.ancestors ? tree.ancestors[i] : ~uint64_t{0} >> (63 - i);
+}
+
+// Sizes that follow from how many rows a run has been padded to.
+template <int kPadded>
+struct Padded {
+  static constexpr int kGroups = kPadded / 16;
+  static constexpr int kStride = kPadded + 4;                     // of a square matrix in shared memory
+  static constexpr int kTileFloats = 2 * kPadded * kPanelStride;  // keys and queries of a panel
+  static constexpr int kDepth = kRingFloats / kTileFloats;        // of the ring
+  static_assert(kPadded * kStride <= kTileFloats);
+};
+
+// Tiles 0 to n - 1 in their order, each staged kDepth - 1 tiles ahead.
+template <int kDepth, int kFloats, class Stage>
+struct Ring {
+  float* buffers;
+  int n;
+  Stage stage;
+  int next = 0;
+
+  LB_DEVICE Ring(float* buffers_, int n_, Stage stage_) : buffers(buffers_), n(n_), stage(stage_) {
+    for (int i = 0; i < kDepth - 1; ++i) {
+      if (i < n) stage(i, buffers + i * kFloats);
+      copy_commit();
+    }
+  }
+  // The next tile. A barrier stands between its last use and the next call.
+  LB_DEVICE const float* take() {
+    const int ahead = next + kDepth - 1;
+    if (ahead < n) stage(ahead, buffers + ahead % kDepth * kFloats);
+    copy_commit();
+    copy_wait<kDepth - 1>();
+    block_barrier();
+    return buffers + next++ % kDepth * kFloats;
+  }
+};
+template <int kPadded, class Stage>
+LB_DEVICE auto ring_of(float* buffers, int n, Stage stage) {
+  return Ring<Padded<kPadded>::kDepth, Padded<kPadded>::kTileFloats, Stage>(buffers, n, stage);
+}
+
+// Keys of a run and below them its queries, kPanelDepth values from d on; zeros beyond the last row and the head.
+template <int kPadded>
+LB_DEVICE void stage_panel(const GatedDelta& p, int run, int k_head, int d, float* panel) {
+  constexpr int kParts = kPanelDepth / 4;
+  const int rows = rows_of_run(p, run);
+  for (int i = thread_id(); i < 2 * kPadded * kParts; i += n_threads()) {
+    const int part = i % kParts * 4, row = i / kParts % kPadded;
+    float* to = panel + i / kParts * kPanelStride + part;
+    const float* from = i < kPadded * kParts ? p.k : p.q;
+    if (row < rows && d + part < p.dk)
+      copy_async<16>(to, from + (long(run) * kMaxTree + row) * p.row_stride + long(k_head) * p.dk + d + part);
+    else
+      store(to, f32x4{});
+  }
+}
+
+}  // namespace lb::gpu
