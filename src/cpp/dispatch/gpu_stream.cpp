@@ -1,4 +1,4 @@
-// Copies by way of pinned memory, and ops as launches.
+// Copies go through pinned staging memory. Each op becomes one or more launches.
 #include "dispatch/gpu_stream.h"
 
 #include <algorithm>
@@ -41,15 +41,15 @@ std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
   return std::make_unique<DeviceMemory>(std::move(buffer));
 }
 
-// Pinned memory that nothing in flight reads or writes.
+// Pinned memory that no copy in flight uses. Waits for the queue when the staging memory is full.
 std::byte* GpuStream::stage(size_t bytes) {
   if (staged_ + bytes > kStagingBytes) {
     queue_.synchronize();
     staged_ = 0;
   }
-  std::byte* at = staging_.data() + staged_;
+  std::byte* slice = staging_.data() + staged_;
   staged_ += (bytes + 255) / 256 * 256;
-  return at;
+  return slice;
 }
 
 void GpuStream::upload(void* to, const void* from, size_t bytes) {
@@ -87,10 +87,11 @@ void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::functio
   static_cast<RecordedGraph&>(*recording).graph.launch(queue());
 }
 
-// Keeps the device busy, with the buffer it returns, while the host sends what is to be timed: a span that waited for
-// its launch would count the host's time. The simulator runs what it is sent at once.
-gpu::Buffer GpuStream::run_ahead() {
-  constexpr int kFills = 128;  // 8 GiB: 3 ms of an H100, about what sending 1000 launches with their events takes
+// Keeps the device busy filling the returned buffer while the host sends the launches to be timed. Otherwise the device
+// would wait for launches, and the events would measure the host. The simulator runs every launch at once: one byte.
+gpu::Buffer GpuStream::keep_busy() {
+  // 8 GiB in all: 3 ms on an H100, about as long as the host takes to send 1000 launches with events.
+  constexpr int kFills = 128;
   const bool is_sim = pack_->device().info().vendor == gpu::Vendor::kSim;
   gpu::Buffer buffer(pack_->device(), is_sim ? 1 : size_t(64) << 20);
   for (int i = 0; i < kFills; ++i) queue_.fill(buffer.data(), 0, buffer.size());
@@ -99,7 +100,7 @@ gpu::Buffer GpuStream::run_ahead() {
 
 std::vector<gpu::KernelTime> GpuStream::time_kernels(const std::function<void()>& work) {
   gpu::KernelTimer timer(pack_->device(), queue());
-  const gpu::Buffer busy = run_ahead();
+  const gpu::Buffer busy = keep_busy();
   timer_ = &timer;
   try {
     work();
@@ -126,14 +127,14 @@ int GpuStream::rounded_bits(const LinearGroup& group) const {
   return is_gemm(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
 }
 
-RoundedRows GpuStream::rounded_place(const LinearGroup& group, int bits) const {
+RoundedRows GpuStream::x_buffer(const LinearGroup& group, int bits) const {
   if (bits == 0) return {};
   return rounded_rows(scratch_.data(), group.products[0].rows, group.products[0].n_in, bits == 16);
 }
 
 void GpuStream::run(const LinearGroup& group) {
   const Linear& first = group.products[0];
-  const RoundedRows x = rounded_place(group, rounded_bits(group));
+  const RoundedRows x = x_buffer(group, rounded_bits(group));
   if (x.high != nullptr) send(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
   multiply(group, x);
 }
@@ -141,7 +142,7 @@ void GpuStream::run(const LinearGroup& group) {
 template <class Op>
 void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.y);
-  op.rounded = rounded_place(readers, rounded_bits(readers));
+  op.rounded = x_buffer(readers, rounded_bits(readers));
   if (op.rounded.high == nullptr || !gpu::can_round(op)) {
     op.rounded = {};
     run(op);
@@ -155,32 +156,32 @@ template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
 
-// x: the group's x rounded, where its weights want it so.
+// Launches or defers the products. x: the group's x rounded, if its weights need it.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   flush();
   const gpu::Target& target = pack_->target();
   if (is_gemm(group)) {
     std::byte* scratch =
         scratch_.data() + gpu::gemm_scratch_at(group.products[0], gpu::gemm_rounded_bits(group, target));
-    RoundedRows of_few = x;
+    RoundedRows skinny_x = x;
     if (const auto narrow = gpu::choose_skinny_x(group, scratch_.data(), target)) {
       start(narrow->launch, narrow->params);
-      of_few = rounded_place(group, 16);
+      skinny_x = x_buffer(group, 16);
     }
-    if (chain_.begin(group, of_few, target)) return;
-    const gpu::GemmLaunches batch =
+    if (chain_.begin(group, skinny_x, target)) return;
+    const gpu::GemmLaunches gemm =
         gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
-    keeps_l1_ = batch.n_skinny > 0;
-    gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+    keeps_l1_ = gemm.n_skinny > 0;
+    gpu::in_order(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }
   keeps_l1_ = false;
-  const gpu::GemvLaunches vecs = gpu::choose(group, x, target);
-  for (int i = 0; i < vecs.n; ++i) start(vecs.launches[i].launch, vecs.launches[i].params);
+  const gpu::GemvLaunches gemv = gpu::choose(group, x, target);
+  for (int i = 0; i < gemv.n; ++i) start(gemv.launches[i].launch, gemv.launches[i].params);
 }
 
-// Of a step's x and what it makes, one lies at the start of the scratch and the other at its end, in turns; its pieces
-// are between them.
+// The x buffers of a chain of skinny GEMMs alternate between the start and the end of the scratch: one is read while
+// the epilogue writes the other. The split-K partial sums lie between the two.
 RoundedRows GpuStream::next_x_buffer(const LinearGroup& readers) const {
   const Linear& first = readers.products[0];
   std::byte* end = scratch_.data() + scratch_.size() / 256 * 256;
@@ -195,9 +196,9 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
   std::byte* pieces = scratch_.data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
-  const gpu::SkinnyLaunch few =
+  const gpu::SkinnyLaunch skinny =
       gpu::skinny_launch(step, pieces, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
-  start_now(few.launch, few.params);
+  start_now(skinny.launch, skinny.params);
   chain_is_at_end_ ^= makes_x;
 }
 
@@ -221,13 +222,13 @@ void GpuStream::run(const GatedDelta& op) {
   for (int i = 0; i < delta.n; ++i) start(delta.launches[i], delta.params);
 }
 
-// Few rows leave all of the norm that is not common to a head's values to the recurrence, which has them, and that to
-// the products, which read them.
+// With few rows the norm splits in two: the recurrence's epilogue applies the weights and the gate, and the products
+// divide by each head's root mean square as they read.
 void GpuStream::run_fused(const DeltaNet& op, const LinearGroup& readers) {
   run(op.inputs);
   flush();
   GatedRmsNorm norm = op.norm;
-  norm.rounded = rounded_place(readers, 8);
+  norm.rounded = x_buffer(readers, 8);
   const std::optional<gpu::DeltaLaunches> delta = gpu::choose(op.delta, norm, pack_->target());
   if (delta && is_gemm(readers) && chain_.begin(norm, readers, norm.rounded, pack_->target()))
     return start_now(delta->launches[0], delta->params);
@@ -251,14 +252,14 @@ void GpuStream::run(const Attention& op) {
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
 
-// The merge of splits rounds o; their partials lie behind it.
+// The kernel that merges the splits rounds o. Its partials lie in the scratch after the rounded o.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
   std::byte* scratch = scratch_.data() + gpu::gemm_scratch_at(readers.products[0], bits);
   gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());
   const bool is_rounded = bits > 0 && attention.n > 1;
-  if (is_rounded) attention.params.rounded = rounded_place(readers, bits);
+  if (is_rounded) attention.params.rounded = x_buffer(readers, bits);
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
   is_rounded ? multiply(readers, attention.params.rounded) : run(readers);
 }

@@ -1,6 +1,6 @@
-// A GPU as a place to run ops: each op's launches, chosen by launch/*.h, sent to one stream of the device. Scratch and
-// the staging memory of copies are made with it, so that an op allocates nothing. Products of few rows wait for the op
-// that reads them (gpu::DeferredGemm), and whatever else is asked of the stream starts them first.
+// GpuStream: runs ops on a GPU. choose() (gpu/*/choose.h) turns an op into launches, which go to one queue. Scratch and
+// the pinned staging memory are allocated with the stream, so that no op allocates. A skinny GEMM is deferred until the
+// op that reads it arrives (gpu::DeferredGemm). Any other call launches it first.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,13 @@ namespace lb {
 
 class GpuStream final : public Stream {
  public:
-  static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned, of the host
+  static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // capacity: tokens of the longest cache an op will see.
+  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
 
   gpu::Pack& pack() { return *pack_; }
+  // The queue, after launching what is deferred.
   const gpu::Queue& queue() {
     flush();
     return queue_;
@@ -41,7 +42,7 @@ class GpuStream final : public Stream {
   void wait() override { queue().synchronize(); }
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
 
-  // Runs `work` and tells what each of its kernels took by itself: nothing overlaps, and no capture may be open.
+  // Runs `work` and returns each kernel's time. Its launches do not overlap. No capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
 
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
@@ -67,7 +68,7 @@ class GpuStream final : public Stream {
   void run_fused(const SwiGlu& op, const LinearGroup& readers) override { try_fuse(op, readers); }
   void run_fused(const Attention& op, const LinearGroup& readers) override;
   void run_fused(const DeltaNet& op, const LinearGroup& readers) override;
-  void run(const Sample&, void* scratch);  // sample_scratch_bytes, zero before its first use
+  void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
   void run(const CountWindow&);
   void run(const NextToken&);
 
@@ -76,7 +77,7 @@ class GpuStream final : public Stream {
   void send(const Op& op) {
     start(gpu::choose(op, pack_->target()), op);
   }
-  // Behind the products that wait for what reads them.
+  // Launches what is deferred, then this.
   template <class Params>
   void start(const gpu::Launch& launch, const Params& params) {
     flush();
@@ -97,27 +98,27 @@ class GpuStream final : public Stream {
   }
   void start_skinny(const gpu::SkinnyStep& step);
   void flush();
-  gpu::Buffer run_ahead();
+  gpu::Buffer keep_busy();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
-  int rounded_bits(const LinearGroup& group) const;                     // 0: its x stays as it is
-  RoundedRows rounded_place(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;          // at its start or its end, in turns
+  int rounded_bits(const LinearGroup& group) const;                // of the group's x; 0: not rounded
+  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // at the start of the scratch
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;     // at its start or its end, alternating
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Queue queue_;
   int capacity_;
-  gpu::Buffer scratch_;  // of one op at a time
-  gpu::Buffer arrived_;  // blocks of a product
+  gpu::Buffer scratch_;  // of the op in progress
+  gpu::Buffer arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
-  bool chain_is_at_end_ = false;       // of the scratch, the x of what waits
-  bool keeps_l1_ = false;              // of the last product: what lies between products divides memory as they do
-  size_t staged_ = 0;                  // of the staging memory, since the stream was last waited for
-  gpu::KernelTimer* timer_ = nullptr;  // of time_kernels, while it works
+  bool chain_is_at_end_ = false;       // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;              // carve-out of the last product; ops between products keep it
+  size_t staged_ = 0;                  // bytes of staging_ used since the last synchronisation
+  gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
 };
 
 }  // namespace lb

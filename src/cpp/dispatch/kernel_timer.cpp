@@ -1,4 +1,4 @@
-// Sums over the launches of a kernel.
+// Sums the launches of each kernel.
 #include "dispatch/kernel_timer.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What each kernel of some work takes: an event before and behind every launch.
+// KernelTimer: device time per kernel, from an event before and an event after every launch.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@ namespace lb::gpu {
 struct KernelTime {
   std::string kernel;
   int launches;
-  double seconds;  // of all launches
+  double seconds;  // sum over the launches
 };
 
 class KernelTimer {
@@ -21,7 +21,7 @@ class KernelTimer {
 
   void begin(const char* kernel) { queue_.record(spans_.emplace_back(kernel, device_).begin); }
   void end() { queue_.record(spans_.back().end); }
-  // Waits for all of them; sorted, the longest first.
+  // Waits for all launches. Sorted by time, longest first.
   std::vector<KernelTime> times() const;
 
  private:

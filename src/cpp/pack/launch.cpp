@@ -1,4 +1,4 @@
-// Launches as text.
+// A launch as text.
 #include "pack/launch.h"
 
 #include <ostream>

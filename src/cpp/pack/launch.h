@@ -1,4 +1,5 @@
-// How one kernel is started: what the functions choose(op, target) return and the device layer carries out.
+// Launch: kernel, grid, block and flags of one kernel launch. The choose(op, target) functions return it; Pack::run
+// sends it.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +9,21 @@
 
 namespace lb::gpu {
 
-// is_one_wave: what such a block waits for has an id near its own, hardware starts blocks in the order of their ids,
-// and all of them have room at once, which Pack::run checks. So whoever is waited for is running or gets the room of
-// what ran before: kernels end by themselves, and dependents start only when the whole grid has begun. A cooperative
-// launch would promise as much, and not overlap the launch before.
+// is_one_wave: blocks spin on each other, so all must be co-resident: Pack::run checks grid <= SMs. The launch still
+// overlaps the previous one, which a cooperative launch would not. The spin cannot deadlock: a block waits only for
+// blocks with ids near its own, and hardware starts blocks in the order of their ids. A block waited for is thus
+// running, or gets the room of the previous kernel, which ends by itself. Dependent launches start only after the whole
+// grid has started.
 struct Launch {
   const char* kernel;  // a string constant: names live as long as the program
   uint32_t grid[3] = {1, 1, 1};
   uint32_t block[3] = {1, 1, 1};
   size_t shared_bytes = 0;        // dynamic
-  bool cooperative = false;       // all blocks alive at once: the kernel has a grid barrier
-  bool is_one_wave = false;       // blocks wait for others of the grid
-  uint32_t cluster = 0;           // blocks of a cluster; 0: none
-  bool keeps_l1 = false;          // much is read through L1: it keeps a good part of what shared memory could have
-  bool overlap_previous = false;  // may begin while the kernel before it ends (it calls wait_for_previous)
+  bool cooperative = false;       // all blocks co-resident: the kernel has a grid barrier
+  bool is_one_wave = false;       // all blocks co-resident, without a cooperative launch
+  uint32_t cluster = 0;           // blocks per cluster; 0: no clusters
+  bool keeps_l1 = false;          // the carve-out leaves L1 a part of the SM's memory: the kernel reads much through it
+  bool overlap_previous = false;  // may start before the previous kernel ends: the kernel calls wait_for_previous
 };
 
 // gemv_q4_k_int8_kernel<<<[264, 1, 1], [256, 1, 1], 5120 B>>> overlap

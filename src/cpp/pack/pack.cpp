@@ -1,4 +1,4 @@
-// Loading a pack, and handing launches to the device layer.
+// Loads the modules of a pack and sends launches to queues.
 #include "pack/pack.h"
 
 #include "base/error.h"
@@ -7,8 +7,9 @@
 namespace lb::gpu {
 namespace {
 
-// Percent: 164 of 256 KB on an H100, where few rows of products are best at 50 to 64 (docs/kernels/gemm_skinny.md).
-constexpr int kSharedBesideL1 = 64;
+// Carve-out in percent: 164 of 256 KB on an H100, where skinny GEMMs are fastest at 50 to 64%
+// (docs/kernels/gemm_skinny.md).
+constexpr int kSharedWithL1 = 64;
 
 }  // namespace
 
@@ -20,13 +21,13 @@ Pack::Pack(const Device& device, std::string_view manifest_json, const Files& fi
   const std::string& abi = manifest.at("abi").string();
   LB_CHECK(abi == LUCEBOX_KERNEL_ABI, kFormat, "the pack of ", target_.name,
            " and this engine were built from different sources (hashes of the headers they share: ", abi, " and ",
-           LUCEBOX_KERNEL_ABI, "); build both from one checkout, or install both from one place");
+           LUCEBOX_KERNEL_ABI, "); build both from one checkout, or install both from one source");
   for (const Json& entry : manifest.at("kernels").array()) {
     const std::string& name = entry.at("name").string();
     const std::string& file = entry.at("file").string();
     const auto image = files.find(file);
     LB_CHECK(image != files.end(), kFormat, "the pack of ", target_.name, " has no file ", file,
-             ", where its manifest puts ", name, "; install the pack again");
+             ", which its manifest names for ", name, "; install the pack again");
     auto module = modules.find(file);
     if (module == modules.end())
       module = modules.emplace(file, Module(device, image->second, target_.name + " " + file)).first;
@@ -42,14 +43,14 @@ const Kernel& Pack::kernel(std::string_view name) const {
 
 void Pack::run(const Launch& launch, const void* params, size_t params_bytes, const Queue& queue) {
   const auto found = kernels_.find(std::string_view(launch.kernel));
-  LB_ASSERT(found != kernels_.end());  // choose() has asked the target
+  LB_ASSERT(found != kernels_.end());  // checked() has tested it
   Kernel& kernel = found->second;
   if (launch.shared_bytes > kernel.max_dynamic_shared_bytes()) kernel.allow_shared(launch.shared_bytes);
-  kernel.set_carveout(launch.keeps_l1 ? kSharedBesideL1 : Kernel::kMaxCarveout);
+  kernel.set_carveout(launch.keeps_l1 ? kSharedWithL1 : Kernel::kMaxCarveout);
   const DeviceInfo& device = device_.info();
   LB_CHECK(!launch.is_one_wave || launch.grid[0] * launch.grid[1] * launch.grid[2] <= uint32_t(device.n_sms),
-           kUnsupported, to_string(launch), ": more blocks wait for each other than ", device.name,
-           " has multiprocessors, ", device.n_sms);
+           kUnsupported, to_string(launch), ": all blocks must be co-resident, but ", device.name, " has ",
+           device.n_sms, " multiprocessors");
   const LaunchShape shape{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                           .block = {launch.block[0], launch.block[1], launch.block[2]},
                           .shared_bytes = launch.shared_bytes,

@@ -1,4 +1,4 @@
-// A kernel pack on a device: its code objects loaded, every kernel of its manifest found, and ops run on it.
+// Pack: the kernels of a target, loaded on a device from a manifest and code objects.
 #pragma once
 
 #include <map>
@@ -17,14 +17,14 @@ class Pack {
  public:
   using Files = std::map<std::string, std::span<const std::byte>, std::less<>>;
 
-  // The files of the manifest by name. Throws naming what the manifest has and the files or code objects lack.
+  // files: the manifest's code objects by name. Throws if a file or a kernel of the manifest is missing, naming it.
   Pack(const Device& device, std::string_view manifest_json, const Files& files);
 
   const Device& device() const { return device_; }
   const Target& target() const { return target_; }
   const Kernel& kernel(std::string_view name) const;
 
-  // Sends a launch to a queue; the pointers in its parameters are the device's.
+  // Sends a launch to a queue. Pointers in `params` are device pointers.
   template <class Params>
   void run(const Launch& launch, const Params& params, const Queue& queue) {
     run(launch, &params, sizeof params, queue);

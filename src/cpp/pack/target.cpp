@@ -1,4 +1,4 @@
-// Targets from manifests, and what a launch must not exceed.
+// Reads a target from a manifest, and checks launches against its limits.
 #include "pack/target.h"
 
 #include <algorithm>

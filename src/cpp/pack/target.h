@@ -1,4 +1,4 @@
-// What the functions choose(op, target) may know of a chip: its pack's manifest and the size of the device.
+// Target: what the choose(op, target) functions know of a GPU: the pack's manifest and the device's size.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +20,21 @@ struct Target {
   std::string name;    // "sm_90"
   std::string vendor;  // "nvidia", "amd", "sim"
   int n_sms = 0;
-  size_t shared_block_bytes = 0;  // the most one block may ask for, of pack and device the lesser
-  bool has_timeline = false;      // the megakernel stamps its steps: LUCEBOX_TIMELINE
+  size_t shared_block_bytes = 0;  // limit per block: the lesser of pack and device
+  bool has_timeline = false;      // built with LUCEBOX_TIMELINE: the megakernel records time stamps
   Capabilities capabilities;
   std::map<std::string, int, std::less<>> tuning;
-  std::map<std::string, int, std::less<>> kernels;  // of the pack, with the most threads a block of each may have
+  std::map<std::string, int, std::less<>> kernels;  // of the pack: name -> most threads per block
 
-  int tune(std::string_view constant) const;  // throws where the manifest lacks it
+  int tune(std::string_view constant) const;  // throws if the manifest lacks it
   bool has(std::string_view kernel) const { return kernels.contains(kernel); }
 };
 
-// `device_shared_block_bytes` 0: the manifest's.
+// device_shared_block_bytes 0: the manifest's limit alone.
 Target target_of(std::string_view manifest_json, int n_sms, size_t device_shared_block_bytes = 0);
 
-// `launch` itself, when the pack has its kernel and the target its resources; otherwise an error that names the op
-// (type and shape included) and the target.
+// Returns `launch` if the pack has its kernel and the target its resources. Otherwise throws, naming `op` (with type
+// and shape) and the target.
 const Launch& checked(const Launch& launch, const Target& target, const std::string& op);
 
 }  // namespace lb::gpu
