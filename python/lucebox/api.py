@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
-from lucebox.options import EngineOptions, Sampling
+from lucebox.options import EngineOptions, Sampling, engine_fields
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
 from lucebox.text import StopMatcher, StreamDecoder, Tokenizer
@@ -35,6 +35,7 @@ from lucebox.text import StopMatcher, StreamDecoder, Tokenizer
 __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
+SEED_MASK = (1 << 64) - 1
 BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 LOGITS_CHUNK = 16  # tokens whose logits are computed at once
 ENGINE_FIELDS = [
@@ -99,22 +100,15 @@ class LLM:
         self,
         model: str | os.PathLike[str],
         *,
-        device: str = "auto",
-        context: int | None = None,
-        threads: int | None = None,
-        activations: str = "int8",
-        kv: str = "f16",
-        seed: int = 0,
-        prefill_chunk: int | None = None,
-        decode_path: str = "auto",
-        isa: str = "auto",
         offline: bool = False,
         progress: Progress | None = None,
+        **options: Any,
     ) -> None:
-        selection = resolve_device(device)
+        wanted = EngineOptions(**options)
+        selection = resolve_device(wanted.device)
         self.device_reason = "; ".join(selection.report)
-        for name, value in (("context", context), ("threads", threads), ("prefill_chunk", prefill_chunk)):
-            if value is not None and value < 1:
+        for name in ("context", "threads", "prefill_chunk"):
+            if (value := getattr(wanted, name)) is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
@@ -123,15 +117,9 @@ class LLM:
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
             str(resolved.path),
-            context=context or 0,
-            threads=threads or 0,
-            isa=isa,
-            activations=activations,
-            kv=kv,
-            prefill_chunk=prefill_chunk or 0,
-            decode_path=decode_path,
             pack=self._pack,
             progress=progress and partial(progress, "loading weights"),
+            **engine_fields(wanted),
         )
         self._session = _engine.Session(self._engine)
         self._assets = TextAssets.load(resolved.path)
@@ -140,17 +128,7 @@ class LLM:
         self._closed = False
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        self.options = EngineOptions(
-            device=selection.device,
-            context=self.memory_plan.context,
-            threads=self._engine.info["threads"],
-            activations=activations,
-            kv=kv,
-            seed=seed,
-            prefill_chunk=self._engine.info["prefill_chunk"],
-            decode_path=decode_path,
-            isa=self._engine.info["isa"],
-        )
+        self.options = replace(wanted, device=selection.device, **self._engine.options)
 
     def __enter__(self) -> LLM:
         return self
@@ -324,21 +302,8 @@ class LLM:
         return self._stream(prompt, sampling, sampler)
 
     def _sampler(self, sampling: Sampling) -> _engine.Sampler:
-        return _engine.Sampler(
-            self.info.vocab,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            typical_p=sampling.typical_p,
-            repetition_penalty=sampling.repetition_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            presence_penalty=sampling.presence_penalty,
-            penalty_window=sampling.penalty_window,
-            logit_bias=list(sampling.logit_bias.items()),
-            seed=(self.options.seed if sampling.seed is None else sampling.seed) & 0xFFFFFFFFFFFFFFFF,
-            n_top=-1 if sampling.logprobs is None else sampling.logprobs,
-        )
+        seed = self.options.seed if sampling.seed is None else sampling.seed
+        return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
 
     def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler) -> Iterator[Chunk]:
         context = self.options.context

@@ -1,20 +1,27 @@
 """The options a caller may set, as frozen dataclasses. Field docstrings (the string under a field) generate
-`--help` and docs/reference; unknown names are errors because dataclasses refuse them."""
+`--help` and docs/reference; dataclasses refuse unknown names.
+
+A field reaches the engine by its name: src/cpp/bindings/options.cpp has a row for each. Fields that Python alone reads
+are marked HOST.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Any
 
-__all__ = ["EngineOptions", "Sampling"]
+__all__ = ["EngineOptions", "Sampling", "engine_fields"]
+
+HOST = {"host": True}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How a model is loaded. Fixed for the life of an LLM."""
 
-    device: str = "auto"
+    device: str = field(default="auto", metadata=HOST)
     """Where the model runs: "cpu", "cuda:N", "hip:N", "sim", or "auto": the first GPU with a usable pack, else the
     CPU."""
     context: int | None = None
@@ -25,7 +32,7 @@ class EngineOptions:
     """Products with quantised weights: "int8" rounds activations to 8-bit blocks of 32 (fast), "f32" is exact."""
     kv: str = "f16"
     """Element type of the KV cache: "f16", "bf16" or "f32"."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=HOST)
     """Seed of requests that do not carry their own."""
     prefill_chunk: int | None = None
     """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory. None: as many as suit
@@ -41,7 +48,7 @@ class Sampling:
     """How tokens are chosen. The filters run in this order: logit bias, penalties, temperature, top-k, typical,
     top-p, min-p; each sampled token takes one uniform draw."""
 
-    max_tokens: int | None = None
+    max_tokens: int | None = field(default=None, metadata=HOST)
     """Most tokens to generate. None: until the context is full."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
@@ -67,9 +74,14 @@ class Sampling:
     """Seed of the uniform draws. None: the LLM's own."""
     logprobs: int | None = None
     """Report the log probability of each generated token and of this many most likely tokens (0 to 20). None: none."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = field(default=(), metadata=HOST)
     """Generation ends before the first of these strings; it is not part of the text."""
-    stop_ids: tuple[int, ...] = ()
+    stop_ids: tuple[int, ...] = field(default=(), metadata=HOST)
     """Generation ends at these token ids, besides the model's own end tokens."""
-    ignore_eos: bool = False
+    ignore_eos: bool = field(default=False, metadata=HOST)
     """Do not end at the model's end tokens (for measurements)."""
+
+
+def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
+    """The fields that the engine reads, by name. The engine refuses a name it does not have."""
+    return {one.name: getattr(options, one.name) for one in fields(options) if not one.metadata.get("host")}

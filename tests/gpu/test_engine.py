@@ -197,7 +197,7 @@ def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family:
 
 def generated(engine: _engine.Engine, n: int, **options: Any) -> tuple[list[int], list[float]]:
     """Tokens one by one through the device's own sampler, and the log probability of each."""
-    session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], n_top=2, **options)
+    session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], logprobs=2, **options)
     ids = [3, 1, 4]
     sampler.set_prompt(np.array(ids, np.int32))
     logprobs = []
@@ -229,7 +229,7 @@ def test_generation_under_masks(pack: _engine.gpu.Pack, written: Write, options:
         masks.append(masks[-1] if kind == "=" else new)
     chosen = []
     for engine in (open_engine(path), open_engine(path, pack=pack)):
-        session, sampler = _engine.Session(engine), _engine.Sampler(vocab, n_top=2, **options)
+        session, sampler = _engine.Session(engine), _engine.Sampler(vocab, logprobs=2, **options)
         ids = [3, 1, 4]
         sampler.set_prompt(np.array(ids, np.int32))
         for mask in masks:

@@ -42,7 +42,7 @@ WIDE = Shape(
 )
 MIDDLE = Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=8, n_kv_heads=4, head_dim=128)
 PENALISED = {"repetition_penalty": 1.3}
-SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "n_top": 2}
+SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "logprobs": 2}
 
 # How weights come to the products, by bulk copies through a ring or by plain loads: the kernels of the other way.
 # Chips without bulk copies lack some more, and sm_75 and AMD have the least shared memory.

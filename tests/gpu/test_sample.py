@@ -224,7 +224,7 @@ def test_logprobs(pack: _engine.gpu.Pack, name: str, vocab: int, n_top: int, see
     """Of the raw logits, whatever was drawn from; ties by id."""
     rng = np.random.default_rng(seed)
     for logits in (normal(rng, 3, vocab, spread=4), np.round(normal(rng, 3, vocab, spread=2))):
-        got = on_device(pack, logits, FILTERS[name], seed, n_top=n_top)
+        got = on_device(pack, logits, FILTERS[name], seed, logprobs=n_top)
         assert got["tokens"].tolist() == on_cpu(logits, FILTERS[name], seed)
         x = logits.astype(np.float64)
         logprobs = x - x.max(axis=1, keepdims=True)

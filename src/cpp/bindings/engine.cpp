@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
+#include "bindings/options.h"
 #include "engine/backend_gpu.h"
 #include "engine/session.h"
 
@@ -84,44 +85,9 @@ auto without_gil(Work&& work) {
   }
 }
 
-Isa isa_from(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (text == name(isa)) return isa;
-  fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got \"", text, "\"");
-}
-
-DType kv_from(const std::string& text) {
-  if (text == "f16") return DType::kF16;
-  if (text == "bf16") return DType::kBF16;
-  if (text == "f32") return DType::kF32;
-  fail(ErrorCode::kInvalid, "kv must be f16, bf16 or f32, got \"", text, "\"");
-}
-
-Activations activations_from(const std::string& text) {
-  if (text == "int8") return Activations::kInt8;
-  if (text == "f32") return Activations::kF32;
-  fail(ErrorCode::kInvalid, "activations must be int8 or f32, got \"", text, "\"");
-}
-
-DecodePath path_from(const std::string& text) {
-  if (text == "auto") return DecodePath::kAuto;
-  if (text == "graph") return DecodePath::kGraph;
-  if (text == "megakernel") return DecodePath::kMegakernel;
-  fail(ErrorCode::kInvalid, "path must be auto, graph or megakernel, got \"", text, "\"");
-}
-
-std::shared_ptr<Engine> open_engine(const std::string& path, int context, int threads, const std::string& isa,
-                                    const std::string& activations, const std::string& kv, int prefill_chunk,
-                                    const std::string& decode_path, const PythonPack* pack,
-                                    const nb::object& progress) {
-  const EngineOptions options{.context = context,
-                              .n_threads = threads,
-                              .isa = isa_from(isa),
-                              .activations = activations_from(activations),
-                              .kv = kv_from(kv),
-                              .prefill_chunk = prefill_chunk,
-                              .path = path_from(decode_path)};
+std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
+                                    const nb::kwargs& named) {
+  const EngineOptions options = engine_options_of(named);
   std::unique_ptr<Backend> backend;
   if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name());
   SignalPoll poll;
@@ -148,10 +114,6 @@ nb::dict info_of(const Engine& engine) {
   d["tied"] = info.tied;
   d["max_context"] = info.max_context;
   d["bytes_per_token"] = engine.model().bytes_per_token();
-  d["threads"] = engine.options().n_threads;
-  d["prefill_chunk"] = engine.options().prefill_chunk;
-  d["kv"] = std::string(name(engine.options().kv));
-  d["isa"] = std::string(name(engine.options().isa));
   int n_recurrent = 0;
   for (const LayerShape& shape : engine.model().layer_shapes())
     n_recurrent += std::holds_alternative<RecurrentShape>(shape);
@@ -251,14 +213,6 @@ nb::bytes save(Session& session) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-Sampler make_sampler(int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
-                     float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
-                     std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed, int n_top) {
-  return Sampler({temperature, top_k, top_p, min_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty,
-                  penalty_window, std::move(logit_bias), seed, n_top},
-                 vocab);
-}
-
 }  // namespace
 
 void bind_engine(nb::module_& m) {
@@ -269,9 +223,9 @@ void bind_engine(nb::module_& m) {
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
-      .def_static("open", &open_engine, "path"_a, "context"_a = 0, "threads"_a = 0, "isa"_a = "auto",
-                  "activations"_a = "int8", "kv"_a = "f16", "prefill_chunk"_a = 0, "decode_path"_a = "auto",
-                  "pack"_a = nb::none(), "progress"_a = nb::none())
+      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
+      .def_prop_ro(
+          "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", &plan_of)
       .def_prop_ro("fingerprint", &Engine::fingerprint);
@@ -279,17 +233,10 @@ void bind_engine(nb::module_& m) {
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
       .def(
           "__init__",
-          [](Sampler* self, int vocab, float temperature, int top_k, float top_p, float min_p, float typical_p,
-             float repetition_penalty, float frequency_penalty, float presence_penalty, int penalty_window,
-             std::vector<std::pair<int32_t, float>> logit_bias, uint64_t seed, int n_top) {
-            new (self) Sampler(make_sampler(vocab, temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
-                                            frequency_penalty, presence_penalty, penalty_window, std::move(logit_bias),
-                                            seed, n_top));
+          [](Sampler* self, int vocab, const nb::kwargs& options) {
+            new (self) Sampler(sampling_params_of(options), vocab);
           },
-          "vocab"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f,
-          "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
-          "presence_penalty"_a = 0.0f, "penalty_window"_a = 64,
-          "logit_bias"_a = std::vector<std::pair<int32_t, float>>{}, "seed"_a = 0, "n_top"_a = -1)
+          "vocab"_a, "options"_a)
       .def(
           "set_prompt", [](Sampler& s, const Ids& ids) { s.set_prompt(span(ids)); }, "ids"_a)
       .def(

@@ -9,7 +9,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
+#include "bindings/options.h"
 #include "device/memory.h"
+#include "engine/gpu_token_loop.h"
 #include "gpu/sampling/choose.h"
 
 using namespace nanobind::literals;
@@ -54,30 +56,19 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
   return result;
 }
 
-nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, float temperature, int top_k, float top_p,
-                float min_p, float typical_p, float repetition_penalty, float frequency_penalty, float presence_penalty,
-                int penalty_window, const std::vector<std::pair<int32_t, float>>& logit_bias, uint64_t seed, int n_top,
-                int ring_capacity, bool with_append, std::optional<In<uint32_t, 1>> mask) {
+nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int ring_capacity, bool with_append,
+                std::optional<In<uint32_t, 1>> mask, const nb::kwargs& named) {
+  const SamplingParams params = sampling_params_of(named);
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
-  LB_CHECK(n_top <= kMaxTopLogprobs, kInvalid, "n_top is at most ", kMaxTopLogprobs);
+  LB_CHECK(params.n_top <= kMaxTopLogprobs, kInvalid, "logprobs is at most ", kMaxTopLogprobs);
   LB_CHECK(!mask || size(*mask, 0) == mask_words(vocab), kInvalid, "a mask of ", size(*mask, 0), " words");
   Call call(pack);
-  const SampleOptions options{.temperature = temperature,
-                              .top_k = top_k,
-                              .top_p = top_p,
-                              .min_p = min_p,
-                              .typical_p = typical_p,
-                              .repetition_penalty = repetition_penalty,
-                              .frequency_penalty = frequency_penalty,
-                              .presence_penalty = presence_penalty,
-                              .penalty_window = penalty_window,
-                              .has_bias = !logit_bias.empty(),
-                              .has_mask = mask.has_value(),
-                              .n_top = n_top,
-                              .seed = seed};
-  std::vector<float> bias(logit_bias.empty() ? 0 : vocab);
-  for (const auto& [id, value] : logit_bias) bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
+  SampleOptions options = sample_options_of(params);
+  options.has_mask = mask.has_value();
+  std::vector<float> bias(params.logit_bias.empty() ? 0 : vocab);
+  for (const auto& [id, value] : params.logit_bias)
+    bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
   std::vector<int32_t> history(capacity, -1);
   std::copy_n(prompt.data(), n_prompt, history.begin());
   const SampleState state{.draws = 0, .n_tokens = n_prompt};
@@ -127,7 +118,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
     LB_CHECK(n == step + 1, kInternal, "the ring says ", n, " tokens after ", step + 1);
     while (results.size() < n) results.push_back(slots[results.size() % ring_capacity]);
   }
-  nb::dict result = dict_of(results, std::max(std::min(n_top, vocab), 0));
+  nb::dict result = dict_of(results, std::max(std::min(params.n_top, vocab), 0));
   result["numbers"] = call.read(numbers, size_t(5 + kPositions));
   result["counts"] = call.read(reinterpret_cast<const int32_t*>(op.counts), size_t(vocab), size_t(2));
   result["history"] = call.read(op.history, size_t(capacity));
@@ -137,10 +128,8 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, flo
 }  // namespace
 
 void bind_gpu_sample(nb::module_& m) {
-  m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
-        "min_p"_a = 0.0f, "typical_p"_a = 1.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f,
-        "presence_penalty"_a = 0.0f, "penalty_window"_a = 64, "logit_bias"_a = std::vector<std::pair<int32_t, float>>{},
-        "seed"_a = 0, "n_top"_a = -1, "ring_capacity"_a = 4, "with_append"_a = true, "mask"_a = nb::none(),
+  m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "ring_capacity"_a = 4, "with_append"_a = true,
+        "mask"_a = nb::none(), "options"_a,
         "One token for each row of logits, and what the device then knows: a dict of arrays.");
 }
 

@@ -67,22 +67,6 @@ struct Buffers {
         scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
 };
 
-SampleOptions options_of(const SamplingParams& p) {
-  return {.temperature = p.temperature,
-          .top_k = p.top_k,
-          .top_p = p.top_p,
-          .min_p = p.min_p,
-          .typical_p = p.typical_p,
-          .repetition_penalty = p.repetition_penalty,
-          .frequency_penalty = p.frequency_penalty,
-          .presence_penalty = p.presence_penalty,
-          .penalty_window = p.penalty_window,
-          .has_bias = p.logit_bias.empty() ? 0 : 1,
-          .has_mask = 0,
-          .n_top = p.n_top,
-          .seed = p.seed};
-}
-
 Sample sample_op(const Buffers& b, int vocab, int context) {
   return {.logits = b.logits,
           .options = b.options,
@@ -125,7 +109,7 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 // Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster. A tile of the
 // megakernel is so many slots: it reads heads of half the columns half as fast.
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
-                     const gpu::Target& target) {
+                    const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
   int columns = 1;
   for (const LayerShape& shape : model.layer_shapes())
@@ -260,7 +244,7 @@ class GpuTokenLoop final : public TokenLoop {
   void bind(const Sampler& sampler) {
     const SamplingParams& params = sampler.params();
     const int vocab = engine_.model().info().vocab;
-    options_ = options_of(params);
+    options_ = sample_options_of(params);
     const SampleState state{sampler.draws(), static_cast<int32_t>(sampler.history().size())};
     LB_CHECK(state.n_tokens < Buffers::history_capacity(state_.capacity()), kInvalid, "the sampler has seen ",
              state.n_tokens, " tokens; the context holds ", state_.capacity());
@@ -373,6 +357,22 @@ class GpuTokenLoop final : public TokenLoop {
 };
 
 }  // namespace
+
+SampleOptions sample_options_of(const SamplingParams& p) {
+  return {.temperature = p.temperature,
+          .top_k = p.top_k,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .typical_p = p.typical_p,
+          .repetition_penalty = p.repetition_penalty,
+          .frequency_penalty = p.frequency_penalty,
+          .presence_penalty = p.presence_penalty,
+          .penalty_window = p.penalty_window,
+          .has_bias = p.logit_bias.empty() ? 0 : 1,
+          .has_mask = 0,
+          .n_top = p.n_top,
+          .seed = p.seed};
+}
 
 size_t gpu_token_loop_bytes(const Model& model, int context) {
   Carver counter;

@@ -5,6 +5,8 @@
 
 #include "engine/token_loop.h"
 #include "models/model.h"
+#include "ops/sample.h"
+#include "sampling/sampler.h"
 
 namespace lb {
 
@@ -13,6 +15,9 @@ struct EngineOptions;
 namespace gpu {
 struct Target;
 }
+
+// The options of a request as the device reads them.
+SampleOptions sample_options_of(const SamplingParams& params);
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state);
 size_t gpu_token_loop_bytes(const Model& model, int context);

@@ -1,0 +1,155 @@
+#include "bindings/options.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace nb = nanobind;
+
+namespace lb {
+namespace {
+
+// One option: its name in Python, its member in C++.
+template <class Struct, class T>
+struct Field {
+  const char* name;
+  T Struct::* member;
+};
+
+constexpr std::tuple kEngineFields{
+    Field{"context", &EngineOptions::context},
+    Field{"threads", &EngineOptions::n_threads},
+    Field{"isa", &EngineOptions::isa},
+    Field{"activations", &EngineOptions::activations},
+    Field{"kv", &EngineOptions::kv},
+    Field{"prefill_chunk", &EngineOptions::prefill_chunk},
+    Field{"decode_path", &EngineOptions::path},
+};
+
+constexpr std::tuple kSamplingFields{
+    Field{"temperature", &SamplingParams::temperature},
+    Field{"top_k", &SamplingParams::top_k},
+    Field{"top_p", &SamplingParams::top_p},
+    Field{"min_p", &SamplingParams::min_p},
+    Field{"typical_p", &SamplingParams::typical_p},
+    Field{"repetition_penalty", &SamplingParams::repetition_penalty},
+    Field{"frequency_penalty", &SamplingParams::frequency_penalty},
+    Field{"presence_penalty", &SamplingParams::presence_penalty},
+    Field{"penalty_window", &SamplingParams::penalty_window},
+    Field{"logit_bias", &SamplingParams::logit_bias},
+    Field{"seed", &SamplingParams::seed},
+    Field{"logprobs", &SamplingParams::n_top},
+};
+
+// The words of an enumeration. Where two mean the same value, the last one is its name.
+template <class Enum>
+using Words = std::vector<std::pair<const char*, Enum>>;
+
+template <class Enum>
+Words<Enum> words();
+template <>
+Words<Isa> words() {
+  return {{"auto", best_isa()},
+          {"scalar", Isa::kScalar},
+          {"portable", Isa::kPortable},
+          {"avx2", Isa::kAvx2},
+          {"avx512", Isa::kAvx512}};
+}
+template <>
+Words<Activations> words() {
+  return {{"int8", Activations::kInt8}, {"f32", Activations::kF32}};
+}
+template <>
+Words<DType> words() {
+  return {{"f16", DType::kF16}, {"bf16", DType::kBF16}, {"f32", DType::kF32}};
+}
+template <>
+Words<DecodePath> words() {
+  return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
+}
+
+// "auto, graph or megakernel"
+template <class Enum>
+std::string listed(const Words<Enum>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i)
+    text += cat(i == 0 ? "" : i + 1 < words.size() ? ", " : " or ", words[i].first);
+  return text;
+}
+
+template <class T>
+void cast_to(T* member, const char* name, nb::handle value) {
+  if (!nb::try_cast(value, *member))
+    throw nb::type_error(cat("the option ", name, " cannot be ", nb::repr(value).c_str()).c_str());
+}
+
+template <class T>
+void read(T* member, const char* name, nb::handle value) {
+  if constexpr (std::is_enum_v<T>) {
+    std::string text;
+    cast_to(&text, name, value);
+    const Words<T> known = words<T>();
+    const auto found = std::ranges::find(known, text, [](const auto& word) { return std::string_view(word.first); });
+    LB_CHECK(found != known.end(), kInvalid, name, " must be ", listed(known), ", got \"", text, "\"");
+    *member = found->second;
+  } else {
+    cast_to(member, name, value);
+  }
+}
+
+// A mapping of token ids, or its items.
+void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::handle value) {
+  cast_to(member, name, nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value));
+}
+
+template <class Struct, class... T>
+Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Field<Struct, T>...>& fields) {
+  std::vector<std::string_view> names;
+  const auto fill = [&](const auto& field) {
+    names.push_back(field.name);
+    if (!options.contains(field.name)) return;
+    const nb::object value = options[field.name];
+    if (!value.is_none()) read(&(result.*field.member), field.name, value);
+  };
+  std::apply([&](const auto&... field) { (fill(field), ...); }, fields);
+  for (const auto& [key, value] : options)
+    if (const auto name = nb::cast<std::string>(key); std::ranges::find(names, name) == names.end())
+      throw nb::type_error(cat("the engine has no option ", name).c_str());
+  return result;
+}
+
+template <class T>
+nb::object object_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    nb::object name = nb::none();
+    for (const auto& [word, meant] : words<T>())
+      if (meant == value) name = nb::str(word);
+    return name;
+  } else {
+    return nb::cast(value);
+  }
+}
+
+}  // namespace
+
+EngineOptions engine_options_of(const nb::kwargs& options) {
+  return filled(EngineOptions{.isa = best_isa()}, options, kEngineFields);
+}
+
+SamplingParams sampling_params_of(const nb::kwargs& options) {
+  return filled(SamplingParams{}, options, kSamplingFields);
+}
+
+nb::dict dict_of(const EngineOptions& options) {
+  nb::dict result;
+  const auto add = [&](const auto& field) { result[field.name] = object_of(options.*field.member); };
+  std::apply([&](const auto&... field) { (add(field), ...); }, kEngineFields);
+  return result;
+}
+
+}  // namespace lb
