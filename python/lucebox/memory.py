@@ -17,22 +17,22 @@ class PlanEntry:
     bytes: int
     detail: str
     per_session: bool
-    """Whether every session makes this reservation; the others are made once for the engine."""
+    """Whether every session makes this reservation. Other reservations are made once per engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All memory the engine and its session use. Nothing is reserved later."""
+    """All memory of an engine and one session. Nothing is reserved later."""
 
     entries: tuple[PlanEntry, ...]
     total_bytes: int
     """Private memory: the sum of the entries."""
     place: str
-    """Whose memory: cpu, cuda:0."""
+    """The device: cpu, cuda:0."""
     mapped_bytes: int
-    """Weights the CPU reads, mapped from the file and shared with the system's page cache."""
+    """Weights read from the mapped file, shared with the system's page cache; 0 on a GPU."""
     available_bytes: int
-    """Memory that was free when the plan was made."""
+    """Free memory of the device when the plan was made."""
     context: int
     max_context: int
 

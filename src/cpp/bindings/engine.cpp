@@ -1,5 +1,5 @@
-// Engine, Session and Sampler for Python. The GIL is released while the engine works; between layers the binding looks
-// for signals, so Ctrl-C stops a long prefill.
+// Engine, Session and Sampler for Python. The GIL is released while the engine works. The engine polls for signals
+// between layers, so Ctrl-C stops a long prefill.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -46,7 +46,7 @@ Floats<kDims> to_numpy(std::vector<float>&& values, std::initializer_list<size_t
   return Floats<kDims>(owned->data(), shape, owner);
 }
 
-// A numpy array of bytes that `fill` writes.
+// A numpy array whose bytes `fill` writes, without the GIL.
 template <class Fill>
 Bytes filled(size_t size, Fill&& fill) {
   auto bytes = std::make_unique_for_overwrite<uint8_t[]>(size);
@@ -58,7 +58,7 @@ Bytes filled(size_t size, Fill&& fill) {
   return Bytes(bytes.release(), {size}, owner);
 }
 
-// Looks for pending Python signals at most every 50 ms; runs without the GIL.
+// Polls for Python signals, at most every 50 ms. Called without the GIL.
 class SignalPoll {
  public:
   bool operator()() {
@@ -73,7 +73,7 @@ class SignalPoll {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Runs work without the GIL; a Python error raised by a signal handler or callback replaces kCancelled.
+// Runs work without the GIL. A Python error raised by a signal handler or a callback replaces kCancelled.
 template <class Work>
 auto without_gil(Work&& work) {
   try {
@@ -245,7 +245,7 @@ void bind_engine(nb::module_& m) {
             s.set_mask(bits ? std::span(bits->data(), bits->size()) : std::span<const uint32_t>());
           },
           "bits"_a.none(),
-          "Only tokens whose bit (id % 32 of word id // 32) is set can be sampled until the next call; None: all can.")
+          "Allows only tokens whose bit (id % 32 of word id // 32) is set until the next call; None allows all.")
       .def(
           "sample",
           [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {
@@ -263,11 +263,12 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("context", &Session::context)
       .def_prop_ro("rewind_floor", &Session::rewind_floor)
       .def_prop_ro("decode_path", &Session::decode_path)
-      .def("timeline", &timeline,
-           "Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, "
-           "and what each task is. Empty after a graph's; the pack was built with LUCEBOX_TIMELINE.")
+      .def(
+          "timeline", &timeline,
+          "Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each "
+          "task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.")
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
-           "Makes the timeline equal to ids; returns how many of them it already held.")
+           "Makes the timeline equal to ids; returns how many leading tokens were reused.")
       .def(
           "logits",
           [](Session& s) {
@@ -284,42 +285,44 @@ void bind_engine(nb::module_& m) {
             const Logprobs result = s.logprobs(token, n_top);
             return nb::make_tuple(result.token, result.top);
           },
-          "token"_a, "n_top"_a = 0, "Natural log probability of the token and the n_top most likely (id, logprob).")
+          "token"_a, "n_top"_a = 0, "Natural log probability of the token, and (id, logprob) of the n_top likeliest.")
       .def(
           "score",
           [](Session& s, const Ids& ids) {
             SignalPoll poll;
             return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
           },
-          "ids"_a, "Log probability of every token after the first. Replaces the timeline.")
+          "ids"_a, "Natural log probability of every token after the first. Replaces the timeline.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
       .def("time_append", &time_append, "ids"_a, "n_logits"_a,
-           "Seconds of an append with the logits of its last n_logits rows, none of them brought to the host.")
+           "Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.")
       .def("profile_append", &profile_append, "ids"_a, "n_logits"_a,
-           "The same by kernel, the longest first: (kernel, launches, seconds).")
+           "The work of time_append per kernel, longest first: (kernel, launches, seconds).")
       .def(
           "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
       .def("rewind", &Session::rewind, "n_tokens"_a)
       .def("reset", &Session::reset)
-      .def_prop_ro("page_bytes", &Session::page_bytes, "Of one page of 64 tokens, over all attention layers.")
-      .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes, "Of the recurrent state; 0: attention only.")
+      .def_prop_ro("page_bytes", &Session::page_bytes, "Bytes of one page of 64 tokens, over all attention layers.")
+      .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes,
+                   "Bytes of the recurrent state; 0 without recurrent layers.")
       .def_prop_ro("prefill_chunk", &Session::prefill_chunk,
-                   "Prompts are computed in appends that end at its multiples.")
+                   "Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.")
       .def(
           "held",
           [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) {
             return s.matched_prefix(span(ids), ends);
           },
-          "ids"_a, "ends"_a, "How many of ids the timeline holds, computed in appends with these ends.")
+          "ids"_a, "ends"_a,
+          "Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
-      .def("read_recurrent", &recurrent_of, "At the newest token.")
+      .def("read_recurrent", &recurrent_of, "The recurrent state after the newest token.")
       .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<ConstBytes>{},
            "recurrent"_a = nb::none(),
-           "Makes the timeline ids, computed in appends with these ends: the pages before first_page are held, the "
-           "others and the recurrent state are given.")
-      .def("save", &save, "The timeline and its state as bytes.")
+           "Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page "
+           "and takes the other pages and the recurrent state from the arguments.")
+      .def("save", &save, "A snapshot of the timeline and its state, as bytes.")
       .def(
           "load",
           [](Session& s, nb::bytes data, const std::string& where) {

@@ -1,4 +1,4 @@
-// Sampling filters over one candidate list; see the header for the order.
+// The filters work on one list of candidates, in the order of the header.
 #include "sampling/sampler.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void check_range(const char* name, double value, double low, double high) {
   LB_CHECK(value >= low && value <= high, kInvalid, name, " must be between ", low, " and ", high, ", got ", value);
 }
 
-// Total order: likelier first, then the lower id, so that equal logits never depend on the sort.
+// Total order, larger logit first, then lower id: with equal logits the result does not depend on the sort.
 template <class Candidate>
 bool likelier(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -56,13 +56,13 @@ double uniform_draw(uint64_t seed, uint64_t draw) {
 
 Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), vocab_(vocab), version_(next_version()) {
   validate(params, vocab);
-  if (!plain()) {
+  if (!is_plain_greedy()) {
     candidates_.reserve(vocab);
     seen_.assign(vocab, 0);
   }
 }
 
-bool Sampler::plain() const {
+bool Sampler::is_plain_greedy() const {
   return params_.temperature == 0 && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
          params_.frequency_penalty == 0 && params_.presence_penalty == 0;
 }
@@ -85,12 +85,12 @@ void Sampler::set_mask(std::span<const uint32_t> bits) {
   const size_t words = mask_words(vocab_);
   LB_CHECK(bits.size() == words, kInvalid, "a mask of ", bits.size(), " words; a vocabulary of ", vocab_, " has ",
            words);
-  const uint32_t last = vocab_ % 32 == 0 ? ~0u : (1u << vocab_ % 32) - 1;  // the bits that are tokens
+  const uint32_t last = vocab_ % 32 == 0 ? ~0u : (1u << vocab_ % 32) - 1;  // the last word's bits that are tokens
   const bool allows_any = std::ranges::any_of(bits.first(words - 1), [](uint32_t word) { return word != 0; }) ||
                           (bits[words - 1] & last) != 0;
   LB_CHECK(allows_any, kInvalid, "the mask forbids every token of the vocabulary");
   mask_.assign(bits.begin(), bits.end());
-  if (!is_masked_) version_ = next_version();  // a choice made ahead was made without it
+  if (!is_masked_) version_ = next_version();  // invalidates a token chosen ahead without the mask
   is_masked_ = true;
 }
 
@@ -98,7 +98,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
   LB_CHECK(logits.size() == static_cast<size_t>(vocab_), kInvalid, "got ", logits.size(),
            " logits; the sampler was made for a vocabulary of ", vocab_);
   int32_t token;
-  if (plain()) {
+  if (is_plain_greedy()) {
     token = is_masked_ ? allowed_argmax(logits) : argmax(logits);
   } else {
     load(logits);
@@ -168,7 +168,7 @@ void Sampler::penalise() {
           sampling::counted(candidates_[id].logit, params_.frequency_penalty, params_.presence_penalty, count);
 }
 
-// Temperature, and each candidate's weight beside the likeliest.
+// Applies the temperature and computes each candidate's weight relative to the likeliest.
 void Sampler::weigh() {
   float largest = -std::numeric_limits<float>::infinity();
   for (Candidate& c : candidates_) {
@@ -181,7 +181,7 @@ void Sampler::weigh() {
   }
 }
 
-// Brings the k likeliest candidates to the front, in order.
+// Moves the k likeliest candidates to the front, in order.
 void Sampler::keep_top(size_t k) {
   k = std::min(k, candidates_.size());
   if (k < candidates_.size())
@@ -221,7 +221,7 @@ void Sampler::filter_typical() {
 void Sampler::filter_top_p() {
   if (params_.top_p >= 1) return;
   const uint64_t enough = sampling::share_of(total(), params_.top_p);
-  // The set is usually small: order ever larger fronts instead of the whole vocabulary.
+  // The set is usually small, so sort growing prefixes instead of the whole vocabulary.
   for (size_t front = 64;; front *= 8) {
     keep_top(front);
     const size_t end = std::min(front, candidates_.size());
@@ -238,12 +238,12 @@ void Sampler::filter_min_p() {
   if (params_.min_p <= 0) return;
   uint64_t top = 0;
   for (const Candidate& c : candidates_) top = std::max(top, c.weight);
-  const uint64_t least = sampling::share_of(top, params_.min_p);
-  std::erase_if(candidates_, [least](const Candidate& c) { return c.weight < least; });
+  const uint64_t min_weight = sampling::share_of(top, params_.min_p);
+  std::erase_if(candidates_, [min_weight](const Candidate& c) { return c.weight < min_weight; });
 }
 
 int32_t Sampler::draw() {
-  // By id: an order that needs no sort of what the filters leave, except where one of them has sorted it.
+  // In the order of ids, which holds unless a filter has sorted the candidates.
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
   if (!std::ranges::is_sorted(candidates_, by_id)) std::ranges::sort(candidates_, by_id);
   const uint64_t fall = sampling::fall_of(sampling::uniform(params_.seed, draws_), total());
@@ -265,7 +265,7 @@ Logprobs logprobs(std::span<const float> logits, int32_t token, int n_top) {
   const double log_total = top + std::log(total);
   Logprobs result{logits[token] - log_total, {}};
   if (n_top <= 0) return result;
-  std::vector<int32_t> ids;  // a bounded insertion keeps this a single pass over the vocabulary
+  std::vector<int32_t> ids;  // the likeliest so far, sorted: one pass over the vocabulary
   const auto better = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
   for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
     if (ids.size() == static_cast<size_t>(n_top) && !better(id, ids.back())) continue;

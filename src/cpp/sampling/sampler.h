@@ -1,6 +1,6 @@
-// Turns logits into a token. Order: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw.
-// Deterministic: ties go to the lower id, and the uniform draw is a pure function of seed and draw number. The
-// arithmetic is that of ops/sample_rules.h, so that src/gpu/sampling/sample.cpp draws the same tokens.
+// Sampler: turns logits into a token. Order: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p,
+// one draw. Deterministic: ties go to the lower id, and a draw is a pure function of the seed and the draw's number.
+// The arithmetic is in ops/sample_rules.h, so that the kernel src/gpu/sampling/sample.cpp draws the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -19,47 +19,49 @@ struct SamplingParams {
   int penalty_window = 64;  // tokens the repetition penalty sees; -1: all
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
-  int n_top = -1;  // on a device: log probabilities of the token and of the n_top likeliest; -1: none
+  int n_top = -1;  // device only: log probabilities to compute, of the token and the n_top likeliest; -1: none
 };
 
 inline constexpr const char* kAllForbiddenText = "logit_bias and mask forbid every token of the vocabulary";
 
-// Throws kInvalid naming the field.
+// Throws kInvalid, naming the field.
 void validate(const SamplingParams& params, int vocab);
 
-// Uniform in [0, 1) from (seed, draw): SplitMix64 of both.
+// The uniform number in [0, 1) of draw number `draw`: SplitMix64 of both.
 double uniform_draw(uint64_t seed, uint64_t draw);
 
 class Sampler {
  public:
   Sampler(const SamplingParams& params, int vocab);
 
-  // The tokens before the first sampled one (the repetition penalty sees them; the others count generated text only).
+  // Sets the tokens before the first sampled one. The repetition penalty counts them; the other penalties count
+  // generated tokens only.
   void set_prompt(std::span<const int32_t> prompt);
-  // Only tokens with their bit set (ops/sample.h) can be chosen, until the next call; empty: all can. Keeps a copy.
+  // Allows only tokens whose bit is set (mask_words in ops/sample.h) until the next call. Empty: all. Copies the bits.
   void set_mask(std::span<const uint32_t> bits);
-  // Chooses, records the choice, and takes exactly one draw when temperature > 0. logits are left untouched.
+  // Chooses a token and records it. Takes exactly one draw if temperature > 0, none otherwise.
   int32_t sample(std::span<const float> logits);
-  // Records a choice that was made elsewhere by the same rules.
+  // Records a token that the device chose by the same rules.
   void record(int32_t token);
 
   const SamplingParams& params() const { return params_; }
-  // Of the mask set last; empty where there is none.
+  // The mask in force; empty: none.
   std::span<const uint32_t> mask() const { return {mask_.data(), is_masked_ ? mask_.size() : 0}; }
-  // Of the parameters, the prompt and whether choices have waited for a mask: no two samplers have the same one.
+  // Identifies what a token chosen ahead depends on: changes with the prompt and with the first mask after none. No two
+  // samplers share a version.
   uint64_t version() const { return version_; }
-  uint64_t draws() const { return draws_; }
-  std::span<const int32_t> history() const { return history_; }
-  const std::unordered_map<int32_t, int>& generated() const { return generated_; }
+  uint64_t draws() const { return draws_; }                      // taken since the prompt
+  std::span<const int32_t> history() const { return history_; }  // the prompt, then what was recorded
+  const std::unordered_map<int32_t, int>& generated() const { return generated_; }  // token -> times recorded
 
  private:
   struct Candidate {
     int32_t id;
     float logit;
-    uint32_t distance;  // of the logit to the largest
-    uint64_t weight;    // of this distance
+    uint32_t distance;  // largest logit - logit, in 2^-26 nat
+    uint64_t weight;    // e^-distance, in 2^-40
   };
-  bool plain() const;  // greedy without anything but a mask that changes logits
+  bool is_plain_greedy() const;  // argmax of the raw logits, at most masked
   int32_t allowed_argmax(std::span<const float> logits) const;
   void load(std::span<const float> logits);
   void penalise();
@@ -78,12 +80,12 @@ class Sampler {
   std::vector<int32_t> history_;
   std::unordered_map<int32_t, int> generated_;
   std::vector<Candidate> candidates_;
-  std::vector<uint8_t> seen_;
-  std::vector<uint32_t> mask_;  // [mask_words(vocab)] from the first mask on
+  std::vector<uint8_t> seen_;   // [vocab] scratch of penalise(): 1: already penalised
+  std::vector<uint32_t> mask_;  // [mask_words(vocab)] since the first mask
   bool is_masked_ = false;
 };
 
-// Natural log probabilities of the raw logits: of `token`, and of the n most likely.
+// Natural log probabilities of the raw logits: of one token, and of the likeliest tokens (id, log probability).
 struct Logprobs {
   double token;
   std::vector<std::pair<int32_t, double>> top;
