@@ -110,22 +110,22 @@ def test_many_queries(
     cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
     compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
-    names = ("many", *(["prefill"] if rows > 64 else []), *(["warpgroup"] if rows * heads > 64 else []))
-    wanted = {f"attention_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
+    names = ("16", *(["32"] if rows > 64 else []), *(["sm90"] if rows * heads > 64 else []))
+    wanted = {f"attention_prefill_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
     assert started & wanted
 
 
 @pytest.fixture
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
-    """Without the kernels of warpgroups, which chips that have them prefer for many queries."""
+    """Without the kernels that use wgmma, which chips that have it prefer for many queries."""
     manifest = gpu_packs.manifest_of(pack_folder)
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "_sm90_" not in kernel["name"]]
     return gpu_packs.load(pack_folder, manifest)
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)
 @pytest.mark.parametrize(("heads", "n_past", "rows"), ((1, 0, 65), (3, 40, 43), (2, 70, 66)))
-def test_many_queries_without_warpgroups(
+def test_many_queries_without_wgmma(
     pack_of_warps: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
 ) -> None:
     test_many_queries(pack_of_warps, dtype, dim, heads, n_past, rows, seed)

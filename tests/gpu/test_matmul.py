@@ -149,16 +149,16 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
 
 @pytest.fixture(scope="session")
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
-    """Without the kernels of warpgroups, which chips that have them prefer for prompts."""
+    """Without the kernels that use wgmma, which chips that have it prefer for prompts."""
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "gemm_wide"):
-        pytest.skip(f"{manifest['target']} has warpgroups for every prompt")
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "warpgroup" not in kernel["name"]]
+        pytest.skip(f"{manifest['target']} has wgmma for every prompt")
+    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "_sm90_" not in kernel["name"]]
     return gpu_packs.load(pack_folder, manifest)
 
 
 @pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
-def test_prompt_without_warpgroups(pack_of_warps: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+def test_prompt_without_wgmma(pack_of_warps: _engine.gpu.Pack, dtype: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_out, n_in, rows = int(rng.integers(257, 300)), odd_width(dtype, rng), int(rng.integers(129, 140))
     w = random_weights(dtype, n_out * n_in, rng)
@@ -283,7 +283,7 @@ def test_few_rows_of_two_types_in_one_launch(
     got = gpu_ops.matmul_group(pack_of_few, weights, list(dtypes), n_out, n_in, x, add)
     started = pack_of_few.take_started()
     of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
-    assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("linear")] == [True], started
+    assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("gem")] == [True], started
     for y, dtype, w, n, a in zip(got, dtypes, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, "int8")
         check(y, want + a, scale + np.abs(a), "matmul_few", f"{dtype}, n_out {n} of {n_out}, n_in {n_in}")

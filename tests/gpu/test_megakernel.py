@@ -48,7 +48,7 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 
 # Chips without bulk copies lack some more, and sm_75 and AMD have the least shared memory.
 OTHERS = {
     "stream": r"megakernel_\w+_direct_kernel",
-    "direct": r"megakernel_(plain|32|256)_kernel|\w+_warpgroup_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
+    "direct": r"megakernel_(plain|32|256)_kernel|\w+_sm90_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
 }
 LEAST_SHARED_BYTES = 65536
 
