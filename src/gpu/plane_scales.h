@@ -31,16 +31,16 @@ inline constexpr bool kHasOffsets =
     kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ4_K || kType == DType::kQ5_K;
 
 // Of run `run` of those that the entry is for.
-LB_DEVICE quant::ScaleOffset run_at(f16 d, int) { return {to_f32(d), 0}; }
-LB_DEVICE quant::ScaleOffset run_at(uint32_t d_m, int) {
+LB_DEVICE quant::ScaleOffset block_scale(f16 d, int) { return {to_f32(d), 0}; }
+LB_DEVICE quant::ScaleOffset block_scale(uint32_t d_m, int) {
   return {to_f32(f16{uint16_t(d_m)}), to_f32(f16{uint16_t(d_m >> 16)})};
 }
-LB_DEVICE quant::ScaleOffset run_at(uint8_t e, int) { return {quant::mxfp4_scale(e), 0}; }
-LB_DEVICE quant::ScaleOffset run_at(const u32x2& six_bits, int run) {
+LB_DEVICE quant::ScaleOffset block_scale(uint8_t e, int) { return {quant::mxfp4_scale(e), 0}; }
+LB_DEVICE quant::ScaleOffset block_scale(const u32x2& six_bits, int run) {
   const float d = to_f32(f16{quant::six_bit_d(six_bits[0], six_bits[1])});
   return {d * float(quant::six_bit_scale(run < 4 ? six_bits[0] : six_bits[1], run % 4)), 0};
 }
-LB_DEVICE quant::ScaleOffset run_at(const u32x4& k4, int run) {
+LB_DEVICE quant::ScaleOffset block_scale(const u32x4& k4, int run) {
   const uint32_t fields = quant::k4_fields(k4.v, run);
   const float d = to_f32(f16{uint16_t(k4[0])}), dmin = to_f32(f16{uint16_t(k4[0] >> 16)});
   return {d * float(fields & 63), -(dmin * float(fields >> 6))};

@@ -6,7 +6,7 @@ namespace lb::gpu {
 
 // Over the lanes whose number differs in bits from 32 / kN on; lane l has the sum of v[l / (32 / kN)] in v[0].
 template <int kN, int kHalf = kN / 2, int kDistance = 16>
-LB_DEVICE void sum_apart(float (&v)[kN]) {
+LB_DEVICE void reduce_scatter(float (&v)[kN]) {
   if constexpr (kHalf > 0) {
     const bool is_upper = lane() & kDistance;
     LB_UNROLL
@@ -14,23 +14,23 @@ LB_DEVICE void sum_apart(float (&v)[kN]) {
       const float lower = v[i], upper = v[i + kHalf];
       v[i] = (is_upper ? upper : lower) + shuffle_xor(is_upper ? lower : upper, kDistance);
     }
-    sum_apart<kN, kHalf / 2, kDistance / 2>(v);
+    reduce_scatter<kN, kHalf / 2, kDistance / 2>(v);
   }
 }
 
 // Over the whole warp.
 template <int kN>
-LB_DEVICE float sum_each(float (&v)[kN]) {
-  sum_apart<kN>(v);
+LB_DEVICE float warp_sums(float (&v)[kN]) {
+  reduce_scatter<kN>(v);
   LB_UNROLL
   for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
   return v[0];
 }
 // The same, and the sum of `more` besides, whose additions wait for nothing of the others.
 template <int kN>
-LB_DEVICE float sum_each(float (&v)[kN], float& more) {
+LB_DEVICE float warp_sums(float (&v)[kN], float& more) {
   more += shuffle_xor(more, 16);
-  sum_apart(v);
+  reduce_scatter(v);
   more += shuffle_xor(more, 8);
   LB_UNROLL
   for (int mask = 16 / kN; mask > 0; mask /= 2) {

@@ -8,7 +8,7 @@
 
 namespace lb {
 
-inline constexpr int kRoundRun = 32;  // values that share a scale
+inline constexpr int kRoundBlock = 32;  // values that share a scale
 
 // Where x = scale * (high + low / 254) lies. Without `low` x keeps 8 bits, with it 16: an error of 2^-16 of the largest
 // value of its run.
@@ -28,13 +28,13 @@ struct RoundRows {
 
 // RoundedRows of rows x n_in values in one allocation; with low only when is_16_bit.
 LB_FN size_t rounded_bytes(int rows, int n_in, bool is_16_bit) {
-  return size_t(rows) * n_in * (is_16_bit ? 2 : 1) + size_t(rows) * (n_in / kRoundRun) * 2 * sizeof(float);
+  return size_t(rows) * n_in * (is_16_bit ? 2 : 1) + size_t(rows) * (n_in / kRoundBlock) * 2 * sizeof(float);
 }
 LB_FN RoundedRows rounded_rows(void* at, int rows, int n_in, bool is_16_bit) {
   const size_t values = size_t(rows) * n_in;
   auto* high = static_cast<int8_t*>(at);
   auto* scale = reinterpret_cast<float*>(high + values * (is_16_bit ? 2 : 1));
-  return {high, is_16_bit ? high + values : nullptr, scale, scale + values / kRoundRun};
+  return {high, is_16_bit ? high + values : nullptr, scale, scale + values / kRoundBlock};
 }
 
 }  // namespace lb

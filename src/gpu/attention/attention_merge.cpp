@@ -7,7 +7,7 @@
 #include "dialect.h"
 
 #include "gpu/attention/queries.h"
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 
 namespace lb::gpu {
 

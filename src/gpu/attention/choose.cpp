@@ -14,7 +14,7 @@ namespace {
 constexpr int kBlocksPerSm = 2;
 constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
 constexpr int kGroupMinCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
-constexpr int kPagesPerSplit = 2;         // fewer would not pay for their partials
+constexpr int kPagesPerSplit = 2;       // fewer would not pay for their partials
 
 std::string to_string(const Attention& op) {
   const KvLayer& cache = op.cache;
@@ -37,8 +37,8 @@ struct TileKernel {
   const char *few, *many, *prefill, *group;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel", "attention_prefill_32_f16_64_kernel",
-     "attention_prefill_sm90_f16_64_kernel"},
+    {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel",
+     "attention_prefill_32_f16_64_kernel", "attention_prefill_sm90_f16_64_kernel"},
     {DType::kF16, 128, "attention_decode_f16_128_kernel", "attention_prefill_16_f16_128_kernel",
      "attention_prefill_32_f16_128_kernel", "attention_prefill_sm90_f16_128_kernel"},
     {DType::kF16, 256, "attention_decode_f16_256_kernel", "attention_prefill_16_f16_256_kernel", nullptr,
@@ -113,7 +113,7 @@ size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capa
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }
 
-bool can_round(const Attention& op) { return op.cache.head_dim % kRoundRun == 0; }
+bool can_round(const Attention& op) { return op.cache.head_dim % kRoundBlock == 0; }
 
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {
   const std::string what = to_string(op);

@@ -38,7 +38,7 @@ struct RunTiles {
   LB_DEVICE int of_all(int n_runs) const { return n_runs * of_a_run() - n_folds; }
 
   template <int kPadded>
-  LB_DEVICE void stage(const DeltaWork& p, const Place& at, int tile, float* to) const {
+  LB_DEVICE void stage(const DeltaWork& p, const Slice& at, int tile, float* to) const {
     const int run = tile / of_a_run(), i = tile % of_a_run(), fold = i - n_panels - 2;
     if (i < n_panels)
       stage_panel<kPadded>(p.op, run, at.k_head, i * kPanelDepth, to);
@@ -152,7 +152,7 @@ LB_DEVICE void fold_run(const GatedDelta& p, float decay, const float* deltas, T
 // The block's slice of S into shared memory [depth, kColumns], zeros beyond it; with `n` accepted rows folded, and then
 // also written back.
 template <int kColumns>
-LB_DEVICE void open_state(const GatedDelta& p, const Place& at, int n, Path* path, int depth, float* state) {
+LB_DEVICE void open_state(const GatedDelta& p, const Slice& at, int n, Path* path, int depth, float* state) {
   const Fold fold = read_path(p, at.v_head, n, path);
   for (int d = at.row_lane; d < depth; d += kSliceRows * at.n_row_lanes) {
     f32x4 s[kSliceRows];
@@ -175,7 +175,7 @@ LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
   using Tile = RunTile<kColumns, kPadded>;
   const GatedDelta& op = p.op;
   const int n_runs = n_runs_of(op);
-  const Place at = place_in_slice<kColumns>(op);
+  const Slice at = slice_of_thread<kColumns>(op);
   const RunTiles order(op);
   const int depth = order.n_panels * kPanelDepth;
   float* buffers = memory;

@@ -29,7 +29,7 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(float, sums, kStepThreads / 32 * kSums);
   const GatedDelta& op = p.op;
-  const Place at = place_in_slice<kStepColumns>(op);
+  const Slice at = slice_of_thread<kStepColumns>(op);
   f32x4 s[kSliceRows];
   read_state(op, at, at.row_lane, s);
   Path* accepted = &path[0];
@@ -99,7 +99,7 @@ LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {
   const GatedDelta& op = p.op;
   dependents_may_launch();
   wait_for_previous();
-  const Place at = place_in_slice<kStepColumns>(op);
+  const Slice at = slice_of_thread<kStepColumns>(op);
   const int n = n_accepted(op);
   if (n == 0) return;
   f32x4 s[kSliceRows];

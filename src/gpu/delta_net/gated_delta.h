@@ -52,15 +52,15 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
 }
 
 // A thread's part of its block's slice: four columns, and every n_row_lanes-th row from row_lane on.
-struct Place {
+struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
   bool is_inside;  // the last slice may be narrower
 };
 template <int kColumns>
-LB_DEVICE Place place_in_slice(const GatedDelta& p) {
+LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   constexpr int kLanes = kColumns / 4;
   const int n_slices = (p.dv + kColumns - 1) / kColumns;
-  Place at;
+  Slice at;
   at.v_head = block_id() / n_slices;
   at.k_head = key_head(p, at.v_head);
   at.first_column = block_id() % n_slices * kColumns;
@@ -72,7 +72,7 @@ LB_DEVICE Place place_in_slice(const GatedDelta& p) {
 }
 
 // Rows first_row + i * n_row_lanes of S; zeros beyond it.
-LB_DEVICE void read_state(const GatedDelta& p, const Place& at, int first_row, f32x4 (&s)[kSliceRows]) {
+LB_DEVICE void read_state(const GatedDelta& p, const Slice& at, int first_row, f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
     const int d = first_row + i * at.n_row_lanes;
@@ -80,7 +80,7 @@ LB_DEVICE void read_state(const GatedDelta& p, const Place& at, int first_row, f
     if (at.is_inside && d < p.dk) s[i] = load<f32x4>(p.S + (long(at.v_head) * p.dk + d) * p.dv + at.column);
   }
 }
-LB_DEVICE void write_state(const GatedDelta& p, const Place& at, int first_row, const f32x4 (&s)[kSliceRows]) {
+LB_DEVICE void write_state(const GatedDelta& p, const Slice& at, int first_row, const f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
     const int d = first_row + i * at.n_row_lanes;
@@ -91,7 +91,7 @@ LB_DEVICE void write_state(const GatedDelta& p, const Place& at, int first_row, 
 // S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of kBatch rows are under way at
 // once.
 template <int kBatch = 4>
-LB_DEVICE void fold_path(const GatedDelta& p, const Place& at, const Fold& fold, const Path* path, int first_row,
+LB_DEVICE void fold_path(const GatedDelta& p, const Slice& at, const Fold& fold, const Path* path, int first_row,
                          f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {

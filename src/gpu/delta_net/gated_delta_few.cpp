@@ -12,13 +12,13 @@
 
 #include "gpu/delta_net/gated_delta.h"
 #include "gpu/delta_net/split_bf16.h"
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 
 namespace lb::gpu {
 
 static_assert(kChainKey == 128 && kDeltaFewColumns == 32 && kDeltaFewRows == 32 && kDeltaFewThreads == 256);
 inline constexpr int kColumnLanes = kDeltaFewColumns / 4;
-static_assert(kDeltaFewColumns == kRoundRun && kDeltaFewThreads / 32 * 4 == kDeltaFewColumns);
+static_assert(kDeltaFewColumns == kRoundBlock && kDeltaFewThreads / 32 * 4 == kDeltaFewColumns);
 
 struct alignas(16) FewGates {
   float g[kDeltaFewRows], beta[kDeltaFewRows], cs[kDeltaFewRows];
@@ -45,7 +45,7 @@ struct FewMemory {
 
 // All of S that the block has, the accepted rows folded, as an operand. A thread has four rows of four columns.
 template <int kPadded>
-LB_DEVICE void open_few_state(const GatedDelta& p, Place at, Path* path, const FewMemory<kPadded>& memory) {
+LB_DEVICE void open_few_state(const GatedDelta& p, Slice at, Path* path, const FewMemory<kPadded>& memory) {
   const int first = at.row_lane * kSliceRows;
   at.n_row_lanes = 1;
   f32x4 s[kSliceRows];
@@ -66,7 +66,7 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Place at, Path* path, const F
 
 // Keys and queries as operands, and gates, zeros beyond the last row. Keys stay for the next append.
 template <int kPadded>
-LB_DEVICE void bring_rows(const GatedDelta& p, const Place& at, const FewMemory<kPadded>& memory, FewGates* gates) {
+LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& at, const FewMemory<kPadded>& memory, FewGates* gates) {
   constexpr int kUnits = kChainKey / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
   const int i = thread_id(), column = i % kUnits * 4, team = i / kUnits;
   f32x4 q[kEach] = {}, k[kEach] = {};
@@ -94,7 +94,7 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Place& at, const FewMemory<
 }
 
 // Of each row the sum of g over itself and its ancestors, by a warp.
-LB_DEVICE void sum_gates(const GatedDelta& p, const Place& at, FewGates* gates) {
+LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& at, FewGates* gates) {
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
@@ -197,14 +197,14 @@ LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4
   LB_UNROLL
   for (int mask = 1; mask < kColumnLanes; mask *= 2) squares += shuffle_xor(squares, mask);
   round_to_codes(to, int(at), o, is_inside);
-  if (is_inside && at % kRoundRun == 0) to.sum[at / kRoundRun] = squares;
+  if (is_inside && at % kRoundBlock == 0) to.sum[at / kRoundBlock] = squares;
 }
 
 template <int kPadded>
 LB_DEVICE void few_rows_of_delta(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
                                  FewGates* gates) {
   const FewMemory<kPadded> memory = {shared};
-  const Place at = place_in_slice<kDeltaFewColumns>(p);
+  const Slice at = slice_of_thread<kDeltaFewColumns>(p);
   open_few_state(p, at, path, memory);
   wait_for_previous();
   dependents_may_launch();

@@ -66,17 +66,17 @@ bool are_aligned(std::initializer_list<const void*> pointers) {
 template <class Op>
 void check_rounding(const Op& op, const std::string& what) {
   LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole runs of ",
-           kRoundRun, " values are rounded");
+           kRoundBlock, " values are rounded");
 }
 
 }  // namespace
 
 bool can_round(const RmsNorm& op) {
-  return op.dim % kRoundRun == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 &&
+  return op.dim % kRoundBlock == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 &&
          are_aligned({op.x, op.w, op.y});
 }
-bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundRun == 0 && are_aligned({op.o, op.z, op.w, op.y}); }
-bool can_round(const SwiGlu& op) { return op.dim % kRoundRun == 0 && are_aligned({op.gate, op.up, op.y}); }
+bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundBlock == 0 && are_aligned({op.o, op.z, op.w, op.y}); }
+bool can_round(const SwiGlu& op) { return op.dim % kRoundBlock == 0 && are_aligned({op.gate, op.up, op.y}); }
 
 Launch choose(const RmsNorm& op, const Target& target) {
   const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);

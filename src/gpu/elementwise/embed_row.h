@@ -53,7 +53,7 @@ LB_DEVICE float value_at(const TableRow& w, int i) {
     return half_at(w.plane[3], i / 256) * float(int8_t(w.plane[2][i / 16])) * float(code);
   } else if constexpr (kType == DType::kQ3_K) {
     const u32x2 scales = reinterpret_cast<const u32x2*>(w.plane[2])[i / 128];
-    return run_at(scales, i / 16 % 8).scale * float((two_bits_at(q, i) | one_bit_at(w.plane[1], i) << 2) - 4);
+    return block_scale(scales, i / 16 % 8).scale * float((two_bits_at(q, i) | one_bit_at(w.plane[1], i) << 2) - 4);
   } else if constexpr (kType == DType::kQ2_K) {
     const int scales = w.plane[1][i / 16];
     const f16x2 d = reinterpret_cast<const f16x2*>(w.plane[2])[i / 256];
@@ -62,7 +62,7 @@ LB_DEVICE float value_at(const TableRow& w, int i) {
     constexpr quant::PlaneFormat kFormat = quant::plane_format(kType);
     constexpr int kScales = kFormat.n_planes - 1, kRuns = kFormat.block_values / 32;
     const auto* scales = reinterpret_cast<const ScaleEntry<kType>*>(w.plane[kScales]);
-    const quant::ScaleOffset run = run_at(scales[i / kFormat.block_values], i / 32 % kRuns);
+    const quant::ScaleOffset run = block_scale(scales[i / kFormat.block_values], i / 32 % kRuns);
     const float value = run.scale * float(code_at<kType>(w, i));
     return kHasOffsets<kType> ? value + run.offset : value;
   }

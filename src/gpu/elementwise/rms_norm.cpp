@@ -7,7 +7,7 @@
 #include "gpu/activation.h"
 #include "gpu/elementwise/rows.h"
 #include "gpu/elementwise/shape.h"
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 #include "ops/rms_norm.h"
 
 namespace lb::gpu {

@@ -3,7 +3,7 @@
 // value in, 1.25 or 2.25 out.
 #include "dialect.h"
 
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 
 namespace lb::gpu {
 

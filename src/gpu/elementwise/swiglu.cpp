@@ -4,7 +4,7 @@
 
 #include "gpu/activation.h"
 #include "gpu/elementwise/rows.h"
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 #include "ops/linear.h"
 
 namespace lb::gpu {

@@ -50,7 +50,7 @@ struct RunScales {
   LB_DEVICE void read(const RunPlace& at) {
     const uint8_t* from = plane_at(kType, at, 1) + at.run * 2;
     LB_UNROLL
-    for (int i = 0; i < kRuns; ++i) d[i] = at.run + i < at.n_in / kRoundRun ? load_cached<f16>(from + 2 * i) : f16{};
+    for (int i = 0; i < kRuns; ++i) d[i] = at.run + i < at.n_in / kRoundBlock ? load_cached<f16>(from + 2 * i) : f16{};
   }
   LB_DEVICE f32x2 field(int i) const { return {to_f32(d[i]), 0}; }
 };
@@ -86,7 +86,7 @@ struct GemmQ4_K {
     int run = 0;
     LB_DEVICE void read(const RunPlace& at) {
       run = at.run % 8;
-      block = at.run < at.n_in / kRoundRun ? load_cached<u32x4>(plane_at(kType, at, 1) + at.run / 8 * 16) : u32x4{};
+      block = at.run < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_at(kType, at, 1) + at.run / 8 * 16) : u32x4{};
     }
     LB_DEVICE f32x2 field(int i) const {
       const uint32_t fields = quant::k4_fields(block.v, run + i);
@@ -105,7 +105,7 @@ struct GemmQ6_K {
     uint16_t pairs[kRuns] = {};  // signed bytes
     f16 d = {};
     LB_DEVICE void read(const RunPlace& at) {
-      const bool is_inside = at.run < at.n_in / kRoundRun;
+      const bool is_inside = at.run < at.n_in / kRoundBlock;
       const uint8_t* from = plane_at(kType, at, 2) + at.run * 2;
       LB_UNROLL
       for (int i = 0; i < kRuns; ++i) pairs[i] = is_inside ? load_cached<uint16_t>(from + 2 * i) : uint16_t(0);

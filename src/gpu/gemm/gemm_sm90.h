@@ -250,7 +250,7 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
                               const uint8_t* x, const typename Tile::Scales& scales, Released&& released) {
   using T = typename Tile::T;
   LB_UNROLL
-  for (int run = 0; run < Tile::kValues / kRoundRun; ++run) {
+  for (int run = 0; run < Tile::kValues / kRoundBlock; ++run) {
     const typename Tile::Weights::template Run<Tile::kFrags> operands(weights, scales, run);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {

@@ -15,7 +15,7 @@ namespace lb::gpu {
 // Scales of quantised weights: a lane has kRuns consecutive runs of one of the warp's outputs.
 template <class Format, int kFrags, int kValues>
 struct UnpackedScales {
-  static constexpr int kRowRuns = kValues / kRoundRun, kRuns = kFrags * kRowRuns / 2, kOutLanes = kRowRuns / kRuns;
+  static constexpr int kRowRuns = kValues / kRoundBlock, kRuns = kFrags * kRowRuns / 2, kOutLanes = kRowRuns / kRuns;
   typename Format::template Scales<kRuns> raw;
   f32x2* unpacked;  // [kFrags, kRowRuns, 16]
 
@@ -75,7 +75,7 @@ struct ByteProduct {
     // A thread has 16 bytes of codes of a row and, next to each other too, one of its scales and sums.
     constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
     static_assert(kPieces == 2 * kRuns);
-    const int n_in = p.group.products[0].n_in, n_runs = n_in / kRoundRun, last_row = p.group.products[0].rows - 1;
+    const int n_in = p.group.products[0].n_in, n_runs = n_in / kRoundBlock, last_row = p.group.products[0].rows - 1;
     const int thread = opaque(thread_id()), piece = thread % kPieces;
     const int k = chunk * kValues + piece * 16, run = chunk * kRuns + piece % kRuns;
     const float* fields = piece < kRuns ? p.x.scale : p.x.sum;
@@ -148,7 +148,7 @@ struct ByteProduct {
   }
 
  private:
-  static constexpr int kRuns = kValues / kRoundRun, kStride = gemm_stride(kValues), kPadRows = gemm_pad(kTileRows);
+  static constexpr int kRuns = kValues / kRoundBlock, kStride = gemm_stride(kValues), kPadRows = gemm_pad(kTileRows);
   static constexpr int kStart = 0x4b400000;
   static constexpr float kStartValue = 12582912.0f;
   struct Sums {
@@ -250,7 +250,7 @@ struct ExpandedHalves {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
         Format::codes(codes[frag], code_rows<kType, kFrags, kHalfValues>(weights, frag), run);
-        load(fields[frag], scales + (frag * (kHalfValues / kRoundRun) + run) * 16, int(sizeof(f32x2)));
+        load(fields[frag], scales + (frag * (kHalfValues / kRoundBlock) + run) * 16, int(sizeof(f32x2)));
       }
     }
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
@@ -284,7 +284,7 @@ struct HalfProduct {
   }
   LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
     constexpr int kStride = gemm_stride(2 * kHalfValues) / 2;
-    for (int run = 0; run < kHalfValues / kRoundRun; ++run) {
+    for (int run = 0; run < kHalfValues / kRoundBlock; ++run) {
       const typename Weights::template Run<kFrags> operands(weights, scales, run);
       LB_UNROLL
       for (int half = 0; half < 2; ++half) {

@@ -77,7 +77,7 @@ LB_FN constexpr int gemm_code_row(DType type, int values) {
 // Bytes of x in a stage; tiles of rows are padded to 16.
 LB_FN constexpr int gemm_pad(int tile_rows) { return (tile_rows + 15) / 16 * 16; }
 LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
-  const int n_runs = kByteValues / kRoundRun;
+  const int n_runs = kByteValues / kRoundBlock;
   return gemm_pad(tile_rows) * (gemm_stride(kByteValues) * (bits / 8) + 2 * n_runs * int(sizeof(float)));
 }
 LB_FN constexpr int gemm_half_x(int tile_rows) { return tile_rows * gemm_stride(2 * kHalfValues); }

@@ -12,7 +12,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kWarpgroupRuns = 128 / kRoundRun;  // of a chunk of quantised weights
+inline constexpr int kWarpgroupRuns = 128 / kRoundBlock;  // of a chunk of quantised weights
 
 // The rows of 16 outputs in a chunk.
 template <DType kType>
@@ -169,7 +169,7 @@ struct ExpandedWeights {
       LB_UNROLL
       for (int i = 0; i < quant::kMaxPlanes; ++i)
         row.planes[i] = at.w + layout.offset[i] + size_t(min(out, at.n_out - 1)) * layout.row_bytes[i];
-      row.n_runs = n_in / kRoundRun;
+      row.n_runs = n_in / kRoundBlock;
     }
     LB_DEVICE void read(int chunk) { raw.read(row, chunk * kWarpgroupRuns + first_run()); }
     LB_DEVICE void unpack() const {

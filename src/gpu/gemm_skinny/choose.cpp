@@ -60,7 +60,7 @@ size_t aligned(size_t bytes) {
 // left for weights on their way. Of plain weights, which find x as it is, fewer slices were faster.
 long expected_ns(const SkinnyKernel& kernel, int max_blocks, int max_outs, int n_slices, bool is_cluster,
                  bool is_large) {
-  const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(max_blocks * kSkinnyValues / kRoundRun, 32);
+  const int tile_rows = kernel.tile_rows, segments = tile_rows * ceil_div(max_blocks * kSkinnyValues / kRoundBlock, 32);
   const int passes = ceil_div(segments, 4 * kSkinnyWarps);
   const long units = 9l * max_blocks * (max_outs + 8), pieces = 6l * tile_rows * ceil_div(max_outs, 16);
   const long x = 900 * passes + 10 * tile_rows * max_blocks;
@@ -298,7 +298,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const Linear
   SkinnyStep step = steps_[0];
   const Linear& product = first_product(step);
   if (op.x != product.y || op.rows != product.rows || op.heads != 1 || op.dim != product.n_out ||
-      op.row_stride != op.dim || op.dim % kRoundRun != 0)
+      op.row_stride != op.dim || op.dim % kRoundBlock != 0)
     return {};
   if (readers.products[0].type == DType::kF16) return {};  // y before it is divided may be beyond its range
   step.makes = Epilogue::kNormed;
@@ -316,7 +316,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const SwiGlu& op, const LinearG
   SkinnyStep step = steps_[0];
   const Linear &gate = step.group.products[0], &up = step.group.products[1];
   if (op.gate != gate.y || op.up != up.y || op.rows != gate.rows || op.dim != gate.n_out || op.dim != up.n_out ||
-      gate.add != nullptr || up.add != nullptr || op.dim % kRoundRun != 0)
+      gate.add != nullptr || up.add != nullptr || op.dim % kRoundBlock != 0)
     return {};
   step.makes = Epilogue::kGated;
   step.made = made;

@@ -35,7 +35,7 @@ LB_DEVICE f16x2 code_pair(uint32_t bytes, int odd) {
 }
 
 // Where the entries of an output begin.
-LB_DEVICE uint64_t plane_place(const quant::PlaneLayout& layout, int plane, uint32_t out) {
+LB_DEVICE uint64_t plane_offset(const quant::PlaneLayout& layout, int plane, uint32_t out) {
   return layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]);
 }
 

@@ -9,12 +9,12 @@ namespace lb::gpu {
 
 // Nibbles, and an entry of scales for 256 values.
 template <class Entry>
-struct SkinnyNibbleRow {
+struct SkinnyNibbleCursor {
   const uint8_t *codes, *scales;
-  SkinnyNibbleRow() = default;
-  LB_DEVICE SkinnyNibbleRow(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-      : codes(w + plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16),
-        scales(w + plane_place(layout, 1, out) + block * int(sizeof(Entry))) {}
+  SkinnyNibbleCursor() = default;
+  LB_DEVICE SkinnyNibbleCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block)
+      : codes(w + plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16),
+        scales(w + plane_offset(layout, 1, out) + k_block * int(sizeof(Entry))) {}
   LB_DEVICE void next() {
     codes += 128;
     scales += sizeof(Entry);
@@ -24,7 +24,7 @@ template <class Entry>
 struct SkinnyNibbleUnit {
   u32x4 codes[2][2];  // [output, part]
   Entry scales[2];
-  LB_DEVICE void read(const SkinnyNibbleRow<Entry> (&rows)[2]) {
+  LB_DEVICE void read(const SkinnyNibbleCursor<Entry> (&rows)[2]) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
       codes[i][0] = load_stream<u32x4>(rows[i].codes);
@@ -38,7 +38,7 @@ struct SkinnyQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true;
 
-  using Row = SkinnyNibbleRow<u32x4>;
+  using RowCursor = SkinnyNibbleCursor<u32x4>;
   using Unit = SkinnyNibbleUnit<u32x4>;
   struct Fields {
     uint32_t d[2];
@@ -102,15 +102,15 @@ struct SkinnyQ5_K {
   using Fields = SkinnyQ4_K::Fields;
   using Scales = SkinnyQ4_K::Scales;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
       codes = w + first;
-      upper = uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first);
-      scales = uint32_t(plane_place(layout, 2, out) + block * 16 - first);
+      upper = uint32_t(plane_offset(layout, 1, out) + k_block * 32 + lane() % 4 * 4 - first);
+      scales = uint32_t(plane_offset(layout, 2, out) + k_block * 16 - first);
     }
     LB_DEVICE void next() {
       codes += 128;
@@ -122,7 +122,7 @@ struct SkinnyQ5_K {
     u32x4 codes[2][2];  // [output, part]
     uint32_t upper[2][2];
     u32x4 scales[2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -154,16 +154,16 @@ struct SkinnyQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t upper, scales, d;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
       codes = w + first;
-      upper = uint32_t(plane_place(layout, 1, out) + block * 64 + lane() % 4 * 8 - first);
-      scales = uint32_t(plane_place(layout, 2, out) + block * 16 + lane() % 4 * 2 - first);
-      d = uint32_t(plane_place(layout, 3, out) + block * 2 - first);
+      upper = uint32_t(plane_offset(layout, 1, out) + k_block * 64 + lane() % 4 * 8 - first);
+      scales = uint32_t(plane_offset(layout, 2, out) + k_block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_offset(layout, 3, out) + k_block * 2 - first);
     }
     LB_DEVICE void next() {
       codes += 128;
@@ -177,7 +177,7 @@ struct SkinnyQ6_K {
     u32x2 upper[2][2];
     uint16_t scales[2][2];
     f16 d[2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -251,15 +251,15 @@ struct SkinnyQ3_K {
   static constexpr DType kType = DType::kQ3_K;
   static constexpr bool kHasMin = false;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 64 + lane() % 4 * 8;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
       codes = w + first;
-      upper = uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first);
-      scales = uint32_t(plane_place(layout, 2, out) + block * 16 - first);
+      upper = uint32_t(plane_offset(layout, 1, out) + k_block * 32 + lane() % 4 * 4 - first);
+      scales = uint32_t(plane_offset(layout, 2, out) + k_block * 16 - first);
     }
     LB_DEVICE void next() {
       codes += 64;
@@ -271,7 +271,7 @@ struct SkinnyQ3_K {
     u32x2 codes[2][2];  // [output, part], a word for each half of the run
     uint32_t upper[2][2];
     u32x4 scales[2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -323,15 +323,15 @@ struct SkinnyQ2_K {
   static constexpr DType kType = DType::kQ2_K;
   static constexpr bool kHasMin = true;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t scales, d;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 64 + lane() % 4 * 8;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
       codes = w + first;
-      scales = uint32_t(plane_place(layout, 1, out) + block * 16 + lane() % 4 * 2 - first);
-      d = uint32_t(plane_place(layout, 2, out) + block * 4 - first);
+      scales = uint32_t(plane_offset(layout, 1, out) + k_block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_offset(layout, 2, out) + k_block * 4 - first);
     }
     LB_DEVICE void next() {
       codes += 64;
@@ -343,7 +343,7 @@ struct SkinnyQ2_K {
     u32x2 codes[2][2];  // [output, part], a word for each half of the run
     uint16_t scales[2][2];
     uint32_t d[2];  // and of mins
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -408,7 +408,7 @@ struct SkinnyIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;
   static constexpr bool kHasMin = false;
 
-  using Row = SkinnyNibbleRow<u32x2>;
+  using RowCursor = SkinnyNibbleCursor<u32x2>;
   using Unit = SkinnyNibbleUnit<u32x2>;
   using Fields = SkinnySixBitFields<Unit>;
   struct Scales {
@@ -421,7 +421,7 @@ struct SkinnyIQ4_XS {
   };
   LB_DEVICE static void expand(PairsA (&a)[2], const Unit& unit, const Scales& scales, int part, int word) {
     LB_UNROLL
-    for (int i = 0; i < 2; ++i) expand_looked_up<kType>(a, i, unit.codes[i][part][word], pair_bits(scales.scale[i]));
+    for (int i = 0; i < 2; ++i) expand_table_codes<kType>(a, i, unit.codes[i][part][word], pair_bits(scales.scale[i]));
   }
 };
 

@@ -9,20 +9,20 @@
 namespace lb::gpu {
 
 // Numbers of the runs t and t + 4 of an output, and a unit of all eight in which the largest is 8 to 16.
-struct SkinnyRunScales {
+struct SkinnyBlockScales {
   float unit;
-  f16x2 of_runs;
-  SkinnyRunScales() = default;
-  LB_DEVICE SkinnyRunScales(f16 first, f16 second) {
+  f16x2 of_blocks;
+  SkinnyBlockScales() = default;
+  LB_DEVICE SkinnyBlockScales(f16 first, f16 second) {
     int largest = max(first.bits & 0x7fff, second.bits & 0x7fff);
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
     const int exponent = max(largest >> 10, 3);  // of f16; the smallest ones are brought below 8
     unit = quant::float_of(uint32_t(exponent - 18 + 127) << 23);
-    of_runs = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
+    of_blocks = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
   }
   // Powers of two, as quant::mxfp4_scale has them; the unit is the largest.
-  LB_DEVICE SkinnyRunScales(uint8_t first, uint8_t second) {
+  LB_DEVICE SkinnyBlockScales(uint8_t first, uint8_t second) {
     int largest = max(int(first), int(second));
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
@@ -30,7 +30,7 @@ struct SkinnyRunScales {
     const auto power = [&](int e) {
       return uint32_t(to_f16(quant::float_of(uint32_t(max(127 - largest + e, 0)) << 23)).bits);
     };
-    of_runs = pair_of(power(first) | power(second) << 16);
+    of_blocks = pair_of(power(first) | power(second) << 16);
   }
 };
 
@@ -41,7 +41,7 @@ struct SkinnyPartScales {
   LB_DEVICE SkinnyPartScales(const Fields& fields, int part) {
     LB_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const uint32_t pair = pair_bits(fields.scales[i].of_runs);
+      const uint32_t pair = pair_bits(fields.scales[i].of_blocks);
       of_part[i] = permute_bytes(pair, pair, part ? 0x3232 : 0x1010);
     }
   }
@@ -51,14 +51,14 @@ struct SkinnyQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   static constexpr bool kHasMin = false;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t d;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 256 + lane() % 4 * 32;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 256 + lane() % 4 * 32;
       codes = w + first;
-      d = uint32_t(plane_place(layout, 1, out) + block * 16 + lane() % 4 * 2 - first);
+      d = uint32_t(plane_offset(layout, 1, out) + k_block * 16 + lane() % 4 * 2 - first);
     }
     LB_DEVICE void next() {
       codes += 256;
@@ -68,7 +68,7 @@ struct SkinnyQ8_0 {
   struct Unit {
     u32x4 codes[2][2][2];  // [output, part, half of the run]
     uint16_t d[2][2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -82,10 +82,10 @@ struct SkinnyQ8_0 {
     }
   };
   struct Fields {
-    SkinnyRunScales scales[2];
+    SkinnyBlockScales scales[2];
     LB_DEVICE explicit Fields(const Unit& unit)
-        : scales{SkinnyRunScales(f16{unit.d[0][0]}, f16{unit.d[0][1]}),
-                 SkinnyRunScales(f16{unit.d[1][0]}, f16{unit.d[1][1]})} {}
+        : scales{SkinnyBlockScales(f16{unit.d[0][0]}, f16{unit.d[0][1]}),
+                 SkinnyBlockScales(f16{unit.d[1][0]}, f16{unit.d[1][1]})} {}
     LB_DEVICE float scale(int i) const { return scales[i].unit; }
   };
   using Scales = SkinnyPartScales;
@@ -112,15 +112,15 @@ struct SkinnyNibbles {
   static constexpr uint32_t kLess = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
   using Entry = ScaleEntry<kType>;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* codes;
     uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block) {
-      const uint64_t first = plane_place(layout, 0, out) + block * 128 + lane() % 4 * 16;
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
+      const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
       codes = w + first;
-      upper = kHasFifth ? uint32_t(plane_place(layout, 1, out) + block * 32 + lane() % 4 * 4 - first) : 0;
-      scales = uint32_t(plane_place(layout, kHasFifth ? 2 : 1, out) + (block * 8 + lane() % 4) * sizeof(Entry) - first);
+      upper = kHasFifth ? uint32_t(plane_offset(layout, 1, out) + k_block * 32 + lane() % 4 * 4 - first) : 0;
+      scales = uint32_t(plane_offset(layout, kHasFifth ? 2 : 1, out) + (k_block * 8 + lane() % 4) * sizeof(Entry) - first);
     }
     LB_DEVICE void next() {
       codes += 128;
@@ -132,7 +132,7 @@ struct SkinnyNibbles {
     u32x4 codes[2][2];  // [output, part]
     uint32_t upper[2][2];
     Entry scales[2][2];
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         LB_UNROLL
@@ -145,23 +145,23 @@ struct SkinnyNibbles {
     }
   };
   struct Fields {
-    SkinnyRunScales scales[2], offsets[2];
+    SkinnyBlockScales scales[2], offsets[2];
     LB_DEVICE explicit Fields(const Unit& unit) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
         const auto& [first, second] = unit.scales[i];
         if constexpr (kHasMin) {
-          scales[i] = SkinnyRunScales(f16{uint16_t(first)}, f16{uint16_t(second)});
-          offsets[i] = SkinnyRunScales(f16{uint16_t(first >> 16)}, f16{uint16_t(second >> 16)});
+          scales[i] = SkinnyBlockScales(f16{uint16_t(first)}, f16{uint16_t(second)});
+          offsets[i] = SkinnyBlockScales(f16{uint16_t(first >> 16)}, f16{uint16_t(second >> 16)});
         } else {
-          scales[i] = SkinnyRunScales(first, second);
+          scales[i] = SkinnyBlockScales(first, second);
         }
       }
     }
     LB_DEVICE float scale(int i) const { return scales[i].unit; }
     LB_DEVICE float min(int i) const { return -offsets[i].unit; }
     LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
-      const uint32_t a = pair_bits(offsets[0].of_runs), b = pair_bits(offsets[1].of_runs);
+      const uint32_t a = pair_bits(offsets[0].of_blocks), b = pair_bits(offsets[1].of_blocks);
       return {{a, b, a, b}};
     }
   };
@@ -171,7 +171,7 @@ struct SkinnyNibbles {
     for (int i = 0; i < 2; ++i) {
       const uint32_t codes = unit.codes[i][part][word];
       if constexpr (kHasTable<kType>) {
-        expand_looked_up<kType>(a, i, codes, scales.of_part[i]);
+        expand_table_codes<kType>(a, i, codes, scales.of_part[i]);
       } else {
         LB_UNROLL
         for (int odd = 0; odd < 2; ++odd) {

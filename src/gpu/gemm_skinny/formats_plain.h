@@ -11,21 +11,21 @@ template <DType kType_>
 struct SkinnyPlain {
   static constexpr DType kType = kType_;
 
-  struct Row {
+  struct RowCursor {
     const uint8_t* values;
-    Row() = default;
-    LB_DEVICE Row(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int block)
-        : values(w + plane_place(layout, 0, out) + block * (kSkinnyValues * 2) + lane() % 4 * 16) {}
+    RowCursor() = default;
+    LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block)
+        : values(w + plane_offset(layout, 0, out) + k_block * (kSkinnyValues * 2) + lane() % 4 * 16) {}
     LB_DEVICE void next() { values += kSkinnyValues * 2; }
   };
   struct Unit {
     static constexpr int kPieces = kSkinnyValues / 32;
     u32x4 values[2][kPieces];  // [output, piece]
-    LB_DEVICE void read(const Row (&rows)[2]) {
+    LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int piece = 0; piece < kPieces; ++piece) read(rows, piece);
     }
-    LB_DEVICE void read(const Row (&rows)[2], int piece) {
+    LB_DEVICE void read(const RowCursor (&rows)[2], int piece) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) values[i][piece] = load_stream<u32x4>(rows[i].values + piece * 64);
     }

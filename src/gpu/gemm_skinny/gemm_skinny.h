@@ -17,34 +17,34 @@ namespace lb::gpu {
 // Where a lane reads: of a tile's outputs lane / 4 and lane / 4 + 8, behind a product's last the last again.
 template <class Format>
 struct SkinnyCursor {
-  typename Format::Row rows[2];
-  int tile, block;
+  typename Format::RowCursor rows[2];
+  int tile, k_block;
 
-  LB_DEVICE SkinnyCursor(const SkinnyShare& share, int unit)
-      : tile(unit / share.n_blocks), block(unit - tile * share.n_blocks) {}
-  LB_DEVICE void next(const GemmSkinny& p, const SkinnyShare& share) {
-    if (++block < share.n_blocks) {
+  LB_DEVICE SkinnyCursor(const SkinnyWork& work, int unit)
+      : tile(unit / work.n_k_blocks), k_block(unit - tile * work.n_k_blocks) {}
+  LB_DEVICE void next(const GemmSkinny& p, const SkinnyWork& work) {
+    if (++k_block < work.n_k_blocks) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) rows[i].next();
       return;
     }
-    block = 0;
+    k_block = 0;
     ++tile;
-    find(p, share);
+    find(p, work);
   }
-  LB_DEVICE void find(const GemmSkinny& p, const SkinnyShare& share) {
-    const SkinnyTile of(p, share.first_tile + tile);
-    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, of.n_out, share.n_in);
+  LB_DEVICE void find(const GemmSkinny& p, const SkinnyWork& work) {
+    const SkinnyTile matrix(p, work.first_tile + tile);
+    const quant::PlaneLayout layout = quant::plane_layout(Format::kType, matrix.n_out, work.n_in);
     LB_UNROLL
     for (int i = 0; i < 2; ++i)
-      rows[i] = typename Format::Row(static_cast<const uint8_t*>(of.w), layout,
-                                     min(of.first_out + lane() / 4 + 8 * i, of.n_out - 1), share.first_block + block);
+      rows[i] = typename Format::RowCursor(static_cast<const uint8_t*>(matrix.w), layout,
+                                     min(matrix.first_out + lane() / 4 + 8 * i, matrix.n_out - 1), work.first_k_block + k_block);
   }
 };
 
 // A run of 32 codes as 16-bit numbers, code times scale rounded once: the scale is two of them. Of each four codes of a
 // word the first pair is 0 and 2, the second 1 and 3. The sum of the codes.
-LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
+LB_DEVICE int convert_block(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   const f16 high = to_f16(scale), low = to_f16(scale - to_f32(high));
   const uint32_t highs = high.bits * 0x10001u, lows = low.bits * 0x10001u;
   int sum = 0;
@@ -69,25 +69,25 @@ LB_DEVICE int put_few_run(uint8_t* to, const u32x4 (&codes)[2], float scale) {
 // What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
 // 8192 values are asked for at once.
 struct SkinnyRowNorm {
-  static constexpr int kAtOnce = 8;
+  static constexpr int kLoads = 8;
   const float* squares = nullptr;  // null: a row has no norm
   int n_sums;
-  f32x4 some[kAtOnce];
+  f32x4 loaded[kLoads];
 
-  LB_DEVICE void ask(const GemmSkinny& p, int row, int n_in) {
+  LB_DEVICE void prefetch(const GemmSkinny& p, int row, int n_in) {
     if (p.norm != SkinnyNorm::kRow) return;
-    n_sums = n_in / kRoundRun;
+    n_sums = n_in / kRoundBlock;
     squares = p.squares + min(row, p.group.products[0].rows - 1) * n_sums;
     load_from(lane() % 8 * 4);
   }
-  LB_DEVICE float value(const GemmSkinny& p) {
+  LB_DEVICE float factor(const GemmSkinny& p) {
     if (squares == nullptr) return 1;
     float sum = 0;
     LB_UNROLL_BY(1)
     for (int first = lane() % 8 * 4;; load_from(first)) {
       LB_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) sum += some[i][0] + some[i][1] + (some[i][2] + some[i][3]);
-      first += kAtOnce * 32;
+      for (int i = 0; i < kLoads; ++i) sum += loaded[i][0] + loaded[i][1] + (loaded[i][2] + loaded[i][3]);
+      first += kLoads * 32;
       if (first >= n_sums) break;
     }
     LB_UNROLL
@@ -98,101 +98,101 @@ struct SkinnyRowNorm {
  private:
   LB_DEVICE void load_from(int first) {
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      some[i] = {};
-      if (first + i * 32 < n_sums) some[i] = load<f32x4>(squares + first + i * 32);
+    for (int i = 0; i < kLoads; ++i) {
+      loaded[i] = {};
+      if (first + i * 32 < n_sums) loaded[i] = load<f32x4>(squares + first + i * 32);
     }
   }
 };
 
 // The same of a head, by the lanes of its runs.
-LB_DEVICE float few_head_norm(const GemmSkinny& p, float squares) {
+LB_DEVICE float head_norm_factor(const GemmSkinny& p, float squares) {
   LB_UNROLL
-  for (int mask = 1; mask < kSkinnyHead / kRoundRun; mask *= 2) squares += shuffle_xor(squares, mask);
+  for (int mask = 1; mask < kSkinnyHead / kRoundBlock; mask *= 2) squares += shuffle_xor(squares, mask);
   return rsqrt_fast(fma(squares, p.per_value, p.eps));
 }
 
 // x of a slice in shared memory, for weights of a type.
 template <DType kType, int kRows>
 struct SkinnyX {
-  uint8_t* blocks;
+  uint8_t* base;
 
-  LB_DEVICE void ask(const GemmSkinny& p, const SkinnyShare& share) const {
+  LB_DEVICE void prefetch(const GemmSkinny& p, const SkinnyWork& work) const {
     if constexpr (skinny_is_plain(kType))
-      ask_numbers(p, share);
+      prefetch_plain(p, work);
     else
-      ask_codes(p, share);
+      prefetch_codes(p, work);
     copy_commit();
   }
 
   // norm: of row thread_id() / 8 % kRows.
-  LB_DEVICE void make(const GemmSkinny& p, const SkinnyShare& share, SkinnyRowNorm& norm) const {
+  LB_DEVICE void convert(const GemmSkinny& p, const SkinnyWork& work, SkinnyRowNorm& norm) const {
     constexpr int kStep = kSkinnyThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
-    const int n_in = share.n_in, n = share.n_blocks * kRows * 8;
-    float norms[kTurns] = {norm.value(p)};
+    const int n_in = work.n_in, n = work.n_k_blocks * kRows * 8;
+    float norms[kTurns] = {norm.factor(p)};
     if (kTurns == 2) {
-      norm.ask(p, (thread_id() / 8 + kStep) % kRows, n_in);
-      norms[kTurns - 1] = norm.value(p);
+      norm.prefetch(p, (thread_id() / 8 + kStep) % kRows, n_in);
+      norms[kTurns - 1] = norm.factor(p);
     }
     copy_wait<0>();
     LB_UNROLL_BY(1)
     for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // n is a multiple of 64: whole warps
-      const int row = at / 8 % kRows, run = at % 8;
-      uint8_t* to = blocks + at / 8 * kSkinnyRowBytes;
+      const int row = at / 8 % kRows, block = at % 8;
+      uint8_t* to = base + at / 8 * kSkinnyRowBytes;
       const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
       if constexpr (skinny_is_plain(kType)) {
-        if (run == 0) store(to + skinny_power_at(row), factor);
+        if (block == 0) store(to + skinny_power_offset(row), factor);
         continue;
       }
-      uint8_t* to_sum = to + skinny_sums_at(row);
-      const u32x4 codes[2] = {load<u32x4>(to + run * 32), load<u32x4>(to + run * 32 + 16)};
-      float scale = load<float>(to + skinny_rest_at(row) + run * 4);
-      if (p.norm == SkinnyNorm::kHead) scale *= few_head_norm(p, load<float>(to_sum + run * 4));
+      uint8_t* to_sum = to + skinny_sums_offset(row);
+      const u32x4 codes[2] = {load<u32x4>(to + block * 32), load<u32x4>(to + block * 32 + 16)};
+      float scale = load<float>(to + skinny_side_offset(row) + block * 4);
+      if (p.norm == SkinnyNorm::kHead) scale *= head_norm_factor(p, load<float>(to_sum + block * 4));
       float largest = scale;
       LB_UNROLL
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
       const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
       const float unit = scale * quant::float_of(uint32_t(254 - exponent) << 23);
       warp_barrier();  // the warp has read what its values overwrite
-      const float sum = float(put_few_run(to + run * 16, codes, unit)) * unit;
+      const float sum = float(convert_block(to + block * 16, codes, unit)) * unit;
       const f16 high = to_f16(sum);
-      store(to_sum + run % 4 * 8 + run / 4 * 2, high.bits);
-      store(to_sum + run % 4 * 8 + run / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
-      if (run == 0) store(to + skinny_power_at(row), quant::float_of(uint32_t(exponent) << 23) * factor);
+      store(to_sum + block % 4 * 8 + block / 4 * 2, high.bits);
+      store(to_sum + block % 4 * 8 + block / 4 * 2 + 4, to_f16(sum - to_f32(high)).bits);
+      if (block == 0) store(to + skinny_power_offset(row), quant::float_of(uint32_t(exponent) << 23) * factor);
     }
   }
 
  private:
   // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
   // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
-  LB_DEVICE void ask_codes(const GemmSkinny& p, const SkinnyShare& share) const {
-    const int n_in = share.n_in, rows = p.group.products[0].rows, n = share.n_blocks * kRows * 8;
+  LB_DEVICE void prefetch_codes(const GemmSkinny& p, const SkinnyWork& work) const {
+    const int n_in = work.n_in, rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * 8;
     LB_UNROLL_BY(1)
     for (int at = thread_id(); at < n; at += kSkinnyThreads) {
-      const int row = at / 8 % kRows, run = at % 8;
-      const int of_row = (share.first_block + at / 8 / kRows) * 8 + run, from_row = row < rows ? row : 0;
-      uint8_t* to = blocks + at / 8 * kSkinnyRowBytes;
-      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundRun);
-      copy_async_or_zero<16>(to + run * 32, from, row < rows);
-      copy_async_or_zero<16>(to + run * 32 + 16, from + 16, row < rows);
-      copy_async_or_zero<4>(to + skinny_rest_at(row) + run * 4, p.x.scale + (from_row * (n_in / kRoundRun) + of_row),
+      const int row = at / 8 % kRows, block = at % 8;
+      const int of_row = (work.first_k_block + at / 8 / kRows) * 8 + block, from_row = row < rows ? row : 0;
+      uint8_t* to = base + at / 8 * kSkinnyRowBytes;
+      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundBlock);
+      copy_async_or_zero<16>(to + block * 32, from, row < rows);
+      copy_async_or_zero<16>(to + block * 32 + 16, from + 16, row < rows);
+      copy_async_or_zero<4>(to + skinny_side_offset(row) + block * 4, p.x.scale + (from_row * (n_in / kRoundBlock) + of_row),
                             row < rows);
       if (p.norm == SkinnyNorm::kHead)
-        copy_async_or_zero<4>(to + skinny_sums_at(row) + run * 4, p.squares + from_row * (n_in / kRoundRun) + of_row,
+        copy_async_or_zero<4>(to + skinny_sums_offset(row) + block * 4, p.squares + from_row * (n_in / kRoundBlock) + of_row,
                               row < rows);
     }
   }
   // x of 16 bits stays as it is.
-  LB_DEVICE void ask_numbers(const GemmSkinny& p, const SkinnyShare& share) const {
+  LB_DEVICE void prefetch_plain(const GemmSkinny& p, const SkinnyWork& work) const {
     constexpr int kPieces = kSkinnyValues * 2 / 16;
-    const int rows = p.group.products[0].rows, n = share.n_blocks * kRows * kPieces;
+    const int rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * kPieces;
     LB_UNROLL_BY(1)
     for (int at = thread_id(); at < n; at += kSkinnyThreads) {
       const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
-      const long from_row = long(row < rows ? row : 0) * share.n_in;
-      const long value = from_row + (share.first_block + of_block / kRows) * kSkinnyValues + piece * 8;
-      copy_async_or_zero<16>(blocks + of_block * kSkinnyRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
+      const long from_row = long(row < rows ? row : 0) * work.n_in;
+      const long value = from_row + (work.first_k_block + of_block / kRows) * kSkinnyValues + piece * 8;
+      copy_async_or_zero<16>(base + of_block * kSkinnyRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
     }
   }
 };
@@ -205,12 +205,12 @@ struct SkinnySums {
   float v[kTiles][4] = {};
 
   // What is read next takes the place of what has been multiplied.
-  LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int block, const typename Format::Row (&next)[2],
+  LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int k_block, const typename Format::RowCursor (&next)[2],
                            bool has_next) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
-    const uint8_t* from = x.blocks + (block * kRows + row) * kSkinnyRowBytes + quarter * 16;
-    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_at(quarter * 2);
+    const uint8_t* from = x.base + (k_block * kRows + row) * kSkinnyRowBytes + quarter * 16;
+    const uint8_t* from_power = x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
     LB_UNROLL
     for (int piece = 0; piece < Format::Unit::kPieces; ++piece) {
       const u32x4 first = unit.values[0][piece], second = unit.values[1][piece];
@@ -227,12 +227,12 @@ struct SkinnySums {
     for (int tile = 0; tile < kTiles; ++tile) add_powers(sums[tile], from_power, tile);
   }
   template <class Fields>
-  LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const X& x, int block) {
+  LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const X& x, int k_block) {
     constexpr bool kHasHalfMins = requires(const typename Format::Scales& scales) { scales.mins(0); };
     float sums[kTiles][4] = {}, mins[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
-    const uint8_t* from = x.blocks + (block * kRows + row) * kSkinnyRowBytes;
-    const uint8_t* from_power = x.blocks + (block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_at(quarter * 2);
+    const uint8_t* from = x.base + (k_block * kRows + row) * kSkinnyRowBytes;
+    const uint8_t* from_power = x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -257,7 +257,7 @@ struct SkinnySums {
       for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
         if constexpr (!kHasHalfMins) {
-          const u32x2 b = load<u32x2>(from + tile * 8 * kSkinnyRowBytes + skinny_sums_at(row) + quarter * 8);
+          const u32x2 b = load<u32x2>(from + tile * 8 * kSkinnyRowBytes + skinny_sums_offset(row) + quarter * 8);
           multiply_pairs(mins[tile], fields.mins(), b[0], b[1]);
         }
         for_each_sum(
@@ -291,32 +291,32 @@ struct SkinnySums {
 // compiler keeps one count, so that whoever waits for one waits for the newest.
 template <class Format, int kRows, int kUnits, bool kIsSecond = false>
 LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
-  const SkinnyShare share(p, block_id_y(), block_id(), kIsSecond);
+  const SkinnyWork work(p, block_id_y(), block_id(), kIsSecond);
   const SkinnyX<Format::kType, kRows> x = {skinny_behind_table(p)};
-  int unit = first_of(share.units, warp());
-  const int end = unit + size_of(share.units, warp());
+  int unit = first_of(work.units, warp());
+  const int end = unit + size_of(work.units, warp());
 
-  SkinnyCursor<Format> ahead(share, unit);
-  int tile = ahead.tile, block = ahead.block;
+  SkinnyCursor<Format> ahead(work, unit);
+  int tile = ahead.tile, k_block = ahead.k_block;
   typename Format::Unit units[kUnits];
   LB_UNROLL
   for (int i = 0; i < kUnits; ++i) {
     if (unit + i >= end) break;
-    i == 0 ? ahead.find(p, share) : ahead.next(p, share);
+    i == 0 ? ahead.find(p, work) : ahead.next(p, work);
     units[i].read(ahead.rows);
   }
   dependents_may_launch();
   wait_for_previous();
-  x.ask(p, share);
+  x.prefetch(p, work);
   SkinnyRowNorm norm;
-  norm.ask(p, thread_id() / 8 % kRows, share.n_in);
-  find_pieces(p, share);
-  x.make(p, share, norm);
+  norm.prefetch(p, thread_id() / 8 % kRows, work.n_in);
+  build_partial_table(p, work);
+  x.convert(p, work, norm);
   block_barrier();
 
   SkinnySums<Format, kRows> sums;
-  float* pieces =
-      p.pieces + long(share.range * p.n_slices + share.slice) * skinny_pieces(p.range_tiles) * (kRows * kSkinnyOuts);
+  float* partials =
+      p.partials + long(work.range * p.n_slices + work.slice) * skinny_partials(p.max_range_tiles) * (kRows * kSkinnyOuts);
   const int first = unit;
   while (unit < end) {
     LB_UNROLL
@@ -324,35 +324,35 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
       if (unit >= end) break;
       const bool has_next = unit + 1 < end;
       if constexpr (skinny_is_plain(Format::kType)) {
-        if (has_next) ahead.next(p, share);
-        sums.add_plain(units[i], x, block, ahead.rows, has_next);
+        if (has_next) ahead.next(p, work);
+        sums.add_plain(units[i], x, k_block, ahead.rows, has_next);
       } else {
         const auto read_next = [&](typename Format::Unit& into) {
-          ahead.next(p, share);
+          ahead.next(p, work);
           into.read(ahead.rows);
         };
         const typename Format::Fields fields(units[i]);  // waits for the unit
         if (kUnits == 2 && has_next && unit > first) read_next(units[kUnits - 1 - i]);
-        sums.add(units[i], fields, x, block);
+        sums.add(units[i], fields, x, k_block);
         if (kUnits == 1 && has_next) read_next(units[0]);
       }
       ++unit;
-      if (++block < share.n_blocks && unit < end) continue;
-      sums.put(pieces + (tile + warp()) * kRows * 16);
-      block = 0;
+      if (++k_block < work.n_k_blocks && unit < end) continue;
+      sums.put(partials + (tile + warp()) * kRows * 16);
+      k_block = 0;
       ++tile;
     }
   }
 
-  const SkinnyShare again(p, opaque(block_id_y()), opaque(block_id()),
+  const SkinnyWork reduce_work(p, opaque(block_id_y()), opaque(block_id()),
                        kIsSecond);  // nothing of it is kept in registers over the units
-  sum_range<Format::kType, kRows>(p, again);
+  reduce_range<Format::kType, kRows>(p, reduce_work);
 }
 
 // Of two types.
 template <class First, class Second, int kRows, int kFirstUnits, int kSecondUnits>
 LB_DEVICE void gemm_skinny_pair(const GemmSkinny& p) {
-  if (block_id_y() < p.second_range)
+  if (block_id_y() < p.second_range_begin)
     gemm_skinny<First, kRows, kFirstUnits>(p);
   else
     gemm_skinny<Second, kRows, kSecondUnits, true>(p);

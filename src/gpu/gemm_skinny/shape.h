@@ -32,10 +32,10 @@ inline constexpr int kSkinnyRanges = 1024;                // at most
 // 16-bit numbers each, and the power. What follows each other starts in different halves of the banks.
 inline constexpr int kSkinnyRowBytes = kSkinnyValues * 2 + 64;
 // Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
-LB_FN constexpr int skinny_sums_at(int row) { return kSkinnyValues * 2 + row / 2 % 2 * 32; }
+LB_FN constexpr int skinny_sums_offset(int row) { return kSkinnyValues * 2 + row / 2 % 2 * 32; }
 // The 32 bytes beside them, and where its power is there; so that of eight rows every second lies in another bank.
-LB_FN constexpr int skinny_rest_at(int row) { return kSkinnyValues * 2 + (1 - row / 2 % 2) * 32; }
-LB_FN constexpr int skinny_power_at(int row) { return skinny_rest_at(row) + row / 4 % 2 * 8; }
+LB_FN constexpr int skinny_side_offset(int row) { return kSkinnyValues * 2 + (1 - row / 2 % 2) * 32; }
+LB_FN constexpr int skinny_power_offset(int row) { return skinny_side_offset(row) + row / 4 % 2 * 8; }
 
 // 16-bit weights, which meet x as numbers of their own type: then the values in shared memory are x as it is, there are
 // no sums of runs, and the power is what the row's norm multiplies by. All others meet x rounded to 8 bits.
@@ -53,22 +53,22 @@ inline constexpr int kSkinnyHead = 128;  // values of a head
 enum class Epilogue : int { kSums, kNormed, kGated };
 
 // Tiles that are made together: a run of 32 values has two.
-LB_FN constexpr int skinny_grain(Epilogue makes) {
-  return makes == Epilogue::kSums ? 1 : makes == Epilogue::kNormed ? 2 : 4;
+LB_FN constexpr int skinny_grain(Epilogue epilogue) {
+  return epilogue == Epilogue::kSums ? 1 : epilogue == Epilogue::kNormed ? 2 : 4;
 }
 
 // Things shared out: so many each, and one more to the first parts.
-struct SkinnyParts {
-  int each, more;
+struct SkinnySplit {
+  int each, n_larger;
 };
-LB_FN constexpr SkinnyParts skinny_parts(int n, int n_parts) { return {n / n_parts, n % n_parts}; }
-LB_FN constexpr int first_of(const SkinnyParts& parts, int i) {
-  return parts.each * i + (i < parts.more ? i : parts.more);
+LB_FN constexpr SkinnySplit skinny_split(int n, int n_parts) { return {n / n_parts, n % n_parts}; }
+LB_FN constexpr int first_of(const SkinnySplit& parts, int i) {
+  return parts.each * i + (i < parts.n_larger ? i : parts.n_larger);
 }
-LB_FN constexpr int size_of(const SkinnyParts& parts, int i) { return parts.each + (i < parts.more ? 1 : 0); }
-LB_FN constexpr int part_of(const SkinnyParts& parts, int thing) {
-  const int of_larger = parts.more * (parts.each + 1);
-  return thing < of_larger ? thing / (parts.each + 1) : parts.more + (thing - of_larger) / parts.each;
+LB_FN constexpr int size_of(const SkinnySplit& parts, int i) { return parts.each + (i < parts.n_larger ? 1 : 0); }
+LB_FN constexpr int part_of(const SkinnySplit& parts, int item) {
+  const int of_larger = parts.n_larger * (parts.each + 1);
+  return item < of_larger ? item / (parts.each + 1) : parts.n_larger + (item - of_larger) / parts.each;
 }
 
 struct GemmSkinny {
@@ -77,43 +77,43 @@ struct GemmSkinny {
   SkinnyNorm norm;
   const float* squares;  // [rows, n_in / 32] of x before its norm; null without one
   float eps, per_value;  // of that norm; 1 / values that share a factor
-  Epilogue makes;
+  Epilogue epilogue;
   const float* norm_w;            // kNormed: [n_out]
-  RoundedRows made;               // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
-  float* pieces;                  // [ranges, slices, skinny_pieces(range_tiles), tile_rows, 16]
+  RoundedRows next_x;              // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
+  float* partials;                  // [ranges, slices, skinny_pieces(range_tiles), tile_rows, 16]
   uint32_t* arrived;              // [ranges], zero at first, and nobody else's
   int first_tile[kMaxProducts];   // of each product, where they do not take turns
-  SkinnyParts slices;                // blocks of 256 values
-  SkinnyParts ranges;                // tiles, as many as are made together at a time; of the first type
-  SkinnyParts second_ranges;         // of the second
-  int second_range, second_tile;  // where it begins
+  SkinnySplit slices;                // blocks of 256 values
+  SkinnySplit ranges;                // tiles, as many as are made together at a time; of the first type
+  SkinnySplit second_ranges;         // of the second
+  int second_range_begin, second_tile_begin;  // where it begins
   int n_slices;
-  int range_tiles, share_tiles;   // that a range has at most, and that a thread block adds up
-  int tile_pieces, slice_pieces;  // places in the table of a tile, and of those for a slice
+  int max_range_tiles, max_sum_tiles;   // that a range has at most, and that a thread block adds up
+  int tile_partials, slice_partials;  // places in the table of a tile, and of those for a slice
   bool is_cluster;                // the blocks of a range are one
 };
 
-LB_FN constexpr int skinny_pieces(int range_tiles) { return range_tiles + kSkinnyWarps - 1; }
+LB_FN constexpr int skinny_partials(int max_range_tiles) { return max_range_tiles + kSkinnyWarps - 1; }
 
-LB_FN constexpr int skinny_x_bytes(int tile_rows, int n_blocks) { return tile_rows * n_blocks * kSkinnyRowBytes; }
+LB_FN constexpr int skinny_x_bytes(int tile_rows, int n_k_blocks) { return tile_rows * n_k_blocks * kSkinnyRowBytes; }
 
 // Shared memory: the table of the pieces that a thread block adds up, then x, and where that was, sums of tiles of
 // which something is made. The table, [share_tiles, tile_pieces], has for each slice as many places as a tile can have
 // pieces there, and a multiple of what is read at once.
-inline constexpr int kSkinnyAtOnce = 8;
-LB_FN constexpr int skinny_table_bytes(int share_tiles, int tile_pieces) {
-  return (share_tiles * tile_pieces * int(sizeof(int32_t)) + 127) / 128 * 128;
+inline constexpr int kSkinnyPartialBatch = 8;
+LB_FN constexpr int skinny_table_bytes(int max_sum_tiles, int tile_partials) {
+  return (max_sum_tiles * tile_partials * int(sizeof(int32_t)) + 127) / 128 * 128;
 }
 inline constexpr int kSkinnySumBytes = 32 * 16;  // of a tile and eight rows
 LB_FN constexpr int skinny_sums_bytes(int tile_rows, int n_tiles) { return tile_rows / 8 * n_tiles * kSkinnySumBytes; }
 inline constexpr int kSkinnyCluster = 2;  // blocks: more do not fill all multiprocessors, whose groups vary in size
 
 // The units of a thread block, by warp.
-LB_FN constexpr SkinnyParts skinny_units(int n_tiles, int n_blocks) { return skinny_parts(n_tiles * n_blocks, kSkinnyWarps); }
+LB_FN constexpr SkinnySplit skinny_units(int n_tiles, int n_k_blocks) { return skinny_split(n_tiles * n_k_blocks, kSkinnyWarps); }
 // Warps that can have units of one tile.
-LB_FN constexpr int skinny_max_pieces(int n_tiles, int n_blocks) {
-  const int each = skinny_units(n_tiles, n_blocks).each;
-  return each == 0 ? n_blocks : (n_blocks + each - 2) / each + 1;
+LB_FN constexpr int skinny_max_partials(int n_tiles, int n_k_blocks) {
+  const int each = skinny_units(n_tiles, n_k_blocks).each;
+  return each == 0 ? n_k_blocks : (n_k_blocks + each - 2) / each + 1;
 }
 
 }  // namespace lb::gpu

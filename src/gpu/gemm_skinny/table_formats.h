@@ -8,8 +8,8 @@ namespace lb::gpu {
 
 // What `expand` of a format makes of a word of codes of the i-th output: values times scale, which is there twice.
 template <DType kType>
-LB_DEVICE void expand_looked_up(PairsA (&a)[2], int i, uint32_t codes, uint32_t scale) {
-  const Looked looked = look_up<kType>(codes);
+LB_DEVICE void expand_table_codes(PairsA (&a)[2], int i, uint32_t codes, uint32_t scale) {
+  const Magnitudes looked = look_up<kType>(codes);
   u32x2 bytes;  // value + 128: no byte takes from its neighbour
   LB_UNROLL
   for (int j = 0; j < 2; ++j)

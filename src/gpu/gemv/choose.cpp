@@ -274,8 +274,8 @@ GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target
 
 Launch choose(const RoundRows& op, const Target& target) {
   const std::string what = cat("[round_rows] ", op.rows, " rows of ", op.n_in);
-  LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_in % kRoundRun == 0, kInvalid, what, ": rows are multiples of ",
-           kRoundRun, " values");
+  LB_CHECK(op.rows >= 1 && op.n_in >= 1 && op.n_in % kRoundBlock == 0, kInvalid, what, ": rows are multiples of ",
+           kRoundBlock, " values");
   LB_CHECK(reinterpret_cast<uintptr_t>(op.x) % 16 == 0, kInvalid, what, ": x must be 16-byte aligned");
   constexpr int kThreads = 256, kThreadValues = 4;
   return checked({.kernel = "round_rows_kernel",

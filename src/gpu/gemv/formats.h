@@ -123,8 +123,8 @@ struct RoundedX {
       copy(high + i, p.x.high + first + 4 * i);
       if constexpr (kBits == 16) copy(low + i, p.x.low + first + 4 * i);
     }
-    scale = p.x.scale[first / kRoundRun];
-    sum = p.x.sum[first / kRoundRun];
+    scale = p.x.scale[first / kRoundBlock];
+    sum = p.x.sum[first / kRoundBlock];
   }
 
   // Of codes with the 4-value words of x from `from` on, in units of scale: exact integers, but for the last division.

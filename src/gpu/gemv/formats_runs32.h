@@ -67,7 +67,7 @@ struct RunFormat {
   using X = decltype(run_x<kType, kBits>());
 
   LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    const quant::ScaleOffset run = run_at(part<Rows::kPlanes - 1>(piece), place % 8);
+    const quant::ScaleOffset run = block_scale(part<Rows::kPlanes - 1>(piece), place % 8);
     const float products = x.scale * (kHasTable<kType> ? dot_looked_up(piece, x) : dot_as_they_are(piece, x));
     if constexpr (kHasOffsets<kType>) {
       return run.scale * products + run.offset * x.sum;
@@ -99,7 +99,7 @@ struct RunFormat {
     uint32_t firsts[8], seconds[8];
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const Looked looked = look_up<kType>(part<0>(piece)[i]);
+      const Magnitudes looked = look_up<kType>(part<0>(piece)[i]);
       LB_UNROLL
       for (int half = 0; half < 2; ++half) {
         firsts[i + 4 * half] = looked.first[half];
@@ -129,7 +129,7 @@ struct NibbleFormat {
     }
   };
 
-  LB_DEVICE static Scale scale_of(const Piece& piece, int place) { return run_at(part<1>(piece), place % 8); }
+  LB_DEVICE static Scale scale_of(const Piece& piece, int place) { return block_scale(part<1>(piece), place % 8); }
   LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
     return dot(piece, scale_of(piece, place), x);
   }

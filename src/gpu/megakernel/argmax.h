@@ -1,5 +1,5 @@
-// The likeliest token where nobody asks for more: each block leaves the key of its own in words, a warp of one reads
-// all.
+// The greedy choice where nothing else is wanted: each block sends the key of its likeliest token through mailboxes, and
+// a warp of one block reads all keys.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"
@@ -8,16 +8,16 @@
 namespace lb::gpu {
 
 LB_DEVICE bool asks_for_likeliest(const SampleOptions& o) { return o.temperature == 0 && o.n_top < 0; }
-// And it is the one of the largest logit.
+// The likeliest token is also the one with the largest logit.
 LB_DEVICE bool is_plain_choice(const SampleOptions& o) { return asks_for_likeliest(o) && !adjusts_by_token(o); }
 
-// By one thread: the key of the block's likeliest, to who chooses.
+// By one thread: sends the key of the block's likeliest token to the choosing warp.
 LB_DEVICE void send_best(const SampleTask& p, uint64_t key, uint32_t tag) {
   store_relaxed(mega_state().mailboxes + (p.best_mailbox.at + 2 * block_id()), mailbox_of(uint32_t(key >> 32), tag),
                 mailbox_of(uint32_t(key), tag));
 }
 
-// By a warp: the largest of the keys that blocks have left. Many are asked for at once.
+// By a warp: the largest key of all blocks, kAtOnce of them in flight.
 LB_DEVICE uint64_t best_of_all(const SampleTask& p, const PhaseWait& wait) {
   constexpr int kAtOnce = 5;
   const uint32_t tag = wait.tag_of(p.best_mailbox);

@@ -175,7 +175,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
     const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
     block_barrier();  // the tile is there, and the one before has been read
-    if (is_first && tile == 0 && !wait.is_barrier) wait.has_passed();
+    if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     if (tile + 1 < n_tiles)
       load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);
     sums.add_tile(p, memory, unit, tile % 2, min(left, kSplitTile));
@@ -263,7 +263,7 @@ LB_NOINLINE void attention_merge(const SplitTask& p, int part, int n_parts, floa
     of.read(p, head, split, split < n_there && column < dim ? column : -1,
             has_gate ? p.gate_mailbox.at + mailbox_index(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
             n_there, wait);
-    if (i == part && !wait.is_barrier) wait.has_passed();
+    if (i == part && !wait.is_barrier) wait.mark_ready();
     float largest = kNothingSeen, total = 0;
     LB_UNROLL
     for (const float m : of.m) largest = max(largest, m);

@@ -190,7 +190,7 @@ struct PlainSums {
             sums[g] = fma(to_f32(query[0]), to_f32(key[0]), fma(to_f32(query[1]), to_f32(key[1]), sums[g]));
           }
         }
-        const float sum = sum_each(sums);
+        const float sum = warp_sums(sums);
         if (lane() % 8 == 0) store(memory.scores + (first + lane() / 8) * kSplitTile + s, sum);
       }
     }

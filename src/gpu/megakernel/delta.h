@@ -32,7 +32,7 @@ static_assert(kStepLengths + 4 == kStepSums);
 
 // Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
 struct StepSlice {
-  Place at;
+  Slice at;
   int row, q, k, v;
   bool finishes;  // the warp does what is done once for a column of its unit
   int n_columns;  // of that, if it does
@@ -125,7 +125,7 @@ struct RowPrefetch {
 
   LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {
     const GatedDelta& op = p.step;
-    const Place& at = place.at;
+    const Slice& at = place.at;
     LB_UNROLL
     for (int j = 0; j < kSlices; ++j) {
       LB_UNROLL
@@ -161,7 +161,7 @@ LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   const BlockSlices slices(p, part);
   LB_UNROLL_BY(1)
   for (int slice = slices.begin; slice < min(slices.end, slices.begin + slices.at_once); ++slice) {
-    const Place at = StepSlice(p, slice).at;
+    const Slice at = StepSlice(p, slice).at;
     constexpr int kLooks = kStepColumns / 8, kRows = 32 / kLooks;
     const float* from = op.S + (at.v_head * op.dk + lane() / kLooks) * op.dv + at.first_column + lane() % kLooks * 8;
     LB_UNROLL_BY(4)
@@ -194,14 +194,14 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
   const GatedDelta& op = p.step;
   const auto [begin, end, at_once] = BlockSlices(p, part);
   const int team = warp() >> p.team_shift;
-  if (begin == end) wait.has_passed();
+  if (begin == end) wait.mark_ready();
 
   LB_UNROLL_BY(1)
   for (int first = begin; first < end; first += at_once) {
     const bool is_active = first + team * kSlices < end;
     const int slice = min(first + team * kSlices, end - kSlices);
     StepSlice place(p, slice);
-    const Place& at = place.at;
+    const Slice& at = place.at;
     float* state = place.state(op);
     const int state_step = kStepRowLanes * op.dv;
     RowPrefetch<kSlices> before;
@@ -282,9 +282,9 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         }
       }
       LB_UNROLL
-      for (int j = 0; j < kSlices; ++j) sum_apart(products[j]);
+      for (int j = 0; j < kSlices; ++j) reduce_scatter(products[j]);
       float lengths[4] = {k * k, q * q, k * q, 0};
-      const float length = sum_each(lengths);
+      const float length = warp_sums(lengths);
       float* own = sums + place.row / 32 * kStepSums;
       const int value = lane() / kStepLanes;  // the one that this lane has the sum of
       LB_UNROLL
@@ -304,7 +304,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
       }
     }
     block_barrier();
-    if (first == begin && !wait.is_barrier) wait.has_passed();
+    if (first == begin && !wait.is_barrier) wait.mark_ready();
     if (is_active && (place.finishes || at.first_column == 0)) {
       // Of the lane's column, whose slice is the team's first or, of a unit of two, its second or the next team's.
       const int second = (lane() & (place.n_columns - 1)) / kStepColumns;
@@ -354,7 +354,7 @@ LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWa
     read_mailboxes<1>(wait, {mega_state().mailboxes + p.squares.at + i}, {wait.tag_of(p.squares)}, any);
   }
   block_barrier();
-  if (!wait.is_barrier) wait.has_passed();
+  if (!wait.is_barrier) wait.mark_ready();
   const TokenNumbers& numbers = mega_state().numbers;
   LB_UNROLL_BY(1)
   for (int c = 4 * (part * n_threads() + thread_id()); c < op.channels; c += step) {

@@ -1,4 +1,4 @@
-// Behind a product: sums of rows become y, as words or plain.
+// The epilogue of a product: the sums of a row's warps become y, in mailboxes or plain.
 #pragma once
 
 #include "gpu/activation.h"
@@ -7,29 +7,29 @@
 
 namespace lb::gpu {
 
-// Of a pass of rows, in shared memory.
+// The sums of a pass of rows, in shared memory.
 struct alignas(16) RowSums {
   float v[kPassSums];                // [matrices, row_warps, pass_rows]
-  float squares[kMegaThreads / 32];  // of x, of each warp, where it is a norm's; in a step's first pass
-  float zero;                        // instead of sums that a row does not have
+  float squares[kMegaThreads / 32];  // sums of a norm's x, a warp each; of a step's first pass
+  float zero;                        // stands for sums that a row does not have
 };
 
-// Where a lane's row goes: null where it is not there or nobody reads.
+// Where a lane's row is written; null: nowhere.
 struct RowDestination {
   Destination mailbox;
   float* plain = nullptr;
 };
 
-// What becomes of a product's sums.
+// What a product's epilogue needs of its task.
 struct RowEpilogue {
   int n_out, begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t tag, add_tag;
-  Mailbox* to;           // words of y, or null
-  const Mailbox* added;  // words of what is added, or null
-  const float* add;      // or what is added itself, or null
-  float* y;              // plain, or null
+  Mailbox* to;           // first of y, or null
+  const Mailbox* added;  // first of what is added, or null
+  const float* add;      // [n_out] or null: what is added, plain
+  float* y;              // [n_out] or null: y, plain
 
   LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
       : n_out(p.op.n_out),
@@ -50,15 +50,16 @@ struct RowEpilogue {
     y = p.writes_y == 0 ? nullptr : p.op.y;
   }
 
-  // Of the block's row, by whole warps where codes are written: neighbouring lanes have neighbouring rows.
-  LB_DEVICE RowDestination place_of(int row, bool is_there) const {
+  // For the block's row. Where codes are written, by whole warps: neighbouring lanes have neighbouring rows.
+  LB_DEVICE RowDestination destination_of(int row, bool is_there) const {
     if (!is_there) return {};
-    RowDestination place;
-    if (to != nullptr) place.mailbox = place_in(to, n_out, begin + row, writes_codes);
-    if (y != nullptr) place.plain = y + (begin + row);
-    return place;
+    RowDestination destination;
+    if (to != nullptr) destination.mailbox = destination_in(to, n_out, begin + row, writes_codes);
+    if (y != nullptr) destination.plain = y + (begin + row);
+    return destination;
   }
 
+  // The norm's factor, which staged x lacks.
   LB_DEVICE float factor(const float* squares) const {
     if (!is_norm) return 1;
     float sum = 0;
@@ -70,63 +71,63 @@ struct RowEpilogue {
     return rsqrt_fast(sum * mean_of + eps);
   }
 
-  // What is added to a row of the block's. In words, there two phases ago as a rule, it is asked for and then taken;
-  // plain, it is there when the row's sums are.
-  LB_DEVICE Mailbox ask(int row) const {
+  // What is added to a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A plain
+  // value is valid when the row's sums are.
+  LB_DEVICE Mailbox load_added(int row) const {
     return added == nullptr ? 0 : load_relaxed(added + mailbox_index(begin + row));
   }
-  // is_stopped(): it may never come.
-  template <class IsOver>
-  LB_DEVICE float take(int row, Mailbox asked, const PhaseWait& wait, IsOver&& is_stopped) const {
+  // is_stopped(): the launch ends, the value may never come.
+  template <class IsStopped>
+  LB_DEVICE float await_added(int row, Mailbox loaded, const PhaseWait& wait, IsStopped&& is_stopped) const {
     if (added == nullptr) return 0;
     uint32_t polls = mega_state().max_polls;
     LB_UNROLL_BY(1)
-    while (uint32_t(asked >> 32) != add_tag && !is_stopped()) {
+    while (uint32_t(loaded >> 32) != add_tag && !is_stopped()) {
       if (--polls == 0) {
         wait.time_out();
         break;
       }
-      asked = ask(row);
+      loaded = load_added(row);
     }
-    return value_in(asked);
+    return value_in(loaded);
   }
-  LB_DEVICE float plain(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
+  LB_DEVICE float plain_added(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
-  LB_DEVICE void write(const RowDestination& place, float result) const {
-    write_value(place.mailbox, result, tag);
-    if (place.plain != nullptr) *place.plain = result;
+  LB_DEVICE void write(const RowDestination& to, float result) const {
+    write_value(to.mailbox, result, tag);
+    if (to.plain != nullptr) *to.plain = result;
   }
-  // silu(gate) up, by whole warps where codes are written.
-  LB_DEVICE void write_gated(const RowDestination& place, float gate, float up, float factor) const {
+  // silu(gate) * up. Where codes are written, by whole warps.
+  LB_DEVICE void write_gated(const RowDestination& to, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
-    if (!writes_codes) return write(place, result);
-    write_codes_of_warp(place.mailbox, result, tag, [](int) {});
+    if (!writes_codes) return write(to, result);
+    write_codes_of_warp(to.mailbox, result, tag, [](int) {});
   }
 };
 
-// The sums of a row's warps, pass_rows apart: kAtOnce of them at once, for a missing one a 0 that is there. Where they
-// are is known before they are.
+// Adds the sums of a row's warps, pass_rows apart, kAtOnce at a time; a missing sum reads RowSums::zero. Addresses are
+// computed before the sums are there.
 struct RowSumsReader {
   static constexpr int kAtOnce = 4;
   int at[kAtOnce], step, n;  // in dynamic shared memory
 
-  // Of a pass's row in one of the matrices.
-  LB_DEVICE RowSumsReader(const RowEpilogue& maker, const RowSums& sums, int matrix, int row)
-      : step(4 * maker.pass_rows), n(maker.row_warps) {
+  // For a pass's row of one matrix.
+  LB_DEVICE RowSumsReader(const RowEpilogue& epilogue, const RowSums& sums, int matrix, int row)
+      : step(4 * epilogue.pass_rows), n(epilogue.row_warps) {
     const auto offset = [](const float* p) {
       const unsigned char* shared = dynamic_shared<unsigned char>();
       return int(reinterpret_cast<const unsigned char*>(p) - shared);
     };
-    const int first = offset(sums.v + matrix * n * maker.pass_rows + row), zero = offset(&sums.zero);
+    const int first = offset(sums.v + matrix * n * epilogue.pass_rows + row), zero = offset(&sums.zero);
     LB_UNROLL
     for (int i = 0; i < kAtOnce; ++i) at[i] = opaque(i < n ? first + i * step : zero);
   }
   LB_DEVICE float total() const {
     const unsigned char* shared = dynamic_shared<unsigned char>();
-    float of[kAtOnce];
+    float v[kAtOnce];
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) of[i] = load<float>(shared + at[i]);
-    float sum = of[0] + of[1] + (of[2] + of[3]);
+    for (int i = 0; i < kAtOnce; ++i) v[i] = load<float>(shared + at[i]);
+    float sum = v[0] + v[1] + (v[2] + v[3]);
     LB_UNROLL_BY(1)
     for (int i = kAtOnce; i < n; ++i) sum += load<float>(shared + at[0] + i * step);
     return sum;

@@ -1,4 +1,4 @@
-// Which weight types a megakernel takes: lists of cases, each a switch over some types.
+// The weight types that a megakernel takes: lists of cases, each a switch over some types.
 #pragma once
 
 #include "gpu/gemv/formats_plain.h"
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// Each runs the product, of the header that knows how its weights come, and says whether the type is one of its own.
+// A case runs product() of product_stream.h or product_direct.h. False: the type is not one of its own.
 struct PlainCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {

@@ -1,7 +1,9 @@
-// How a block waits for what others made. Mostly for the values themselves: words that carry their phase's number,
-// which are fire and forget for who makes them and read in any case by who needs them. Where values are plain, at a
-// barrier in two halves: a block arrives when its work is done, and waits when it needs what others made. One counter
-// that only rises. Who waits too long says so and goes on, so that the launch ends.
+// How a block waits for other blocks.
+//
+// Mostly it spins on mailboxes: a writer stores and goes on, a reader loads the value anyway and checks its tag. Plain
+// values need a barrier of the grid, split in two: a block arrives when its work is done and waits when it needs the
+// others'. The barrier is one counter that only rises. All blocks must be co-resident. A wait that times out is reported
+// and the launch ends.
 #pragma once
 
 #include "gpu/megakernel/shape.h"
@@ -9,33 +11,34 @@
 namespace lb::gpu {
 
 #ifdef LUCEBOX_TIMELINE  // a build option of the pack
-inline constexpr bool kTakesTimes = true;
+inline constexpr bool kHasTimeline = true;
 #else
-inline constexpr bool kTakesTimes = false;
+inline constexpr bool kHasTimeline = false;
 #endif
 
-inline constexpr int kMinPollNs = 512;  // about what a look at a word takes
+inline constexpr int kMinPollNs = 512;  // about one load of a mailbox
 
-// The next chunk of streamed weights and the next pass of sums, as of a step's begin.
+// Counts of weight chunks and of passes of sums before a step, from the launch's begin.
 struct StreamCursor {
   uint32_t chunk, pass;
 };
 
-inline constexpr int kFinisher = 2;  // of MegaState::timed_out
+inline constexpr int kFinisher = 2;  // index in MegaState::timed_out of the epilogue warp
 
-// Where a block stands, in shared memory, as the tasks need the registers.
+// The state of a block, in shared memory, since tasks need the registers. Steps alternate between two halves of its
+// double buffers.
 struct MegaState {
   uint32_t* arrived;
   Mailbox* mailboxes;
   MegaReport* report;
   long timeout_ns;
-  uint32_t max_polls;  // of a word, by a thread
-  // Somebody in a step, by turns: behind a barrier of the step all threads read the same. kFinisher: who finishes
-  // rows, for itself alone.
+  uint32_t max_polls;  // of a mailbox, by a thread, until it times out
+  // [0], [1]: set when a thread times out in a step of that half; all threads read the same behind a barrier of the
+  // step. [kFinisher]: set and read by the epilogue warp alone.
   uint32_t timed_out[3];
-  StreamCursor turns[2];      // of steps, by turns
-  StepTimes* volatile times;  // of this step, or null; for the watcher alone, so no other may read it ahead of time
-  TokenNumbers numbers;       // of the token, from its second step on
+  StreamCursor cursors[2];    // of a step of each half
+  StepTimes* volatile times;  // of this step, or null; volatile, since only the watcher may read it
+  TokenNumbers numbers;       // of the token, valid from its second step on
 };
 
 static_assert(sizeof(MegaState) <= kMegaStreamAt - kMegaStateAt);
@@ -44,51 +47,52 @@ LB_DEVICE MegaState& mega_state() {
   return *reinterpret_cast<MegaState*>(shared + kMegaStateAt);
 }
 
-// The thread of a block that watches the others.
+// The thread of a block that waits at the barrier of the grid.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
 
-// What this step has come to, by the watcher.
+// By the watcher: the time of a moment of this step.
 LB_DEVICE void stamp(uint64_t StepTimes::* moment) {
-  if constexpr (kTakesTimes) {
+  if constexpr (kHasTimeline) {
     if (StepTimes* times = mega_state().times) times->*moment = time_ns();
   }
 }
 
-// forget: what it is made of takes registers that tasks need, if kept from step to step.
+// Arrivals of all blocks before a token. opaque(): recomputed in each step, since tasks need the registers.
 LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
   return p.first + uint32_t(token * opaque(p.n_phases)) * uint32_t(opaque(n_blocks()));
 }
-// Of the words of a token's phase 0: one more than the blocks' arrivals before it, so that none is 0.
+// The tag of a token's phase 0: one more than the arrivals before it, so that no tag is 0.
 LB_DEVICE uint32_t first_tag(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
 
 LB_DEVICE float value_in(Mailbox box) { return quant::float_of(uint32_t(box)); }
 LB_DEVICE Mailbox mailbox_of(uint32_t bits, uint32_t tag) { return Mailbox(tag) << 32 | bits; }
 LB_DEVICE Mailbox mailbox_of(float value, uint32_t tag) { return mailbox_of(quant::bits_of(value), tag); }
 
+// The task of a step of this half.
 LB_DEVICE const Task& task_in(int half) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   return *reinterpret_cast<const Task*>(shared + half * 512);
 }
 
-// A task comes into its half of shared memory; there for who has waited for its copies, and for all behind a barrier.
+// Copies a task to its half of shared memory: visible after copy_wait and a barrier of the block.
 LB_DEVICE void fetch_task(const Task* from, int half) {
-  const int offset = opaque(4 * thread_id());  // likewise
+  const int offset = opaque(4 * thread_id());  // recomputed in each step
   if (offset < int(sizeof(Task)))
     copy_async<4>(dynamic_shared<unsigned char>() + half * 512 + offset,
                   reinterpret_cast<const unsigned char*>(from) + offset);
   copy_commit();
 }
 
-// Where a token's last task leaves the numbers of the next one; null: no task asks.
-struct NumbersFrom {
+// Where a token's last task puts the numbers of the next token; null: no task reads them.
+struct NumberSource {
   const int32_t *n_past, *key_buffer, *n_accepted, *accepted;
 
-  LB_DEVICE explicit NumbersFrom(const NextToken& next)
+  LB_DEVICE explicit NumberSource(const NextToken& next)
       : n_past(next.n_past), key_buffer(next.key_buffer), n_accepted(next.n_accepted), accepted(next.accepted) {}
 };
 
-// They come as a task does.
-LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
+// Copies them as fetch_task does.
+LB_DEVICE void fetch_numbers(const NumberSource& from) {
   TokenNumbers& to = mega_state().numbers;
   if (thread_id() == 0 && from.n_past != nullptr) {
     copy_async<4>(&to.n_past, from.n_past);
@@ -99,8 +103,8 @@ LB_DEVICE void fetch_numbers(const NumbersFrom& from) {
   copy_commit();
 }
 
-// Where a step begins in streams of chunks and passes, and what it does for the next one, once nobody is at the one
-// before.
+// A step's position in the streams, and the step after it. prepare_next() may run once no thread of the block reads the
+// other half any more.
 struct StepContext {
   StreamCursor now;
   const Task* next;
@@ -108,24 +112,24 @@ struct StepContext {
 
   LB_DEVICE void prepare_next(const TaskStep& step) const {
     fetch_task(next, next_half);
-    if (thread_id() == 0) mega_state().turns[next_half] = {now.chunk + step.n_chunks, now.pass + step.n_passes};
+    if (thread_id() == 0) mega_state().cursors[next_half] = {now.chunk + step.n_chunks, now.pass + step.n_passes};
   }
 };
 
+// Waiting in a step. Called, it waits at the barrier of the grid where the step needs it, else returns at once.
 struct PhaseWait {
-  uint32_t base_tag;  // of the words of this token's phase 0
-  uint32_t tag;       // of those that this phase makes: one more than the arrivals at which it may begin
-  bool is_barrier;
-  int half;  // of MegaState::timed_out
+  uint32_t base_tag;  // of this token's phase 0
+  uint32_t tag;       // of what this phase writes: one more than the arrivals at which the phase is open
+  bool is_barrier;    // the step reads plain values of other blocks
+  int half;           // of MegaState::timed_out, or kFinisher
 
   LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (tag - 1)) >= 0; }
 
-  // What the task needs is there.
-  LB_DEVICE void has_passed() const {
+  // The step's inputs are there: for the timeline.
+  LB_DEVICE void mark_ready() const {
     if (is_watcher()) stamp(&StepTimes::waited);
   }
 
-  // For what is plain. At any other phase it only begins.
   LB_DEVICE void operator()() const {
     if (!is_barrier) return;
     if (is_watcher()) {
@@ -143,13 +147,13 @@ struct PhaseWait {
     block_barrier();
   }
 
-  // For tasks that read no words.
+  // For tasks that read no mailboxes.
   LB_DEVICE void without_mailboxes() const {
     (*this)();
-    if (!is_barrier) has_passed();
+    if (!is_barrier) mark_ready();
   }
 
-  // The block stops behind this step, which works with what is there.
+  // This step goes on with wrong values; then the block stops.
   LB_DEVICE void time_out() const { mega_state().timed_out[half] = 1; }
   LB_DEVICE bool has_timed_out() const { return mega_state().timed_out[half] != 0; }
   LB_DEVICE uint32_t tag_of(const MailboxSource& from) const {
@@ -167,7 +171,7 @@ LB_DEVICE void load_mailboxes(const Mailbox* const (&from)[kN], Mailbox (&boxes)
   for (int k = 0; k < kN; ++k) boxes[k] = load_relaxed(from[k]);
 }
 
-// kN words, each of its own number, that have been asked for once.
+// Spins until each of kN mailboxes has its tag. boxes: as loaded once before.
 template <int kN>
 LB_DEVICE void await_mailboxes(const PhaseWait& wait, const Mailbox* const (&from)[kN], const uint32_t (&tags)[kN],
                                Mailbox (&boxes)[kN], float (&values)[kN]) {
@@ -194,7 +198,7 @@ LB_DEVICE void read_mailboxes(const PhaseWait& wait, const Mailbox* const (&from
   await_mailboxes(wait, from, tags, boxes, values);
 }
 
-// Looks again and again, as often as a word may be looked at. look(): 0 where all is there.
+// Spins until look() returns 0, at most max_polls times.
 template <class Look>
 LB_DEVICE void poll_until_valid(const PhaseWait& wait, Look&& look) {
   uint32_t polls = mega_state().max_polls, differs;
@@ -205,7 +209,7 @@ LB_DEVICE void poll_until_valid(const PhaseWait& wait, Look&& look) {
   if (differs != 0) wait.time_out();
 }
 
-// Four values from each of kN places, multiples of 4, of words or plain; below 0: zeros.
+// Four values from each of kN indices, multiples of 4, of mailboxes or plain; an index below 0 gives zeros.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const MailboxSource& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {

@@ -56,7 +56,7 @@ LB_DEVICE void arrive_at_end() {
 // looks at what the others have left, and all go on before the token is written down and told of.
 LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
-  wait.has_passed();
+  wait.mark_ready();
   if (block_id() != n_blocks() - 1 || warp() != 0) return arrive_at_end();
   const Sample& op = p.sample.op;
   StepNumbers before = {};
@@ -113,7 +113,7 @@ LB_NOINLINE void make_table(const RopeTable& p, int part, int n_parts, PhaseWait
 }
 
 template <class Products, class Weights>
-LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCursor& turn, PhaseWait wait) {
+LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCursor& cursor, PhaseWait wait) {
   unsigned char* pool = dynamic_shared<unsigned char>() + kMegaPoolAt;
   const int part = step.part, n_parts = step.n_parts;
   switch (task.kind) {
@@ -130,7 +130,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
     case TaskKind::kDeltaStep: delta_step(task.delta, part, reinterpret_cast<float*>(pool), wait); break;
     case TaskKind::kDeltaCommit: delta_commit(task.delta, part, n_parts, wait); break;
     case TaskKind::kAdjust:
-      wait.has_passed();
+      wait.mark_ready();
       if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
         break;  // who finished the logits has seen to it
       Weights::wait_until_finished(turn);
@@ -147,7 +147,7 @@ LB_DEVICE const TaskStep* steps_of(const Mega& p) {
 }
 
 LB_DEVICE void begin_stamps(const Mega& p, int i) {
-  if constexpr (kTakesTimes) {
+  if constexpr (kHasTimeline) {
     if (!is_watcher()) return;
     mega_state().times = p.times == nullptr ? nullptr : p.times + long(block_id()) * p.n_steps + i;
     stamp(&StepTimes::began);
@@ -156,7 +156,7 @@ LB_DEVICE void begin_stamps(const Mega& p, int i) {
 
 // Behind a step in which somebody gave up.
 template <class Weights>
-LB_DEVICE void stop(int phase, const StreamCursor& turn) {
+LB_DEVICE void stop(int phase, const StreamCursor& cursor) {
   if (is_watcher()) store_release_system(&mega_state().report->stuck, uint32_t(phase) + 1);
   Weights::stop(turn);
 }
@@ -164,12 +164,12 @@ LB_DEVICE void stop(int phase, const StreamCursor& turn) {
 // By all warps but the helping ones, when a token's last phase is over: whether another follows, whose first step has
 // its place in this half.
 template <class Weights>
-LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor& turn) {
-  if constexpr (kTakesTimes) {
+LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor& cursor) {
+  if constexpr (kHasTimeline) {
     if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
   }
   const PhaseWait wait = {.base_tag = 0, .tag = first_tag(p, token), .is_barrier = true, .half = half};
-  const NumbersFrom numbers(task_in(half ^ 1).sample.next);  // behind the barrier another task may come there
+  const NumberSource numbers(task_in(half ^ 1).sample.next);  // behind the barrier another task may come there
   wait();
   if (wait.has_timed_out()) {
     stop<Weights>(p.n_phases, turn);
@@ -204,7 +204,7 @@ struct StepNumber {
 template <class Weights>
 LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
-  const StreamCursor next = mega_state().turns[at.half() ^ 1];
+  const StreamCursor next = mega_state().cursors[at.half() ^ 1];
   if (mega_state().timed_out[at.half()] != 0) {
     stop<Weights>(phase_of(done), next);
     return false;
@@ -236,12 +236,12 @@ LB_DEVICE void megakernel(const Mega& p) {
     const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
     state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));
     for (uint32_t& timed_out : state->timed_out) timed_out = 0;
-    state->turns[0] = {};
+    state->cursors[0] = {};
   }
   whole_block_barrier();
   if (thread_id() >= kMegaThreads) return Weights::help(p);
 
-  fetch_numbers(NumbersFrom(p.tasks[load<TaskStep>(steps_of(p) + p.n_steps - 1).task].sample.next));
+  fetch_numbers(NumberSource(p.tasks[load<TaskStep>(steps_of(p) + p.n_steps - 1).task].sample.next));
   fetch_task(p.tasks + load<TaskStep>(steps_of(p)).task, 0);
   copy_wait<0>();
   block_barrier();
@@ -256,7 +256,7 @@ LB_DEVICE void megakernel(const Mega& p) {
                             .tag = base_tag + uint32_t(phase_of(now)) * uint32_t(opaque(n_blocks())),
                             .is_barrier = waits(now),
                             .half = half};
-    const StepContext turn = {.now = mega_state().turns[half],
+    const StepContext context = {.now = mega_state().cursors[half],
                               .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
                               .next_half = half ^ 1};
     const Task& task = task_in(half);
@@ -264,9 +264,9 @@ LB_DEVICE void megakernel(const Mega& p) {
       if constexpr (Weights::kHelpers > 0)
         Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
     } else {
-      Weights::wait_until_published(turn.now);
-      turn.prepare_next(now);
-      run_task<Products, Weights>(task, now, turn.now, wait);
+      Weights::wait_until_published(context.now);
+      context.prepare_next(now);
+      run_task<Products, Weights>(task, now, context.now, wait);
       copy_wait<0>();
       block_barrier();
     }

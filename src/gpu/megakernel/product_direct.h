@@ -1,6 +1,6 @@
-// A product's part, of weights that come by plain loads, for chips without bulk copies. No warp brings them ahead of
-// the phases: a thread asks for its share of the first batch before it waits for x, and for each further piece when it
-// has used the one before. Sums are made and added as those of mega_product.h.
+// One part of a product with weights by plain loads, for chips without bulk copies. No warp copies weights ahead of the
+// phases. Instead a thread loads its share of the first batch before it waits for x, and each further piece when it has
+// used the one before. Sums are made and added as in product_stream.h.
 #pragma once
 
 #include "gpu/megakernel/epilogue.h"
@@ -9,6 +9,7 @@
 
 namespace lb::gpu {
 
+// How a megakernel's products get their weights: no warps help, so nothing has to be waited for.
 struct DirectWeights {
   static constexpr int kHelpers = 0;
   LB_DEVICE static RowSums& sums() {
@@ -22,12 +23,12 @@ struct DirectWeights {
   LB_DEVICE static void stop(const StreamCursor&) {}
 };
 
-// Rows of a team whose pieces are in registers at once: with eight there are spills.
+// Rows of a team whose pieces are in registers at once; eight spill.
 inline constexpr int kBatch = 4;
 
-// A thread's part in a product.
+// A thread's share of a product.
 struct ProductShare {
-  int team, column;   // who takes which rows, and the place among the threads of a row
+  int team, column;   // the team takes rows; column: of the thread in its team
   int begin, n_rows;  // of the block
 
   LB_DEVICE ProductShare(const ProductTask& p, int part)
@@ -35,26 +36,26 @@ struct ProductShare {
         column(thread_id() - team * p.row_threads),
         begin(part * p.rows_each + min(part, p.more) * p.row_unit),
         n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)) {}
-  // Of a pass, from the team's first on; threads that are left over have none.
+  // Rows of a pass from the team's first on; threads outside the teams have none.
   LB_DEVICE int rows_of(const ProductTask& p, int pass) const {
     return team < p.n_teams ? min(p.pass_rows, n_rows - pass) - team : 0;
   }
 };
 
-// The pieces of a thread's rows as it meets them: pass after pass, in each matrix after matrix, in each batches of
-// kBatch rows of its team, in each one place of all rows after another.
+// The pieces of a thread's rows in the order of use: pass by pass, in a pass matrix by matrix, in a matrix batch by batch
+// (kBatch rows of the team), in a batch column by column of all rows.
 template <class Format>
 struct DirectRows {
-  typename Format::Piece pieces[kBatch];  // of one place
+  typename Format::Piece pieces[kBatch];  // of one column, loaded ahead
 
   LB_DEVICE DirectRows(const ProductTask& p, const ProductShare& share) {
     begin(p, share);
     LB_UNROLL
-    for (int i = 0; i < kBatch; ++i) ask(p, share, i);
+    for (int i = 0; i < kBatch; ++i) load_next(p, share, i);
   }
-  // For pieces[i] of the next place, i from 0 to kBatch - 1. Of rows that are not there, for the last one's; beyond a
-  // row's end, for the one before, which meets zeros.
-  LB_DEVICE void ask(const ProductTask& p, const ProductShare& share, int i) {
+  // Loads pieces[i] of the next column, for i from 0 to kBatch - 1. A missing row reads the last row; beyond a row's end
+  // the thread reads its piece before, which meets an x of zeros.
+  LB_DEVICE void load_next(const ProductTask& p, const ProductShare& share, int i) {
     if (rows_left <= 0) return;
     Gemv vec;
     vec.n_teams = p.n_teams;
@@ -94,8 +95,9 @@ struct DirectRows {
     row = batch;
   }
 
-  typename Format::Rows batch, row;                // its first row, and the next piece's
-  int pass = 0, matrix = 0, rows_left, ahead = 0;  // of the next piece; ahead: from the thread's first
+  // Of the next piece; batch: the batch's first row; ahead: pieces from the thread's first.
+  typename Format::Rows batch, row;
+  int pass = 0, matrix = 0, rows_left, ahead = 0;
 };
 
 // pool: product_pool_bytes().
@@ -113,7 +115,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
     squares = warp_sum(squares);
     if (lane() == 0) sums.squares[warp()] = squares;
   }
-  if (!wait.is_barrier) wait.has_passed();
+  if (!wait.is_barrier) wait.mark_ready();
   block_barrier();
 
   const int n_teams = p.n_teams, n_pieces = p.n_pieces, row_threads = p.row_threads, row_warps = row_threads / 32;
@@ -124,7 +126,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
   for (int pass = 0; pass < share.n_rows; pass += p.pass_rows) {
     const int own = pass + thread_id(), n_own = share.rows_of(p, pass);
     const bool is_writer = own < min(pass + p.pass_rows, share.n_rows);
-    const Mailbox asked = is_writer ? RowEpilogue(p, part, wait).ask(own) : 0;
+    const Mailbox loaded = is_writer ? RowEpilogue(p, part, wait).load_added(own) : 0;
     LB_UNROLL_BY(1)
     for (int matrix = 0; matrix < n_matrices; ++matrix) {
       LB_UNROLL_BY(1)
@@ -137,24 +139,24 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
           LB_UNROLL
           for (int i = 0; i < kBatch; ++i) {
             total[i] += Format::dot(rows.pieces[i], x, min(piece, n_pieces - 1));
-            rows.ask(p, share, i);
+            rows.load_next(p, share, i);
           }
         }
-        const float sum = sum_each(total);
-        const int row = first + lane() / (32 / kBatch) * n_teams, to = matrix * row_warps + column / 32;
-        if (lane() % (32 / kBatch) == 0 && row < n_own) sums.v[to * p.pass_rows + row + share.team] = sum;
+        const float sum = warp_sums(total);
+        const int row = first + lane() / (32 / kBatch) * n_teams, line = matrix * row_warps + column / 32;
+        if (lane() % (32 / kBatch) == 0 && row < n_own) sums.v[line * p.pass_rows + row + share.team] = sum;
       }
     }
     block_barrier();
     if (is_writer) {
-      const RowEpilogue maker(p, part, wait);  // not before: products need the registers
-      const float factor = maker.factor(sums.squares);
-      const float sum = RowSumsReader(maker, sums, 0, thread_id()).total();
-      const RowDestination place = maker.place_of(own, true);
+      const RowEpilogue epilogue(p, part, wait);  // not before: the products need the registers
+      const float factor = epilogue.factor(sums.squares);
+      const float sum = RowSumsReader(epilogue, sums, 0, thread_id()).total();
+      const RowDestination to = epilogue.destination_of(own, true);
       if (n_matrices > 1) {
-        maker.write_gated(place, sum, RowSumsReader(maker, sums, 1, thread_id()).total(), factor);
+        epilogue.write_gated(to, sum, RowSumsReader(epilogue, sums, 1, thread_id()).total(), factor);
       } else {
-        maker.write(place, maker.take(own, asked, wait, [] { return false; }) + maker.plain(own) + factor * sum);
+        epilogue.write(to, epilogue.await_added(own, loaded, wait, [] { return false; }) + epilogue.plain_added(own) + factor * sum);
       }
     }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them

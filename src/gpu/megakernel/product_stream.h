@@ -1,4 +1,4 @@
-// A product's part, of weights that come through the ring (weight_stream.h).
+// One part of a product with weights that come through the ring (weight_stream.h).
 #pragma once
 
 #include "gpu/megakernel/stage_x.h"
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// How a megakernel's products get their weights and where their sums go: two warps help.
+// How a megakernel's products get their weights: one warp copies them, another runs the epilogue.
 struct StreamedWeights {
   static constexpr int kHelpers = kMegaHelpers;
   LB_DEVICE static void init() {
@@ -17,35 +17,35 @@ struct StreamedWeights {
   }
   LB_DEVICE static void help(const Mega& p) {
     if (warp() == kMegaThreads / 32) {
-      opaque(&mega_stream())->bring(p);
+      opaque(&mega_stream())->copy_all(p);
     } else {
       finish_products(p);
     }
   }
-  LB_DEVICE static void wait_until_published(const StreamCursor& turn) { mega_sums().wait_until_published(turn.pass); }
-  LB_DEVICE static void wait_until_finished(const StreamCursor& turn) { mega_sums().wait_until_finished(turn.pass); }
-  LB_DEVICE static void stop(const StreamCursor& turn) {
+  LB_DEVICE static void wait_until_published(const StreamCursor& cursor) { mega_sums().wait_until_published(turn.pass); }
+  LB_DEVICE static void wait_until_finished(const StreamCursor& cursor) { mega_sums().wait_until_finished(turn.pass); }
+  LB_DEVICE static void stop(const StreamCursor& cursor) {
     mega_stream().stop(turn.chunk);
     mega_sums().stop(turn.pass);
   }
 };
 
 template <DType kType, int kValues, class Entry>
-LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that have an entry of a plane in common
+LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that share an entry of a plane
   const quant::PlaneFormat format = quant::plane_format(kType);
   return format.block_values < kValues ? 1
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
-// Where a thread's pieces of a batch's rows are in the ring of weights.
+// A thread's pieces of a batch's rows in the ring. Byte offsets, in dynamic shared memory or in a chunk.
 template <class Format>
 struct RingRows {
   using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = max_batch_rows(quant::plane_format(Format::kType).block_values == 1);
-  int own[kPlanes];          // in a chunk, of the team's first row
-  int stride[kPlanes];       // from there to its next
-  int chunk_at, row[kRows];  // of the batch: its chunk, and rows in it
+  int own[kPlanes];          // of the team's first row in a chunk
+  int stride[kPlanes];       // from one row of the team to the next
+  int chunk_at, row[kRows];  // the batch's chunk; the team's rows in it
 
   LB_DEVICE RingRows(const ProductTask& p, const TaskStep& step, int team) : chunk_at(), row() {
     LB_UNROLL
@@ -54,10 +54,10 @@ struct RingRows {
       stride[k] = p.n_teams * p.row_bytes[k];
     }
   }
-  // With rows_left from the thread's first on. For what is not there the first row again: the ring may be written there
-  // meanwhile.
-  LB_DEVICE void go_to(int place, int rows_left, int n_teams) {
-    chunk_at = place;
+  // A missing row reads the first row again: the ring behind the chunk may be written meanwhile. rows_left: from the
+  // team's first row on.
+  LB_DEVICE void go_to(int offset, int rows_left, int n_teams) {
+    chunk_at = offset;
     LB_UNROLL
     for (int i = 0; i < kRows; ++i) row[i] = i * n_teams < rows_left ? i : 0;
   }
@@ -69,8 +69,8 @@ struct RingRows {
  private:
   template <int kPlane, class Entry>
   LB_DEVICE Entry read_entry(int row, int piece) const {
-    const int place = piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
-    return load<Entry>(dynamic_shared<unsigned char>() + (row * stride[kPlane] + (chunk_at + own[kPlane] + place)));
+    const int offset = piece / piece_sharers<Format::kType, Format::kValues, Entry>(kPlane) * int(sizeof(Entry));
+    return load<Entry>(dynamic_shared<unsigned char>() + (row * stride[kPlane] + (chunk_at + own[kPlane] + offset)));
   }
   template <int kPlane>
   LB_DEVICE void read_entries(u32x4& entry, int row, int piece) const {
@@ -83,29 +83,29 @@ struct RingRows {
   }
 };
 
-// pool: product_pool_bytes(). A row is shared by row_threads threads, each with the x of its own pieces; a team has a
-// batch's rows at once. Where a batch has fewer, the other sums are anything, and nobody reads them.
+// pool: product_pool_bytes(). A team of row_threads threads shares a row, each thread with the x of its own pieces, and
+// has the rows of a batch at once. Where a batch has fewer rows, the other sums are undefined and nobody reads them.
 //
-// A phase takes as long as what stands behind its wait: x to shared memory, a barrier, products, and what the finishing
-// warp makes of sums. All else is done before, while that is on its way, and has to take no longer than that. No
-// barrier ends a product: who is done with it goes on, and nothing that others may still read is overwritten before
-// all have given its sums, which the next step waits for.
+// A phase takes as long as what follows its wait: x to shared memory, a barrier, the products and the epilogue. All else
+// is done before, while x is on its way, and has to take no longer. No barrier ends a product: a thread that is done goes
+// on. Nothing that other threads may still read is overwritten before all have published their sums, for which the next
+// step waits.
 template <class Format>
-LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext turn, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext context, unsigned char* pool, PhaseWait wait) {
   WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   SumStream& sums = mega_sums();
   const StagedX<kIsRounded> staged(pool, p.op.n_in);
-  // No division: it would take longer than the whole wait.
+  // Not divided: a division would take longer than the whole wait.
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
   const int column = thread_id() - team * row_threads, row_warps = row_threads / 32;
-  const bool is_member = team < n_teams;  // the others are left over
+  const bool is_member = team < n_teams;  // other threads belong to no team
   const int n_rows = p.rows_each + (step.part < p.more ? p.row_unit : 0);
   const int n_pieces = p.n_pieces, n_matrices = p.up != nullptr ? 2 : 1, pass_rows = p.pass_rows;
   const int batch_rows = p.batch_rows * n_teams;
   const bool keeps_x = row_threads >= n_pieces, is_norm = p.from == XFrom::kRms;
-  uint32_t chunk = turn.now.chunk, n_pass = turn.now.pass;
+  uint32_t chunk = context.now.chunk, n_pass = context.now.pass;
   Rows rows(p, step, team);
   bool has_x = false;
   typename Format::X x = {};
@@ -120,15 +120,15 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext turn, 
       for (int first = 0; first < own_rows; first += batch_rows) {
         const int rows_left = min(own_rows - first, batch_rows) - team;
         barrier_wait(stream.full_of(chunk), stream.parity(chunk));
-        rows.go_to(stream.place[chunk % kMegaChunks], rows_left, n_teams);
+        rows.go_to(stream.offset[chunk % kMegaChunks], rows_left, n_teams);
         float squares = 0;
         const bool is_first = !has_x;
         if (is_first) {
-          sums.wait_until_published(turn.now.pass);
-          turn.prepare_next(step);
+          sums.wait_until_published(context.now.pass);
+          context.prepare_next(step);
           wait();
           squares = stage_x<kIsRounded>(p, pool, wait);
-          if (!wait.is_barrier) wait.has_passed();
+          if (!wait.is_barrier) wait.mark_ready();
           copy_wait<0>();
           block_barrier();
           if (keeps_x && column < n_pieces) read_x<Format>(x, staged, column);
@@ -136,7 +136,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext turn, 
         }
         float total[Rows::kRows] = {};
         if (is_member && rows_left > 0) {
-          LB_UNROLL_BY(1)  // once in the code, which comes from memory phase by phase
+          LB_UNROLL_BY(1)  // small code: every phase fetches it from memory
           for (int piece = column; piece < n_pieces; piece += row_threads) {
             typename Format::Piece pieces[Rows::kRows];
             rows.read(pieces, piece);
@@ -147,14 +147,14 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext turn, 
         }
         barrier_arrive(stream.empty_of(chunk));
         ++chunk;
-        const float sum = is_first && is_norm ? sum_each(total, squares) : sum_each(total);
+        const float sum = is_first && is_norm ? warp_sums(total, squares) : warp_sums(total);
         if (is_first && is_norm && lane() == 0) to.squares[warp()] = squares;
-        constexpr int kLanes = 32 / Rows::kRows;  // that have the same sum
+        constexpr int kLanes = 32 / Rows::kRows;  // hold the same sum
         const int row = lane() / kLanes * n_teams + team, line = matrix * row_warps + column / 32;
         if (lane() % kLanes == 0 && row < batch_rows && is_member) to.v[line * pass_rows + first + row] = sum;
       }
     }
-    sums.give(n_pass++);
+    sums.publish(n_pass++);
   }
 }
 

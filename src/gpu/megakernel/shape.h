@@ -186,7 +186,7 @@ struct DeltaTask {
 // The first sum of squares, from the first mailbox of y.
 LB_FN int squares_at(const DeltaTask& p) {
   const int n = p.step.n_v_heads * p.step.dv;
-  return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundRun;
+  return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundBlock;
 }
 
 // How many tokens a launch may make. The host raises `allowed` while the launch runs: it allows a token when it has
@@ -289,7 +289,7 @@ inline constexpr int kMegaStateAt = 1024, kMegaStreamAt = 1152, kMegaSumsAt = 19
 inline constexpr int kPassSums = 512, kPassRows = 32, kManyRows = 128;
 // Rounded x: a byte for each value, a scale and a sum for each 32.
 LB_FN constexpr size_t product_pool_bytes(int n_in, bool is_rounded) {
-  return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundRun * 8 : size_t(n_in) * 4) + 256;
+  return (is_rounded ? size_t(n_in) + size_t(n_in) / kRoundBlock * 8 : size_t(n_in) * 4) + 256;
 }
 // Padded without bank conflicts: rows of 16-bit values start in different banks, 16-byte aligned.
 LB_FN constexpr int split_row_stride(int dim, int value_bytes) { return value_bytes == 2 ? dim + 8 : dim; }

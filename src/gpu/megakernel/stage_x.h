@@ -1,20 +1,19 @@
-// Before a product's part: x is made from what precedes it by every block anew, which costs less than a phase of its
-// own.
+// Staging x of a product: every block makes the whole x anew in shared memory, which costs less than a phase of its own.
 #pragma once
 
 #include "gpu/activation.h"
 #include "gpu/gemv/formats.h"
 #include "gpu/megakernel/mailbox.h"
 #include "gpu/megakernel/shape.h"
-#include "gpu/round_run.h"
+#include "gpu/round_block.h"
 
 namespace lb::gpu {
 
-inline constexpr int kHeadsAtOnce = 2;  // of a warp, of a gated norm
-// Fours of a thread that are asked for together: one after another, each takes a read's whole way. Long rows have 20.
+inline constexpr int kHeadsAtOnce = 2;  // of a gated norm, that a warp has in flight
+// Fours of values that a thread has in flight: one by one, each would take a read's whole latency. Long rows have 20.
 inline constexpr int kFoursAtOnce = 3;
 
-// Where x goes in shared memory: as it is, or rounded.
+// x in shared memory, as fp32 or rounded to 8 bits.
 template <bool kIsRounded>
 struct StagedX {
   float* values;
@@ -23,7 +22,7 @@ struct StagedX {
   LB_DEVICE StagedX(unsigned char* at, int n_in) : values(reinterpret_cast<float*>(at)), rounded() {
     if constexpr (kIsRounded) rounded = rounded_rows(at, 1, n_in, false);
   }
-  // Four values from `at` on, by whole warps.
+  // Stores four values from `at` on, by whole warps.
   LB_DEVICE void put(int at, const f32x4& v, bool is_inside) const {
     if constexpr (kIsRounded) {
       round_to_codes(rounded, at, v, is_inside);
@@ -39,9 +38,10 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
   return sum;
 }
 
-// A norm's x but for its common factor, which waits for all squares: the rows' sums take it. Returns the squares of the
-// thread's values. Its weights are asked for here: what a caller asks for has to be there at the call. With the words
-// where a thread has one four, else behind them, as there are no registers for both.
+// A norm's x without the norm's factor, which needs all squares and is applied to the rows' sums instead. Returns the sum
+// of the squares of the thread's values. Norm weights are loaded here rather than by the caller, since a function's
+// arguments have to be there at the call. They are loaded with the mailboxes where a thread has one four, else behind
+// them, as there are no registers for both.
 template <int kAtOnce, class X>
 LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int n = p.op.n_in, step = 4 * n_threads();
@@ -50,16 +50,16 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
   for (int first = 4 * thread_id(); first - 4 * lane() < n; first += kAtOnce * step) {
     int at[kAtOnce];
     f32x4 v[kAtOnce], w[kAtOnce] = {};
-    const auto ask = [&] {
+    const auto load_weights = [&] {
       LB_UNROLL
       for (int k = 0; k < kAtOnce; ++k)
         if (at[k] >= 0) w[k] = load_cached<f32x4>(p.w + at[k]);
     };
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) at[k] = first + k * step < n ? first + k * step : -1;
-    if (kAtOnce == 1) ask();
+    if (kAtOnce == 1) load_weights();
     read_fours(wait, p.a_mailbox, p.a, at, v);
-    if (kAtOnce > 1) ask();
+    if (kAtOnce > 1) load_weights();
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
       if (first - 4 * lane() + k * step >= n) continue;  // for the whole warp
@@ -72,10 +72,10 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
   return sum;
 }
 
-// What a head's norm multiplies by, of the squares that its makers left.
+// The factor of a head's norm, from the head's sum of squares.
 LB_DEVICE float head_factor(const ProductTask& p, float squares) { return rsqrt_fast(squares * p.mean_of + p.eps); }
 
-// A head is a warp's; a lane has one of its sums of squares too.
+// A warp has a head; a lane also loads one of its sums of squares.
 template <class X>
 LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
@@ -132,16 +132,16 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
   }
 }
 
-// Codes and scales follow each other as in RoundedRows. Of heads, what their norm multiplies by goes into the scales: a
-// thread has some runs' besides its codes.
-inline constexpr int kMaxHeadScales = 4;  // of heads of up to 128 values
+// Codes and scales in the layout of RoundedRows. The factor of a head's norm goes into its scales: besides its codes, a
+// thread has some scales.
+inline constexpr int kMaxHeadScales = 4;  // of a head of up to 128 values
 template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
   constexpr int kAtOnce = 2;
-  const int n_runs = p.op.n_in / kRoundRun, n = p.op.n_in / 4 + (kIsOfHeads ? 0 : n_runs), step = 2 * n_threads();
+  const int n_scales = p.op.n_in / kRoundBlock, n = p.op.n_in / 4 + (kIsOfHeads ? 0 : n_scales), step = 2 * n_threads();
   const uint32_t tag = wait.tag_of(p.a_mailbox);
   const Mailbox* from = PhaseWait::mailboxes_of(p.a_mailbox);
-  int run = thread_id();
+  int i_scale = thread_id();
   LB_UNROLL_BY(1)
   for (int first = 2 * thread_id(); first < n; first += kAtOnce * step) {
     Mailbox boxes[kAtOnce][2];
@@ -153,11 +153,11 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
         boxes[k][0] = boxes[k][1] = Mailbox(tag) << 32;
         if (first + k * step < n) load_relaxed(from + first + k * step, boxes[k][0], boxes[k][1]);
       }
-      if (kIsOfHeads && run < n_runs) {
+      if (kIsOfHeads && i_scale < n_scales) {
         Mailbox of_scale[1 + kMaxHeadScales];
         const Mailbox* squares_from =
-            PhaseWait::mailboxes_of(p.squares) + quotient(run, p.head_scales_step) * p.head_squares;
-        of_scale[0] = load_relaxed(from + n + run);
+            PhaseWait::mailboxes_of(p.squares) + quotient(i_scale, p.head_scales_step) * p.head_squares;
+        of_scale[0] = load_relaxed(from + n + i_scale);
         LB_UNROLL
         for (int i = 0; i < kMaxHeadScales; ++i)
           of_scale[1 + i] = i < p.head_squares ? load_relaxed(squares_from + i) : Mailbox(tag) << 32;
@@ -176,12 +176,12 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k * step < n)
         store(to.high + 4 * (first + k * step), u32x2{uint32_t(boxes[k][0]), uint32_t(boxes[k][1])});
-    if (kIsOfHeads && run < n_runs) to.scale[run] = scale * head_factor(p, squares);
-    run += n_threads();
+    if (kIsOfHeads && i_scale < n_scales) to.scale[i_scale] = scale * head_factor(p, squares);
+    i_scale += n_threads();
   }
 }
 
-// x of a product, or what stands for it, to shared memory. Returns a norm's squares, of the thread.
+// Stages x, or for a norm x without its factor. Returns the thread's sum of squares of a norm.
 template <bool kIsRounded>
 LB_NOINLINE_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
@@ -196,14 +196,14 @@ LB_NOINLINE_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseW
   return 0;
 }
 
-// Of a piece of staged x.
+// Reads a thread's piece of staged x.
 template <class Format, bool kIsRounded>
 LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, int piece) {
   if constexpr (kIsRounded) {
     Gemv vec = {};
     vec.x = staged.rounded;
     x.read(vec, 0, piece);
-    if constexpr (Format::kValues == 32) {  // of types with offsets, whose pieces are whole runs
+    if constexpr (Format::kValues == 32) {  // types with offsets; a piece is the 32 values of a scale
       int sum = 0;
       LB_UNROLL
       for (int i = 0; i < Format::kValues / 4; ++i) sum = dot4(x.high[i], 0x01010101, sum);

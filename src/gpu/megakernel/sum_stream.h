@@ -1,5 +1,4 @@
-// The sums of a block's products, finished by a warp of its own: those who multiply begin with the next step while what
-// they made is on its way to others.
+// The epilogue warp of a block: it finishes the sums of products, while the warps that multiply begin the next step.
 #pragma once
 
 #include "gpu/megakernel/argmax.h"
@@ -9,13 +8,13 @@
 
 namespace lb::gpu {
 
-// Passes on their way from the warps that multiply to the one that finishes.
+// Passes on their way from the multiplying warps to the epilogue warp, double-buffered: pass n is in slot n % 2.
 struct SumStream {
-  RowSums passes[2];  // of pass number n: n % 2
+  RowSums passes[2];
   CountedBarrier full[2], empty[2];
-  uint32_t is_stopped;                  // the block gives up
-  alignas(16) unsigned char task[512];  // that the finishing warp is at
-  alignas(16) unsigned char next[512];  // for which it asks ahead
+  uint32_t is_stopped;                  // the block ends early
+  alignas(16) unsigned char task[512];  // the epilogue warp's current task
+  alignas(16) unsigned char next[512];  // the block's next task, for prefetching
 
   LB_DEVICE static int parity(uint32_t n) { return int(n / 2 & 1); }
 
@@ -28,19 +27,19 @@ struct SumStream {
     }
     is_stopped = 0;
   }
-  // Until pass n - 2 is finished, whose place n takes.
+  // Until pass n - 2 is finished, whose slot pass n takes.
   LB_DEVICE void wait_for_slot(uint32_t n) { barrier_wait(empty + n % 2, parity(n) ^ 1); }
-  // By every thread that multiplies, when its sums of pass n are there.
-  LB_DEVICE void give(uint32_t n) { barrier_arrive(full + n % 2); }
-  // Until every thread has given all passes before n: none reads what the product had of x any more.
+  // By every multiplying thread, when its sums of pass n are there.
+  LB_DEVICE void publish(uint32_t n) { barrier_arrive(full + n % 2); }
+  // Until every thread has published all passes before n: none reads the product's x any more.
   LB_DEVICE void wait_until_published(uint32_t n) { barrier_wait(full + (n - 1) % 2, parity(n - 1)); }
   // Until all passes before n are finished.
   LB_DEVICE void wait_until_finished(uint32_t n) { barrier_wait(empty + (n - 1) % 2, parity(n - 1)); }
-  // By all warps but the helping ones, between products.
+  // By the multiplying warps, between products.
   LB_DEVICE void stop(uint32_t n) {
-    wait_until_finished(n);  // nobody is looking at is_stopped
+    wait_until_finished(n);  // nobody reads is_stopped now
     if (thread_id() == 0) is_stopped = 1;
-    give(n);
+    publish(n);
   }
 };
 
@@ -50,41 +49,41 @@ LB_DEVICE SumStream& mega_sums() {
   return *reinterpret_cast<SumStream*>(shared + kMegaSumsAt);
 }
 
-// By the finishing warp: the rows of a block's part in a product, pass after pass from number n on. False: it is over.
-// All wait for it, and it is alone, so that each instruction waits for the one before: behind the sums stand few.
-// best: of the lane's rows the largest as a key, where somebody asks for it.
+// By the epilogue warp: finishes the rows of a block's part of a product, pass by pass from number n on. False: the block
+// stops. All others wait for this warp, and it is alone, so that each of its instructions waits for the one before.
+// Hence few stand behind the sums. best: the largest key of the lane's rows, where has_best.
 template <bool kIsGated>
-LB_DEVICE bool finish_passes(const RowEpilogue& maker, uint32_t& n, const PhaseWait& wait, bool has_best,
+LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const PhaseWait& wait, bool has_best,
                              uint64_t& best) {
   SumStream& stream = mega_sums();
   float factor = 1;
   LB_UNROLL_BY(1)
-  for (int pass = 0; pass < maker.n_rows; pass += maker.pass_rows) {
-    const int rows = min(maker.pass_rows, maker.n_rows - pass);
+  for (int pass = 0; pass < epilogue.n_rows; pass += epilogue.pass_rows) {
+    const int rows = min(epilogue.pass_rows, epilogue.n_rows - pass);
     const RowSums& sums = stream.passes[n % 2];
     LB_UNROLL_BY(1)
     for (int first = 0; first < rows; first += 32) {
       const int row = first + lane(), own = min(row, rows - 1);
-      const Mailbox asked = kIsGated ? 0 : maker.ask(pass + own);
-      const RowSumsReader of_first(maker, sums, 0, own), of_second(maker, sums, 1, own);
-      RowDestination place = maker.place_of(pass + row, row < rows);
-      place = {opaque(place.mailbox), opaque(place.plain)};
+      const Mailbox loaded = kIsGated ? 0 : epilogue.load_added(pass + own);
+      const RowSumsReader first_sum(epilogue, sums, 0, own), second_sum(epilogue, sums, 1, own);
+      RowDestination to = epilogue.destination_of(pass + row, row < rows);
+      to = {opaque(to.mailbox), opaque(to.plain)};
       CountedBarrier* full = stream.full + n % 2;
       const auto is_stopped_now = [&] {
         return barrier_has_passed(full, SumStream::parity(n)) && stream.is_stopped != 0;
       };
-      const float added = kIsGated ? 0.0f : maker.take(pass + own, asked, wait, is_stopped_now);
+      const float added = kIsGated ? 0.0f : epilogue.await_added(pass + own, loaded, wait, is_stopped_now);
       if (first == 0) barrier_wait(full, SumStream::parity(n));
       const uint32_t is_stopped = stream.is_stopped;
-      const float sum = of_first.total(), up = kIsGated ? of_second.total() : 0.0f;
-      if (pass == 0 && first == 0) factor = maker.factor(sums.squares);
+      const float sum = first_sum.total(), up = kIsGated ? second_sum.total() : 0.0f;
+      if (pass == 0 && first == 0) factor = epilogue.factor(sums.squares);
       if (is_stopped != 0) return false;
       if constexpr (kIsGated) {
-        maker.write_gated(place, sum, up, factor);
+        epilogue.write_gated(to, sum, up, factor);
       } else {
-        const float y = added + maker.plain(pass + own) + factor * sum;
-        maker.write(place, y);
-        if (has_best && row < rows) best = larger(best, key_of(y, y, maker.begin + pass + row));
+        const float y = added + epilogue.plain_added(pass + own) + factor * sum;
+        epilogue.write(to, y);
+        if (has_best && row < rows) best = larger(best, key_of(y, y, epilogue.begin + pass + row));
       }
     }
     barrier_arrive(stream.empty + n % 2);
@@ -93,7 +92,7 @@ LB_DEVICE bool finish_passes(const RowEpilogue& maker, uint32_t& n, const PhaseW
   return true;
 }
 
-// By the finishing warp, from the first product of the launch to the last.
+// By the epilogue warp, from the first product of the launch to the last.
 LB_DEVICE void finish_products(const Mega& p) {
   SumStream& stream = mega_sums();
   const unsigned char* shared = dynamic_shared<unsigned char>();
@@ -109,7 +108,7 @@ LB_DEVICE void finish_products(const Mega& p) {
     for (int i = 0; i < p.n_steps; ++i) {
       const TaskStep step = load<TaskStep>(steps + i);
       if (!makes_rows(step)) continue;
-      warp_barrier();  // the task before is no longer read
+      warp_barrier();  // no lane reads the task before any more
       const TaskStep next = load<TaskStep>(steps + (i + 1 < p.n_steps ? i + 1 : 0));
       if (16 * lane() < int(sizeof(Task))) {
         const u32x4 own = part_of(p.tasks + step.task);
@@ -123,14 +122,14 @@ LB_DEVICE void finish_products(const Mega& p) {
                               .is_barrier = false,
                               .half = kFinisher};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
-      const RowEpilogue maker(product, step.part, wait);
+      const RowEpilogue epilogue(product, step.part, wait);
       if (is_before_state(step)) prefetch_state(reinterpret_cast<const Task*>(stream.next)->delta, next.part);
       const SampleTask& sample = reinterpret_cast<const Task*>(stream.next)->sample;
       const bool has_best = is_before_adjust(step) && is_plain_choice(*sample.sample.op.options);
       uint64_t best = 0;
-      const bool is_there = product.up != nullptr ? finish_passes<true>(maker, n, wait, false, best)
-                                                  : finish_passes<false>(maker, n, wait, has_best, best);
-      if (wait.has_timed_out() && lane() == 0)  // others go on, or are gone
+      const bool is_there = product.up != nullptr ? finish_passes<true>(epilogue, n, wait, false, best)
+                                                  : finish_passes<false>(epilogue, n, wait, has_best, best);
+      if (wait.has_timed_out() && lane() == 0)  // the other warps go on, or have ended
         store_release_system(&mega_state().report->stuck, uint32_t(phase_of(step)) + 1);
       if (!is_there) return;
       if (has_best) {
@@ -138,7 +137,7 @@ LB_DEVICE void finish_products(const Mega& p) {
         if (lane() == 0) send_best(sample, best, wait.tag);
       }
       if (step.arrives == 0) continue;
-      warp_barrier();  // what the lanes have written comes before
+      warp_barrier();  // the lanes' writes precede the arrival
       if (lane() == 0) add_release(p.arrived, step.arrives);
     }
   }

@@ -154,7 +154,7 @@ void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
             .heads = op.heads,
             .head_dim = op.dim,
             .head_squares = op.dim / (kStepColumns << delta.unit_shift),
-            .head_scales_step = division_step(op.dim / kRoundRun),
+            .head_scales_step = division_step(op.dim / kRoundBlock),
             .eps = op.eps,
             .mean_of = 1.0f / float(op.dim)},
            {{op.o, bytes}});
@@ -181,8 +181,8 @@ void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
   const bool is_in_codes = are_rounded(readers) && rounds_own_rows(both.task.product, target_.n_sms);
   if (is_in_codes) {
     both.task.product.writes_codes = 1;
-    both.task.product.row_unit = kRoundRun;
-    both.max_parts = op.dim / kRoundRun;
+    both.task.product.row_unit = kRoundBlock;
+    both.max_parts = op.dim / kRoundBlock;
   }
   products(readers, {.a = op.up, .w = nullptr, .up = nullptr, .from = is_in_codes ? XFrom::kCodes : XFrom::kPlain},
            {{op.up, size_t(op.dim) * 4}});

@@ -97,9 +97,9 @@ void plan_batches(ProductTask& p, int rows_each) {
 // Not where whole scale blocks would leave too many blocks idle, and the weights take longer than rounding by each
 // reader.
 bool rounds_own_rows(const ProductTask& p, int n_blocks) {
-  const int units = p.op.n_out / kRoundRun, parts = std::min(units, n_blocks), max_units = parts_of(units, parts);
+  const int units = p.op.n_out / kRoundBlock, parts = std::min(units, n_blocks), max_units = parts_of(units, parts);
   const double bytes = double(row_bytes(p.op.type, size_t(p.op.n_in))) * p.op.n_out * 2;
-  return p.op.n_out % (2 * kRoundRun) == 0 && p.pass_rows % kRoundRun == 0 &&
+  return p.op.n_out % (2 * kRoundBlock) == 0 && p.pass_rows % kRoundBlock == 0 &&
          (max_units * n_blocks <= units + units / 16 || bytes < kLatencyBytes);
 }
 
