@@ -16,8 +16,18 @@ PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "worksteal")  # a process per 
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:
-    """The environment with the tools beside this interpreter (cmake, ninja, clang-format, ...) first on PATH."""
-    return {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **more}
+    """The environment with the tools beside this interpreter (cmake, ninja, clang-format, ...) first on PATH, and a
+    compiler cache for CMake."""
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **_compiler_cache(), "PATH": path, **more}
+
+
+def _compiler_cache() -> dict[str, str]:
+    """ccache of this environment. Objects carry no folder's name, so one clone's objects serve every other."""
+    ccache = Path(sys.executable).parent / "ccache"
+    if not ccache.exists():
+        return {}
+    return {"CMAKE_CXX_COMPILER_LAUNCHER": str(ccache), "CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1"}
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
@@ -55,7 +65,8 @@ def build_wheel(
     options = [f"--config-settings={setting}" for setting in settings]
     options += [] if isolated else ["--no-build-isolation"]
     pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps")
-    run(*pip, *options, "--wheel-dir", out, source, env=tools_environment(python))
+    fresh = {"CCACHE_DISABLE": "1"} if isolated else {}
+    run(*pip, *options, "--wheel-dir", out, source, env=tools_environment(python, **fresh))
     (wheel,) = out.glob("*.whl")
     return wheel
 

@@ -1,11 +1,13 @@
-"""Everything CI runs, in stages; `make test` calls it.
+"""The stages of the project's tests.
 
-test.py                     all stages
+test.py                     the everyday stages: `make test`, within 12 minutes on two cores, build included
+test.py --all               every stage: `make test-all`, before a release or a change of kernels, parsers or the build
 test.py wheel gates tests   only these
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -15,35 +17,50 @@ import test_packs
 from project import PYTEST, ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
+TESTS = ("tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
 
 
 def script(name: str) -> Callable[[], None]:
     return lambda: run(PYTHON, ROOT / "ci" / name)
 
 
+def pytest(marker: str) -> Callable[[], None]:
+    return lambda: run(PYTHON, *PYTEST, "-q", "-m", marker, *TESTS)
+
+
 def wheel() -> None:
     install(PYTHON, build_wheel(), "test")
 
 
-STAGES: dict[str, Callable[[], None]] = {
+EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
+    "packs": lambda: test_packs.build_and_verify(test_packs.ONE_PER_VENDOR),
+    "tests": pytest("not slow"),  # its summary ends the output
+}
+MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),
     "reproducible": script("check_reproducible.py"),
-    "packs": lambda: test_packs.test(test_packs.TARGETS),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
-    "simulator": lambda: run(PYTHON, *PYTEST, "-q", "tests/gpu"),
-    "tests": lambda: run(PYTHON, *PYTEST),  # last: its summary closes the output
+    "all-packs": lambda: test_packs.test(test_packs.EVERY),
+    "slow-tests": pytest("slow"),
 }
+STAGES = {**MORE, **EVERYDAY}
+ORDER = ("wheel", "gates", *MORE, "packs", "tests")
 
 
 def main() -> int:
-    chosen = sys.argv[1:] or list(STAGES)
-    if unknown := set(chosen) - STAGES.keys():
-        sys.exit(f"no stage {', '.join(sorted(unknown))}; there are: {', '.join(STAGES)}")
+    parser = argparse.ArgumentParser(description="Run the project's tests, in stages.")
+    parser.add_argument("stages", nargs="*", help=f"of {', '.join(ORDER)}; none: the everyday ones")
+    parser.add_argument("--all", action="store_true", help="every stage")
+    arguments = parser.parse_args()
+    chosen = arguments.stages or (STAGES if arguments.all else EVERYDAY)
+    if unknown := sorted(set(chosen) - STAGES.keys()):
+        parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
+    began = time.perf_counter()
     report: list[str] = []
-    for name in (name for name in STAGES if name in chosen):
+    for name in (name for name in ORDER if name in chosen):
         if name == "tests" and report:
             print("", *report, sep="\n")
         print(f"\n=== {name}", flush=True)
@@ -55,7 +72,8 @@ def main() -> int:
             result = f"FAILED, {error}"
         report.append(f"{name:<14}{time.perf_counter() - start:>7.1f} s  {result}")
         if name == "wheel" and result != "ok":
-            break  # nothing after it could mean anything
+            break  # the other stages need the wheel
+    print(f"=== {time.perf_counter() - began:.0f} s in all", flush=True)
     failed = [row for row in report if not row.endswith("ok")]
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0

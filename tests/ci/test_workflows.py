@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import targets
+import test as test_stages
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -48,6 +49,11 @@ def test_make_targets_exist() -> None:
     rules = set(re.findall(r"^([\w./]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = {found for line in commands() for found in re.findall(r"\bmake ([\w./]+)", line)}
     assert asked and asked <= rules
+
+
+def test_every_stage_beyond_make_test_has_a_job() -> None:
+    content = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
+    assert content["jobs"]["more"]["strategy"]["matrix"]["stage"] == list(test_stages.MORE)
 
 
 def test_matrix_is_every_target() -> None:

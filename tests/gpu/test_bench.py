@@ -84,6 +84,7 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
             session.time_append(random_ids(3, SHAPE.vocab), n)
 
 
+@pytest.mark.slow  # 4 s
 def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
     with lucebox.LLM(synthetic, device=on_pack, context=64) as llm:
         report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
@@ -115,6 +116,7 @@ def test_the_command_shows_profile_and_comparison(
     assert "energy: not readable" in text or on_pack != "sim"
 
 
+@pytest.mark.slow  # 4 s
 def test_the_table_beside_peers(
     on_pack: str, synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +157,7 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
     assert result.greedy_agreement >= 0.9  # where the two likeliest are not almost alike
 
 
+@pytest.mark.slow  # 7 s: a build of a kernel
 def test_a_timeline_of_the_megakernel(
     on_pack: str, pack_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

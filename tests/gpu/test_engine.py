@@ -32,6 +32,10 @@ SHAPES = {
 }
 
 
+# The hybrid has the layers of the other families too.
+HYBRID_FIRST = [pytest.param(name, marks=[] if name == "qwen35" else pytest.mark.slow) for name in SHAPES]
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
     """Writes each shape once."""
@@ -58,7 +62,7 @@ def test_golden_logits(pack: _engine.gpu.Pack, data: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, chunk: int) -> None:
     path = written(SHAPES[family])
     engine = open_engine(path, pack=pack)
@@ -84,7 +88,7 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
     assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < limit
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Norms and gates have no launches of their own, and rounding costs no more than it does on the CPU."""
     shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
@@ -103,7 +107,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, family: str, dtype: str) -> None:
     """What the next product reads is made where the sums are, as for quantised weights, but norms of f16."""
     shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
@@ -120,7 +124,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
         assert launches["rms_norm_kernel"] == (2 if dtype == "BF16" else 2 * shape.n_layers + 1)
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Of a step's rounding only that of the last norm has a launch. Most of the context's splits are empty here."""
     path = written(replace(SHAPES[family], dtype="Q4_K"))
@@ -136,7 +140,7 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
         assert launches.get("round_rows_kernel", 0) <= 1, launches
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     """Back to every length that can be reached, then on along another way."""
     path = written(SHAPES[family])
@@ -173,7 +177,7 @@ def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: in
     assert largest_difference(session.append(ids[:2])[0], logits_of(plain, after)[-2:]) < EXACT, (parents, row)
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
     """From its second time on an append is replayed. The same bits as of one that never comes again: between any two,
     another session forgets them for others."""

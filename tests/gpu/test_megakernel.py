@@ -99,9 +99,9 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
         (SHAPES["qwen35"], 33, "f32"),
         (SHAPES["qwen35"], 79, "f32"),
         (WIDE, 37, "f16"),
-        (WIDE, 79, "f16"),
+        pytest.param(WIDE, 79, "f16", marks=pytest.mark.slow),
         (MIDDLE, 83, "f16"),
-        (MIDDLE, 127, "f16"),
+        pytest.param(MIDDLE, 127, "f16", marks=pytest.mark.slow),
     ],
 )
 def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int, kv: str) -> None:

@@ -49,6 +49,7 @@ def decoded(engine: _engine.Engine) -> list[int]:
     return [3, *Decoder(engine, [3]).decode(133)]
 
 
+@pytest.mark.slow  # 8 s: 80 tokens twice
 def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> None:
     """Where the two likeliest are almost alike the paths may part; both go on with the graph's token."""
     n = N_TOKENS.get(pack.name, ALL_TOKENS)

@@ -98,6 +98,7 @@ def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     assert decoder.session.decode_path.startswith(why)
 
 
+@pytest.mark.slow  # 11 s: a context of 32768
 def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) -> None:
     """In the middle of a sequence, with steps asked for ahead; the next, shorter one is the megakernel's again."""
     manifest = gpu_packs.manifest_of(pack_folder)

@@ -23,6 +23,7 @@ def asked(client: Any, body: dict[str, Any]) -> dict[str, Any]:
     return dict(answer.json())
 
 
+@pytest.mark.slow  # 10 s: a real model on the simulator
 def test_turns_and_forms_on_a_device(on_pack: str) -> None:
     with LLM("tiny-hybrid", device=on_pack, context=256, prefill_chunk=64) as llm:
 

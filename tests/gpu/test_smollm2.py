@@ -13,6 +13,7 @@ from lucebox import _engine
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]
+pytestmark = pytest.mark.slow  # 31 s: 135M parameters on the simulator
 N_CASES, N_STEPS = {"sim": 1}, {"sim": 4}  # elsewhere all
 
 
