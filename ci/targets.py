@@ -17,7 +17,7 @@ import re
 import sys
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -169,7 +169,9 @@ def _meets(target: Target, text: str, where: Path) -> bool:
                 continue
             word = need.removeprefix("no ")
             if word not in known:
-                raise TargetError(f"{where}: Needs: {word!r}: expected N KiB of shared memory, or {', '.join(sorted(known))}")
+                raise TargetError(
+                    f"{where}: Needs: {word!r}: expected N KiB of shared memory, or {', '.join(sorted(known))}"
+                )
             is_met &= (word in target.facts) == (word == need)
     return is_met or target.vendor == "sim"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test as test_stages
 import yaml
 
 import targets
-import test as test_stages
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
