@@ -1,6 +1,7 @@
-// Products of signed bytes of a warp, exact in 32-bit integers: C = A B^T + start, A 16 rows, B kByteRows rows, from
-// mma.sync (m16n8k32 and m16n8k16; m8n8k16 on sm_75). With g = lane / 4 and t = lane % 4, a word is four bytes of k:
-//   ByteHalf  r[i] is row g + 8i, bytes 4t on         BytesB  r[h] is row g, bytes 16h + 4t on
+// A warp's int8 products with exact int32 accumulators: C = A B^T + start, A of 16 rows, B of kByteRows rows.
+// Instructions: mma.sync m16n8k32 and m16n8k16; m8n8k16 on sm_75. With g = lane / 4 and t = lane % 4, a word has four
+// bytes of k:
+//   ByteHalf  r[i] is row g + 8i, bytes [4t, 4t + 4)         BytesB  r[h] is row g, bytes [16h + 4t, 16h + 4t + 4)
 //   ByteSums  v[2i + j] is row g + 8i of A, row 2t + j of B
 #pragma once
 
@@ -20,7 +21,8 @@ struct ByteSums {
   int v[4];
 };
 
-// What a lane knows of the rows of A and B behind its sums, and of the rows of A whose words it holds.
+// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
+// registers.
 template <class T>
 struct SumRowsA {
   T v[2];
@@ -48,9 +50,9 @@ LB_DEVICE void load(OperandRows<T>& rows, const void* from, int stride) {
   rows.v[0] = load<T>(row);
   rows.v[1] = load<T>(row + 8 * stride);
 }
-LB_DEVICE constexpr int operand_row(int i) { return i; }  // of r[i] of a ByteHalf: which of OperandRows
-LB_DEVICE int operand_word(int) { return lane() % 4; }    // and which four bytes of the 16
-// Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
+LB_DEVICE constexpr int operand_row(int i) { return i; }  // index into OperandRows for r[i] of a ByteHalf
+LB_DEVICE int operand_word(int) { return lane() % 4; }    // index of r[i]'s four bytes in the row's 16
+// Calls visit(row of A, row of B, index into SumRowsA, index into SumRowsB, index of the sum) for each sum of the lane.
 template <class Visit>
 LB_DEVICE void for_each_sum(Visit&& visit) {
   LB_UNROLL
@@ -66,19 +68,19 @@ LB_DEVICE void load_matrices(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
                : "memory");
 }
 
-// From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
+// Loads 16 rows of 32 bytes from shared memory. Rows start 16-byte aligned; stride is in bytes.
 LB_DEVICE void load(ByteHalf (&h)[2], const void* from, int stride) {
   const char* row = static_cast<const char*>(from) + lane() % 16 * stride + lane() / 16 * 16;
   load_matrices(h[0].r[0], h[0].r[1], h[1].r[0], h[1].r[1], row);
 }
-// 16 rows of 16 bytes.
+// Loads 16 rows of 16 bytes.
 LB_DEVICE void load(ByteHalf& h, const void* from, int stride) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(h.r[0]), "=r"(h.r[1])
                : "r"(shared_address(static_cast<const char*>(from) + lane() % 16 * stride))
                : "memory");
 }
-// kByteRows rows of 64 bytes.
+// Loads kByteRows rows of 64 bytes.
 LB_DEVICE void load(BytesB (&b)[2], const void* from, int stride) {
   const char* row = static_cast<const char*>(from) + lane() % 8 * stride + lane() / 8 * 16;
   load_matrices(b[0].r[0], b[0].r[1], b[1].r[0], b[1].r[1], row);
@@ -101,7 +103,7 @@ LB_DEVICE uint32_t pack_pair(float lo, float hi, bf16) {
 #endif
 
 #if __CUDA_ARCH__ >= 800
-// 32 bytes of k.
+// Product over 32 bytes of k.
 LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB& b, int start) {
   ByteSums c;
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -110,7 +112,7 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
       : "r"(a0.r[0]), "r"(a0.r[1]), "r"(a1.r[0]), "r"(a1.r[1]), "r"(b.r[0]), "r"(b.r[1]), "r"(start));
   return c;
 }
-// 16 bytes of k: half `half` of b.
+// Product over 16 bytes of k; `half` selects the half of b.
 LB_DEVICE ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int start) {
   ByteSums c;
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
@@ -119,7 +121,7 @@ LB_DEVICE ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, i
   return c;
 }
 #else
-// Weights of bf16 meet f16 here.
+// sm_75 has no bf16 matrix instruction: bf16 weights are converted to f16.
 LB_DEVICE void convert(FragmentA<f16>& to, const FragmentA<bf16>& from) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -147,8 +149,8 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
 }
 #endif
 
-// A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_index(k).
+// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
+// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 LB_DEVICE constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
@@ -158,7 +160,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
     const uint32_t bytes = h.r[i] ^ 0x80808080u;
     float v[4];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) {  // 2^23 + 128 + byte, as a number
+    for (int j = 0; j < 4; ++j) {  // bits are those of the float 2^23 + 128 + byte
       const uint32_t bits = __byte_perm(bytes, 0x4b000000u, 0x7540 + j);
       v[j] = fma(quant::float_of(bits) - 8388736.0f, scale.v[i][0], -scale.v[i][1]);
     }
@@ -167,7 +169,8 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
   }
 }
 
-// The same of bytes below 128, with an instruction less for each: code_field(scale, offset) of its row.
+// expand_codes() does the same for bytes below 128 with one instruction less per byte; its fields come from
+// code_field(scale, offset) of the row.
 LB_DEVICE f32x2 code_field(float scale, float offset) { return {scale, fma(128.0f, scale, offset)}; }
 
 template <class T>
@@ -176,7 +179,7 @@ LB_DEVICE void expand_codes(FragmentA<T>& a, const ByteHalf& h, const OperandRow
   for (int i = 0; i < 2; ++i) {
     float v[4];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) {  // 128 + byte, as a number
+    for (int j = 0; j < 4; ++j) {  // bits are those of the float 128 + byte
       const uint32_t bits = __byte_perm(h.r[i], 0x43000000u, 0x7044 + (j << 8));
       v[j] = fma(quant::float_of(bits), field.v[i][0], -field.v[i][1]);
     }

@@ -1,10 +1,10 @@
-// Thread blocks that run beside each other, from sm_90 on; elsewhere a cluster is one block.
+// Thread block clusters, from sm_90; on older chips a cluster is one block.
 #pragma once
 
 namespace lb::gpu {
 
-// Of all threads of a cluster: what they have written before is seen by all behind it, in global memory too. A warp
-// arrives once: one that had not come together again would arrive for each of its parts.
+// A barrier of all threads of a cluster. Writes before it, also to global memory, are visible to all threads after it.
+// __syncwarp() makes the warp arrive once: a diverged warp would arrive once per part.
 LB_DEVICE void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
   __syncwarp();

@@ -1,8 +1,8 @@
-// The kernel dialect on NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
+// The kernel dialect for NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
 #pragma once
 
-// Of a block the last threads, which help the others: n_threads() does not count them and they come to no
-// block_barrier(). A file that has such kernels says how many before it includes this one.
+// The number of helper threads: the last threads of a block, such as producer warps that fill a ring. n_threads() does
+// not count them, and they take no part in block_barrier(). A kernel file defines it before it includes this header.
 #ifndef LB_HELPER_THREADS
 #define LB_HELPER_THREADS 0
 #endif
@@ -19,7 +19,7 @@
       name([[maybe_unused]] const __grid_constant__ Params p)
 #define LB_SHARED(T, name, count) __shared__ T name[count]
 
-// clang-format off: each needs the ones before it
+// clang-format off: each header needs the ones before it
 #include "gpu/vectors.h"
 #include "gpu/number_types.h"
 #include "threads.h"

@@ -1,5 +1,5 @@
-// 16x16x16 products of a warp, C += A B^T in fp32, from mma.sync (m16n8k16; two m16n8k8 on sm_75).
-// With g = lane / 4 and t = lane % 4, registers hold pairs of neighbours in k:
+// A warp's 16x16x16 products C += A B^T with fp32 accumulators, from mma.sync (m16n8k16; m16n8k8 on sm_75).
+// With g = lane / 4 and t = lane % 4, a register has two consecutive values of k:
 //   A  r[0] (g, 2t)   r[1] (g + 8, 2t)   r[2] (g, 2t + 8)   r[3] (g + 8, 2t + 8)
 //   B  r[0] (g, 2t)   r[1] (g, 2t + 8)   r[2] (g + 8, 2t)   r[3] (g + 8, 2t + 8)        B is [n, k]
 //   C  v[4h + 2i + j] is row g + 8i, column 8h + 2t + j
@@ -33,7 +33,7 @@ LB_DEVICE void fill(FragmentC& c, float value) {
   for (int i = 0; i < 8; ++i) c.v[i] = value;
 }
 
-// Rows start 16-byte aligned: stride, in values, is a multiple of 8.
+// Rows start 16-byte aligned: stride counts values and is a multiple of 8.
 template <class T>
 LB_DEVICE void load(FragmentA<T>& a, const T* from, int stride) {
   const T* row = from + lane() / 4 * stride + lane() % 4 * 2;

@@ -1,12 +1,12 @@
-// What a chain of two products needs: operands in shared memory by ldmatrix, also stored the other way around, the rows
-// of a sum, and a sum as the operand of the next product. Layout of the registers: matrix.h.
+// Primitives for two chained products, as in attention: operands from shared memory by ldmatrix, also transposed; row
+// reductions of an accumulator; an accumulator as the operand of the next product. Register layout: matrix.h.
 #pragma once
 
 #include <stdint.h>
 
 namespace lb::gpu {
 
-// Four 8x8 matrices whose rows the lanes name, eight lanes a matrix.
+// Loads four 8x8 matrices; eight lanes give the row addresses of each matrix.
 LB_DEVICE void load_matrices(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -18,18 +18,18 @@ LB_DEVICE void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
                : "r"(uint32_t(__cvta_generic_to_shared(row))));
 }
 
-LB_DEVICE void load_matrices(uint32_t& first, uint32_t& second, const void* row) {  // two, by lanes 0 to 15
+LB_DEVICE void load_matrices(uint32_t& first, uint32_t& second, const void* row) {  // two matrices, rows of lanes 0..15
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(first), "=r"(second)
                : "r"(uint32_t(__cvta_generic_to_shared(row))));
 }
 
-// As load(), from shared memory.
+// Same as load(), from shared memory.
 template <class T>
 LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
   load_matrices(a.r, from + lane() % 16 * stride + lane() / 16 * 8);
 }
-// Of eight rows; the others are zero.
+// Loads eight rows; the other eight become zero.
 template <class T>
 LB_DEVICE void load_shared_8_rows(FragmentA<T>& a, const T* from, int stride) {
   a.r[1] = a.r[3] = 0;
@@ -39,23 +39,23 @@ template <class T>
 LB_DEVICE void load_shared(FragmentB<T>& b, const T* from, int stride) {
   load_matrices(b.r, from + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8);
 }
-// B from its transpose in shared memory: [16 k, 16 n], n contiguous.
+// Loads B from its transpose [16 k, 16 n] in shared memory, n contiguous.
 template <class T>
 LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride) {
   load_matrices_transposed(b.r, from + lane() % 16 * stride + lane() / 16 * 8);
 }
 
-inline constexpr int kLaneRows = 2;  // rows of C that a lane has values of
+inline constexpr int kLaneRows = 2;  // rows of C of which a lane has values
 LB_DEVICE int lane_row(int i) { return lane() / 4 + 8 * i; }
 
-// visit(i, column, value): in the i-th of the lane's rows.
+// Calls visit(i, column, value) for each value of the lane; i counts the lane's rows.
 template <class Visit>
 LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   LB_UNROLL
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2 + i % 2, c.v[i]);
 }
 
-// Over the lanes that have values of the same rows.
+// Reductions over the lanes that have values of the same rows.
 LB_DEVICE float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
   return max(v, shuffle_xor(v, 1));
@@ -80,14 +80,14 @@ LB_DEVICE uint32_t pack(float lo, float hi, bf16) {
 LB_DEVICE uint32_t pack(float lo, float hi, f16) { return __builtin_bit_cast(uint32_t, to_f16x2(lo, hi)); }
 #endif
 
-// C, rounded.
-inline constexpr bool kSumIsOperand = true;  // a lane has the same values of both, by the layout of mma
+// Rounds C to the operand A of the next product.
+inline constexpr bool kSumIsOperand = true;  // by the layout of mma, a lane's values of C are its values of A
 template <class T>
 LB_DEVICE void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) a.r[i] = pack(c.v[2 * i], c.v[2 * i + 1], T{});
 }
-// The scratch is for chips whose operands lie in other lanes than their sums.
+// The scratch is for chips where an accumulator's values must move to other lanes.
 template <class T>
 LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T*) {
   sum_as_operand(a, c);
@@ -102,7 +102,7 @@ LB_DEVICE void store_matrices(void* row, const uint32_t (&r)[4]) {
 }
 #endif
 
-// C as two numbers each, high + low, into shared memory.
+// Splits each value of C into high + low, two 16-bit numbers, and stores both in shared memory.
 template <class T>
 LB_DEVICE void store_parts(FragmentC& c, T* high, T* low, int stride) {
   uint32_t parts[2][4];

@@ -1,6 +1,6 @@
-// Loads and stores with cache hints, shared memory, copies into it that run beside the arithmetic.
-// The read-only path is for what no thread of the launch writes. All asm here is volatile: it stays behind
-// wait_for_previous(), which the compiler would otherwise be free to pass.
+// Loads and stores with cache hints, shared memory, asynchronous copies to shared memory.
+// The read-only path (ld.global.nc) is for data that no thread of the launch writes. All asm is volatile, so that the
+// compiler does not move it ahead of wait_for_previous().
 #pragma once
 
 #include <stdint.h>
@@ -20,7 +20,7 @@ LB_DEVICE T* dynamic_shared() {
   return reinterpret_cast<T*>(lb_dynamic_shared);
 }
 
-LB_DEVICE void assume_shared(const void*) {}  // for src/hip
+LB_DEVICE void assume_shared(const void*) {}  // a hint that only src/hip needs
 
 template <class V>
 LB_DEVICE V load(const void* from) {
@@ -34,7 +34,7 @@ LB_DEVICE void store(void* to, V value) {
   *static_cast<V*>(to) = value;
 }
 
-// Read once: allocates no line of L1.
+// For data that is read once: allocates no L1 line.
 template <class V>
 LB_DEVICE V load_stream(const void* from) {
   static_assert(kIsAccess<V>);
@@ -63,7 +63,7 @@ LB_DEVICE V load_stream(const void* from) {
   }
 }
 
-// Read again soon, by this block or a neighbour.
+// For data that this block or another one reads again soon.
 template <class V>
 LB_DEVICE V load_cached(const void* from) {
   static_assert(kIsAccess<V>);
@@ -92,7 +92,7 @@ LB_DEVICE V load_cached(const void* from) {
   }
 }
 
-// Written once and not read back by this launch.
+// For data that this launch writes once and does not read.
 template <class V>
 LB_DEVICE void store_stream(void* to, V value) {
   static_assert(kIsAccess<V>);
@@ -112,7 +112,7 @@ LB_DEVICE void store_stream(void* to, V value) {
   }
 }
 
-// Brings the 32 bytes around to the nearest cache. Nothing waits for it.
+// Prefetches the surrounding 32 bytes to L1.
 LB_DEVICE void prefetch(const void* global) { asm volatile("prefetch.global.L1 [%0];" ::"l"(global)); }
 
 #if __CUDA_ARCH__ >= 800
@@ -121,12 +121,12 @@ LB_DEVICE void copy_async(void* shared, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   const uint32_t to = uint32_t(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");  // past L1
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");  // bypasses L1
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
   }
 }
-// Zeros where there is nothing to copy.
+// Writes zeros when is_there is false.
 template <int kBytes>
 LB_DEVICE void copy_async_or_zero(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

@@ -1,4 +1,4 @@
-// Conversions, packed and integer arithmetic, fast functions.
+// Conversions, packed and integer arithmetic, approximate functions.
 #pragma once
 
 namespace lb::gpu {
@@ -19,7 +19,7 @@ LB_DEVICE f16 to_f16(float x) {
 
 LB_DEVICE bf16 to_bf16(float x) {
 #if __CUDA_ARCH__ >= 800
-  uint32_t pair;  // the conversion of one number alone has a sixteenth of the rate
+  uint32_t pair;  // cvt of a single bf16 has a sixteenth of the throughput
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(x));
   return {uint16_t(pair)};
 #else
@@ -55,22 +55,22 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
-// The same, the bytes of a from 0 to 255.
+// Same as dot4, with unsigned bytes of a.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   int y;
   asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
   return y;
 }
 
-// Four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`; with the eighth of a nibble, the
-// byte's sign, eight times. (__byte_perm would mask that bit.)
+// Picks four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`. Bit 3 of a nibble replicates
+// the byte's sign bit; __byte_perm would mask bit 3.
 LB_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   uint32_t y;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(which));
   return y;
 }
 
-// Nibbles in their own order: a pair of low and high ones of each byte.
+// Results are in the order of the nibbles: low, then high nibble of each byte.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   return {permute_bytes(table[0], table[1], nibbles), permute_bytes(table[0], table[1], nibbles >> 16)};
 }

@@ -1,12 +1,13 @@
-// Products of 16-bit numbers whose inner dimension may be in any order that both operands share, so that what a lane
-// reads as words goes into a product as it is; from mma.m16n8k16. With g = lane / 4 a lane has four values of each row:
+// Products of 16-bit numbers (mma m16n8k16) with a permuted inner dimension. Any order of k that both operands share
+// gives the same products, so the words that a lane loads are operand registers without a shuffle. With g = lane / 4, a
+// lane has four values of each row:
 //   A  r[i] two of row g + 8i, r[2 + i] the other two      B  b[0] two of row g, b[1] the other two
-// Sums are those of byte_matrix.h: for_each_sum.
+// The accumulators have the layout of ByteSums (byte_matrix.h): for_each_sum.
 #pragma once
 
 namespace lb::gpu {
 
-// (v & mask) | bits. Two constants as they stand would be two instructions.
+// (v & mask) | bits in one lop3; the compiler would emit two instructions for two immediate operands.
 LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
   uint32_t y;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(v), "r"(mask), "r"(bits));
@@ -25,7 +26,7 @@ LB_DEVICE void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint3
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
-// The same of bf16.
+// Same product of bf16.
 LB_DEVICE void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"

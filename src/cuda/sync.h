@@ -1,4 +1,4 @@
-// Barriers, atomics of device scope, the hand-over between dependent launches.
+// Barriers, atomics of device scope, programmatic dependent launch.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@ LB_DEVICE void block_barrier() { asm volatile("barrier.cta.sync 1, %0;" ::"r"(n_
 #else
 LB_DEVICE void block_barrier() { __syncthreads(); }
 #endif
-// Of the helpers too.
+// Waits for the helper threads too.
 LB_DEVICE void whole_block_barrier() { __syncthreads(); }
 LB_DEVICE void warp_barrier() { __syncwarp(); }
 
@@ -22,8 +22,8 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomicMax(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomicMax(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomicMax(p, v); }
 
-// What the block has written before, and a barrier behind it, is seen by whoever adds later, and all before is seen
-// here.
+// Acquire and release: a thread that adds later sees this block's writes before the barrier that precedes this call,
+// and this block sees the writes of threads that added earlier.
 LB_DEVICE uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) {
   uint32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
@@ -40,8 +40,7 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-// Eight bytes that others may be writing, read or written at once and in no order with anything else; two aligned
-// to 16.
+// Relaxed accesses of 8 bytes that other blocks may write concurrently. A pair is 16-byte aligned.
 LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -56,19 +55,19 @@ LB_DEVICE void store_relaxed(uint64_t* p, uint64_t v) {
 LB_DEVICE void store_relaxed(uint64_t* p, uint64_t first, uint64_t second) {
   asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
-// What the host has written, soon after; orders nothing.
+// Reads a word that the host writes during the launch; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
-// Seen by the host too.
+// A release store that is visible to the host.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-// Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids
-// of any size may share it one after another.
+// The blocks' increments sum to 2^31, which flips the counter's top bit and keeps the other bits. So the counter needs
+// no reset, and grids of different sizes may use it one after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {
@@ -85,7 +84,7 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
 }
 
-// Nanoseconds of a clock that runs on; for waiting with an end, not for timing.
+// Nanoseconds of a free-running clock, for time-outs; too coarse for measurements.
 LB_DEVICE uint64_t time_ns() {
   uint64_t t;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));

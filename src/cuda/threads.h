@@ -1,4 +1,4 @@
-// Who a thread is, and what the lanes of a warp tell each other.
+// Thread, block and grid indices; shuffles and votes of a warp.
 #pragma once
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ LB_DEVICE int n_warps() { return (n_threads() + 31) / 32; }
 
 inline constexpr uint32_t kAllLanes = 0xffffffff;
 
-// The unsigned integer that carries a value of 4 or 8 bytes through a shuffle.
+// The unsigned integer type that passes a value of 4 or 8 bytes through a shuffle.
 template <int kBytes>
 struct Carrier;
 template <>
@@ -51,18 +51,18 @@ LB_DEVICE T shuffle_up(T v, int n) {
 }
 
 #if __CUDA_ARCH__ >= 800
-LB_DEVICE int warp_max(int v) { return __reduce_max_sync(kAllLanes, v); }  // of other types: gpu/reductions.h
+LB_DEVICE int warp_max(int v) { return __reduce_max_sync(kAllLanes, v); }  // other types: gpu/reductions.h
 #endif
 
 LB_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(kAllLanes, vote); }
 LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }
 
-// The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
+// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
 LB_DEVICE void sched_barrier() {}
 
-// v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
-// from one round to the next.
+// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
+// registers.
 LB_DEVICE int opaque(int v) {
   asm volatile("" : "+r"(v));
   return v;

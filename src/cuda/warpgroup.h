@@ -1,14 +1,15 @@
-// What sm_90a adds: products of a warpgroup, four warps that hold 64 rows and read the other operand straight from
-// shared memory (wgmma.m64nNk16); barriers that count arrivals (mbarrier); registers moved between warpgroups.
-// Warp w of four has rows 16w to 16w + 15, in the fragments of matrix.h. Layout of operand tiles: operand_tile.h.
+// The additions of sm_90a: warpgroup products (wgmma m64nNk16), whose B operand stays in shared memory; barriers that
+// count arrivals (mbarrier); register reallocation between warpgroups (setmaxnreg).
+// A warpgroup is four warps; warp w has rows [16w, 16w + 16) in the fragments of matrix.h. operand_tile.h defines the
+// layout of operand tiles.
 #pragma once
 
 #include "gpu/operand_tile.h"
 
 namespace lb::gpu {
 
-// Operands in shared memory, as the matrix unit is told of them: the address and two distances, in 16 bytes, and that
-// pieces are permuted within 128 bytes.
+// Matrix descriptors of operands in shared memory: the address and two strides, in units of 16 bytes, and the 128-byte
+// swizzle.
 template <class T>
 struct TileRows {
   uint64_t bits;
@@ -24,26 +25,26 @@ LB_DEVICE uint64_t operand_bits(const void* from, int block_distance) {
   return address | uint64_t(block_distance / 16) << 16 | kRowGroup << 32 | kPermuted128;
 }
 
-// B is [n, k] as the tile lies: n from `row` on, k from `column` on; row % 8 == 0, column % 16 == 0.
+// B [n, k] is stored as the tile is: n starts at `row`, k at `column`; row % 8 == 0, column % 16 == 0.
 template <class T>
 LB_DEVICE TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
   return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64 + column % 64, 16)};
 }
-// B is the tile's transpose: k from `row` on, n from `column` on; row % 16 == 0, column % 64 == 0.
+// B [n, k] is the tile's transpose: k starts at `row`, n at `column`; row % 16 == 0, column % 64 == 0.
 template <class T>
 LB_DEVICE TileColumns<T> columns_of(const T* tile, int tile_rows, int row, int column) {
   return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64, tile_rows * 128)};
 }
 
-// Before the first product after registers of operands or sums were written.
+// wgmma.fence: required before the first product after a write to operand or accumulator registers.
 LB_DEVICE void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LB_DEVICE void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all but the last kPending committed groups are done: what they read may change from here on,
+// Waits until at most kPending committed groups are pending. The operands of the finished groups may be overwritten.
 template <int kPending>
 LB_DEVICE void group_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// and these sums may be read.
+// Same wait; afterwards the accumulators c may be read. The asm ties c to the wait, so no read moves ahead of it.
 template <int kPending, int kCount>
 LB_DEVICE void group_wait(FragmentC (&c)[kCount]) {
   group_wait<kPending>();
@@ -97,8 +98,8 @@ LB_GROUP_PRODUCTS(bf16, "bf16")
 #undef LB_NAMES_32
 #undef LB_SUMS
 
-// C[64, kColumns] += A[64, 16] B^T from the given fragment on, or C = A B^T where kFresh. Runs beside what follows
-// until group_wait; a, in registers, must stay as it is until then.
+// C [64, kColumns] += A [64, 16] B^T, or C = A B^T when kFresh; c points to the first fragment. The product is
+// asynchronous until group_wait; the registers of a must not change before.
 template <int kColumns, bool kFresh, class T, class A>
 LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileRows<T>& b) {
   group_product<kFresh, false>(c, a, b.bits, Columns<kColumns>());
@@ -108,11 +109,11 @@ LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileColumns<T>& b)
   group_product<kFresh, true>(c, a, b.bits, Columns<kColumns>());
 }
 
-// What this thread has stored in shared memory may be read by products, after a barrier.
+// Makes this thread's stores to shared memory visible to the async proxy: products may read them after a barrier.
 LB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier in shared memory that passes when `count` have arrived, and starts anew. Phase n is waited for by parity
-// n % 2; waiting for parity 1 passes before any phase has.
+// An mbarrier in shared memory. A phase completes after `count` arrivals, and the next phase begins. Waiters name phase
+// n by its parity n % 2; a wait for parity 1 passes at once before the first phase completes.
 struct CountedBarrier {
   uint64_t state;
 };
@@ -123,7 +124,7 @@ LB_DEVICE void barrier_init(CountedBarrier* b, int count) {
 LB_DEVICE void barrier_arrive(CountedBarrier* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(uint32_t(__cvta_generic_to_shared(b))) : "memory");
 }
-LB_DEVICE bool barrier_has_passed(CountedBarrier* b, int parity) {  // looks once
+LB_DEVICE bool barrier_has_passed(CountedBarrier* b, int parity) {  // tests once, without waiting
   uint32_t passed;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -143,7 +144,8 @@ LB_DEVICE void barrier_wait(CountedBarrier* b, int parity) {
       : "memory");
 }
 
-// Of a thread, a multiple of 8: the warps of a warpgroup that needs few give theirs to those that need more.
+// Set the registers per thread to kCount, a multiple of 8: a producer warpgroup releases registers, and consumer
+// warpgroups take them.
 template <int kCount>
 LB_DEVICE void dealloc_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

@@ -1,8 +1,8 @@
-// Products of signed bytes of a warp, exact in 32-bit integers: C = A B^T + start, A 16 rows, B kByteRows rows, one
-// WMMA for 16 bytes of k. With r = lane % 16, h = lane / 16:
-//   gfx11  operands  words 0..3 of row r: both halves of the warp hold all of it    sums  v[i] is row 2i + h of A, r of
-//   B gfx12  operands  words 2h, 2h + 1 of row r                                      sums  v[i] is row i + 8h of A, r
-//   of B
+// A warp's int8 products with exact int32 accumulators: C = A B^T + start, A of 16 rows, B of kByteRows rows. One WMMA
+// instruction per 16 bytes of k. With r = lane % 16, h = lane / 16:
+//          operands                                      sums
+//   gfx11  words 0..3 of row r, in both half-warps       v[i] is row 2i + h of A, row r of B
+//   gfx12  words 2h, 2h + 1 of row r                     v[i] is row i + 8h of A, row r of B
 #pragma once
 
 #include <stdint.h>
@@ -36,7 +36,8 @@ LB_DEVICE int sum_row_a(int i) {
 #endif
 }
 
-// What a lane knows of the rows of A and B behind its sums, and of the rows of A whose words it holds.
+// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
+// registers.
 template <class T>
 struct SumRowsA {
   T v[8];
@@ -58,15 +59,15 @@ template <class T>
 LB_DEVICE void load(OperandRows<T>& rows, const void* from, int stride) {
   rows.v[0] = load<T>(static_cast<const char*>(from) + lane() % 16 * stride);
 }
-LB_DEVICE constexpr int operand_row(int) { return 0; }  // of r[i] of a ByteHalf: which of OperandRows
-LB_DEVICE int operand_word(int i) {                     // and which four bytes of the 16
+LB_DEVICE constexpr int operand_row(int) { return 0; }  // index into OperandRows for r[i] of a ByteHalf
+LB_DEVICE int operand_word(int i) {                     // index of r[i]'s four bytes in the row's 16
 #ifdef __GFX12__
   return i + lane() / 16 * 2;
 #else
   return i;
 #endif
 }
-// Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
+// Calls visit(row of A, row of B, index into SumRowsA, index into SumRowsB, index of the sum) for each sum of the lane.
 template <class Visit>
 LB_DEVICE void for_each_sum(Visit&& visit) {
   LB_UNROLL
@@ -82,17 +83,17 @@ LB_DEVICE void load_row(ByteHalf& h, const char* row) {
   LB_UNROLL
   for (int i = 0; i < kOperandWords; ++i) h.r[i] = v[i];
 }
-// From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
+// Loads 16 rows of 32 bytes from shared memory. Rows start 16-byte aligned; stride is in bytes.
 LB_DEVICE void load(ByteHalf (&h)[2], const void* from, int stride) {
   const char* row = static_cast<const char*>(from) + lane() % 16 * stride;
   load_row(h[0], row);
   load_row(h[1], row + 16);
 }
-// 16 rows of 16 bytes.
+// Loads 16 rows of 16 bytes.
 LB_DEVICE void load(ByteHalf& h, const void* from, int stride) {
   load_row(h, static_cast<const char*>(from) + lane() % 16 * stride);
 }
-// kByteRows rows of 64 bytes.
+// Loads kByteRows rows of 64 bytes.
 LB_DEVICE void load(BytesB (&b)[2], const void* from, int stride) {
   load(b[0].half, from, stride);
   load(b[1].half, static_cast<const char*>(from) + 32, stride);
@@ -108,18 +109,18 @@ LB_DEVICE WmmaSums multiply_sixteen(WmmaSums c, const ByteHalf& a, const ByteHal
                                                     __builtin_bit_cast(OperandBytes, b), c, false);
 #endif
 }
-// 16 bytes of k: half `half` of b.
+// Product over 16 bytes of k; `half` selects the half of b.
 LB_DEVICE ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int start) {
   return __builtin_bit_cast(ByteSums, multiply_sixteen(WmmaSums(start), a, b.half[half]));
 }
-// 32 bytes of k.
+// Product over 32 bytes of k.
 LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB& b, int start) {
   const WmmaSums c = multiply_sixteen(WmmaSums(start), a0, b.half[0]);
   return __builtin_bit_cast(ByteSums, multiply_sixteen(c, a1, b.half[1]));
 }
 
-// A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_index(k).
+// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
+// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 LB_DEVICE constexpr int expanded_index(int k) { return k; }
 
 template <class T>

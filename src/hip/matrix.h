@@ -1,6 +1,7 @@
-// 16x16x16 products of a warp, C += A B^T in fp32, one WMMA instruction each. With r = lane % 16, h = lane / 16:
-//   gfx11  A, B  v[k] is (r, k): both halves of the warp hold all of it        C  v[i] is row 2i + h, column r
-//   gfx12  A, B  v[k] is (r, 8h + k)                                           C  v[i] is row i + 8h, column r
+// A warp's 16x16x16 products C += A B^T with fp32 accumulators, one WMMA instruction each. With r = lane % 16,
+// h = lane / 16:
+//   gfx11  A, B  v[k] is (r, k), in both half-warps        C  v[i] is row 2i + h, column r
+//   gfx12  A, B  v[k] is (r, 8h + k)                       C  v[i] is row i + 8h, column r
 #pragma once
 
 #include <stdint.h>
@@ -29,7 +30,7 @@ struct FragmentC {
 
 LB_DEVICE void fill(FragmentC& c, float value) { c.v = value; }
 
-// Rows start 16-byte aligned: stride, in values, is a multiple of 8.
+// Rows start 16-byte aligned: stride counts values and is a multiple of 8.
 template <class T>
 LB_DEVICE void load_rows(u32x4* r, const T* from, int stride) {
   const T* row = from + lane() % 16 * stride;

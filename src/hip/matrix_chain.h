@@ -1,12 +1,12 @@
-// What a chain of two products needs: operands in shared memory, also stored the other way around, the rows of a sum,
-// and a sum as the operand of the next product. Layout of the registers: matrix.h.
+// Primitives for two chained products, as in attention: operands from shared memory, also transposed; row reductions of
+// an accumulator; an accumulator as the operand of the next product. Register layout: matrix.h.
 #pragma once
 
 #include <stdint.h>
 
 namespace lb::gpu {
 
-// As load(), from shared memory.
+// Same as load(), from shared memory.
 template <class T>
 LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
   __builtin_amdgcn_sched_barrier(0);
@@ -16,14 +16,15 @@ template <class T>
 LB_DEVICE void load_shared(FragmentB<T>& b, const T* from, int stride) {
   load(b, from, stride);
 }
-// B from its transpose in shared memory: [16 k, 16 n], n contiguous. One value at a time: no load turns rows here.
+// Loads B from its transpose [16 k, 16 n] in shared memory, n contiguous. 16-bit loads, as there is no transposing
+// load.
 template <class T>
 LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride) {
 #ifdef __GFX12__
   from += lane() / 16 * 8 * stride;
 #endif
   from += lane() % 16;
-  __builtin_amdgcn_sched_barrier(0);  // or the scheduler has the operands of a whole unrolled loop in registers at once
+  __builtin_amdgcn_sched_barrier(0);  // otherwise the scheduler loads the operands of a whole unrolled loop at once
   LB_UNROLL
   for (int i = 0; i < kLaneValues / 8; ++i) {
     LB_UNROLL
@@ -34,15 +35,15 @@ LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride
   }
 }
 
-inline constexpr bool kSumIsOperand = false;  // values of C lie in other lanes than A's
-inline constexpr int kLaneRows = 8;           // rows of C that a lane has values of
+inline constexpr bool kSumIsOperand = false;  // a lane's values of C are not its values of A
+inline constexpr int kLaneRows = 8;           // rows of C of which a lane has values
 #ifdef __GFX12__
 LB_DEVICE int lane_row(int i) { return i + lane() / 16 * 8; }
 #else
 LB_DEVICE int lane_row(int i) { return 2 * i + lane() / 16; }
 #endif
 
-// visit(i, column, value): in the i-th of the lane's rows.
+// Calls visit(i, column, value) for each value of the lane; i counts the lane's rows.
 template <class Visit>
 LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   LB_UNROLL
@@ -53,7 +54,7 @@ LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   }
 }
 
-// Over the lanes that have values of the same rows.
+// Reductions over the lanes that have values of the same rows.
 LB_DEVICE float row_max(float v) {
   v = max(v, shuffle_xor(v, 8));
   v = max(v, shuffle_xor(v, 4));
@@ -68,24 +69,24 @@ LB_DEVICE float row_sum(float v) {
 }
 
 LB_DEVICE f16 narrow(float x, f16) { return to_f16(x); }
-// Without to_bf16's branch for NaN, which costs registers by the hundred in an unrolled loop; a NaN that arithmetic
-// makes has no payload to overflow.
+// Omits to_bf16's branch for NaN, which costs hundreds of registers in an unrolled loop. Rounding cannot overflow the
+// payload of a NaN that arithmetic produced.
 LB_DEVICE bf16 narrow(float x, bf16) {
   const uint32_t bits = quant::bits_of(x);
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// C, rounded, by way of the warp's own scratch [16, 24] in shared memory.
+// Rounds C to the operand A of the next product, through the warp's own scratch [16, 24] in shared memory.
 template <class T>
 LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   __builtin_amdgcn_sched_barrier(0);
-  warp_barrier();  // what read the scratch before is done
+  warp_barrier();  // earlier reads of the scratch are done
   for_each(c, [&](int row, int column, float& value) { scratch[row * 24 + column] = narrow(value, T{}); });
   warp_barrier();
   load(a, scratch, 24);
 }
 
-// C as two numbers each, high + low, into shared memory.
+// Splits each value of C into high + low, two 16-bit numbers, and stores both in shared memory.
 template <class T>
 LB_DEVICE void store_parts(FragmentC& c, T* high, T* low, int stride) {
   for_each(c, [&](int row, int column, float& x) {

@@ -1,5 +1,5 @@
-// Loads and stores with cache hints, shared memory, copies into it. Pointers are cast to global memory here, so that
-// the compiler picks global_load over flat_load where it cannot tell.
+// Loads and stores with cache hints, shared memory, copies to shared memory. The casts to the global address space make
+// the compiler emit global_load instead of flat_load where it cannot infer the address space.
 #pragma once
 
 #include <stdint.h>
@@ -14,10 +14,10 @@ LB_DEVICE T* dynamic_shared() {
   return reinterpret_cast<T*>(lb_dynamic_shared);
 }
 
-// p came from dynamic_shared, which a function that is apart cannot tell.
+// Tells the compiler that p points to shared memory, which it cannot infer in a function that is not inlined.
 LB_DEVICE void assume_shared(const void* p) { __builtin_assume(__builtin_amdgcn_is_shared(p)); }
 
-// The compiler's own type for an access of a size: non-temporal builtins take nothing else.
+// The compiler's type for an access of kBytes bytes; non-temporal builtins accept no other types.
 template <int kBytes>
 struct Access;
 template <>
@@ -55,31 +55,32 @@ LB_DEVICE void store(void* to, V value) {
   *static_cast<V*>(to) = value;
 }
 
-// Read once.
+// For data that is read once.
 template <class V>
 LB_DEVICE V load_stream(const void* from) {
   static_assert(kIsAccess<V>);
   return __builtin_bit_cast(V, __builtin_nontemporal_load((const Global<V>*)(from)));
 }
 
-// Read again soon, by this block or a neighbour.
+// For data that this block or another one reads again soon.
 template <class V>
 LB_DEVICE V load_cached(const void* from) {
   static_assert(kIsAccess<V>);
   return __builtin_bit_cast(V, *(const Global<V>*)(from));
 }
 
-// Written once and not read back by this launch.
+// For data that this launch writes once and does not read.
 template <class V>
 LB_DEVICE void store_stream(void* to, V value) {
   static_assert(kIsAccess<V>);
   __builtin_nontemporal_store(__builtin_bit_cast(typename Access<int(sizeof(V))>::type, value), (Global<V>*)(to));
 }
 
-// Brings the line around to the nearest cache. Nothing waits for it.
+// Prefetches the surrounding cache line.
 LB_DEVICE void prefetch(const void* global) { __builtin_prefetch(global); }
 
-// No asynchronous copies: the loads are in flight until the stores need them, and block_barrier orders the stores.
+// No asynchronous copies: a copy is a load and a store. Loads overlap until their stores need them; block_barrier
+// orders the stores.
 template <int kBytes>
 LB_DEVICE void copy_async(void* shared, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

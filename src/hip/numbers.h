@@ -1,4 +1,4 @@
-// Conversions, packed and integer arithmetic, fast functions.
+// Conversions, packed and integer arithmetic, approximate functions.
 #pragma once
 
 namespace lb::gpu {
@@ -11,7 +11,7 @@ LB_DEVICE bf16 to_bf16(float x) { return {quant::f32_to_bf16(x)}; }
 
 #ifdef __GFX12__
 LB_DEVICE float to_f32(fp8_e4m3 x) { return __builtin_amdgcn_cvt_f32_fp8(x.bits, 0); }
-// The instruction does not saturate.
+// The instruction does not saturate, so the value is clamped first.
 LB_DEVICE fp8_e4m3 to_fp8(float x) {
   const float clamped = x > 448.0f ? 448.0f : x < -448.0f ? -448.0f : x;
   return {uint8_t(__builtin_amdgcn_cvt_pk_fp8_f32(clamped, clamped, 0, false))};
@@ -30,13 +30,13 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
-// The same, the bytes of a from 0 to 255.
+// Same as dot4, with unsigned bytes of a.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   return __builtin_amdgcn_sudot4(false, int(a), true, b, c, false);
 }
 
-// The instruction takes bytes: 0 to 7 choose one (0 is the lowest of its second operand), 8 to 11 are the sign of an
-// odd one, so that of 12 to 15 a bit has to go.
+// v_perm selects by bytes: 0 to 7 pick a byte (0 is the lowest of the second operand), 8 to 11 replicate a sign bit,
+// which is 0 here, 12 to 15 give constants. So bit 2 of a nibble above 11 is cleared.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   const uint32_t which = nibbles & ~(nibbles >> 1 & 0x44444444u);
   return {__builtin_amdgcn_perm(table[1], table[0], which & 0x0f0f0f0fu),

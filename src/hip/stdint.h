@@ -1,4 +1,4 @@
-// The C header for device code, which is compiled with no standard include folder (-nostdinc).
+// The C header for device code, which is compiled without standard include folders (-nostdinc).
 #pragma once
 
 typedef __INT8_TYPE__ int8_t;

@@ -1,5 +1,5 @@
-// Barriers, atomics of device scope. Dependent launches have no hand-over here: a kernel starts when the last one
-// ended.
+// Barriers and atomics of device scope. There is no programmatic dependent launch: a kernel starts after the previous
+// one has ended.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@ LB_DEVICE void block_barrier() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-// There are no helpers here.
+// AMD kernels have no helper threads.
 LB_DEVICE void whole_block_barrier() { block_barrier(); }
 LB_DEVICE void warp_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -31,7 +31,7 @@ LB_DEVICE int atomic_add(int* p, int v) { return atomic_add_any(p, v); }
 LB_DEVICE uint32_t atomic_add(uint32_t* p, uint32_t v) { return atomic_add_any(p, v); }
 LB_DEVICE unsigned long long atomic_add(unsigned long long* p, unsigned long long v) { return atomic_add_any(p, v); }
 LB_DEVICE float atomic_add(float* p, float v) {
-  // One instruction instead of a compare-and-swap loop: the memory is the device's own.
+  // Device memory only, so that the compiler emits one instruction instead of a compare-and-swap loop.
   [[clang::atomic(no_remote_memory, no_fine_grained_memory, ignore_denormal_mode)]] { return atomic_add_any(p, v); }
 }
 LB_DEVICE uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) {
@@ -41,7 +41,7 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomic_max_any(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomic_max_any(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomic_max_any(p, v); }
 
-// What blocks tell each other lies in the device's memory or the host's, never in shared memory.
+// Words that blocks exchange lie in device or host memory, never in shared memory.
 template <class T>
 LB_DEVICE __attribute__((address_space(1))) T* in_global(T* p) {
   return (__attribute__((address_space(1))) T*)(p);
@@ -56,7 +56,7 @@ LB_DEVICE void store_release(uint32_t* p, uint32_t v) {
 LB_DEVICE void add_release(uint32_t* p, uint32_t v) {
   __hip_atomic_fetch_add(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
-// Eight bytes that others may be writing, read or written at once and in no order with anything else.
+// Relaxed accesses of 8 bytes that other blocks may write concurrently.
 LB_DEVICE uint64_t load_relaxed(const uint64_t* p) {
   return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
@@ -71,17 +71,17 @@ LB_DEVICE void store_relaxed(uint64_t* p, uint64_t first, uint64_t second) {
   store_relaxed(p, first);
   store_relaxed(p + 1, second);
 }
-// What the host has written, soon after; orders nothing.
+// Reads a word that the host writes during the launch; orders nothing.
 LB_DEVICE uint32_t load_relaxed_system(const uint32_t* p) {
   return __hip_atomic_load(in_global(p), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-// Seen by the host too.
+// A release store that is visible to the host.
 LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   __hip_atomic_store(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Blocks add up to 2^31, which flips the counter's top bit and leaves the rest as it was: nobody resets it, and grids
-// of any size may share it one after another.
+// The blocks' increments sum to 2^31, which flips the counter's top bit and keeps the other bits. So the counter needs
+// no reset, and grids of different sizes may use it one after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {
@@ -94,7 +94,7 @@ LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
 }
 
-// Nanoseconds of a clock that runs on, at 100 MHz; for waiting with an end, not for timing.
+// Nanoseconds of a free-running clock at 100 MHz, for time-outs; too coarse for measurements.
 LB_DEVICE uint64_t time_ns() { return __builtin_readsteadycounter() * 10; }
 
 LB_DEVICE void dependents_may_launch() {}

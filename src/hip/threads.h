@@ -1,11 +1,11 @@
-// Who a thread is, and what the lanes of a warp tell each other.
+// Thread, block and grid indices; shuffles and votes of a warp.
 #pragma once
 
 #include <stdint.h>
 
 namespace lb::gpu {
 
-// What the loader puts behind the parameters (code object version 5): block counts, then block sizes.
+// The implicit arguments after the parameters (code object version 5): block counts, then block sizes.
 struct LaunchShape {
   uint32_t blocks[3];
   uint16_t threads[3];
@@ -25,10 +25,10 @@ LB_DEVICE int lane() { return thread_id() % 32; }
 LB_DEVICE int warp() { return thread_id() / 32; }
 LB_DEVICE int n_warps() { return (n_threads() + 31) / 32; }
 
-// The lane whose value this lane reads; DS permutes take it times four.
+// Reads v of lane `source`; ds_bpermute takes a byte index, four times the lane.
 LB_DEVICE int from_lane(int v, int source) { return __builtin_amdgcn_ds_bpermute(source << 2, v); }
 
-// Within a row of 16 lanes: lane ^ kMask, without a trip through the shared memory's crossbar.
+// Reads v of lane ^ kMask within a row of 16 lanes by DPP, without the LDS crossbar.
 template <int kMask>
 LB_DEVICE int row_xor(int v) {
   return __builtin_amdgcn_update_dpp(0, v, 0x160 + kMask, 0xf, 0xf, true);
@@ -84,11 +84,11 @@ LB_DEVICE uint32_t ballot(bool vote) { return __builtin_amdgcn_ballot_w32(vote);
 LB_DEVICE bool any(bool vote) { return ballot(vote) != 0; }
 LB_DEVICE bool all(bool vote) { return ballot(!vote) == 0; }
 
-// The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
+// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
 LB_DEVICE void sched_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
-// v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
-// from one round to the next.
+// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
+// registers.
 LB_DEVICE int opaque(int v) {
   asm volatile("" : "+v"(v));
   return v;
