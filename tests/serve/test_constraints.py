@@ -118,8 +118,8 @@ def test_masks_are_of_the_models_whole_table() -> None:
     [
         (json_grammar({"type": "objct"}), "Invalid type: objct"),
         (regex_grammar("(a"), "unclosed group"),
-        ('start: "a', "the constraint cannot be held to"),
-        ("", "the constraint cannot be held to"),
+        ('start: "a', "the constraint cannot be compiled"),
+        ("", "the constraint cannot be compiled"),
     ],
 )
 def test_what_cannot_be_held_to(grammar: str, message: str) -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_be_held_to(grammar: str, message: str) -> None:
 
 def test_a_token_that_the_mask_forbids() -> None:
     constraint = TokenConstraint(tokens(), json_grammar())
-    with pytest.raises(InvalidRequestError, match="does not go on like this"):
+    with pytest.raises(InvalidRequestError, match="does not allow this token"):
         constraint.accept(tokens().tokenizer.encode("x", add_bos=False)[0])
 
 
@@ -178,7 +178,7 @@ def calls(dialect: str, **more: Any) -> TokenConstraint:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_calls_that_are_required(dialect: str) -> None:
-    write = DIALECTS[dialect].written
+    write = DIALECTS[dialect].render_call
     full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
     first, second = write("get_weather", full), write("nothing", {})
     between = "; " if dialect == "llama_json" else "\n"
@@ -205,11 +205,11 @@ def test_calls_that_are_required(dialect: str) -> None:
 def test_a_form_or_calls(dialect: str) -> None:
     profile = Profile("x", dialect=dialect)
     grammar = json_or_tools_grammar(profile, [WEATHER, NOTHING], ToolChoice(parallel=False), PERSON)
-    call = DIALECTS[dialect].written("get_weather", {"city": "x"})
+    call = DIALECTS[dialect].render_call("get_weather", {"city": "x"})
     for text in ('{"name": "T", "age": 3, "kind": "dog", "more": []}', call):
         constraint = TokenConstraint(tokens(), grammar)
         assert refused_at(constraint, text) is None and ends(constraint)
-    for text in ("Sure.", "{}", DIALECTS[dialect].written("get_weather", {})):
+    for text in ("Sure.", "{}", DIALECTS[dialect].render_call("get_weather", {})):
         assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
 
 
@@ -224,7 +224,7 @@ def test_schemas_with_references(dialect: str, where: str) -> None:
     }
     properties = {"items": {"type": "array", "items": {"$ref": f"#/{where}/item"}}}
     schema = {"type": "object", "properties": properties, "required": ["items"], where: {"item": item}}
-    tool, write = Tool("put", parameters=schema), DIALECTS[dialect].written
+    tool, write = Tool("put", parameters=schema), DIALECTS[dialect].render_call
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required"))
     assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"n": 1}, {"n": 2}]})) is None
     assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"m": 1}]})) is not None
@@ -241,7 +241,7 @@ def test_a_choice_that_leaves_no_tool() -> None:
 
 @pytest.mark.parametrize("dialect", ["qwen_xml", "hermes_json"])
 def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
-    write = DIALECTS[dialect].written
+    write = DIALECTS[dialect].render_call
     constraint = StrictCalls(tokens(), Profile("x", dialect=dialect), [WEATHER, NOTHING])
     assert constraint.mask() is None
     assert refused_at(constraint, f"Text, {write('nothing', {})} more, <tool") is None

@@ -143,23 +143,27 @@ def test_forms_that_are_calls_too(dialect: str, text: str, expected: list[Any]) 
     [
         ("qwen_xml", XML_CALL.replace("get_weather", "get_time"), "there is no tool 'get_time'"),
         ("qwen_xml", "<tool_call>\nget_weather(Paris)\n</tool_call>", "expected '<function='"),
-        ("qwen_xml", "<tool_call>", "it is not whole"),
-        ("qwen_xml", "<tool_call>\n<function=get_wea", "it is not whole"),
+        ("qwen_xml", "<tool_call>", "it is incomplete"),
+        ("qwen_xml", "<tool_call>\n<function=get_wea", "it is incomplete"),
         ("qwen_xml", "<function=>", "a tag without a name"),
         ("hermes_json", '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>', "there is no tool 'get_time'"),
         ("hermes_json", '<tool_call>{"arguments": {"a": 1}}</tool_call>', "the call has no name"),
         ("hermes_json", '<tool_call>{"arguments": {"a": 01}, "name": "nothing"}</tool_call>', "not a JSON value"),
         ("hermes_json", "<tool_call>{'name': 'nothing'}</tool_call>", "expected a string"),
-        ("hermes_json", '<tool_call>{"arguments": 5, "name": "nothing"}</tool_call>', "the arguments are no object"),
-        ("hermes_json", '<tool_call>{"arguments": "[1]", "name": "nothing"}</tool_call>', "are no object"),
+        (
+            "hermes_json",
+            '<tool_call>{"arguments": 5, "name": "nothing"}</tool_call>',
+            "the arguments are not an object",
+        ),
+        ("hermes_json", '<tool_call>{"arguments": "[1]", "name": "nothing"}</tool_call>', "are not an object"),
         ("hermes_json", '<tool_call>{"arguments": "{1}", "name": "nothing"}</tool_call>', "expected a key"),
-        ("hermes_json", '<tool_call>{"name": "noth', "it is not whole"),
+        ("hermes_json", '<tool_call>{"name": "noth', "it is incomplete"),
         ("llama_json", '{"name": "get_time", "parameters": {}}', "there is no tool 'get_time'"),
         ("llama_json", '{"answer": 5}', "a call has no 'answer'"),
     ],
 )
 def test_what_is_no_call_is_text(dialect: str, text: str, why: str) -> None:
-    if why != "it is not whole":
+    if why != "it is incomplete":
         text += " tail"
     events = read(text, parser(dialect))
     assert "".join(e[1] for e in events if e[0] == "text") == text
@@ -319,7 +323,7 @@ def test_what_was_written_is_read(segments: list[Any], dialect: str) -> None:
             expected.append(("text", content))
         else:
             arguments = content if dialect == "hermes_json" else {k: _plain(v) for k, v in content.items()}
-            text += "\n" + DIALECTS[dialect].written("nothing", arguments) + "\n"
+            text += "\n" + DIALECTS[dialect].render_call("nothing", arguments) + "\n"
             expected.append(("call", "nothing", arguments))
     got = [e if e[0] == "text" else (*e[:2], json.loads(e[2])) for e in read(text, parser(dialect, tools=[tool]))]
     assert [_squeezed(e) for e in got] == [_squeezed(e) for e in _joined(expected)]

@@ -93,15 +93,15 @@ def test_a_users_file_goes_before_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"temperature": 1}, "unknown field 'temperature'; there are name, source"),
+        ({"temperature": 1}, "unknown field 'temperature'; known fields are name, source"),
         ({"max_tokens": "many"}, "max_tokens is 'many', expected int"),
         ({"takes_tools": 1}, "takes_tools is 1, expected bool"),
         ({"dialect": "xml"}, "dialect is 'xml', expected one of qwen_xml"),
-        ({"sampling": {"plain": {"temprature": 1}}}, "sampling.plain has fields that are not of Sampling"),
+        ({"sampling": {"plain": {"temprature": 1}}}, "sampling.plain has fields that Sampling does not have"),
         ({"sampling": {"plain": {"top_k": "1"}}}, "sampling.plain has values that are not numbers"),
         ({"sampling": 1}, "sampling is 1, expected an object"),
         ({"effort": {"low": 0}}, "effort.low is 0, expected a number of tokens"),
-        ({"thinking": {"close": "</done>"}}, "thinking.stop does not hold the closing tag"),
+        ({"thinking": {"close": "</done>"}}, "thinking.stop does not contain the closing tag"),
         ({"thinking": {"tags": 1}}, "thinking: unknown field 'tags'"),
     ],
 )

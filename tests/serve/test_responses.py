@@ -157,7 +157,7 @@ def test_a_response_in_the_background_is_cancelled_or_deleted(server: Running) -
     server.wait_until(running=0, waiting=0)
     begun = client.responses.create(**asked)
     server.wait_until(running=1)
-    with pytest.raises(openai.BadRequestError, match="no answer to go on from"):
+    with pytest.raises(openai.BadRequestError, match="no answer to continue from"):
         client.responses.create(model=MODEL, input="And now?", previous_response_id=begun.id)
     assert client.responses.cancel(begun.id).status == "cancelled"
     assert client.responses.retrieve(begun.id).status == "cancelled"

@@ -19,7 +19,7 @@ from lucebox.serve.errors import ApiError, too_long
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.anthropic import MessagesRequest, conversation_of
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.openai_chat import ChatRequest, ChatWriter, chat_completion
+from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_responses import ResponsesRequest, messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
@@ -90,8 +90,7 @@ def anthropic_client(url: str) -> anthropic.Anthropic:
 
 
 def chat_writer() -> ChatWriter:
-    body = {"messages": [{"role": "user", "content": "a"}], "stream_options": {"include_usage": True}}
-    return ChatWriter(ChatRequest.model_validate(body), "m", None)
+    return ChatWriter("m", n=1, with_usage=True, logprobs=None)
 
 
 def test_chat(replying: Callable[[bytes], str]) -> None:
@@ -132,7 +131,7 @@ def test_messages(replying: Callable[[bytes], str], omits: bool) -> None:
         model="m", max_tokens=9, messages=[]
     ) as stream:
         final = stream.get_final_message()
-    whole = MessageWriter("m", omits_thinking=omits).whole([taken(ANSWER)])
+    whole = MessageWriter("m", omits_thinking=omits).document([taken(ANSWER)])
     blocks = [block.model_dump(exclude_none=True) for block in final.content]
     assert [block["type"] for block in blocks] == ["thinking", "text", "tool_use", "tool_use"]
     assert blocks[0]["thinking"] == ("" if omits else "I should look.") == whole["content"][0]["thinking"]
@@ -173,7 +172,7 @@ def test_responses(replying: Callable[[bytes], str], summary: str | None) -> Non
     assert final.usage is not None and final.usage.input_tokens_details.cached_tokens == 4
 
     ((document, turn),) = kept
-    whole = ResponseWriter(sent, "m", {"list": "files"}).whole([taken(ANSWER)])
+    whole = ResponseWriter(sent, "m", {"list": "files"}).document([taken(ANSWER)])
     assert [{**item, "id": ""} for item in whole["output"]] == [{**item, "id": ""} for item in document["output"]]
     items = ResponsesRequest.model_validate({"input": document["output"]}).input
     assert not isinstance(items, str)

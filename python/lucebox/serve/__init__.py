@@ -16,7 +16,7 @@ __all__ = ["ServeSettings", "create_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """create_app on first use: the settings are there without the libraries it needs."""
+    """Imports create_app on first use, so that ServeSettings needs no server libraries."""
     if name == "create_app":
         from lucebox.serve.app import create_app
 

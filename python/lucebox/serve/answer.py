@@ -1,4 +1,4 @@
-"""An answer put together from its items: what protocols write when it is not streamed."""
+"""Collects the items of one generation into an answer, for responses without streaming."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Block: TypeAlias = Text | Reasoning | ToolCall
 
 @dataclass(slots=True)
 class Answer:
-    """Blocks in the order they were written, and what is known of the generation."""
+    """Content blocks in the order of generation, with logprobs, warnings and the generation's results."""
 
     blocks: list[Block] = field(default_factory=list)
     prompt: list[PromptToken] = field(default_factory=list)

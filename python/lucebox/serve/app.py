@@ -1,4 +1,4 @@
-"""The ASGI app: the routes of all protocols behind the guard, and errors in each protocol's words."""
+"""The ASGI app: the routes of all protocols behind the guard, and errors in each protocol's format."""
 
 from __future__ import annotations
 
@@ -17,23 +17,34 @@ from lucebox import __version__
 from lucebox.api import LLM
 from lucebox.serve import page
 from lucebox.serve.errors import ApiError, Kind, anthropic_body, openai_body
-from lucebox.serve.protocols import anthropic, info, openai_chat, openai_completions, openai_responses
+from lucebox.serve.protocols import (
+    anthropic,
+    info,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    stored_responses,
+)
 from lucebox.serve.security import Guard, is_anthropic
 from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["create_app"]
 
-ROUTERS = tuple(module.router for module in (openai_chat, openai_completions, openai_responses, anthropic, info, page))
+ROUTERS = tuple(
+    module.router
+    for module in (openai_chat, openai_completions, openai_responses, stored_responses, anthropic, info, page)
+)
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
 
 
 def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
-    """An ASGI app that answers with this model until the app's lifespan ends. The LLM stays the caller's to close, and
-    is not to be used meanwhile.
+    """An ASGI app that serves this model until the app's lifespan ends.
+
+    The caller closes the LLM afterwards, and must not use it meanwhile.
 
     Raises:
-        OutOfMemoryError: the slots asked for do not fit.
+        OutOfMemoryError: the requested slots do not fit in memory.
         InvalidRequestError, OSError: the API keys cannot be read.
     """
     settings = settings or ServeSettings()
@@ -79,7 +90,7 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # Of a union every member complains; the one that got furthest into the body is the one that was meant.
+    # Every member of a union reports errors. The deepest error belongs to the member the client meant.
     first = max(error.errors(), key=lambda one: len(one["loc"]))
     param = _path(first["loc"])
     if first["type"] == "json_invalid":
@@ -90,7 +101,8 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 
 def _path(loc: Sequence[Any]) -> str | None:
-    """messages.0.content of ("body", "messages", 0, "user", "content", "list[TextPart]")."""
+    """The field's path as clients know it: ("body", "messages", 0, "user", "content", "list[TextPart]") is
+    messages.0.content."""
     members = {"str", "int", "user", "assistant", "system", "developer", "tool", "body", "query", "path"}
     names = [str(part) for part in loc if part not in members and "[" not in str(part)]
     return ".".join(names) or None

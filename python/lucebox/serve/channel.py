@@ -1,4 +1,4 @@
-"""The way of tokens out of the engine's thread: items are put there and taken by one task of an event loop."""
+"""A queue from the engine's thread to one task of the event loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Channel", "Sink"]
 
 
 class Sink(Protocol):
-    """Where a job's items go; called by the engine's thread, which it must not hold up."""
+    """Receives a job's items. The engine's thread calls it, so it must not block."""
 
     def put(self, item: Item) -> None: ...
 
 
 class Channel:
-    """Items of one or several jobs, for a task of the event loop it was made in.
+    """Items of one or more jobs, for a task of the event loop that created it.
 
-    It has no limit: an answer has an end, and a client that reads slowly must not slow the engine.
+    Unbounded: every answer is finite, and a slow client must not slow the engine down.
     """
 
     def __init__(self) -> None:
@@ -31,22 +31,22 @@ class Channel:
         self._is_signalled = False
 
     def sink(self, index: int) -> Sink:
-        """For the items of one job, which come out with its index."""
+        """The sink of one job; its items come out with this index."""
         return _Sink(self, index)
 
     def put(self, index: int, item: Item) -> None:
         self._items.append((index, item))
         if not self._is_signalled:
             self._is_signalled = True
-            with suppress(RuntimeError):  # the loop has been closed: nobody reads
+            with suppress(RuntimeError):  # the loop is closed, so there is no reader
                 self._loop.call_soon_threadsafe(self._ready.set)
 
     async def get(self) -> list[tuple[int, Item]]:
-        """All items there are, at least one, in their order."""
+        """Waits for an item, then returns all of them in order."""
         while True:
             await self._ready.wait()
             self._ready.clear()
-            self._is_signalled = False  # before taking: an item put meanwhile wakes once more
+            self._is_signalled = False  # cleared before the items are taken, so a concurrent put() signals again
             items = []
             while self._items:
                 items.append(self._items.popleft())

@@ -1,5 +1,7 @@
-"""uvicorn's connection with limits: a client must send a request's head, in time and not without end, and take what is
-sent to it."""
+"""uvicorn's connection with limits on slow and oversized clients.
+
+A request's head must arrive in time and fit in MAX_HEAD bytes. A client that stops reading is dropped.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["limited_connection"]
 
-MAX_HEAD = 64 << 10  # bytes
+MAX_HEAD = 64 << 10  # bytes of request line and headers
 
 
 def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[HttpToolsProtocol]:
-    """The protocol class for uvicorn, which makes one object for each connection."""
+    """A protocol class for uvicorn, which makes one instance per connection."""
 
     class Connection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
         _write_timer: asyncio.TimerHandle | None = None
-        _head_bytes = 0  # of the head that is coming
+        _head_bytes = 0  # received so far of the current head
         _is_in_body = False
-        _n_ends = 0  # of heads and bodies
+        _n_ends = 0  # heads and bodies completed
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -37,7 +39,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             n_ends = self._n_ends
             super().data_received(data)
             if self._is_in_body or self._n_ends != n_ends or self.transport.is_closing():
-                return  # of data that holds an end, what follows it is not counted
+                return  # data that completes a head or body is not counted, not even the bytes after its end
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
                 self.send_400_response(f"the head of the request has more than {MAX_HEAD} bytes")

@@ -1,6 +1,6 @@
-"""What an answer must be: JSON, a schema, a regular expression, a grammar or calls of tools, as masks of tokens.
+"""Constrained decoding: token masks that hold an answer to JSON, a schema, a regex, a grammar or tool calls.
 
-The grammars are llguidance's; where the answer may think first, its constraint begins after the closing tag.
+llguidance computes the masks. If the answer may think first, the constraint begins after the closing tag.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
 
 
 class GrammarTokens:
-    """A model's tokens as the grammars see them. Made once for a model; takes a second for a large vocabulary.
+    """llguidance's token table of a model. Built once per model; a large vocabulary takes seconds.
 
-    vocab: of the model, whose table may be larger than the tokenizer's.
+    vocab: rows of the model's output matrix, which may exceed the tokenizer's vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, end_ids: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class GrammarTokens:
 
 
 class _Vocabulary:
-    """The attributes that llguidance reads of a tokenizer."""
+    """The tokenizer attributes that llguidance reads."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, end_ids: Sequence[int]) -> None:
         n = min(vocab, tokenizer.n_vocab)
@@ -65,21 +65,21 @@ class _Vocabulary:
 
 
 def json_grammar(schema: Mapping[str, Any] | None = None) -> str:
-    """A grammar of any JSON object, or of JSON of this schema."""
+    """A grammar of JSON with this schema; without one, of any JSON object."""
     return f"start: %json {json.dumps({**(schema or {'type': 'object'}), 'x-guidance': JSON_FORM})}"
 
 
 def regex_grammar(pattern: str) -> str:
-    """A grammar of text that the whole of a regular expression matches."""
+    """A grammar of texts that a regular expression matches in full."""
     escaped = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], pattern, flags=re.DOTALL)
     return "start: ANSWER\nANSWER: /" + escaped.replace("\n", r"\n") + "/"
 
 
 def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -> str:
-    """A grammar of one call or more, in the model's own dialect, of tools that may be called.
+    """A grammar of one or more calls of the allowed tools, in the model's own dialect.
 
     Raises:
-        InvalidRequestError: there is none to call.
+        InvalidRequestError: no tool may be called.
     """
     callable_ = callable_tools(tools, choice)
     if not callable_:
@@ -90,23 +90,23 @@ def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -
 def json_or_tools_grammar(
     profile: Profile, tools: Sequence[Tool], choice: ToolChoice, schema: Mapping[str, Any] | None = None
 ) -> str:
-    """A grammar of what json_grammar allows, or of calls: an answer of a form while tools may be called.
+    """A grammar of either json_grammar's answer or tool calls: structured output while tools may be called.
 
     Raises:
-        InvalidRequestError: there is none to call.
+        InvalidRequestError: no tool may be called.
     """
     calls = tools_grammar(profile, tools, choice).removeprefix("start: calls\n")
     return f"start: calls | answer\n{json_grammar(schema).replace('start', 'answer', 1)}\n{calls}"
 
 
 class TokenConstraint:
-    """One answer's constraint (events.Constraint).
+    """Holds one answer to a grammar (events.Constraint).
 
-    grammar: in llguidance's form of Lark; its first rule is `start`.
-    thinking: the model's tags where the answer may think first; None: the constraint holds from the first token.
+    grammar: llguidance's Lark dialect; its first rule is `start`.
+    thinking: the model's tags if the answer may think first; None constrains from the first token.
 
     Raises:
-        InvalidRequestError: the grammar or schema is not one that can be held to; the message says why.
+        InvalidRequestError: llguidance rejects the grammar or schema; the message says why.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class TokenConstraint:
         self._matcher = _matcher(tokens, grammar)
         self._close = thinking.close if thinking else ""
         self._watch: TagWatch | None = None
-        self._before: frozenset[int] = frozenset()  # tokens that may stand before the answer
-        self._open_id: int | None = None  # with which the model may still begin to think
+        self._before: frozenset[int] = frozenset()  # line ends, allowed between thinking and the answer
+        self._open_id: int | None = None  # the opening tag's token, while the model may still begin to think
         if thinking and begins_open(thinking, prompt_text):
             self._watch = TagWatch(thinking.close)
         elif thinking and not prompt_text.rstrip().endswith(thinking.close):
@@ -126,11 +126,11 @@ class TokenConstraint:
 
     @property
     def done(self) -> bool:
-        """Nothing may follow: the answer ends here."""
+        """The grammar allows no further token."""
         return self._watch is None and self._matcher.is_stopped()
 
     def mask(self) -> NDArray[np.uint32] | None:
-        """A bit for each token of the vocabulary; None allows all. Valid until the next call."""
+        """[vocab / 32] bits, one per token, valid until the next call; None allows all tokens."""
         if self._watch is not None:
             return None
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
@@ -139,16 +139,16 @@ class TokenConstraint:
         return self._mask
 
     def accept(self, token: int) -> None:
-        """The token that was appended.
+        """Advances by the token that was appended.
 
         Raises:
-            InvalidRequestError: the mask did not allow it.
+            InvalidRequestError: the mask does not allow the token.
         """
         if self._watch is not None:
             after = self._watch.push(self._tokens.tokenizer.token_bytes(token))
             if after is not None:
                 self._watch, self._before = None, self._tokens.line_ends
-                if after := after.lstrip():  # the token that closes the tag goes on
+                if after := after.lstrip():  # the token that closes the tag also begins the answer
                     _consume(self._matcher, self._tokens.table.tokenize_bytes(after))
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
@@ -158,8 +158,8 @@ class TokenConstraint:
 
 
 class StrictCalls:
-    """Free text in which every call follows the schema of its tool (events.Constraint): strict tools that the model
-    need not call."""
+    """Leaves text free and holds every tool call to its schema: strict tools with tool_choice auto
+    (events.Constraint)."""
 
     def __init__(self, tokens: GrammarTokens, profile: Profile, tools: Sequence[Tool]) -> None:
         self._tokens = tokens
@@ -167,7 +167,7 @@ class StrictCalls:
         self._opener = next(iter(DIALECTS[profile.dialect].openers))
         self._watch = TagWatch(self._opener)
         self._call = _matcher(tokens, tools_grammar(profile, tools, ToolChoice("required", parallel=False)))
-        self._matcher: LLMatcher | None = None  # within a call
+        self._matcher: LLMatcher | None = None  # set inside a call
 
     @property
     def done(self) -> bool:
@@ -191,7 +191,7 @@ class StrictCalls:
             matcher = self._call.deep_copy()
             opening = self._tokens.table.tokenize_bytes(self._opener.encode() + after)
             if not matcher.consume_tokens(opening):
-                return  # the tag's own token went on with something else: no call
+                return  # the token that completes the tag continues with text that is no call
             self._matcher = matcher
         if self._matcher.is_stopped():
             self._matcher = None
@@ -204,10 +204,10 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
 def _matcher(tokens: GrammarTokens, grammar: str) -> LLMatcher:
     matcher = LLMatcher(tokens.table, grammar)
     if error := " ".join(matcher.get_error().split()):
-        raise InvalidRequestError(f"the constraint cannot be held to: {error[:300]}")
+        raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher
 
 
 def _consume(matcher: LLMatcher, tokens: list[int]) -> None:
     if not matcher.consume_tokens(tokens):
-        raise InvalidRequestError(f"the constraint does not go on like this: {matcher.get_error()[:300]}")
+        raise InvalidRequestError(f"the constraint does not allow this token: {matcher.get_error()[:300]}")

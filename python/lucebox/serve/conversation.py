@@ -1,4 +1,4 @@
-"""A conversation in the one form all protocols are brought to. rendering.py has that of its messages."""
+"""The protocol-independent form of a conversation. rendering.py defines the form of its messages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["AnswerFormat", "Conversation"]
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """What the answer must be."""
+    """The structured output a request asks for."""
 
     kind: Literal["json_object", "json_schema", "regex", "grammar"]
     schema: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
-    """Of the regular expression or grammar."""
+    """The regular expression or grammar."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What is to be answered."""
+    """A conversation to answer, with its tools and constraints."""
 
     messages: list[Message]
     tools: list[Tool] = field(default_factory=list)

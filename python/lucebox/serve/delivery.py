@@ -1,5 +1,7 @@
-"""From jobs to HTTP: an answer streamed as server-sent events or sent whole, and its jobs cancelled when the client
-goes, wherever they are."""
+"""Delivers jobs over HTTP: as server-sent events or as one JSON document.
+
+When the client disconnects, its jobs are cancelled, waiting or running.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,30 @@ from lucebox.serve.errors import ApiError
 from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
 from lucebox.serve.scheduler import Scheduler
 
-__all__ = ["ErrorBody", "Exchange", "Failure", "Streamed", "Whole", "Writer", "compact_json", "sse"]
+__all__ = ["ErrorBody", "Exchange", "FailedStream", "JsonAnswer", "StreamedAnswer", "Writer", "compact_json", "sse"]
 
 KEEP_ALIVE = b": keep-alive\n\n"
-STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # no proxy may hold the events back
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer events
 
 ErrorBody = Callable[[ApiError], tuple[int, dict[str, Any]]]
 """A protocol's status and body for an error."""
 
 
 class Writer(Protocol):
-    """One protocol's stream, as bytes of server-sent events."""
+    """Formats one protocol's stream as bytes of server-sent events."""
 
     def open(self) -> bytes:
-        """At once, before anything is computed."""
+        """Sent at once, before anything is computed."""
         ...
 
     def write(self, index: int, item: Item) -> bytes: ...
 
     def close(self) -> bytes:
-        """After the last job has finished."""
+        """Sent after the last job finishes."""
         ...
 
     def fail(self, error: ApiError) -> bytes:
-        """Instead of close()."""
+        """Sent in place of close() when a job fails."""
         ...
 
 
@@ -56,7 +58,7 @@ def sse(data: object, event: str | None = None) -> bytes:
 
 
 class Exchange:
-    """The jobs of one HTTP request."""
+    """The jobs of one HTTP request: n answers, or several prompts."""
 
     def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> None:
         self._scheduler = scheduler
@@ -74,7 +76,7 @@ class Exchange:
                 self._scheduler.cancel(job)
 
     async def get(self) -> list[tuple[int, Item]]:
-        """The items there are; waits for one.
+        """Waits for items and returns them, each with its job's index.
 
         Raises:
             ApiError: a job failed.
@@ -88,7 +90,7 @@ class Exchange:
 
 
 class _Delivery(Response):
-    """Runs `_deliver` until it is done or the client has gone."""
+    """Runs `_deliver`; cancels the jobs when the client disconnects."""
 
     def __init__(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         super().__init__()
@@ -106,7 +108,7 @@ class _Delivery(Response):
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._exchange.cancel()  # the jobs' last items end the delivery
+        self._exchange.cancel()  # the jobs' last items then end `_deliver`
 
     async def _deliver(self, send: Send) -> None:
         raise NotImplementedError
@@ -116,8 +118,8 @@ class _Delivery(Response):
         await send({"type": "http.response.start", "status": status, "headers": raw})
 
 
-class Streamed(_Delivery):
-    """An answer as server-sent events, with comments while nothing else is to be said."""
+class StreamedAnswer(_Delivery):
+    """An answer as server-sent events, with keep-alive comments in silent periods."""
 
     def __init__(self, exchange: Exchange, writer: Writer, heartbeat_s: float, headers: Mapping[str, str]) -> None:
         super().__init__(exchange, {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS, **headers})
@@ -153,8 +155,8 @@ class Streamed(_Delivery):
                 await body(KEEP_ALIVE)
 
 
-class Failure(Response):
-    """A stream that fails at once: of clients that look for an error there and not in the status."""
+class FailedStream(Response):
+    """A stream that fails at once, for clients that read errors from the stream, not from the HTTP status."""
 
     media_type = "text/event-stream"
 
@@ -162,20 +164,20 @@ class Failure(Response):
         super().__init__(writer.open() + writer.fail(error), headers=STREAM_HEADERS)
 
 
-class Whole(_Delivery):
+class JsonAnswer(_Delivery):
     """An answer as one JSON document."""
 
     def __init__(
         self,
         exchange: Exchange,
         n_answers: int,
-        whole: Callable[[list[Answer]], dict[str, Any]],
+        document: Callable[[list[Answer]], dict[str, Any]],
         error_body: ErrorBody,
         headers: Mapping[str, str],
     ) -> None:
         super().__init__(exchange, {"content-type": "application/json", **headers})
         self._answers = [Answer() for _ in range(n_answers)]
-        self._whole = whole
+        self._document = document
         self._error_body = error_body
 
     async def _deliver(self, send: Send) -> None:
@@ -184,12 +186,12 @@ class Whole(_Delivery):
             while not self._exchange.is_over:
                 for index, item in await self._exchange.get():
                     self._answers[index].take(item)
-            status, data = 200, self._whole(self._answers)
+            status, data = 200, self._document(self._answers)
         except ApiError as error:
             status, data = self._error_body(error)
             if error.retry_after is not None:
                 headers["retry-after"] = str(error.retry_after)
         body = compact_json(data)
-        with suppress(OSError):  # the client has gone
+        with suppress(OSError):  # the client has disconnected
             await self._start(send, status, {**headers, "content-length": str(len(body))})
             await send({"type": "http.response.body", "body": body})

@@ -1,5 +1,7 @@
-"""How busy the device is and what power it takes, as its driver says: NVML for NVIDIA, /sys for AMD, /proc/stat for the
-CPU. What cannot be read is None."""
+"""Reads utilisation and power of the device: NVML for NVIDIA, /sys for AMD, /proc/stat for the CPU.
+
+A value that cannot be read is None.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ __all__ = ["DeviceLoad", "load_reader"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """Of one moment."""
+    """Load of the device at one moment."""
 
     busy: float | None
-    """Share of the time in which it worked, from 0 to 1."""
+    """Utilisation, 0 to 1."""
     watts: float | None
 
 
@@ -26,7 +28,7 @@ Reader = Callable[[], DeviceLoad]
 
 
 def load_reader(device: Device | None, root: Path = ROOT) -> Reader:
-    """Reads the load of a device, of the machine's CPUs for None. Cheap enough for once a second."""
+    """A function that reads the load of a device, or of all CPUs for None. Cheap enough to call once a second."""
     if device is None:
         return _cpu(root)
     if device.vendor == "cuda" and (nvml := open_nvml(device.pci)) is not None:
@@ -68,14 +70,14 @@ def _amd(folder: Path) -> Reader:
 
 
 def _cpu(root: Path) -> Reader:
-    """The share of all CPUs since the reading before."""
+    """Utilisation of all CPUs since the previous call."""
 
     def times() -> tuple[int, int] | None:
         try:
             fields = [int(word) for word in (root / "proc/stat").read_text().split("\n", 1)[0].split()[1:]]
         except (OSError, ValueError):
             return None
-        return sum(fields), fields[3] + fields[4]  # idle, and waiting for a disk
+        return sum(fields), fields[3] + fields[4]  # idle + iowait
 
     before = times()
 

@@ -1,7 +1,7 @@
-"""Errors of requests: one type here, written in each protocol's own envelope and words.
+"""Errors of requests: one exception type, formatted for each protocol.
 
-Clients read these texts. Claude Code compacts its conversation on "prompt is too long: A tokens > B maximum", clients
-of OpenAI's APIs on the code context_length_exceeded.
+Clients act on these texts. Claude Code compacts its conversation on "prompt is too long: A tokens > B maximum",
+clients of OpenAI's APIs on the code context_length_exceeded.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Kind: TypeAlias = Literal[
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that is not answered, and why."""
+    """A request that fails, with the reason."""
 
     kind: Kind
     message: str
     param: str | None = None
-    """The field at fault."""
+    """The invalid field."""
     code: str | None = None
     retry_after: int | None = None
-    """Seconds after which another try makes sense."""
+    """Seconds until a retry makes sense."""
     counts: tuple[int, int] | None = None
-    """Tokens of a prompt that is too long, and the most it may have."""
+    """Prompt tokens and the maximum, when the prompt is too long."""
 
     def __str__(self) -> str:
         return self.message
@@ -88,13 +88,13 @@ _ANTHROPIC_TYPES: dict[Kind, str] = {
 
 
 def openai_error(error: ApiError) -> dict[str, Any]:
-    """The body of an error, and of an error event, in OpenAI's APIs."""
+    """The JSON of an error response or error event in OpenAI's APIs."""
     kind, code = _OPENAI_TYPES.get(error.kind, ("invalid_request_error", None))
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code or code}}
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:
-    """The body of an error, and of an error event, in Anthropic's API."""
+    """The JSON of an error response or error event in Anthropic's API."""
     message = error.message
     if error.kind == "too_long" and error.counts is not None:
         message = f"prompt is too long: {error.counts[0]} tokens > {error.counts[1]} maximum"
@@ -105,7 +105,7 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
 
 
 def anthropic_status(error: ApiError) -> int:
-    """529 is what Anthropic's clients wait and try again on."""
+    """The HTTP status; Anthropic's clients back off and retry on 529."""
     return 529 if error.kind == "overloaded" else error.status
 
 
@@ -118,7 +118,7 @@ def anthropic_body(error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def too_long(n_tokens: int, context: int) -> ApiError:
-    """The prompt leaves no room for an answer; one token is kept for it."""
+    """The prompt leaves no room for an answer of at least one token."""
     return ApiError(
         "too_long",
         f"This model's maximum context length is {context} tokens. However, your messages resulted in {n_tokens} "
@@ -133,7 +133,7 @@ def overloaded(message: str, retry_after: int) -> ApiError:
 
 
 def from_lucebox(error: LuceboxError) -> ApiError:
-    """What the engine or the text layer refused."""
+    """The ApiError of an exception from the engine or the text layer."""
     if isinstance(error, InvalidRequestError | UnsupportedError):
         return ApiError("invalid", str(error))
     return ApiError("internal", str(error))

@@ -1,6 +1,6 @@
-"""What a running answer consists of, whatever protocol carries it, and what turns a model's text into it.
+"""Protocol-independent streaming events, and the interfaces of parser, constraint and thinking budget.
 
-The scheduler pushes text into a `Parser` and hands the events on; each protocol writes them its own way.
+The scheduler pushes text into a `Parser` and passes its events on. Each protocol formats them.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer's text."""
+    """A delta of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of the reasoning before the answer."""
+    """A delta of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """A tool call begins; its name is whole."""
+    """A tool call begins; its name is complete."""
 
     index: int
-    """Of the call within this answer, from 0."""
+    """Index of the call within this answer, from 0."""
     id: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolArguments:
-    """More of the JSON text of a call's arguments."""
+    """A delta of the JSON text of a call's arguments."""
 
     index: int
     delta: str
@@ -60,14 +60,14 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnd:
-    """A call's arguments are whole."""
+    """A call's arguments are complete."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Warning:
-    """Something the client should know, and that changes nothing: a malformed call given out as text."""
+    """A note for the client that ends nothing, such as a malformed call emitted as text."""
 
     text: str
 
@@ -76,45 +76,45 @@ Event: TypeAlias = TextDelta | ReasoningDelta | ToolStart | ToolArguments | Tool
 
 
 class Parser(Protocol):
-    """Reads one answer as it is written. Used by one thread."""
+    """Parses one answer incrementally. Used by one thread."""
 
     @property
     def keeps_special(self) -> bool:
-        """Control tokens are pushed as their text (a dialect is written with them); otherwise they are left out."""
+        """Whether control tokens are pushed as text, because the dialect uses them; otherwise they are skipped."""
         ...
 
     def push(self, text: str) -> list[Event]: ...
 
     def finish(self) -> list[Event]:
-        """What is still held back, when no text follows."""
+        """Events of the withheld text, once no more text follows."""
         ...
 
 
 class Constraint(Protocol):
-    """What the next token may be. Used by one thread, after every token."""
+    """Restricts the next token. One thread calls it after every token."""
 
     @property
     def done(self) -> bool:
-        """Nothing may follow: the answer ends here."""
+        """No further token is allowed: the answer ends here."""
         ...
 
     def mask(self) -> NDArray[np.uint32] | None:
-        """A bit for each token of the vocabulary, the lowest first; None allows all."""
+        """[vocab / 32] bits, one per token, lowest bit first; None allows all tokens."""
         ...
 
     def accept(self, token: int) -> None: ...
 
 
 class Budget(Protocol):
-    """How long reasoning may last. Used by one thread, after every token."""
+    """Limits the reasoning. One thread calls it after every token."""
 
     def push(self, token: int) -> list[int]:
-        """Tokens that come next, whatever the model would write; where `token` ends the answer they take its place."""
+        """Tokens to append next without sampling; if `token` ends the answer, they replace it."""
         ...
 
 
 class PlainText:
-    """The parser of raw completions: all text is the answer."""
+    """The parser of raw completions: all text is answer text."""
 
     keeps_special = False
 

@@ -1,4 +1,4 @@
-"""JSON read a character at a time, for output that is still being written."""
+"""An incremental JSON scanner, one character at a time, for text that is still being generated."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _MAX_DEPTH = 256
 
 
 class Malformed(ValueError):
-    """The text is not what it began as; the message says why."""
+    """The text does not continue as it must; the message says why."""
 
 
 class JsonScanner:
-    """Follows one JSON value. What `push` gives joins to valid JSON, also where a model left control characters raw
-    inside a string."""
+    """Scans one JSON value. The results of `push` join to valid JSON: raw control characters in strings are escaped."""
 
     def __init__(self) -> None:
         self.done = False
@@ -28,10 +27,10 @@ class JsonScanner:
         self._hex = 0  # digits of \uXXXX still to come
 
     def push(self, char: str) -> str | None:
-        """The text this character stands for; None where the value ended before it, so that it was not read.
+        """The character, escaped if needed; None if the value ended before it, so that it was not consumed.
 
         Raises:
-            Malformed: no JSON goes on like this.
+            Malformed: the character cannot follow.
         """
         if self._expected == "string":
             return self._in_string(char)
@@ -48,15 +47,15 @@ class JsonScanner:
         return char
 
     def finish(self) -> None:
-        """No character follows; a number ends only so.
+        """Ends the text, which completes a number.
 
         Raises:
-            Malformed: the value is not whole.
+            Malformed: the value is incomplete.
         """
         if self._expected == "scalar":
             self._end_scalar()
         if not self.done:
-            raise Malformed("the JSON is not whole")
+            raise Malformed("the JSON is incomplete")
 
     def _structure(self, char: str) -> None:
         expected = self._expected
@@ -86,7 +85,7 @@ class JsonScanner:
     def _begin_value(self, char: str) -> None:
         if char == "{" or char == "[":
             if len(self._open) == _MAX_DEPTH:
-                raise Malformed(f"more than {_MAX_DEPTH} values inside each other")
+                raise Malformed(f"nested more than {_MAX_DEPTH} levels deep")
             self._open.append(char)
             self._expected = "key or end" if char == "{" else "value or end"
         elif char == '"':
@@ -96,8 +95,8 @@ class JsonScanner:
         else:
             raise Malformed(f"expected a value, got {char!r}")
 
-    _after_string = "end"
-    _escaped = False
+    _after_string = "end"  # the state that the closing quote leads to
+    _escaped = False  # after a backslash
 
     def _in_string(self, char: str) -> str:
         if self._hex:

@@ -1,6 +1,6 @@
-"""What the server counts. One source for /metrics, the status document and the page; no text of any request.
+"""Counters and histograms of the server: the source of /metrics, /status and the page. Holds no request text.
 
-The engine's thread and the event loop write; a reader may see one number a moment before another.
+The engine's thread and the event loop write. A reader may see one counter updated before a related one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["Counter", "Histogram", "Metrics", "RequestRecord", "exposition"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 HISTORY = 200  # requests
-MEAN_OF = 32  # requests whose mean time is what a waiting one may expect
+MEAN_OF = 32  # newest requests, whose mean time gives Retry-After
 
 
 class Counter:
-    """A number that grows."""
+    """A monotonic counter."""
 
     def __init__(self, name: str, doc: str) -> None:
         self.name, self.doc, self.value = name, doc, 0.0
@@ -35,7 +35,7 @@ class Counter:
 
 
 class Histogram:
-    """How often a duration fell below each of fixed bounds."""
+    """Counts of durations per bucket."""
 
     def __init__(self, name: str, doc: str, bounds: tuple[float, ...] = SECONDS) -> None:
         self.name, self.doc, self.bounds = name, doc, bounds
@@ -59,10 +59,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request that has ended."""
+    """Statistics of a request that has ended."""
 
     ended_at: float
-    """Seconds of Unix time."""
+    """Unix time in seconds."""
     endpoint: str
     outcome: str
     """The stop reason, or the kind of error."""
@@ -71,7 +71,7 @@ class RequestRecord:
     generated_tokens: int
     queue_s: float
     first_token_s: float | None
-    """From its arrival; None if there was no token."""
+    """Time to first token, from the request's arrival; None without a token."""
     prefill_s: float
     decode_s: float
     total_s: float
@@ -104,17 +104,17 @@ class Metrics:
             self._outcomes[key] = self._outcomes.get(key, 0) + 1
 
     def records(self) -> list[RequestRecord]:
-        """The last requests that ended, the newest last."""
+        """The newest requests that ended, oldest first."""
         with self._lock:
             return list(self.history)
 
     def mean_request_s(self) -> float:
-        """Of the last requests; 1 before there are any."""
+        """Mean service time of the newest MEAN_OF requests, without queueing; 1 s before the first."""
         records = self.records()[-MEAN_OF:]
         return sum(r.total_s - r.queue_s for r in records) / len(records) if records else 1.0
 
     def lines(self) -> Iterable[str]:
-        """In Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         with self._lock:
             outcomes = [
                 (f'{{endpoint="{endpoint}",outcome="{outcome}"}}', float(n))

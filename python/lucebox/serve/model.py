@@ -1,6 +1,6 @@
-"""The model a server answers with: its names and limits, and requests made ready for the scheduler.
+"""The served model: its names and limits, and the preparation of requests for the scheduler.
 
-Requests are made ready in worker threads: long prompts and grammars take their time.
+Preparation (template, tokenization, grammar) can take seconds, so the routes run it in worker threads.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request says of its answer's length."""
+    """A request's limits on its answer."""
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
 
 
 class ServedModel:
-    """See the head of this file."""
+    """Turns conversations and raw prompts into GenerationRequests. Safe to share between threads."""
 
     def __init__(self, llm: LLM, settings: ServeSettings) -> None:
         self.llm = llm
@@ -74,40 +74,40 @@ class ServedModel:
         self._grammar_tokens: GrammarTokens | None = None
         self._grammar_lock = threading.Lock()
 
-    def named(self, asked: str | None) -> str:
-        """The name to answer under: the one asked for, as clients compare it with theirs.
+    def resolve_name(self, requested: str | None) -> str:
+        """The model name of the response: the requested one, because clients compare the two.
 
         Raises:
-            ApiError: it is neither this model's name nor an alias.
+            ApiError: the name is neither this model's nor an alias.
         """
-        if asked is None or asked in (self.name, self.llm.info.name):
-            return asked or self.name
-        if any(fnmatchcase(asked, alias) for alias in self._aliases):
-            return asked
+        if requested is None or requested in (self.name, self.llm.info.name):
+            return requested or self.name
+        if any(fnmatchcase(requested, alias) for alias in self._aliases):
+            return requested
         raise ApiError(
             "not_found",
-            f"The model {asked!r} does not exist; this server has {self.name!r}",
+            f"The model {requested!r} does not exist; this server has {self.name!r}",
             "model",
             "model_not_found",
         )
 
     def count(self, conversation: Conversation) -> int:
-        """Tokens of a conversation's prompt.
+        """The number of prompt tokens of a conversation.
 
         Raises:
-            ApiError: the template refuses it.
+            ApiError: the template refuses the conversation.
         """
-        return len(_reported(lambda: self._prompt(conversation))[1])
+        return len(_with_api_errors(lambda: self._prompt(conversation))[1])
 
     def chat(
         self, conversation: Conversation, sampling: Mapping[str, Any], limits: Limits, endpoint: str, n: int = 1
     ) -> list[GenerationRequest]:
-        """n answers to a conversation.
+        """Requests for n answers to a conversation.
 
         Raises:
-            ApiError: it does not fit, or something in it is wrong.
+            ApiError: the prompt does not fit, or the conversation is invalid.
         """
-        return _reported(lambda: self._chat(conversation, sampling, limits, endpoint, n))
+        return _with_api_errors(lambda: self._chat(conversation, sampling, limits, endpoint, n))
 
     def complete(
         self,
@@ -119,20 +119,22 @@ class ServedModel:
         *,
         scores_prompt: bool = False,
     ) -> list[GenerationRequest]:
-        """n continuations of a text.
+        """Requests for n continuations of a raw prompt.
 
         Raises:
-            ApiError: it does not fit, or something in it is wrong.
+            ApiError: the prompt does not fit, or a parameter is invalid.
         """
-        ids = _reported(lambda: self.llm.ids(prompt))
+        ids = _with_api_errors(lambda: self.llm.ids(prompt))
         if not len(ids):
             raise ApiError("invalid", "the prompt has no tokens", "prompt")
         base = Sampling(
-            **{"temperature": 1.0, **sampling}, max_tokens=self._length(len(ids), limits.max_tokens), stop=limits.stop
+            **{"temperature": 1.0, **sampling},
+            max_tokens=self._max_answer_tokens(len(ids), limits.max_tokens),
+            stop=limits.stop,
         )
         return [
             GenerationRequest(ids, each, endpoint=endpoint, scores_prompt=scores_prompt)
-            for each in _reported(lambda: self._seeded(base, n))
+            for each in _with_api_errors(lambda: self._seeded(base, n))
         ]
 
     def _prompt(self, conversation: Conversation) -> tuple[str, Ids]:
@@ -153,10 +155,10 @@ class ServedModel:
     ) -> list[GenerationRequest]:
         text, ids = self._prompt(conversation)
         profile, tools, choice = self.profile, conversation.tools, conversation.tool_choice
-        max_tokens = self._length(len(ids), limits.max_tokens or profile.max_tokens)
+        max_tokens = self._max_answer_tokens(len(ids), limits.max_tokens or profile.max_tokens)
         tags = profile.thinking if conversation.thinking.mode != "off" else None
         if tags is not None and text.rstrip().endswith(tags.close):
-            tags = None  # the template has closed it
+            tags = None  # the template has already closed the thinking
         base = replace(
             profile.defaults(thinking=tags is not None, tools=bool(tools)),
             **sampling,
@@ -176,34 +178,36 @@ class ServedModel:
             for each in self._seeded(base, n)
         ]
 
-    def _length(self, n_prompt: int, asked: int | None) -> int:
-        """Tokens the answer may have.
+    def _max_answer_tokens(self, n_prompt: int, requested: int | None) -> int:
+        """The requested length, clamped to --max-tokens and the room in the context.
 
         Raises:
-            ApiError: the prompt leaves no room for one.
+            ApiError: the prompt fills the context.
         """
         room = self.context - n_prompt
         if room < 1:
             raise too_long(n_prompt, self.context)
-        return min(n for n in (asked, self._max_tokens, room) if n is not None)
+        return min(n for n in (requested, self._max_tokens, room) if n is not None)
 
     def _seeded(self, base: Sampling, n: int) -> list[Sampling]:
-        self.llm.sampler(base)  # refuses what is out of range
+        """n copies with consecutive seeds."""
+        self.llm.sampler(base)  # checks the ranges
         seed = time.time_ns() if base.seed is None else base.seed
         return [replace(base, seed=seed + i) for i in range(n)]
 
     def _constraint(self, conversation: Conversation, tags: Thinking | None, prompt_text: str) -> Constraint | None:
-        """What the answer is held to; None: nothing."""
-        asked, choice = conversation.answer_format, conversation.tool_choice
+        """The constraint of the answer; None leaves it free."""
+        answer_format, choice = conversation.answer_format, conversation.tool_choice
         tools = callable_tools(conversation.tools, choice)
         if choice.mode == "required":
             grammar = tools_grammar(self.profile, conversation.tools, choice)
-        elif asked is not None and tools:
-            if asked.kind not in ("json_object", "json_schema"):
-                raise ApiError("invalid", f"a {asked.kind} cannot be had while tools may be called", "response_format")
-            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, asked.schema or None)
-        elif asked is not None:
-            grammar = _form(asked)
+        elif answer_format is not None and tools:
+            if answer_format.kind not in ("json_object", "json_schema"):
+                message = f"a {answer_format.kind} cannot be combined with tools that may be called"
+                raise ApiError("invalid", message, "response_format")
+            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, answer_format.schema or None)
+        elif answer_format is not None:
+            grammar = _grammar(answer_format)
         else:
             is_strict = any(tool.strict for tool in tools)
             return StrictCalls(self._tokens(), self.profile, tools) if is_strict else None
@@ -216,18 +220,19 @@ class ServedModel:
             return self._grammar_tokens
 
 
-def _form(asked: AnswerFormat) -> str:
-    match asked.kind:
+def _grammar(answer_format: AnswerFormat) -> str:
+    match answer_format.kind:
         case "regex":
-            return regex_grammar(asked.text)
+            return regex_grammar(answer_format.text)
         case "grammar":
-            return asked.text  # Lark
+            return answer_format.text  # Lark
         case "json_object":
             return json_grammar()
-    return json_grammar(asked.schema)
+    return json_grammar(answer_format.schema)
 
 
-def _reported(make: Callable[[], T]) -> T:
+def _with_api_errors(make: Callable[[], T]) -> T:
+    """The result of `make`; the library's exceptions become ApiErrors."""
     try:
         return make()
     except LuceboxError as error:

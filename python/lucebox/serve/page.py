@@ -1,4 +1,4 @@
-"""The page at "/": static files that come with the package, and what they may do in a browser."""
+"""The page at "/": static files of the package, with a strict content security policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES = {
 }
 FILES = {file.name: file for file in FOLDER.iterdir() if file.suffix in TYPES}
 HEADERS = {
-    # Its own scripts and styles, its own server, and no frame of another site around it.
+    # Only its own scripts, styles and server; no other site may frame it.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-cache",
@@ -32,7 +32,7 @@ HEADERS = {
 
 
 def is_page(path: str) -> bool:
-    """A file of the page: the same for everyone, so it needs no key; what it shows does."""
+    """Whether the path is a static file of the page, which needs no API key; the data it fetches does."""
     return path == "/" or path.startswith(STATIC)
 
 

@@ -1,7 +1,8 @@
-"""A model's text to events, as it is written: reasoning, text and tool calls, in the order in which they come.
+"""The streaming output parser: a model's text to events of reasoning, text and tool calls.
 
-Text is read a character at a time, so the events do not depend on how it was cut. What may be the beginning of a tag
-is held back, and white space before a call or around reasoning is left out, as templates put it there again.
+A state machine reads one character at a time, so the events do not depend on how the text was cut into pieces. Text
+that may begin a tag is withheld. White space before a call and around reasoning is dropped, because templates add it
+again.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class _Mode(Enum):
     THINKING = auto()
     CALL = auto()
     DRAFT = auto()
-    """A call while thinking. Models that forget to end their thinking mean it; others only plan it. It counts if the
-    answer ends with it, and is reasoning otherwise."""
+    """Inside a call that was opened while thinking. It is a real call if the answer ends with it (some models forget
+    the closing tag), and reasoning otherwise (others only plan the call)."""
     DRAFTED = auto()
-    """After drafts, all whole."""
+    """After complete draft calls, still thinking."""
     CLOSED = auto()
-    """The same, and the thinking has been closed."""
+    """After complete draft calls and the closing tag."""
 
 
 def new_call_id() -> str:
@@ -40,11 +41,11 @@ def new_call_id() -> str:
 
 
 class OutputParser:
-    """Reads one answer.
+    """Parses one answer (events.Parser).
 
-    tools: empty where the request has none. With tool_choice "none" calls stay text.
-    thinking: split reasoning off; otherwise its tags stay in the text.
-    prompt_text: the rendered prompt, which may have opened the thinking already.
+    tools: empty if the request has none. With tool_choice "none", calls stay text.
+    thinking: separate reasoning from text; otherwise the tags stay in the text.
+    prompt_text: the rendered prompt, which may already open the thinking.
     """
 
     def __init__(
@@ -65,45 +66,45 @@ class OutputParser:
         self._first: Mapping[str, ReaderType] = dialect.first if self._tools else {}
         self._open, self._close = (tags.open, tags.close) if tags else ("", "")
         self._tags_thinking = (self._close, *self._openers)
-        of_fresh_text = tuple(filter(None, (*self._openers, *self._first, self._open, self._close)))
-        self._tags_of_text = (tuple(self._openers), of_fresh_text)  # after text, and where nothing stands before
-        begins = {tag[0] for tag in of_fresh_text}
-        self._no_tag = re.compile(f"[^{re.escape(''.join(begins))}]+" if begins else "(?s:.+)")
+        initial_tags = tuple(filter(None, (*self._openers, *self._first, self._open, self._close)))
+        self._text_tags = (tuple(self._openers), initial_tags)  # by _is_fresh: after text, at the beginning of text
+        first_chars = {tag[0] for tag in initial_tags}
+        self._no_tag = re.compile(f"[^{re.escape(''.join(first_chars))}]+" if first_chars else "(?s:.+)")
         self._new_id = new_id
         self._events: list[Event] = []
         self._mode = _Mode.THINKING if tags and begins_open(tags, prompt_text) else _Mode.TEXT
-        self._held = ""  # may become a tag
-        self._space = ""  # white space that what follows decides upon
-        self._is_fresh = True  # nothing but white space since the beginning, the last call or the end of thinking
-        self._drops_space = self._mode is _Mode.THINKING or bool(tags)
-        self._reader: CallReader | None = None
-        self._raw = ""  # of the block being read
-        self._started = False  # the name of the call in it was given out
+        self._withheld = ""  # may become a tag
+        self._space = ""  # white space, emitted only if text follows
+        self._is_fresh = True  # only white space since the beginning, the last call or the end of thinking
+        self._drops_space = self._mode is _Mode.THINKING or bool(tags)  # drop white space while _is_fresh
+        self._reader: CallReader | None = None  # set inside a block of calls
+        self._raw = ""  # text of the current block, to emit if it is no call
+        self._started = False  # ToolStart was emitted, ToolEnd not yet
         self._n_calls = 0
-        self._drafts: list[Part] = []
+        self._drafts: list[Part] = []  # parsed calls of the thinking
 
     def push(self, text: str) -> list[Event]:
         at = 0
         while at < len(text):
-            run = self._no_tag.match(text, at) if self._is_scanning and not self._held else None
-            if run:
-                self._plain(run[0])
-                at = run.end()
+            plain = self._no_tag.match(text, at) if self._is_scanning and not self._withheld else None
+            if plain:
+                self._plain(plain[0])
+                at = plain.end()
             else:
                 self._push(text[at])
                 at += 1
-        return self._taken()
+        return self._take_events()
 
     def finish(self) -> list[Event]:
-        """What is still held back, when no text follows."""
+        """Events of the withheld text, once no more text follows."""
         while self._reader is not None:
             self._end_block() if self._mode is _Mode.CALL else self._end_drafts()
-        self._plain(self._held)
-        self._held = ""
+        self._plain(self._withheld)
+        self._withheld = ""
         if self._mode is _Mode.TEXT and not (self._is_fresh and self._drops_space):
             self._emit(TextDelta(self._space))
         self._space = ""
-        return self._taken()
+        return self._take_events()
 
     @property
     def _is_scanning(self) -> bool:
@@ -122,16 +123,16 @@ class OutputParser:
     # --- tags
 
     def _scan(self, char: str) -> None:
-        self._held += char
-        while self._held:
-            tags = self._tags_thinking if self._mode is _Mode.THINKING else self._tags_of_text[self._is_fresh]
-            if self._held in tags:
-                tag, self._held = self._held, ""
+        self._withheld += char
+        while self._withheld:
+            tags = self._tags_thinking if self._mode is _Mode.THINKING else self._text_tags[self._is_fresh]
+            if self._withheld in tags:
+                tag, self._withheld = self._withheld, ""
                 self._tag(tag)
                 return
-            if any(tag.startswith(self._held) for tag in tags):
+            if any(tag.startswith(self._withheld) for tag in tags):
                 return
-            first, self._held = self._held[0], self._held[1:]
+            first, self._withheld = self._withheld[0], self._withheld[1:]
             self._plain(first)
 
     def _tag(self, tag: str) -> None:
@@ -154,7 +155,7 @@ class OutputParser:
                 self._read_call(tag)
 
     def _segment(self) -> None:
-        """Text begins anew: white space before it is left out."""
+        """Begins a new segment of text, whose leading white space is dropped."""
         self._is_fresh = self._drops_space = True
         self._space = ""
 
@@ -172,7 +173,7 @@ class OutputParser:
         self._emit(ReasoningDelta(delta) if self._mode is _Mode.THINKING else TextDelta(delta))
 
     def _emit(self, event: Event) -> None:
-        """Adds an event; deltas that follow each other become one."""
+        """Adds an event; merges consecutive deltas."""
         last = self._events[-1] if self._events else None
         if isinstance(event, TextDelta | ReasoningDelta):
             if not event.text:
@@ -186,7 +187,7 @@ class OutputParser:
             return
         self._events.append(event)
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
@@ -202,14 +203,14 @@ class OutputParser:
         except Malformed as error:
             self._fail(str(error))
             return
-        self._give(parts)
+        self._emit_parts(parts)
         if self._reader.rest is not None:
             rest = self._reader.rest
             self._leave_block()
             for char in rest:
                 self._push(char)
 
-    def _give(self, parts: Sequence[Part]) -> None:
+    def _emit_parts(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if isinstance(part, Name):
                 self._space = ""
@@ -230,17 +231,17 @@ class OutputParser:
         self._segment()
 
     def _fail(self, reason: str) -> None:
-        """Not a call after all: its text is text. What was read may hold another call, unless this one had begun."""
+        """Emits a malformed call as text. Its text is scanned again for calls, unless its name was already emitted."""
         raw, self._reader, self._raw, self._mode = self._raw, None, "", _Mode.TEXT
-        self._emit(Warning(f"a malformed tool call was given out as text: {reason}"))
+        self._emit(Warning(f"a malformed tool call was emitted as text: {reason}"))
         if self._started:
             self._end_started()
             self._plain(raw)
         else:
-            self._read_again(raw)
+            self._rescan(raw)
 
-    def _read_again(self, raw: str) -> None:
-        """The first character is no tag; those after it may begin one."""
+    def _rescan(self, raw: str) -> None:
+        """Scans a failed block again: its first character is text, later ones may begin a tag."""
         self._plain(raw[0])
         for char in raw[1:]:
             self._push(char)
@@ -252,23 +253,23 @@ class OutputParser:
         self._segment()
 
     def _end_block(self) -> None:
-        """The text ends within a block."""
+        """Handles the end of the answer inside a block."""
         assert self._reader is not None
         if self._reader.may_end:
             self._leave_block()
         elif self._started:
-            self._emit(Warning("the answer ended within a tool call, whose arguments are not whole"))
+            self._emit(Warning("the answer ended inside a tool call; its arguments are incomplete"))
             self._end_started()
             self._leave_block()
         else:
-            self._fail("it is not whole")
+            self._fail("it is incomplete")
 
     # --- calls while thinking
 
     def _read_draft(self, char: str) -> None:
         assert self._reader is not None
         self._raw += char
-        if self._raw.endswith(self._close):  # no arguments hold it
+        if self._raw.endswith(self._close):  # arguments never contain the closing tag
             self._raw = self._raw.removesuffix(self._close)
             self._drop_drafts()
             self._tag(self._close)
@@ -278,7 +279,7 @@ class OutputParser:
         except Malformed:
             raw, self._raw = self._raw, ""
             self._drop_drafts()
-            self._read_again(raw)
+            self._rescan(raw)
             return
         if self._reader.rest is not None:
             rest = self._reader.rest
@@ -288,36 +289,37 @@ class OutputParser:
                 self._push(char)
 
     def _after_draft(self, char: str) -> None:
-        """Only white space, the end of the thinking and further drafts leave the drafts what they may be: calls."""
-        self._held += char
-        tag, is_closed = self._held.lstrip(), self._mode is _Mode.CLOSED
+        """Reads on after draft calls. Only white space, the closing tag or more calls keep them; other text makes
+        them reasoning."""
+        self._withheld += char
+        tag, is_closed = self._withheld.lstrip(), self._mode is _Mode.CLOSED
         if tag == self._close and not is_closed:
-            self._held, self._mode = "", _Mode.CLOSED
+            self._withheld, self._mode = "", _Mode.CLOSED
         elif tag in self._openers and not is_closed:
-            self._raw, self._held, self._mode = self._raw + self._held, "", _Mode.DRAFT
+            self._raw, self._withheld, self._mode = self._raw + self._withheld, "", _Mode.DRAFT
             self._reader = self._openers[tag](self._tools)
         elif is_closed or not any(expected.startswith(tag) for expected in (*self._openers, self._close)):
             if not tag:
                 return
-            held, self._held = self._held, ""
+            withheld, self._withheld = self._withheld, ""
             self._drop_drafts()
             if is_closed:
                 self._tag(self._close)
-            for char in held:
+            for char in withheld:
                 self._push(char)
 
     def _drop_drafts(self) -> None:
-        """They were only thought of."""
+        """Emits the draft calls as reasoning."""
         raw, self._reader, self._raw, self._drafts, self._mode = self._raw, None, "", [], _Mode.THINKING
         self._plain(raw)
 
     def _end_drafts(self) -> None:
-        """The text ends after or within a draft."""
+        """Handles the end of the answer after or inside a draft call: complete drafts become calls."""
         assert self._reader is not None
         if self._mode is _Mode.DRAFT and not self._reader.may_end:
             self._drop_drafts()
             return
-        drafts, self._drafts, self._reader, self._raw, self._held = self._drafts, [], None, "", ""
+        drafts, self._drafts, self._reader, self._raw, self._withheld = self._drafts, [], None, "", ""
         self._mode = _Mode.TEXT
         self._segment()
-        self._give(drafts)
+        self._emit_parts(drafts)

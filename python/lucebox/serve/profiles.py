@@ -1,8 +1,8 @@
-"""What is known of a model family beyond its file: sampling, limits, how it thinks and calls tools.
+"""Profiles of model families: recommended sampling, limits, thinking and tool calls.
 
-The families stand in profiles.json, the first that fits is taken; a user's own file of the same form, one object,
-overrides fields of it. What the chat template itself shows (dialect, tags, whether it takes tools and late system
-messages) is read from the template, so that a fine-tune with another template is served as that template wants.
+profiles.json lists the families; the first match applies. A user's own file, one object of the same form, overrides
+single fields. The tool-call dialect, the thinking tags and the template's support for tools and late system messages
+are read from the chat template, so a fine-tune with another template is served correctly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from lucebox.text.tokenizer_json import read_json
 __all__ = ["Profile", "Thinking", "profile_for"]
 
 Values = Mapping[str, Any]
-_NOTHING: Values = MappingProxyType({})
+_EMPTY: Values = MappingProxyType({})
 
-# The sentence is the one Qwen's models were made for (Qwen3 Technical Report, "Thinking Budget").
+# Qwen's models are trained on this sentence (Qwen3 Technical Report, "Thinking Budget").
 _STOP_THINKING = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
 )
@@ -34,14 +34,14 @@ _STOP_THINKING = (
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How a model writes its reasoning."""
+    """How a model marks its reasoning."""
 
     open: str = "<think>"
     close: str = "</think>"
     stop: str = _STOP_THINKING + "</think>\n\n"
-    """What ends it when its budget is spent; holds the closing tag."""
+    """Appended when the thinking budget is spent; contains the closing tag."""
     variable: str | None = "enable_thinking"
-    """Of the template, which turns it on and off; None: it cannot be."""
+    """The template variable that turns thinking on and off; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +50,32 @@ class Profile:
 
     name: str
     source: str = ""
-    """Where the values come from."""
+    """Source of the values."""
     dialect: str = "hermes_json"
-    """In which the model writes tool calls."""
+    """The model's format of tool calls."""
     thinking: Thinking | None = None
-    """None: the model does not think."""
+    """None if the model does not think."""
     sampling: Mapping[str, Values] = field(default_factory=dict)
-    """Fields of Sampling for "thinking", "plain" and "tools" requests; the last of them that is there and applies."""
+    """Fields of Sampling for "plain", "thinking" and "tools" requests; the last entry present that applies wins."""
     max_tokens: int = 16384
-    """Of an answer, where the request does not say; where no card does, what keeps a model that repeats itself from
-    filling a long context."""
+    """Default length of an answer. Where no model card recommends one, it keeps a looping model from filling a long
+    context."""
     most_tokens: int = 16384
-    """The longest answer that the model card recommends, for the highest effort."""
+    """The longest answer the model card recommends, for the highest effort."""
     reply_tokens: int = 512
-    """Kept for the answer when thinking must be ended."""
+    """Tokens reserved for the reply after thinking."""
     effort: Mapping[str, int] = field(default_factory=dict)
-    """Thinking tokens by tier; those missing follow from max_tokens and most_tokens."""
+    """Thinking tokens by effort tier; absent tiers follow from max_tokens and most_tokens."""
     takes_tools: bool = False
-    """The template writes tools, calls and results itself; otherwise rendering.py does."""
+    """Whether the template writes tools, calls and results; otherwise rendering.py does."""
     takes_late_system: bool = True
-    """The template takes system messages that are not the first."""
+    """Whether the template takes system messages after the first message."""
     keeps_special: bool = False
-    """Tags of the dialect or of thinking are control tokens, whose text the parser must see."""
+    """Whether tags of the dialect or of thinking are control tokens, whose text the parser must see."""
 
     def defaults(self, *, thinking: bool, tools: bool) -> Sampling:
-        """Sampling where the request does not say."""
-        values = self.sampling.get("plain", _NOTHING)
+        """Sampling parameters for what the request leaves open."""
+        values = self.sampling.get("plain", _EMPTY)
         if thinking:
             values = self.sampling.get("thinking", values)
         if tools:
@@ -88,27 +88,27 @@ def profile_for(
     template: ChatTemplate | None,
     tokenizer: Tokenizer,
     *,
-    generation_defaults: Values = _NOTHING,
+    generation_defaults: Values = _EMPTY,
     override: str | Path | None = None,
 ) -> Profile:
     """The profile of a model.
 
-    generation_defaults: the checkpoint's own sampling, for families without one.
-    override: a JSON file of the user's.
+    generation_defaults: the checkpoint's own sampling parameters, for families without any.
+    override: the user's JSON file.
 
     Raises:
-        FormatError: the file has unknown fields or values of the wrong kind.
+        FormatError: the file has unknown fields or values of the wrong type.
     """
     source = "" if template is None else template.sources["default"]
     families = json.loads(Path(__file__).with_name("profiles.json").read_text(encoding="utf-8"))
-    values = next(family for family in families if _fits(family, architecture, source))
+    values = next(family for family in families if _matches(family, architecture, source))
     values = {key: value for key, value in values.items() if key not in ("architectures", "template_has")}
     if not values["sampling"]["plain"]:
         values["sampling"] = {"plain": _sampling_fields(generation_defaults)}
     switch = "enable_thinking" if "enable_thinking" in source else None
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
     if template is not None:
-        values |= _shown(template)
+        values |= _template_capabilities(template)
     where = "profiles.json"
     if override is not None:
         where, user = str(override), read_json(Path(override))
@@ -119,14 +119,14 @@ def profile_for(
     return replace(profile, keeps_special=any(i is not None and tokenizer.is_special(i) for i in ids))
 
 
-def _fits(family: Values, architecture: str, template: str) -> bool:
+def _matches(family: Values, architecture: str, template: str) -> bool:
     return architecture in family.get("architectures", [architecture]) and all(
         text in template for text in family.get("template_has", ())
     )
 
 
 def _merged(values: Values, user: Values) -> dict[str, Any]:
-    """The user's fields over those of the family; objects field by field."""
+    """The family's fields, overridden by the user's; objects merge field by field."""
     merged = dict(values)
     for key, value in user.items():
         old = merged.get(key)
@@ -145,11 +145,11 @@ def _profile(values: Values, where: str) -> Profile:
     if isinstance(thinking := checked.get("thinking"), Mapping):
         tags = Thinking(**_checked(thinking, Thinking, f"{where}: thinking"))
         if tags.close not in tags.stop:
-            raise FormatError(f"{where}: thinking.stop does not hold the closing tag {tags.close!r}")
+            raise FormatError(f"{where}: thinking.stop does not contain the closing tag {tags.close!r}")
         checked["thinking"] = tags
     for name, sampling in checked["sampling"].items():
         if not isinstance(sampling, Mapping) or not sampling.keys() <= _SAMPLING_FIELDS:
-            raise FormatError(f"{where}: sampling.{name} has fields that are not of Sampling")
+            raise FormatError(f"{where}: sampling.{name} has fields that Sampling does not have")
         if not all(isinstance(value, int | float) for value in sampling.values()):
             raise FormatError(f"{where}: sampling.{name} has values that are not numbers")
     for tier, tokens in checked.get("effort", {}).items():
@@ -162,7 +162,7 @@ def _checked(values: Values, kind: type[Profile] | type[Thinking], where: str) -
     known = {f.name: str(f.type) for f in fields(kind)}
     for key, value in values.items():
         if key not in known:
-            raise FormatError(f"{where}: unknown field {key!r}; there are {', '.join(known)}")
+            raise FormatError(f"{where}: unknown field {key!r}; known fields are {', '.join(known)}")
         wanted = _KINDS.get(known[key])
         if wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
             raise FormatError(f"{where}: {key} is {value!r}, expected {known[key]}")
@@ -179,12 +179,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# --- what a template shows when it is rendered
+# --- capabilities of a template, found by rendering it
 
 _MARK = "lucebox_probe"
 
 
-def _shown(template: ChatTemplate) -> dict[str, Any]:
+def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
+    """Renders small conversations and looks whether the mark appears in the prompt."""
     user = {"role": "user", "content": "u"}
     tool = {"type": "function", "function": {"name": _MARK, "description": "", "parameters": {"type": "object"}}}
     call = {"id": "c", "type": "function", "function": {"name": _MARK, "arguments": {}}}

@@ -1,5 +1,4 @@
-"""A prompt computed with the probability of each of its tokens. Nothing is reused: only rows that are computed have
-logits."""
+"""Prefill that also returns the log probability of every prompt token. Reuses no prefix: cached rows have no logits."""
 
 from __future__ import annotations
 
@@ -14,12 +13,14 @@ from lucebox.serve.request import Ids, PromptToken
 
 __all__ = ["scored_prefill"]
 
-ROWS = 64  # of a turn, whose logits are brought to the host: 64 MB where a vocabulary has 250,000 tokens
+ROWS = 64  # rows per turn; their logits are copied to the host: 64 MB for a vocabulary of 250,000 tokens
 
 
 def scored_prefill(session: _engine.Session, ids: Ids, n_top: int, sink: Sink) -> Iterator[int]:
-    """Computes a prompt and puts its tokens into the sink, each with its probability after those before it; yields the
-    tokens done, as `PrefixCache.prefill` does."""
+    """Computes a prompt and puts its tokens, with their log probabilities, into the sink.
+
+    Yields the number of tokens done, like `PrefixCache.prefill`.
+    """
     session.reset()
     yield 0
     sink.put(PromptToken(int(ids[0]), None))
@@ -32,6 +33,7 @@ def scored_prefill(session: _engine.Session, ids: Ids, n_top: int, sink: Sink) -
 
 
 def _scored(logits: NDArray[np.float32], token: int, n_top: int) -> PromptToken:
+    """logits: [vocab], of the row before `token`."""
     values = logits.astype(np.float64)
     values -= values.max()
     values -= np.log(np.exp(values).sum())

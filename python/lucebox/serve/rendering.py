@@ -1,7 +1,6 @@
-"""A conversation in OpenAI's form to the messages and tools that the model's own chat template is given.
+"""Adapts a conversation to the model's chat template: system messages, and tools for templates without tool support.
 
-All protocols are brought to that form: role, content as text, tool_calls, tool_call_id, reasoning_content. Here it
-becomes what this template can write: system messages where it takes them, and tools also where it knows of none.
+All protocols convert to one form, OpenAI's: role, content as text, tool_calls, tool_call_id, reasoning_content.
 """
 
 from __future__ import annotations
@@ -21,17 +20,22 @@ Message: TypeAlias = dict[str, Any]
 def for_template(
     profile: Profile, messages: Sequence[Message], tools: list[dict[str, Any]]
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
-    """The messages and tools to render, of checked messages and tools in OpenAI's form. A conversation that goes on
-    renders to a prompt that goes on, but for what the template itself changes."""
-    result = placed_system(messages, takes_late=profile.takes_late_system)
+    """The messages and tools to render, from checked messages and tools in OpenAI's form.
+
+    A longer conversation renders to a longer prompt with the same prefix, unless the template changes earlier turns.
+    """
+    result = merged_system(messages, takes_late=profile.takes_late_system)
     if profile.takes_tools:
         return result, tools or None
-    return _written_out(result, tools, DIALECTS[profile.dialect]), None
+    return _tools_as_text(result, tools, DIALECTS[profile.dialect]), None
 
 
-def placed_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:
-    """System (and developer) messages at the head become one. Later ones stay in their place, as the user's where the
-    template refuses them there: moved to the head, they would change what has been computed already."""
+def merged_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:
+    """Merges the system and developer messages at the head into one.
+
+    Later ones stay in place, because moving them to the head would invalidate the cached prefix. They become user
+    messages if the template refuses late system messages.
+    """
     head: list[str] = []
     rest: list[Message] = []
     for message in messages:
@@ -44,8 +48,8 @@ def placed_system(messages: Sequence[Message], *, takes_late: bool) -> list[Mess
     return [{"role": "system", "content": "\n\n".join(filter(None, head))}, *rest] if head else rest
 
 
-def _written_out(messages: Sequence[Message], tools: list[dict[str, Any]], dialect: Dialect) -> list[Message]:
-    """For a template that knows of no tools: their list in the system message, calls and results as text."""
+def _tools_as_text(messages: Sequence[Message], tools: list[dict[str, Any]], dialect: Dialect) -> list[Message]:
+    """For a template without tool support: the tools in the system message, calls and results as text."""
     result: list[Message] = []
     in_results = False
     for message in messages:
@@ -73,7 +77,7 @@ def _with_calls(message: Message, dialect: Dialect) -> Message:
     calls = []
     for call in message["tool_calls"]:
         function = call.get("function", call)
-        calls.append(dialect.written(function["name"], function.get("arguments") or {}))
+        calls.append(dialect.render_call(function["name"], function.get("arguments") or {}))
     text = "\n".join(calls)
     before = message["content"].rstrip()
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -82,7 +86,7 @@ def _with_calls(message: Message, dialect: Dialect) -> Message:
 
 def _preamble(tools: list[dict[str, Any]], dialect: Dialect) -> str:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    example = dialect.written("function_name", {"argument_name": "value"})
+    example = dialect.render_call("function_name", {"argument_name": "value"})
     return (
         f"You may call functions. These are their signatures:\n<tools>\n{lines}\n</tools>\n\n"
         f"To call one, write its name and arguments in this form, and nothing after it:\n{example}\n\n"

@@ -1,4 +1,4 @@
-"""What the scheduler is asked, and what it answers with besides the events of the text."""
+"""Requests to the scheduler, and the items it returns besides the events of the text."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One answer to be generated."""
+    """A request for one answer."""
 
     ids: Ids
-    """The prompt; it leaves room for max_tokens in the context."""
+    """[n_prompt]; prompt and max_tokens fit in the context."""
     sampling: Sampling
-    """With max_tokens set."""
+    """max_tokens is set."""
     parser: Parser = field(default_factory=PlainText)
     constraint: Constraint | None = None
     budget: Budget | None = None
     endpoint: str = ""
-    """For the records."""
+    """Label in the metrics."""
     scores_prompt: bool = False
-    """Give out the prompt's tokens too, with what sampling.logprobs asks for of each."""
+    """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request has its place on the engine."""
+    """The request was admitted to a slot."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -45,7 +45,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A token of the prompt; like TokenLogprob, but nothing can be said of the first."""
+    """A prompt token, like TokenLogprob; the first has no log probability."""
 
     id: int
     logprob: float | None
@@ -54,7 +54,7 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is whole."""
+    """The answer is complete."""
 
     reason: StopReason
     stop_string: str | None
@@ -66,7 +66,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There is no (more) answer."""
+    """The request failed; no item follows."""
 
     error: ApiError
 

@@ -1,4 +1,4 @@
-"""Responses that can be fetched, gone on from or ended by their id: the newest ones, in memory."""
+"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id."""
 
 from __future__ import annotations
 
@@ -12,87 +12,88 @@ from lucebox.serve.delivery import Exchange
 from lucebox.serve.errors import ApiError
 from lucebox.serve.rendering import Message
 
-__all__ = ["Kept", "ResponseStore"]
+__all__ = ["ResponseStore", "StoredResponse"]
 
-MAX_KEPT = 256
+MAX_STORED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A response that has ended, or is made in the background."""
+class StoredResponse:
+    """A response that has ended, or that is running in the background."""
 
     document: dict[str, Any]
     messages: list[Message]
-    """Of the whole conversation with it; empty while it is made."""
+    """The conversation including this response; empty while it runs."""
     input: str | list[dict[str, Any]]
+    """The request's input."""
 
 
 class ResponseStore:
-    """Of one server."""
+    """The stored and the running responses of one server."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._running: WeakValueDictionary[str, Exchange] = WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def put(self, kept: Kept) -> None:
+    def put(self, stored: StoredResponse) -> None:
         with self._lock:
-            self._kept[kept.document["id"]] = kept
-            while len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
+            self._stored[stored.document["id"]] = stored
+            while len(self._stored) > MAX_STORED:
+                self._stored.popitem(last=False)
 
-    def update(self, kept: Kept) -> None:
-        """Another state of a response; nothing where it was deleted meanwhile."""
+    def update(self, stored: StoredResponse) -> None:
+        """Replaces a stored response; does nothing if it was deleted meanwhile."""
         with self._lock:
-            if kept.document["id"] in self._kept:
-                self._kept[kept.document["id"]] = kept
+            if stored.document["id"] in self._stored:
+                self._stored[stored.document["id"]] = stored
 
-    def find(self, response_id: str) -> Kept | None:
+    def find(self, response_id: str) -> StoredResponse | None:
         with self._lock:
-            return self._kept.get(response_id)
+            return self._stored.get(response_id)
 
-    def get(self, response_id: str) -> Kept:
-        """A kept response.
+    def get(self, response_id: str) -> StoredResponse:
+        """A stored response.
 
         Raises:
-            ApiError: there is none of this id.
+            ApiError: the id is unknown.
         """
-        if (kept := self.find(response_id)) is None:
+        if (stored := self.find(response_id)) is None:
             raise _unknown(response_id)
-        return kept
+        return stored
 
     def history(self, response_id: str) -> list[Message]:
-        """The messages to go on from.
+        """The conversation to continue.
 
         Raises:
-            ApiError: there is none of this id, or it has no end yet.
+            ApiError: the id is unknown, or the response has not ended.
         """
-        kept = self.get(response_id)
-        if not kept.messages:
+        stored = self.get(response_id)
+        if not stored.messages:
             raise ApiError(
-                "invalid", f"Response with id {response_id!r} has no answer to go on from.", "previous_response_id"
+                "invalid", f"Response with id {response_id!r} has no answer to continue from.", "previous_response_id"
             )
-        return kept.messages
+        return stored.messages
 
     def delete(self, response_id: str) -> None:
-        """Forgets a response.
+        """Deletes a response.
 
         Raises:
-            ApiError: there is none of this id.
+            ApiError: the id is unknown.
         """
         with self._lock:
-            if self._kept.pop(response_id, None) is None:
+            if self._stored.pop(response_id, None) is None:
                 raise _unknown(response_id)
 
     def started(self, response_id: str, exchange: Exchange) -> None:
-        """From now until it ends it can be cancelled."""
+        """Registers a running response, which can be cancelled until it ends."""
         self._running[response_id] = exchange
 
     def cancel(self, response_id: str) -> None:
-        """Ends a response that is being made.
+        """Cancels a running response; does nothing if it has ended.
 
         Raises:
-            ApiError: there is none of this id, running or kept.
+            ApiError: the id is unknown.
         """
         exchange = self._running.get(response_id)
         if exchange is not None:

@@ -1,4 +1,4 @@
-"""The app under uvicorn, until a signal ends it."""
+"""Runs the app under uvicorn until a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lucebox.serve.settings import ServeSettings
 
 __all__ = ["serve"]
 
-BACKLOG = 256  # connections the system may hold for us
+BACKLOG = 256  # connections that wait in the kernel to be accepted
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Reports its address once it listens."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -36,12 +36,13 @@ class _Server(uvicorn.Server):
 
 
 def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None]) -> None:
-    """Serves a model until SIGINT or SIGTERM; answers in progress are given time to end. `on_start` is told the address
-    and the number of slots.
+    """Serves a model until SIGINT or SIGTERM, then lets running answers finish for `settings.drain` seconds.
+
+    on_start: called with the URL and the number of slots.
 
     Raises:
         InvalidRequestError: the address is public and there is no key.
-        OutOfMemoryError: the slots do not fit.
+        OutOfMemoryError: the slots do not fit in memory.
     """
     settings.check_exposure()
     app = create_app(llm, settings)
@@ -60,7 +61,7 @@ def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-    # uvicorn raises the signal again when it is done; it has been obeyed by then.
+    # uvicorn raises the signal again after shutdown; these handlers swallow it.
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run()

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: host names, API keys, the size and the time of a body. An ASGI layer below CORS."""
+"""Access control: host names, API keys, and limits on a body's size and time. ASGI middleware inside CORS."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Guard", "error_response", "is_anthropic"]
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # for whoever watches the process
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Guard:
-    """Refuses what must not reach a route."""
+    """Middleware that rejects requests before they reach a route."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app = app
         self._digests = [_digest(key) for key in settings.all_keys()]
         self._max_body = settings.max_body
         self._body_timeout_s = settings.body_timeout
-        # Without a key the name is all that tells this machine's user from a page that made its own name point here.
+        # Guards against DNS rebinding: without a key, only the Host header tells a local user from a web page whose
+        # own name resolves to this machine.
         checks_hosts = settings.is_loopback and not self._digests
         self._hosts = LOOPBACK_NAMES | {*settings.allowed_host} if checks_hosts else None
 
@@ -58,16 +59,16 @@ class Guard:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-        # Every key is compared with every candidate, so that the time says nothing.
+        # Compares every key with every candidate, so that the time reveals nothing.
         matches = [hmac.compare_digest(_digest(one), known) for one in given for known in self._digests]
         if not any(matches):
-            what = "Incorrect API key provided" if any(given) else "No API key provided"
-            raise ApiError("unauthorized", f"{what}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
+            problem = "Incorrect API key provided" if any(given) else "No API key provided"
+            raise ApiError("unauthorized", f"{problem}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
-        """The whole body; None when the client goes meanwhile."""
+        """The complete body; None if the client disconnects first."""
         if headers.get("content-encoding", "identity") != "identity":
-            raise ApiError("media_type", f"bodies encoded as {headers['content-encoding']!r} are not read")
+            raise ApiError("media_type", f"content-encoding {headers['content-encoding']!r} is not supported")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_body:
             raise self._too_large()
@@ -94,7 +95,7 @@ class Guard:
 
 
 def _digest(text: str) -> bytes:
-    """Of one length, as compare_digest wants them."""
+    """A digest, because compare_digest takes constant time only for equal lengths."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -112,7 +113,7 @@ def is_anthropic(path: str) -> bool:
 
 
 async def error_response(path: str, error: ApiError, send: Send, headers: Sequence[tuple[str, str]] = ()) -> None:
-    """An error in the words of the path's protocol."""
+    """Sends an error in the format of the path's protocol."""
     status, body = anthropic_body(error) if is_anthropic(path) else openai_body(error)
     data = compact_json(body)
     fields = [("content-type", "application/json"), ("content-length", str(len(data))), *headers]

@@ -1,4 +1,4 @@
-"""What all routes share: the model, the scheduler, and how an answer is delivered."""
+"""The server object that all routes share: the model, the scheduler, and the delivery of answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.serve.answer import Answer
-from lucebox.serve.delivery import ErrorBody, Exchange, Streamed, Whole, Writer
+from lucebox.serve.delivery import ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
@@ -28,14 +28,14 @@ DEFAULT_SLOTS = 4
 
 
 class Server:
-    """One model, served."""
+    """One served model."""
 
     def __init__(self, llm: LLM, settings: ServeSettings) -> None:
         self.settings = settings
         self.model = ServedModel(llm, settings)
         self.responses = ResponseStore()
         self.background: dict[str, asyncio.Task[None]] = {}
-        """Responses that are made though nobody waits for them, by id."""
+        """Tasks of background responses, by response id."""
         self.device_load = load_reader(llm.device_info)
         self.scheduler = Scheduler(
             llm,
@@ -50,51 +50,50 @@ class Server:
             ),
         )
 
-    async def prepared(self, make: Callable[[], T]) -> T:
-        """The result of work that would hold up the event loop: templates and tokens of long prompts."""
+    async def in_thread(self, make: Callable[[], T]) -> T:
+        """Runs work that would block the event loop: rendering and tokenization of long prompts."""
         return await asyncio.to_thread(make)
 
     def stream(
         self, requests: Sequence[GenerationRequest], writer: Writer, ignored: Sequence[str], name: str | None = None
     ) -> Response:
-        """Queues the requests and streams their answers; by a name they can be cancelled.
+        """Queues the requests and streams their answers. With a name, they can be cancelled.
 
         Raises:
-            ApiError: they cannot be queued.
+            ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
             self.responses.started(name, exchange)
-        return Streamed(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
+        return StreamedAnswer(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
 
-    def later(
-        self, name: str, requests: Sequence[GenerationRequest], take: Callable[[Exchange], Coroutine[Any, Any, None]]
+    def in_background(
+        self, name: str, requests: Sequence[GenerationRequest], consume: Callable[[Exchange], Coroutine[Any, Any, None]]
     ) -> None:
-        """Queues the requests and has their items taken, whether or not a client is there; by the name they can be
-        cancelled.
+        """Queues the requests and consumes their items in a task without a client. The name allows to cancel them.
 
         Raises:
-            ApiError: they cannot be queued.
+            ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
         self.responses.started(name, exchange)
-        self.background[name] = task = asyncio.create_task(take(exchange))
+        self.background[name] = task = asyncio.create_task(consume(exchange))
         task.add_done_callback(lambda _: self.background.pop(name))
 
-    def whole(
+    def document(
         self,
         requests: Sequence[GenerationRequest],
         write: Callable[[list[Answer]], dict[str, Any]],
         error_body: ErrorBody,
         ignored: Sequence[str],
     ) -> Response:
-        """Queues the requests and sends their answers as one document.
+        """Queues the requests and sends their answers as one JSON document.
 
         Raises:
-            ApiError: they cannot be queued.
+            ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
-        return Whole(exchange, len(requests), write, error_body, ignored_header(ignored))
+        return JsonAnswer(exchange, len(requests), write, error_body, ignored_header(ignored))
 
 
 def server_of(request: Request) -> Server:
@@ -103,25 +102,25 @@ def server_of(request: Request) -> Server:
     return server
 
 
-def fitting_slots(llm: LLM, asked: int | None) -> int:
-    """Sessions to keep.
+def fitting_slots(llm: LLM, requested: int | None) -> int:
+    """The number of slots: as requested, else DEFAULT_SLOTS or as many as fit in memory.
 
     Raises:
-        OutOfMemoryError: those asked for do not fit.
+        OutOfMemoryError: the requested slots do not fit.
     """
     plan = llm.memory_plan
     session_bytes = sum(entry.bytes for entry in plan.entries if entry.per_session)
     n = 1 + max(0, plan.available_bytes - plan.total_bytes) // max(1, session_bytes)
-    if asked is None:
+    if requested is None:
         return min(DEFAULT_SLOTS, n)
-    if asked > n:
+    if requested > n:
         raise OutOfMemoryError(
-            f"{asked} slots of {session_bytes / 2**20:,.0f} MiB do not fit in {plan.place}: there is room for {n} "
+            f"{requested} slots of {session_bytes / 2**20:,.0f} MiB do not fit in {plan.place}: there is room for {n} "
             f"with a context of {plan.context}. Use fewer, or a smaller --context"
         )
-    return asked
+    return requested
 
 
 def ignored_header(ignored: Sequence[str]) -> dict[str, str]:
-    """The header of an answer that names the fields that changed nothing."""
+    """The response header that names the ignored fields."""
     return {"lucebox-ignored": ", ".join(ignored)} if ignored else {}

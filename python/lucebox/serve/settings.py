@@ -1,4 +1,4 @@
-"""How a server behaves. Field docstrings are the help of `lucebox serve`."""
+"""Settings of the server. Field docstrings are the help of `lucebox serve`."""
 
 from __future__ import annotations
 
@@ -13,57 +13,58 @@ __all__ = ["ServeSettings"]
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """How a server behaves. Fixed for its life."""
+    """Settings of a server, fixed while it runs."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any but this machine's own needs an API key, or --no-auth."""
+    """Address to listen on. Any address but loopback needs an API key, or --no-auth."""
     port: int = 8000
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0 picks a free one."""
     api_key: tuple[str, ...] = ()
     """A key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
     api_key_file: str | None = None
-    """A file with one such key on each line. None: none."""
+    """A file with one such key per line. None: no file."""
     no_auth: bool = False
     """Listen on a public address without any key."""
     cors_origin: tuple[str, ...] = ()
     """An origin whose pages may call this server, "*" for all."""
     allowed_host: tuple[str, ...] = ()
-    """A further host name by which a server on the loopback address may be called; the others are refused, so that no
-    web page reaches it by a name of its own."""
+    """A further host name that clients of a loopback server may use. Other names are refused, which stops DNS
+    rebinding by web pages."""
     model_name: str | None = None
     """The model's name in the APIs. None: the name it was loaded by."""
     alias: tuple[str, ...] = ()
-    """A further model name that clients may ask for; a pattern such as "claude-*" is allowed, "*" takes every name."""
+    """A further model name that clients may request; a pattern such as "claude-*" is allowed, "*" takes every name."""
     profile: str | None = None
-    """A JSON file with fields that replace those of the model's profile (docs/structured_output.md). None: none."""
+    """A JSON file that overrides fields of the model's profile (docs/structured_output.md). None: no file."""
     slots: int | None = None
-    """Requests computed in turns, each with a context of its own. None: 4, or what fits in memory if that is less."""
+    """Requests that run concurrently, in turns, each with its own context. None: 4, or fewer if memory is short."""
     prefix_cache: int = 2 << 30
-    """Bytes of main memory for what prompts have in common, so that it is computed once; 0: only what slots hold."""
+    """Bytes of main memory for the prefix cache, so that common prefixes of prompts are computed once. 0: a prompt
+    reuses only what its slot has."""
     prefix_cache_dir: str | None = None
-    """A folder that keeps the same over a restart. None: it is not kept."""
+    """A folder that keeps the prefix cache across restarts. None: memory only."""
     prefix_cache_disk: int = 16 << 30
-    """Most bytes in that folder."""
+    """Maximum bytes in that folder."""
     max_queue: int = 64
     """Requests that may wait for a slot; more are refused with 503 (529 for Anthropic's API) and Retry-After."""
     request_timeout: float = 3600.0
-    """Seconds a request may take, from its arrival to the end of its answer."""
+    """Maximum seconds from a request's arrival to the end of its answer."""
     max_tokens: int | None = None
-    """Most tokens of an answer, whatever a request asks for. None: what its context has room for."""
+    """Maximum tokens of an answer, whatever the request says. None: the room in the context."""
     max_body: int = 32 << 20
-    """Most bytes of a request's body."""
+    """Maximum bytes of a request's body."""
     body_timeout: float = 30.0
-    """Seconds in which a request's head, and then its body, must have arrived."""
+    """Seconds for a request's head to arrive, and again for its body."""
     write_timeout: float = 60.0
-    """Seconds after which a client that takes no more bytes is dropped."""
+    """Seconds after which a client that stops reading is dropped."""
     heartbeat: float = 5.0
-    """Seconds of silence after which a stream sends a comment, to show that it lives."""
+    """Seconds of silence after which a stream sends a keep-alive comment."""
     drain: float = 30.0
-    """Seconds that answers in progress are given when the server stops."""
+    """Seconds for running answers to finish when the server stops."""
     ssl_certfile: str | None = None
     """Certificate chain for TLS (PEM). None: plain HTTP."""
     ssl_keyfile: str | None = None
-    """Its private key, unless the certificate's file has it."""
+    """Private key of the certificate, unless its file contains the key."""
 
     def __post_init__(self) -> None:
         for name in ("port", "max_queue", "prefix_cache", "prefix_cache_disk"):
@@ -84,7 +85,7 @@ class ServeSettings:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine can connect."""
+        """Whether only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -93,11 +94,11 @@ class ServeSettings:
             return False
 
     def all_keys(self) -> tuple[str, ...]:
-        """All API keys.
+        """The keys of --api-key and --api-key-file.
 
         Raises:
             OSError: the file cannot be read.
-            InvalidRequestError: it has none, or a key is not printable ASCII.
+            InvalidRequestError: the file has no key, or a key is not printable ASCII.
         """
         keys = list(self.api_key)
         if self.api_key_file is not None:
@@ -112,12 +113,12 @@ class ServeSettings:
         return tuple(keys)
 
     def check_exposure(self) -> None:
-        """Refuses to listen to the world without a key.
+        """Checks that a server on a public address has a key.
 
         Raises:
-            InvalidRequestError: says what to do.
+            InvalidRequestError: the address is public and there is no key.
         """
         if not self.is_loopback and not self.all_keys() and not self.no_auth:
             raise InvalidRequestError(
-                f"{self.host} is not a loopback address: give --api-key or --api-key-file, or --no-auth to let all in"
+                f"{self.host} is not a loopback address: use --api-key or --api-key-file, or --no-auth for open access"
             )

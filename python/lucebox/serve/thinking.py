@@ -1,4 +1,4 @@
-"""How long a model may think: plans of requests, and the closing tag forced when the budget is spent."""
+"""Thinking budgets: the limit of a request, and the closing tag forced when the budget is spent."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from lucebox.text import Tokenizer
 __all__ = ["EFFORTS", "TagWatch", "ThinkingBudget", "ThinkingRequest", "begins_open", "thinking_limit"]
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-_SHARES = {"minimal": 1 / 32, "low": 1 / 8, "medium": 1 / 2, "high": 1.0}  # of max_tokens
-_GRACE = 32  # tokens before the limit in which thinking ends at the end of a line
+_SHARES = {"minimal": 1 / 32, "low": 1 / 8, "medium": 1 / 2, "high": 1.0}  # fractions of max_tokens
+_GRACE = 32  # tokens before the limit in which a line end also ends the thinking
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingRequest:
-    """What a request says of thinking, whatever its protocol calls it."""
+    """The thinking settings of a request, independent of the protocol."""
 
     mode: Literal["default", "off", "on", "adaptive"] = "default"
-    """adaptive: the model thinks as long as it likes within the effort's limit."""
+    """adaptive: the model decides how long to think, within the effort's limit."""
     effort: str | None = None
     budget_tokens: int | None = None
-    """Most tokens to think; goes before effort."""
+    """Maximum thinking tokens; overrides effort."""
 
 
 def begins_open(tags: Thinking, prompt: str) -> bool:
-    """Whether the answer to a rendered prompt begins within reasoning.
+    """Whether the rendered prompt ends with the opening tag, so that the answer begins inside reasoning.
 
-    Only the end of the prompt says so: a user may have written the tags too.
+    Only the end of the prompt counts, because a user's text may also contain the tags.
     """
     tail = prompt.rstrip()[-len(tags.open) :]
     return tail == tags.open
 
 
 def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int) -> int:
-    """Most tokens to think in an answer of max_tokens, of which some are kept for the reply.
+    """Maximum thinking tokens in an answer of max_tokens, with some reserved for the reply.
 
     Raises:
-        InvalidRequestError: the effort is unknown, or the budget not positive.
+        InvalidRequestError: the effort is unknown, or the budget is not positive.
     """
     if request.budget_tokens is not None:
         if request.budget_tokens < 1:
@@ -54,7 +54,7 @@ def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int) 
 
 
 def effort_tokens(profile: Profile, effort: str) -> int:
-    """Thinking tokens of a tier."""
+    """Thinking tokens of an effort tier."""
     name = "xhigh" if effort == "x-high" else effort
     if name not in EFFORTS:
         raise InvalidRequestError(f"effort is {effort!r}, expected one of {', '.join(EFFORTS)}")
@@ -66,14 +66,14 @@ def effort_tokens(profile: Profile, effort: str) -> int:
 
 
 class TagWatch:
-    """Finds a tag in the bytes of tokens, however they cut it."""
+    """Finds a tag in a stream of token bytes, also across token boundaries."""
 
     def __init__(self, tag: str) -> None:
         self._tag = tag.encode()
         self._tail = b""
 
     def push(self, data: bytes) -> bytes | None:
-        """What follows the tag, once it is whole; None before."""
+        """The bytes after the tag once it is complete; None before."""
         text = self._tail + data
         at = text.find(self._tag)
         if at >= 0:
@@ -84,11 +84,10 @@ class TagWatch:
 
 
 class ThinkingBudget:
-    """Says after each token which tokens to append next in place of sampled ones.
+    """Forces the end of thinking when the budget is spent (events.Budget).
 
-    While the model thinks, these are none until the budget is spent: then they close the thinking, at the end of a
-    line where one comes shortly before the limit. Where the model ends its whole answer while thinking, they take the
-    place of the token that ends it.
+    The forced tokens close the thinking at the limit, or at a line end shortly before. If the model ends its answer
+    while thinking, they replace the end token.
     """
 
     def __init__(
@@ -102,18 +101,18 @@ class ThinkingBudget:
         self._watch = TagWatch(tags.close)
         self._is_open = begins_open(tags, prompt_text)
         self._may_open = not self._is_open
-        self._to_force = 0
+        self._to_force = 0  # forced tokens that were returned but not yet pushed
         self.n_tokens = 0
-        """Tokens of reasoning so far."""
+        """Thinking tokens so far."""
 
     @property
     def is_thinking(self) -> bool:
         return self._is_open
 
     def push(self, token: int) -> list[int]:
-        """Tokens to append now; of those, the ones pushed here too give none.
+        """Tokens to append after `token`. Forced tokens are pushed here too and force nothing further.
 
-        Where `token` is one of the end ids and the result is not empty, the result takes its place.
+        If `token` is an end token and the result is not empty, the result replaces it.
         """
         if self._to_force:
             self._to_force -= 1

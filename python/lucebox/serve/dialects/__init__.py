@@ -1,5 +1,7 @@
-"""The forms in which models write tool calls. One file each: how calls open, a reader, a grammar, and how calls of
-earlier turns are written where the model's template cannot."""
+"""Tool-call dialects. Each file has the opening tags, a reader, a grammar, and a renderer for calls of earlier turns.
+
+The renderer is used only if the chat template cannot write calls.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,17 @@ class _Grammar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One form of calls."""
+    """A model family's format of tool calls."""
 
     name: str
     openers: Mapping[str, ReaderType]
-    """The text with which calls begin, and what reads on from there."""
+    """Opening tags, and the reader of the text after each."""
     first: Mapping[str, ReaderType]
-    """The same for texts that begin a call only where nothing stands before them; they are read again."""
+    """Openers that count only at the beginning of the answer. The reader gets the opener's text too."""
     grammar: _Grammar
-    written: Callable[[str, Mapping[str, Any]], str]
+    """A Lark grammar of calls of some tools."""
+    render_call: Callable[[str, Mapping[str, Any]], str]
+    """The text of a call, from its name and arguments."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -39,23 +43,23 @@ DIALECTS: Mapping[str, Dialect] = {
         {qwen_xml.OPEN: qwen_xml.XmlReader, qwen_xml.BARE_OPEN: qwen_xml.BareXmlReader},
         {},
         qwen_xml.grammar,
-        qwen_xml.written,
+        qwen_xml.render_call,
     ),
     "hermes_json": Dialect(
-        "hermes_json", {hermes_json.OPEN: hermes_json.HermesReader}, {}, hermes_json.grammar, hermes_json.written
+        "hermes_json", {hermes_json.OPEN: hermes_json.HermesReader}, {}, hermes_json.grammar, hermes_json.render_call
     ),
     "llama_json": Dialect(
         "llama_json",
         {llama_json.OPEN: llama_json.LlamaReader},
         {llama_json.BARE_OPEN: llama_json.LlamaReader},
         llama_json.grammar,
-        llama_json.written,
+        llama_json.render_call,
     ),
 }
 
 
 def dialect_of(template: str) -> str:
-    """The name of the dialect that a chat template teaches, hermes_json where it teaches none."""
+    """The name of a chat template's dialect; hermes_json if the template has no tool calls."""
     if "<function=" in template:
         return "qwen_xml"
     if "<tool_call>" not in template and ("<|python_tag|>" in template or '"parameters": ' in template):

@@ -1,11 +1,11 @@
-"""Calls as JSON between tags, as Hermes, Qwen2.5, Qwen3 and SmolLM2 write them:
+"""Calls as JSON between tags: Hermes, Qwen2.5, Qwen3 and SmolLM2.
 
     <tool_call>
     {"name": "f", "arguments": {"a": 1}}
     </tool_call>
 
-Also read: a list of such objects in one pair of tags (SmolLM2), "parameters" for "arguments", the object inside a
-"function" (OpenAI's form), arguments as a string of JSON, and a block whose closing tag is missing.
+The reader also accepts a list of such objects in one pair of tags (SmolLM2), "parameters" for "arguments", the object
+inside a "function" (OpenAI's form), arguments as a JSON string, and a missing closing tag.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lucebox.serve.dialects.schema_types import DEFINITIONS
 from lucebox.serve.json_text import JsonScanner, Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "written"]
+__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "render_call"]
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-MOST_CALLS = 16  # of a grammar
+MAX_CALLS = 16  # in one answer, by grammar
 
 
 class HermesReader(CallReader):
-    """Reads what follows the opening tag."""
+    """Reads a block from after its opening tag."""
 
     def _read(self) -> Steps:
         char = yield from after_space((yield))
@@ -34,13 +34,13 @@ class HermesReader(CallReader):
         return (yield from closing(self))
 
 
-def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as the model would have written it."""
+def render_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call in this dialect."""
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
-    """Lark rules: `calls` is one call, or several."""
+    """Lark rules; `calls` is one call, or several if parallel."""
     objects = " | ".join(f"call_{i}" for i in range(len(tools)))
     return "\n".join([
         f"calls: {lines_of('one', parallel)}",
@@ -50,12 +50,12 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
 
 
 def lines_of(rule: str, several: bool) -> str:
-    """One, or several with a line end between them: not without end, as a small model does not know when to stop."""
-    return f'{rule} ("\\n" {rule}){{0,{MOST_CALLS - 1}}}' if several else rule
+    """One `rule`, or up to MAX_CALLS on lines of their own. Bounded, because a small model may not stop by itself."""
+    return f'{rule} ("\\n" {rule}){{0,{MAX_CALLS - 1}}}' if several else rule
 
 
 def object_rule(i: int, tool: Tool, key: str) -> str:
-    """The rule `call_i`: the JSON object of a call of this tool."""
+    """The Lark rule `call_i`: the JSON object of a call of this tool."""
     schema = {
         "type": "object",
         "properties": {"name": {"const": tool.name}, key: arguments_schema(tool)},
@@ -67,25 +67,25 @@ def object_rule(i: int, tool: Tool, key: str) -> str:
     return f"call_{i}: %json {json.dumps(schema)}"
 
 
-# As json.dumps and the templates write it. Free white space lets a small model write blanks for ever.
+# The separators of json.dumps and the templates. With flexible white space, a small model may emit blanks forever.
 JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """What its arguments must be: an object, of the tool's own properties alone unless it says otherwise."""
+    """The schema of a tool's arguments: an object without additional properties, unless the tool allows them."""
     schema = {key: value for key, value in tool.parameters.items() if key not in ("$schema", *DEFINITIONS)}
     return {"type": "object", **({"additionalProperties": False} if "properties" in schema else {}), **schema}
 
 
 def call_objects(reader: CallReader, char: str) -> Generator[None, str, None]:
-    """One object, or a list of them, whose first character is at hand."""
+    """Reads one call object, or a list of them; `char` is the first character."""
     if char != "[":
         yield from call_object(reader, char)
         return
     while True:
         char = yield from after_space((yield))
         yield from call_object(reader, char)
-        reader.may_end = False  # within the list
+        reader.may_end = False  # inside the list
         char = yield from after_space((yield))
         if char == "]":
             reader.may_end = True
@@ -95,7 +95,7 @@ def call_objects(reader: CallReader, char: str) -> Generator[None, str, None]:
 
 
 def closing(reader: CallReader) -> Steps:
-    """The closing tag after white space, or whatever else follows."""
+    """Reads the closing tag after white space; returns the text read if something else follows."""
     read = ""
     while True:
         read += yield
@@ -107,7 +107,7 @@ def closing(reader: CallReader) -> Steps:
 
 
 def call_object(reader: CallReader, char: str) -> Generator[None, str, None]:
-    """{"name": ..., "arguments": {...}}, in either order, its first character at hand."""
+    """Reads {"name": ..., "arguments": {...}}, keys in either order; `char` is the first character."""
     call = _Object(reader)
     yield from call.read(char)
     call.end()
@@ -117,7 +117,7 @@ _KEYS = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
 
 
 class _Object:
-    """One call. Arguments that come before the name are kept until it is known."""
+    """Reads one call object. Arguments that precede the name are withheld until the name is known."""
 
     def __init__(self, reader: CallReader) -> None:
         self._reader = reader
@@ -150,7 +150,7 @@ class _Object:
             char = yield from after_space((yield))
 
     def _value(self, key: str, char: str) -> Generator[None, str, str]:
-        """Reads a member's value; returns the character after it."""
+        """Reads the value of a key; returns the character after it."""
         if key == "function" and char == "{":
             yield from self.read(char)
             return (yield)
@@ -176,7 +176,7 @@ class _Object:
 
     def _arguments(self, char: str) -> Generator[None, str, str]:
         if self._has_arguments:
-            raise Malformed("the call has its arguments twice")
+            raise Malformed("the call has two sets of arguments")
         self._has_arguments = True
         if char != "{":
             text: list[str] = []
@@ -193,11 +193,11 @@ class _Object:
 
 
 def _object_text(text: str) -> str:
-    """Arguments that are not an object: a string that holds one, or null for none."""
+    """The JSON of arguments that are not an object: a string that contains one, or null."""
     if text == "null":
         return "{}"
     if not text.startswith('"'):
-        raise Malformed("the arguments are no object")
+        raise Malformed("the arguments are not an object")
     inside = str(json.loads(text)).strip()
     if not inside:
         return "{}"
@@ -205,12 +205,12 @@ def _object_text(text: str) -> str:
     pieces = [scanner.push(char) for char in inside]
     scanner.finish()
     if not inside.startswith("{"):
-        raise Malformed("the arguments are no object")
+        raise Malformed("the arguments are not an object")
     return "".join(filter(None, pieces))
 
 
 def _whole(char: str, text: list[str]) -> Generator[None, str, str]:
-    """Reads any value into text; returns the character after it."""
+    """Reads any JSON value, appending it to `text`; returns the character after it."""
     scanner = JsonScanner()
     while (piece := scanner.push(char)) is not None:
         text.append(piece)
@@ -221,7 +221,7 @@ def _whole(char: str, text: list[str]) -> Generator[None, str, str]:
 
 
 def _string(char: str) -> Generator[None, str, str]:
-    """A string, decoded. Ends with its quote, so no character is read too far."""
+    """Reads and decodes a JSON string. Stops at the closing quote, so no character is read too far."""
     if char != '"':
         raise Malformed(f"expected a string, got {char!r}")
     scanner, text = JsonScanner(), ""

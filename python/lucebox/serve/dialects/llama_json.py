@@ -1,8 +1,8 @@
-"""Calls as bare JSON, as Llama 3.1 and its kin write them: the whole answer is
+"""Calls as bare JSON: Llama 3.1 and its relatives. The whole answer is
 
     {"name": "f", "parameters": {"a": 1}}
 
-several with a semicolon between them, sometimes after <|python_tag|>.
+Several calls are separated by semicolons. <|python_tag|> may precede them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lucebox.serve.dialects.hermes_json import MOST_CALLS, call_object, object_rule
+from lucebox.serve.dialects.hermes_json import MAX_CALLS, call_object, object_rule
 from lucebox.serve.dialects.reader import CallReader, Steps, after_space
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "written"]
+__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_call"]
 
 OPEN = "<|python_tag|>"
 BARE_OPEN = "{"
-"""Opens a call only where nothing stands before it."""
+"""Opens a call only at the beginning of the answer."""
 
 
 class LlamaReader(CallReader):
-    """Reads what follows the tag, or from the bare brace on."""
+    """Reads a block from after the tag, or from the bare brace."""
 
     def _read(self) -> Steps:
         char = yield from after_space((yield))
@@ -37,15 +37,15 @@ class LlamaReader(CallReader):
                 return read
 
 
-def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as the model would have written it."""
+def render_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call in this dialect."""
     return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
-    """Lark rules: `calls` is one call, or several."""
+    """Lark rules; `calls` is one call, or several if parallel."""
     one = " | ".join(f"call_{i}" for i in range(len(tools)))
-    several = f'("; " one){{0,{MOST_CALLS - 1}}}' if parallel else ""
+    several = f'("; " one){{0,{MAX_CALLS - 1}}}' if parallel else ""
     return "\n".join([
         f"calls: one {several}", f"one: {one}", *(object_rule(i, tool, "parameters") for i, tool in enumerate(tools))
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Calls as tags, as Qwen3-Coder and Qwen3.5 write them:
+"""Calls as XML-like tags: Qwen3-Coder and Qwen3.5.
 
     <tool_call>
     <function=f>
@@ -8,9 +8,9 @@
     </function>
     </tool_call>
 
-Values are plain text: the tool's schema says what each one is (`schema_types`). A value ends at a closing tag that
-another parameter or the function's end follows, so text that quotes the tag alone does not end it. Also read: the
-block without its outer tags, and JSON in them.
+Values are plain text; the tool's schema gives their types (`schema_types`). A value ends at a closing tag only if
+another parameter or the end of the function follows, so a value may quote the tag. The reader also accepts a block
+without outer tags, and JSON inside them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lucebox.serve.dialects.schema_types import converted, is_text, property_sch
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "written"]
+__all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "render_call"]
 
 BARE_OPEN = "<function="
 _PARAMETER, _END_PARAMETER, _END_FUNCTION = "<parameter=", "</parameter>", "</function>"
 _AFTER_VALUE = (_PARAMETER, _END_FUNCTION, CLOSE)
 _MAX_NAME = 200
-_MAX_SPACE = 64  # between two tags
+_MAX_SPACE = 64  # characters of white space between two tags
 
 
 class XmlReader(CallReader):
-    """Reads what follows the opening tag."""
+    """Reads a block from after its opening tag."""
 
     def _read(self) -> Steps:
         char = yield from after_space((yield))
@@ -53,7 +53,7 @@ class XmlReader(CallReader):
                 return "" if read.lstrip() == CLOSE else read
 
     def _call(self) -> Generator[None, str, None]:
-        """A function whose opening tag was read up to its name."""
+        """Reads a function from its name on."""
         name = yield from _tag_rest()
         self.begin(name)
         schema = self.tools[name]
@@ -70,38 +70,41 @@ class XmlReader(CallReader):
         self.end()
 
     def _value(self, schema: Mapping[str, Any]) -> Generator[None, str, str]:
-        """Reads a value and the tags after it, of which it returns the last."""
+        """Reads a value, its closing tag and the tag after that; returns the last one.
+
+        A string is emitted as it arrives, other types once they are complete.
+        """
         streams = is_text(schema)
         if streams:
             self.give('"')
-        text, held, is_first = "", "", True
+        text, withheld, is_first = "", "", True
         while True:
-            held += yield
+            withheld += yield
             if is_first:
                 is_first = False
-                if held == "\n":
-                    held = ""
+                if withheld == "\n":
+                    withheld = ""
                     continue
-            while held and not _may_end_value(held):
-                text, held = text + held[0], held[1:]
+            while withheld and not _may_end_value(withheld):
+                text, withheld = text + withheld[0], withheld[1:]
             if streams and text:
                 self.give(json.dumps(text, ensure_ascii=False)[1:-1])
                 text = ""
-            tag = _after_value(held)
+            tag = _after_value(withheld)
             if tag in _AFTER_VALUE:
                 self.give('"' if streams else converted(text, schema))
                 return tag
 
 
 class BareXmlReader(XmlReader):
-    """Reads what follows `<function=` where the outer tag is missing."""
+    """Reads a block without the outer tag, from after `<function=`."""
 
     def _read(self) -> Steps:
         return (yield from self._calls())
 
 
 def _between() -> Generator[None, str, str]:
-    """What follows a function: the end of the block, another function, or as much as shows that it is neither."""
+    """Reads on after a function: the closing tag, the next function's tag, or text that is neither."""
     read = ""
     while True:
         read += yield
@@ -111,19 +114,19 @@ def _between() -> Generator[None, str, str]:
 
 
 def _tag_rest() -> Generator[None, str, str]:
-    """The name in a tag, up to its closing bracket."""
+    """Reads the name in a tag, up to the closing bracket."""
     name = ""
     while (char := (yield)) != ">":
         name += char
         if len(name) > _MAX_NAME or char in "\n<":
-            raise Malformed("a tag that does not close")
+            raise Malformed("a tag that is not closed")
     if not name.strip():
         raise Malformed("a tag without a name")
     return name.strip()
 
 
 def _one_of(tags: tuple[str, ...]) -> Generator[None, str, str]:
-    """One of these tags, after white space."""
+    """Reads one of these tags, after white space."""
     read = ""
     while True:
         read = (read + (yield)).lstrip()
@@ -133,26 +136,26 @@ def _one_of(tags: tuple[str, ...]) -> Generator[None, str, str]:
             raise Malformed(f"expected {' or '.join(tags)}")
 
 
-def _after_value(held: str) -> str:
-    """What follows the closing tag of a value in `held`, or an empty text."""
-    held = held.removeprefix("\n")
-    return held[len(_END_PARAMETER) :].lstrip() if held.startswith(_END_PARAMETER) else ""
+def _after_value(text: str) -> str:
+    """The text after the closing tag of a value; empty if `text` does not begin with that tag."""
+    text = text.removeprefix("\n")
+    return text[len(_END_PARAMETER) :].lstrip() if text.startswith(_END_PARAMETER) else ""
 
 
-def _may_end_value(held: str) -> bool:
-    """Whether the text may turn out to be the end of a value and what follows it."""
-    held = held.removeprefix("\n")
-    if len(held) <= len(_END_PARAMETER):
-        return _END_PARAMETER.startswith(held)
-    if not held.startswith(_END_PARAMETER):
+def _may_end_value(text: str) -> bool:
+    """Whether the text is a prefix of a closing tag followed by one of _AFTER_VALUE."""
+    text = text.removeprefix("\n")
+    if len(text) <= len(_END_PARAMETER):
+        return _END_PARAMETER.startswith(text)
+    if not text.startswith(_END_PARAMETER):
         return False
-    after = held[len(_END_PARAMETER) :]
+    after = text[len(_END_PARAMETER) :]
     tag = after.lstrip()
     return len(after) - len(tag) <= _MAX_SPACE and any(follower.startswith(tag) for follower in _AFTER_VALUE)
 
 
-def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as the model would have written it."""
+def render_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call in this dialect."""
     parameters = "".join(
         f"{_PARAMETER}{key}>\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n"
         f"{_END_PARAMETER}\n"
@@ -162,7 +165,7 @@ def written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
-    """Lark rules: `calls` is one call, or several. Required parameters must come, each in the order of the schema."""
+    """Lark rules; `calls` is one call, or several if parallel. Parameters come in the schema's order."""
     one = " | ".join(f"call_{i}" for i in range(len(tools)))
     rules = [
         f"calls: {lines_of('one', parallel)}",
@@ -170,7 +173,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
         'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
     ]
     for i, tool in enumerate(tools):
-        required = set(tool.parameters.get("required", ()))
+        required = set(tool.parameters.get("required", ()))  # the others are optional
         names = [f"value_{i}_{k}{'' if key in required else '?'}" for k, key in enumerate(_properties(tool))]
         rules.append(f"call_{i}: {_quoted(f'{BARE_OPEN}{tool.name}>' + chr(10))} {' '.join(names)}")
         for k, key in enumerate(_properties(tool)):
@@ -196,5 +199,5 @@ def _value_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A Lark string."""
+    """A Lark string literal."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What every dialect's reader is: a generator that is sent a block of calls a character at a time."""
+"""The base of all dialect readers: a coroutine that receives a block of calls one character at a time."""
 
 from __future__ import annotations
 
@@ -13,48 +13,50 @@ __all__ = ["Arguments", "CallReader", "End", "Name", "Part", "Steps"]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A call begins."""
+    """A call begins; its name is complete."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the JSON text of its arguments."""
+    """A delta of the JSON text of the call's arguments."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Its arguments are whole."""
+    """The call's arguments are complete."""
 
 
 Part: TypeAlias = Name | Arguments | End
 Steps: TypeAlias = Generator[None, str, str]
-"""Is sent characters; returns those it read that belong to what follows the block."""
+"""Receives characters; returns the characters it read beyond the block."""
 
 
 class CallReader:
-    """Reads one block. A dialect writes `_read`, which adds to `parts` and sets `may_end`.
+    """Reads one block of calls. A dialect implements `_read`, which calls `begin`, `give` and `end`.
 
-    tools: the schema of the arguments of each tool that may be called, by its name.
+    tools: schema of the arguments by name of each tool that may be called.
     """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
         self.parts: list[Part] = []
-        """What became known and was not taken yet."""
+        """Parts that were read but not yet returned by `push`."""
         self.may_end = False
-        """All calls begun are whole, so that the text may end here."""
+        """Whether every call begun is complete, so that the text may end here."""
         self.rest: str | None = None
-        """After the block: what was read too far."""
+        """Set when the block ends: text that was read beyond it."""
         self.tools = tools
         self._steps = self._read()
         next(self._steps)
 
     def push(self, char: str) -> list[Part]:
-        """Raises:
-        Malformed: this is no call; the message says why.
+        """The parts that this character completes.
+
+        Raises:
+            Malformed: the text is not a call; the message says why.
         """
         try:
             self._steps.send(char)
@@ -82,14 +84,14 @@ class CallReader:
 
 
 def after_space(char: str = " ") -> Generator[None, str, str]:
-    """The first character that is not white space, `char` being the one at hand."""
+    """The first character from `char` on that is not white space."""
     while char.isspace():
         char = yield
     return char
 
 
 def literal(text: str, char: str) -> Generator[None, str, None]:
-    """Reads a text whose first character is at hand."""
+    """Reads exactly `text`; `char` is the first character."""
     for i, expected in enumerate(text):
         if i > 0:
             char = yield

@@ -1,4 +1,4 @@
-"""What a parameter written as plain text is, by the tool's JSON schema."""
+"""Types of parameters that are written as plain text, from the tool's JSON schema."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 __all__ = ["DEFINITIONS", "converted", "is_text", "property_schema"]
 
-DEFINITIONS = ("$defs", "definitions")  # members of the root that references point into
-_MAX_DEPTH = 16  # of references and alternatives
+DEFINITIONS = ("$defs", "definitions")  # keys of the root schema that $ref points into
+_MAX_DEPTH = 16  # of nested references and alternatives
 
 
 def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The schema of one property, with the definitions it may refer to; empty where there is none."""
+    """The schema of one property, with the definitions it may refer to; empty if the property is unknown."""
     properties = schema.get("properties")
     found = properties.get(key) if isinstance(properties, Mapping) else None
     if not isinstance(found, Mapping):
@@ -22,14 +22,13 @@ def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
-    """Whether every value is text as it stands (or, with among_others, may be)."""
+    """Whether every value is a string; with among_others, whether a value may be a string."""
     kinds = set(_types(schema, schema, _MAX_DEPTH))
     return not kinds or ("string" in kinds if among_others else kinds == {"string"})
 
 
 def converted(text: str, schema: Mapping[str, Any]) -> str:
-    """The JSON of the value a text stands for. What fits no type of the schema becomes a string: whoever made the
-    schema will say so."""
+    """The JSON value of a text. A text that matches no type of the schema becomes a string; the tool reports it."""
     kinds = set(_types(schema, schema, _MAX_DEPTH))
     if text.lower() in ("true", "false") and "boolean" in kinds:
         return text.lower()
@@ -59,7 +58,7 @@ def _type_of(value: object) -> set[str]:
 
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """The types a schema allows; none where it does not say."""
+    """The types a schema allows; none if it does not restrict them."""
     if depth == 0:
         return
     kind = schema.get("type")

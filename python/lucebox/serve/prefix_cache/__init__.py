@@ -1,4 +1,4 @@
-"""Prefix reuse without a change of a bit: docs/prefix_cache.md."""
+"""The prefix cache: prompts reuse computed prefixes, with bit-identical results (docs/prefix_cache.md)."""
 
 from lucebox.serve.prefix_cache.cache import PrefixCache, Stats
 from lucebox.serve.prefix_cache.fingerprint import fingerprint

@@ -1,5 +1,7 @@
-"""`PrefixCache`: what prompts have in common is computed once. It brings sessions to the longest prefix there is,
-and keeps what they compute; answers have the bits of a run without it."""
+"""`PrefixCache`: restores the longest cached prefix of a prompt into a session, and stores what sessions compute.
+
+Answers are bit-identical to those without the cache.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from lucebox import _engine
-from lucebox.serve.prefix_cache.library import Library
 from lucebox.serve.prefix_cache.plan import PAGE, Plan
+from lucebox.serve.prefix_cache.store import PartStore
 from lucebox.serve.prefix_cache.tree import Node
 
 __all__ = ["PrefixCache", "Stats"]
@@ -22,32 +24,33 @@ DISK_BYTES = 16 << 30
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a prefix cache has done since it was made, and holds now."""
+    """Counters of a prefix cache since its creation, and its current size."""
 
     lookups: int
     hits: int
     prompt_tokens: int
-    """Of all prompts that were looked up."""
+    """Tokens of all prompts that were looked up."""
     reused_tokens: int
     segments: int
     memory_bytes: int
     memory_budget_bytes: int
     disk_bytes: int
-    """Of all models in the folder."""
+    """Bytes of all models in the folder."""
     evicted: int
-    """Parts that left memory for want of room."""
+    """Parts evicted from memory."""
     damaged: int
-    """Files that could not be used when they were needed."""
+    """Files that could not be read when they were needed."""
 
 
 class PrefixCache:
     """KV pages and recurrent states of prompts, for the sessions of one engine.
 
-    `folder` keeps them over a restart, in up to disk_bytes for all models there; `fingerprint()` makes the text that
-    says what they belong to. One thread calls `restore`, `store` and `prefill`; `stats` may be called by any.
+    `folder` keeps them across restarts, up to `disk_bytes` for all models in the folder. `fingerprint` identifies the
+    model and its options; the function of that name makes it. One thread calls `restore`, `store` and `prefill`; any
+    thread may call `stats`.
 
-    `ids` is a whole prompt everywhere, and `boundaries` are positions in it at which prompts may part or go on, such as
-    the ends of the system prompt and of each turn: the same in all prompts that begin like this one.
+    In all methods `ids` is a complete prompt. `boundaries` are positions where prompts may diverge or continue, such as
+    the ends of the system prompt and of each turn. Prompts with a common prefix must have the same boundaries in it.
     """
 
     def __init__(
@@ -57,16 +60,19 @@ class PrefixCache:
         fingerprint: str = "",
         disk_bytes: int = DISK_BYTES,
     ) -> None:
-        self._library = Library(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes)
+        self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes)
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
 
     def close(self) -> None:
-        """Writes to the folder what is not there yet."""
-        self._library.close()
+        """Writes pending parts to the folder."""
+        self._parts.close()
 
     def prefill(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> Iterator[int]:
-        """Restores a prefix, then computes and keeps the rest; yields the tokens done, first those that were reused,
-        then after every append. At the end the session has the logits of the last token."""
+        """Restores a prefix, then computes and stores the rest of the prompt.
+
+        Yields the number of tokens done: first the reused ones, then after every append. At the end the session has the
+        logits of the last token.
+        """
         boundaries = tuple(boundaries)
         plan = Plan(ids, boundaries, session.prefill_chunk)
         done = self.restore(session, plan.ids, boundaries)
@@ -78,10 +84,12 @@ class PrefixCache:
                 yield end
 
     def restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> int:
-        """Makes the session hold the longest prefix of ids that is kept, never all of ids, and nothing else; returns
-        its length. To go on as a cold run would, the rest is computed in appends that end at `append_ends`."""
+        """Sets the session to the longest cached proper prefix of ids; returns its length.
+
+        For bit-identical results, the caller computes the rest in appends that end at `append_ends`.
+        """
         plan = Plan(ids, boundaries, session.prefill_chunk)
-        with self._library.changed:
+        with self._parts.changed:
             reused = self._restore(session, plan)
         self._lookups += 1
         self._hits += reused > 0
@@ -90,33 +98,36 @@ class PrefixCache:
         return reused
 
     def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> None:
-        """Keeps what the session has computed of ids in the appends of a cold run. Called after every append: the
-        recurrent state is there only then."""
+        """Stores the session's prefix of ids, as far as it was computed in the appends of a cold run.
+
+        Called after every append, because the session has the recurrent state of its last position only.
+        """
         plan = Plan(ids, boundaries, session.prefill_chunk)
-        with self._library.changed:
+        with self._parts.changed:
             self._store(session, plan)
-            self._library.evict()
+            self._parts.evict()
 
     def stats(self) -> Stats:
-        library = self._library
+        parts = self._parts
         return Stats(
             lookups=self._lookups,
             hits=self._hits,
             prompt_tokens=self._prompt_tokens,
             reused_tokens=self._reused_tokens,
-            segments=library.n_nodes,
-            memory_bytes=library.memory.n_bytes,
-            memory_budget_bytes=library.memory.budget_bytes,
-            disk_bytes=library.disk.n_bytes,
-            evicted=library.n_evicted,
-            damaged=library.n_damaged,
+            segments=parts.n_nodes,
+            memory_bytes=parts.memory.n_bytes,
+            memory_budget_bytes=parts.memory.budget_bytes,
+            disk_bytes=parts.disk.n_bytes,
+            evicted=parts.n_evicted,
+            damaged=parts.n_damaged,
         )
 
     def _restore(self, session: _engine.Session, plan: Plan) -> int:
-        held = session.held(plan.ids, plan.ends[:-1])  # the last append is computed in any case, for its logits
-        own = held if held == session.n_tokens or not session.recurrent_bytes else 0  # it can go on from there itself
+        matched = session.held(plan.ids, plan.ends[:-1])  # the last append is always computed, for its logits
+        # A recurrent state exists at the session's end only; KV can be truncated.
+        own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
         while (node := self._longest(session, plan)) is not None and node.end > own:
-            if self._assemble(session, plan, node, held):
+            if self._assemble(session, plan, node, matched):
                 return node.end
         if own == 0:
             session.reset()
@@ -125,38 +136,42 @@ class PrefixCache:
         return own
 
     def _longest(self, session: _engine.Session, plan: Plan) -> Node | None:
-        path = self._library.walk(plan.segments(len(plan.ids) - 1))
+        """The node of the longest cached prefix that a session can continue from."""
+        path = self._parts.walk(plan.segments(len(plan.ids) - 1))
         return next((node for node in reversed(path) if node.state or not session.recurrent_bytes), None)
 
-    def _assemble(self, session: _engine.Session, plan: Plan, node: Node, held: int) -> bool:
-        """Brings the session to a node, of which it holds so many tokens; False: a part is lost, and the node gone."""
+    def _assemble(self, session: _engine.Session, plan: Plan, node: Node, matched: int) -> bool:
+        """Sets the session to a node's prefix, of which it already has `matched` tokens.
+
+        False if a part could not be read; the node is then gone.
+        """
         path = node.path()
-        missing = [one for one in path if one.end > held]
+        missing = [one for one in path if one.end > matched]
         first = missing[0].segment.start if missing else node.end
         states = [node.state] if session.recurrent_bytes else []
-        data = self._library.load([part for part in [*(one.pages for one in missing), *states] if part is not None])
+        data = self._parts.load([part for part in [*(one.pages for one in missing), *states] if part is not None])
         if data is None:
             return False
         state = data.pop() if states else None
         session.assemble(plan.ids[: node.end], plan.ends_to(node.end), first // PAGE, data, state)
-        self._library.touch(path, node.state)
-        self._library.evict()
+        self._parts.touch(path, node.state)
+        self._parts.evict()
         return True
 
     def _store(self, session: _engine.Session, plan: Plan) -> None:
-        budget, n_bytes = self._library.memory.budget_bytes, 0
-        node, path = self._library.root, list[Node]()
+        budget, n_bytes = self._parts.memory.budget_bytes, 0
+        node, path = self._parts.root, list[Node]()
         for segment in plan.segments(session.held(plan.ids, plan.ends)):
             n_bytes += segment.n_pages * session.page_bytes
             if n_bytes > budget:
-                break  # a prompt that does not fit is kept as far as it does
+                break  # a prompt larger than the budget is stored as far as it fits
             known = node.children.get(segment.key)
             if known is None:
                 pages = session.read_pages(segment.start // PAGE, segment.n_pages)
-                known = self._library.add(node, segment, pages)
+                known = self._parts.add(node, segment, pages)
             node = known
             path.append(node)
             wants_state = session.recurrent_bytes and segment.keeps_state and node.end == session.n_tokens
             if wants_state and node.state is None and n_bytes + session.recurrent_bytes <= budget:
-                self._library.add_state(node, session.read_recurrent())
-        self._library.touch(path)
+                self._parts.add_state(node, session.read_recurrent())
+        self._parts.touch(path)

@@ -1,10 +1,10 @@
-"""Parts of a prefix cache as files: one part each, complete with the tokens it belongs to, so that no file is needed to
-understand another.
+"""Files of a prefix cache, one per part. Each contains the tokens of its whole prefix, so no file depends on another.
 
-    header | ids: int32 of the whole prefix | ends of its appends: int32 | data
+    header | ids: int32 [n_ids], the whole prefix | append ends: int32 [n_ends] | data
 
-A file is written beside its name, synced and renamed: whatever happens, a name has all of its bytes or does not exist.
-Checksums find what a disk has done to them since. One process uses a folder at a time."""
+Writes are atomic: a file is written under a temporary name, synced and renamed. Checksums detect later damage. One
+process uses a folder at a time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from lucebox.errors import FormatError
 from lucebox.serve.prefix_cache.tree import Bytes, Kind
 
-__all__ = ["Files", "Stored"]
+__all__ = ["Files", "PartFile"]
 
 log = logging.getLogger("lucebox.serve.prefix_cache")
 
@@ -38,25 +38,27 @@ SUMS = struct.Struct("<II")  # CRC-32 of header, ids and ends; of the data
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A part as its file tells of it."""
+class PartFile:
+    """The header of a file."""
 
     path: Path
     kind: Kind
     start: int
+    """First token of the segment."""
     ids: NDArray[np.int32]
-    """Of the whole prefix."""
+    """[n_ids], the whole prefix."""
     ends: tuple[int, ...]
     n_bytes: int
-    """Of its data."""
+    """Size of the data."""
     data_sum: int
+    """CRC-32 of the data."""
 
 
 class Files:
-    """The files of one model and one way of computing (`fingerprint`) in a folder, which others may share.
+    """The files of one fingerprint in a folder. Other models may keep their files there too.
 
     Raises:
-        OSError: the folder cannot be made, or another process uses it.
+        OSError: the folder cannot be created, or another process uses it.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -76,42 +78,45 @@ class Files:
         self._lock.close()
 
     def all(self) -> list[tuple[Path, int]]:
-        """Every file of any model and its bytes, the one used longest ago first."""
+        """(path, bytes) of the files of all models, least recently used first."""
         found = []
         for kind in KINDS:
             for path in self._folder.glob(f"*.{kind}"):
-                about = path.stat()
-                found.append((about.st_mtime_ns, path, about.st_size))
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, path, stat.st_size))
         return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
 
-    def read_all(self) -> Iterator[Stored]:
-        """Those that can be used, the shortest prefix first and pages before their state; warns of the others."""
-        stored, foreign = [], 0
+    def read_all(self) -> Iterator[PartFile]:
+        """The usable files of this fingerprint, shortest prefix first and pages before their state.
+
+        Logs a warning for all others.
+        """
+        usable, foreign = [], 0
         for path, _ in self.all():
             try:
                 with path.open("rb") as file:
-                    found = self._about(file, path)
+                    found = self._read_header(file, path)
             except (OSError, FormatError) as error:
                 log.warning("ignored a file of the prefix cache: %s", error)
                 continue
             if found is None:
                 foreign += 1
             else:
-                stored.append(found)
+                usable.append(found)
         if foreign:
-            log.warning("ignored %d files in %s: of another model, version or options", foreign, self._folder)
-        yield from sorted(stored, key=lambda one: (len(one.ids), KINDS.index(one.kind)))
+            log.warning("ignored %d files in %s of another model, version or options", foreign, self._folder)
+        yield from sorted(usable, key=lambda one: (len(one.ids), KINDS.index(one.kind)))
 
     def load(self, path: Path, kind: Kind, n_bytes: int) -> Bytes:
         """The data of a file.
 
         Raises:
-            OSError, FormatError: it is not there, or not as it was written.
+            OSError, FormatError: the file is missing, damaged or another one.
         """
         with path.open("rb") as file:
-            found = self._about(file, path)
+            found = self._read_header(file, path)
             if found is None or (found.kind, found.n_bytes) != (kind, n_bytes):
-                raise FormatError(f"{path}: another file than the one that was written")
+                raise FormatError(f"{path}: the file was replaced by another one")
             data = np.fromfile(file, np.uint8)
         if zlib.crc32(data.data) != found.data_sum:
             raise FormatError(f"{path}: checksum mismatch; the data is damaged")
@@ -120,7 +125,7 @@ class Files:
     def write(
         self, kind: Kind, start: int, ids: NDArray[np.int32], ends: tuple[int, ...], data: Bytes
     ) -> tuple[Path, int]:
-        """The file, and how many bytes it has."""
+        """Writes a part; returns its file and the file's size in bytes."""
         prefix = ids.tobytes() + np.array(ends, np.int32).tobytes()
         header = HEADER.pack(
             MAGIC, VERSION, KINDS.index(kind), len(ids), len(ends), start, data.nbytes, self._fingerprint
@@ -142,28 +147,28 @@ class Files:
         return path, HEADER.size + SUMS.size + len(prefix) + data.nbytes
 
     def _sync_folder(self) -> None:
-        """So that the new name outlives a loss of power."""
+        """Makes a rename durable across a power loss."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
 
-    def _about(self, file: Any, path: Path) -> Stored | None:
-        """What stands before the data, where the file then is; None: of another version or fingerprint."""
+    def _read_header(self, file: Any, path: Path) -> PartFile | None:
+        """The header; leaves `file` at the data. None for another version or fingerprint."""
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or not header.startswith(MAGIC):
-            raise FormatError(f"{path}: not a file of a prefix cache")
+            raise FormatError(f"{path}: not a prefix cache file")
         _, version, kind, n_ids, n_ends, start, n_bytes, fingerprint = HEADER.unpack(header)
         if version != VERSION or fingerprint != self._fingerprint:
             return None
         n_prefix = 4 * (n_ids + n_ends)
         if HEADER.size + SUMS.size + n_prefix + n_bytes != os.fstat(file.fileno()).st_size:
-            raise FormatError(f"{path}: {os.fstat(file.fileno()).st_size} bytes; it was cut or has grown")
+            raise FormatError(f"{path}: {os.fstat(file.fileno()).st_size} bytes; the file was truncated or extended")
         prefix_sum, data_sum = SUMS.unpack(file.read(SUMS.size))
         prefix = file.read(n_prefix)
         if zlib.crc32(prefix, zlib.crc32(header)) != prefix_sum or kind >= len(KINDS):
             raise FormatError(f"{path}: checksum mismatch; the header is damaged")
         ids = np.frombuffer(prefix, np.int32, n_ids)
         ends = tuple(np.frombuffer(prefix, np.int32, offset=4 * n_ids).tolist())
-        return Stored(path, KINDS[kind], start, ids, ends, n_bytes, data_sum)
+        return PartFile(path, KINDS[kind], start, ids, ends, n_bytes, data_sum)

@@ -1,4 +1,4 @@
-"""What the bits of a state depend on, beyond its tokens."""
+"""The fingerprint of a model and its options: everything but the tokens that determines the bits of a state."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(engine: _engine.Engine, manifest_json: str = "", device: str = "") -> str:
-    """Tells apart all that may compute other bits: weights, options that cut or round, this build of the engine, and on
-    a GPU the pack (its manifest) and the device (its name)."""
+    """A text that differs whenever the computed bits may differ.
+
+    Covers the weights, options that change chunks or rounding, the engine's build, and on a GPU the pack's manifest and
+    the device's name.
+    """
     build = hashlib.sha256(Path(_engine.__file__).read_bytes()).hexdigest()
     pack = hashlib.sha256(manifest_json.encode()).hexdigest() if manifest_json else ""
     info, plan = engine.info, engine.plan

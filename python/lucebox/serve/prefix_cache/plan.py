@@ -1,5 +1,5 @@
-"""Where the appends end in which a prompt is computed. State at an end can be used again, with the bits of a cold run,
-by every prompt that is computed in the same appends up to there: docs/prefix_cache.md says why."""
+"""The appends in which a prompt is computed. State at the end of an append can be reused, bit-identical to a cold run,
+by every prompt computed in the same appends up to there (docs/prefix_cache.md explains why)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["PAGE", "Plan", "Segment", "append_ends"]
 
-PAGE = 64  # tokens of a KV page
-# Recurrent states are large (of a 27B model 151 MB; a page of KV has 4), so they are kept where prompts part most:
-# at the first boundary (the end of the system prompt), at the newest ends, and now and then between.
-RING = 2  # ends
-STRIDE = 8  # chunks
+PAGE = 64  # tokens per KV page
+# Recurrent states are large (151 MB for a 27B model, whose KV page has 4 MB). They are stored where prompts diverge
+# most: at the first boundary (the end of the system prompt), at the newest append ends, and at a fixed stride.
+NEWEST_ENDS = 2  # append ends before the prompt's last append
+STATE_STRIDE = 8  # prefill chunks
 
 Ids = NDArray[np.int32]
 
 
 def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[int, ...]:
-    """Ends of the appends of a prompt: multiples of `chunk`, the pages in which boundaries lie, and the prompt's own.
+    """Ends of the appends of a prompt: multiples of `chunk`, the page starts of boundaries, and the prompt's end.
 
-    A boundary within a quarter of a chunk after another end is passed over: a short append costs as much as a long one.
-    What comes after a position never moves the ends before it.
+    A boundary less than a quarter of a chunk after another end is skipped, because a short append costs as much as a
+    long one. Tokens after a position never change the ends before it.
     """
     ends = [0]
     cuts = sorted({boundary // PAGE * PAGE for boundary in boundaries})
@@ -38,16 +38,16 @@ def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The least that is kept: appends from one page's start to another's."""
+    """The smallest unit of reuse: the appends between two append ends on page boundaries."""
 
     start: int
     end: int
     ends: tuple[int, ...]
-    """Of its appends."""
+    """Append ends within the segment."""
     ids: bytes
-    """Its tokens."""
+    """Its tokens: int32 [end - start]."""
     keeps_state: bool
-    """The recurrent state at its end is worth keeping."""
+    """Whether to store the recurrent state at its end."""
 
     @property
     def n_pages(self) -> int:
@@ -55,12 +55,12 @@ class Segment:
 
     @property
     def key(self) -> tuple[bytes, tuple[int, ...]]:
-        """What tells it from other segments behind the same prefix: all of its tokens, and how they are computed."""
+        """Identifies the segment after a given prefix: all of its tokens and append ends."""
         return self.ids, self.ends
 
 
 class Plan:
-    """How one prompt is computed, and what of it can be kept."""
+    """The append ends and the reusable segments of one prompt."""
 
     def __init__(self, ids: ArrayLike, boundaries: Iterable[int], chunk: int) -> None:
         self.ids: Ids = np.ascontiguousarray(ids, np.int32)
@@ -72,8 +72,8 @@ class Plan:
         return [end for end in self.ends if end <= n_tokens]
 
     def segments(self, n_tokens: int) -> Iterator[Segment]:
-        """Those that lie within the first n_tokens, in order."""
-        last = [end for end in self.ends if end % PAGE == 0 and end < len(self.ids)][-RING:]
+        """The segments within the first n_tokens, in order."""
+        last = [end for end in self.ends if end % PAGE == 0 and end < len(self.ids)][-NEWEST_ENDS:]
         first = next((end for end in self.ends if end in self._boundaries), 0)
         start = 0
         ends: list[int] = []
@@ -83,7 +83,7 @@ class Plan:
             ends.append(end)
             if end % PAGE:
                 continue
-            stride = STRIDE * self._chunk
+            stride = STATE_STRIDE * self._chunk
             keeps_state = end == first or end in last or start // stride != end // stride
             yield Segment(start, end, tuple(ends), self.ids[start:end].tobytes(), keeps_state)
             start, ends = end, []

@@ -1,5 +1,7 @@
-"""The index: a tree whose paths from the root are prefixes, each branch the tokens of one segment. Two prompts that
-part within a segment have no state in common there, so that branches never split."""
+"""The prefix tree: a path from the root is a cached prefix, each node one segment.
+
+Nodes are never split, because two prompts that diverge inside a segment share no state there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from lucebox.serve.prefix_cache.plan import Segment
 
-__all__ = ["Bytes", "Kind", "LeastRecent", "Node", "Part"]
+__all__ = ["Bytes", "Kind", "Lru", "Node", "Part"]
 
 EMPTY = Segment(0, 0, (), b"", keeps_state=False)
 
@@ -23,7 +25,7 @@ Key = TypeVar("Key")
 
 
 class Part:
-    """KV pages of a segment, or the recurrent state at its end; in memory, in a file, or both. Never changes."""
+    """KV pages of a segment, or the recurrent state at its end: in memory, in a file, or both. Immutable data."""
 
     def __init__(self, node: Node, kind: Kind, n_bytes: int) -> None:
         self.node = node
@@ -31,12 +33,12 @@ class Part:
         self.n_bytes = n_bytes
         self.data: Bytes | None = None
         self.file: Path | None = None
-        self.is_forgotten = False
-        """No longer in the tree."""
+        self.is_dropped = False
+        """Whether the part left the tree."""
 
 
 class Node:
-    """A segment behind its parent's prefix, with what is kept of it. The root's is empty."""
+    """A segment after its parent's prefix, with its stored parts. The root's segment is empty."""
 
     def __init__(self, parent: Node | None = None, segment: Segment = EMPTY) -> None:
         self.parent = parent
@@ -54,7 +56,7 @@ class Node:
         return [part for part in (self.state, self.pages) if part is not None]
 
     def path(self) -> list[Node]:
-        """From the root's child to this node."""
+        """The nodes from below the root to this one."""
         path: list[Node] = []
         node = self
         while node.parent is not None:
@@ -63,16 +65,16 @@ class Node:
         return path[::-1]
 
     def subtree(self) -> Iterator[Node]:
-        """This node and all behind it."""
-        waiting = [self]
-        while waiting:
-            node = waiting.pop()
+        """This node and all its descendants."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
             yield node
-            waiting += node.children.values()
+            stack += node.children.values()
 
 
-class LeastRecent(Generic[Key]):
-    """Keys in the order in which they were last used, with their bytes."""
+class Lru(Generic[Key]):
+    """Keys in LRU order with their sizes, and a budget. The caller evicts."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -80,7 +82,7 @@ class LeastRecent(Generic[Key]):
         self._sizes: OrderedDict[Key, int] = OrderedDict()
 
     def put(self, key: Key, n_bytes: int) -> None:
-        """As the one used last."""
+        """Adds a key as the most recently used."""
         self.remove(key)
         self._sizes[key] = n_bytes
         self.n_bytes += n_bytes
@@ -95,7 +97,7 @@ class LeastRecent(Generic[Key]):
     def all(self) -> list[Key]:
         return list(self._sizes)
 
-    def too_many(self) -> Iterator[Key]:
-        """The one used longest ago, while there are too many bytes; the caller removes it."""
+    def over_budget(self) -> Iterator[Key]:
+        """Yields the least recently used key while the budget is exceeded; the caller must remove each."""
         while self.n_bytes > self.budget_bytes:
             yield next(iter(self._sizes))

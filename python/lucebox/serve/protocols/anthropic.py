@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: what is sent, and the conversation in it."""
+"""Anthropic's messages: the request's schema, its conversation, and the routes /v1/messages and .../count_tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, Stop, sampling_of
-from lucebox.serve.protocols.kept_reasoning import kept_reasoning
+from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
 from lucebox.serve.rendering import Message
 from lucebox.serve.server import server_of
@@ -25,7 +25,7 @@ from lucebox.serve.tools import Tool, ToolChoice
 
 __all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
 
-# Claude Code puts a line before its system prompt that changes from call to call and means nothing to a model.
+# Claude Code prepends this line to its system prompt. It changes with every request, which would defeat prefix reuse.
 BILLING_HEADER = "x-anthropic-billing-header:"
 
 
@@ -97,7 +97,7 @@ class Choice(Body):
 class ThinkingConfig(Body):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1)
-    display: str | None = Field(None, description='"omitted" leaves the text of reasoning out of the answer.')
+    display: str | None = Field(None, description='"omitted" leaves the reasoning text out of the answer.')
 
 
 class OutputFormat(Body):
@@ -111,7 +111,7 @@ class OutputConfig(Body):
 
 
 class CountRequest(Body):
-    """Anthropic's count of a prompt's tokens."""
+    """Anthropic's token counting."""
 
     model: Name | None = None
     messages: list[InputMessage] = Field(min_length=1)
@@ -140,13 +140,14 @@ class MessagesRequest(CountRequest, Sampled):
 
 
 def conversation_of(body: CountRequest) -> Conversation:
+    """The conversation of a request."""
     messages: list[Message] = []
     if system := _system_text(body.system):
         messages.append({"role": "system", "content": system})
     for message in body.messages:
         messages += _messages(message)
     if not messages:
-        raise ApiError("invalid", "there is no text in any message", "messages")
+        raise ApiError("invalid", "no message contains text", "messages")
     return Conversation(
         messages=messages,
         tools=[_tool(tool) for tool in body.tools or []],
@@ -162,7 +163,7 @@ def _system_text(system: str | Sequence[TextBlock] | None) -> str:
 
 
 def _messages(message: InputMessage) -> Iterator[Message]:
-    """A message of blocks as those a template knows: results of tools have messages of their own, in their place."""
+    """Converts a message of blocks to template messages; each tool result becomes a message of its own, in place."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
         return
@@ -180,7 +181,7 @@ def _messages(message: InputMessage) -> Iterator[Message]:
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result_text(block)}
         else:
             raise ApiError(
-                "invalid", f"a block of type {block.type!r} cannot stand in a {message.role} message", "messages"
+                "invalid", f"a block of type {block.type!r} is not allowed in a {message.role} message", "messages"
             )
     if texts:
         yield {"role": message.role, "content": "\n".join(texts)}
@@ -188,7 +189,7 @@ def _messages(message: InputMessage) -> Iterator[Message]:
 
 def _assistant(blocks: Sequence[Block]) -> Message:
     message: Message = {"role": "assistant", "content": "".join(b.text for b in blocks if isinstance(b, TextBlock))}
-    reasoning = [b.thinking or kept_reasoning(b.signature) for b in blocks if isinstance(b, ThinkingBlock)]
+    reasoning = [b.thinking or decode_reasoning(b.signature) for b in blocks if isinstance(b, ThinkingBlock)]
     if any(reasoning):
         message["reasoning_content"] = "".join(reasoning)
     calls = [b for b in blocks if isinstance(b, ToolUseBlock)]
@@ -235,8 +236,8 @@ def _thinking(body: CountRequest) -> ThinkingRequest:
 
 
 def _format(body: CountRequest) -> AnswerFormat | None:
-    asked = body.output_format or (body.output_config and body.output_config.format)
-    return AnswerFormat("json_schema", asked.schema_) if asked else None
+    output_format = body.output_format or (body.output_config and body.output_config.format)
+    return AnswerFormat("json_schema", output_format.schema_) if output_format else None
 
 
 router = APIRouter()
@@ -245,20 +246,20 @@ router = APIRouter()
 @router.post("/v1/messages", **documented("Answers a conversation.", ANTHROPIC_ERRORS))
 async def messages(body: MessagesRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.named(body.model)
+    model = server.model.resolve_name(body.model)
     conversation, sampling = conversation_of(body), sampling_of(body)
     limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
-    requests = await server.prepared(lambda: server.model.chat(conversation, sampling, limits, "/v1/messages"))
+    requests = await server.in_thread(lambda: server.model.chat(conversation, sampling, limits, "/v1/messages"))
     writer = MessageWriter(model, omits_thinking=body.thinking is not None and body.thinking.display == "omitted")
     if body.stream:
         return server.stream(requests, writer, body.ignored())
-    return server.whole(requests, writer.whole, anthropic_body, body.ignored())
+    return server.document(requests, writer.document, anthropic_body, body.ignored())
 
 
 @router.post("/v1/messages/count_tokens", **documented("Counts a prompt's tokens.", ANTHROPIC_ERRORS, streams=False))
 async def count_tokens(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
-    server.model.named(body.model)
+    server.model.resolve_name(body.model)
     conversation = conversation_of(body)
-    n = await server.prepared(lambda: server.model.count(conversation))
+    n = await server.in_thread(lambda: server.model.count(conversation))
     return JSONResponse({"input_tokens": n})

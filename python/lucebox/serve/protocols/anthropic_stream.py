@@ -1,4 +1,4 @@
-"""Answers in Anthropic's form: a message of blocks, streamed or whole."""
+"""Answers as Anthropic's messages: content blocks, streamed or as one document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, anthropic_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.serve.protocols.kept_reasoning import keep_reasoning
+from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
 from lucebox.serve.protocols.openai_common import comment, timings
 from lucebox.serve.request import Finished, Item, Started
 
@@ -21,20 +21,20 @@ Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
 
 
 class MessageWriter:
-    """One answer. Blocks are open one at a time; a block ends when another kind of event comes."""
+    """Formats one answer. One block is open at a time; an event of another kind closes it."""
 
     def __init__(self, model: str, *, omits_thinking: bool) -> None:
         self._id = f"msg_{secrets.token_hex(12)}"
         self._model = model
         self._omits_thinking = omits_thinking
-        self._index = -1  # of the last block
-        self._open: Kind | None = None
-        self._reasoning = ""  # of the open block
+        self._index = -1  # index of the newest block
+        self._open: Kind | None = None  # kind of the open block
+        self._reasoning = ""  # text of the open thinking block
         self._has_calls = False
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
-        return b""  # message_start has the number of cached tokens, which is known when the request has its slot
+        return b""  # message_start needs the number of cached tokens, which is unknown before admission
 
     def write(self, index: int, item: Item) -> bytes:
         match item:
@@ -70,7 +70,7 @@ class MessageWriter:
     def fail(self, error: ApiError) -> bytes:
         return sse(anthropic_error(error), "error")
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def document(self, answers: Sequence[Answer]) -> dict[str, Any]:
         answer = answers[0]
         assert answer.finished is not None
         finished = answer.finished
@@ -89,11 +89,11 @@ class MessageWriter:
                 return {"type": "text", "text": text}
             case Reasoning(text):
                 shown = "" if self._omits_thinking else text
-                return {"type": "thinking", "thinking": shown, "signature": keep_reasoning(text)}
+                return {"type": "thinking", "thinking": shown, "signature": encode_reasoning(text)}
             case ToolCall(id, name, arguments):
                 try:
                     return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments or "{}")}
-                except ValueError:  # the answer broke off within the call: shown, but nothing to be run
+                except ValueError:  # the answer was truncated inside the call: shown as text, so that no client runs it
                     return {"type": "text", "text": f"{name}: {arguments}"}
 
     def _message(
@@ -111,7 +111,7 @@ class MessageWriter:
         }
 
     def _block(self, kind: Kind, fields: dict[str, Any]) -> bytes:
-        """Makes sure that a block of this kind is open."""
+        """Opens a block of this kind unless it is open."""
         if self._open == kind:
             return b""
         ended = self._end()
@@ -127,7 +127,7 @@ class MessageWriter:
             return b""
         data = b""
         if self._open == "thinking":
-            data = self._delta("signature_delta", signature=keep_reasoning(self._reasoning))
+            data = self._delta("signature_delta", signature=encode_reasoning(self._reasoning))
             self._reasoning = ""
         self._open = None
         return data + _event("content_block_stop", index=self._index)
@@ -138,7 +138,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
-    """input_tokens are those that were not cached."""
+    """Anthropic's usage: input_tokens excludes cached tokens."""
     return {
         "input_tokens": prompt - cached,
         "cache_creation_input_tokens": 0,

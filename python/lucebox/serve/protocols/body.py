@@ -1,4 +1,4 @@
-"""What the bodies of all protocols share: strict types, unknown fields refused, harmless ones named as ignored."""
+"""Base of all request bodies: strict types; unknown fields are refused, harmless ones reported as ignored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lucebox.serve.errors import ApiError
 __all__ = ["Body", "Ignored", "Name", "Sampled", "Stop", "sampling_of", "stops_of"]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
-"""A field that changes nothing here; it is named in the header `lucebox-ignored`."""
+"""A field without effect; the response header `lucebox-ignored` names it."""
 
 Name = Annotated[str, Field(max_length=512)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Body(BaseModel):
-    """Base of all parts of a request."""
+    """Base of requests and their parts."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,32 +36,32 @@ class Body(BaseModel):
 
 
 class Sampled(Body):
-    """How tokens are chosen; what is absent is as the model recommends."""
+    """Sampling parameters. Absent ones take the model's recommended values."""
 
     temperature: float | None = Field(None, ge=0, le=100, description="0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="0 keeps all tokens.")
 
 
-class SampledMore(Sampled):
-    """The fields of OpenAI's older APIs, and lucebox's own."""
+class OpenAISampled(Sampled):
+    """The sampling parameters of OpenAI's chat and text completions, and lucebox's own."""
 
     min_p: float | None = Field(None, ge=0, le=1)
     typical_p: float | None = Field(None, gt=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=100)
-    penalty_window: int | None = Field(None, ge=-1, le=2**31 - 1, description="Tokens repetition_penalty looks at.")
+    penalty_window: int | None = Field(None, ge=-1, le=2**31 - 1, description="Tokens that repetition_penalty covers.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, description="Added to the logits of these token ids."
     )
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    ignore_eos: bool | None = Field(None, description="Do not end at the model's end tokens.")
+    ignore_eos: bool | None = Field(None, description="Continue after the model's end-of-sequence tokens.")
 
 
 def sampling_of(body: Sampled) -> dict[str, Any]:
     """The fields of `Sampling` that were sent."""
-    names = [*SampledMore.model_fields] if isinstance(body, SampledMore) else [*Sampled.model_fields]
+    names = [*OpenAISampled.model_fields] if isinstance(body, OpenAISampled) else [*Sampled.model_fields]
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     if "logit_bias" in given:
         given["logit_bias"] = _token_biases(given["logit_bias"])
@@ -72,7 +72,7 @@ def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in biases.items()}
     except ValueError:
-        raise ApiError("invalid", "logit_bias must have token ids for keys", "logit_bias") from None
+        raise ApiError("invalid", "the keys of logit_bias must be token ids", "logit_bias") from None
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Routes that say what the server is: models, tokens, properties, health, metrics, and what clients of other servers
-probe."""
+"""Informational routes: models, tokenization, health, metrics, status, and what clients of llama.cpp, Ollama and vLLM
+look for."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+# Fields of Sampling without a default in /props.
 NOT_SHOWN = frozenset({"logit_bias", "logprobs", "stop", "stop_ids", "ignore_eos"})
 
 
 class TokenizeRequest(Body):
     content: str | None = Field(None, description="The text.")
-    prompt: str | None = Field(None, description="The same under another name.")
+    prompt: str | None = Field(None, description="Another name of content.")
     model: Name | None = None
-    add_special: bool = Field(False, description="Put the begin-of-text token in front, where the model has one.")
-    parse_special: bool = Field(True, description="Control tokens written in the text become those tokens.")
+    add_special: bool = Field(False, description="Prepend the BOS token, if the model has one.")
+    parse_special: bool = Field(True, description="Parse control tokens in the text.")
 
 
 class DetokenizeRequest(Body):
@@ -40,27 +41,27 @@ class DetokenizeRequest(Body):
     model: Name | None = None
 
 
-@router.get("/health", **documented("Whether the process answers.", ERRORS, streams=False))
-@router.get("/health/live", **documented("Whether the process answers.", ERRORS, streams=False))
+@router.get("/health", **documented("Whether the process is alive.", ERRORS, streams=False))
+@router.get("/health/live", **documented("Whether the process is alive.", ERRORS, streams=False))
 async def live() -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/health/ready", **documented("Whether requests are taken.", ERRORS, streams=False))
+@router.get("/health/ready", **documented("Whether the server accepts requests.", ERRORS, streams=False))
 async def ready(request: Request) -> Response:
     is_ready = server_of(request).scheduler.is_accepting
     return JSONResponse({"status": "ok" if is_ready else "closing"}, 200 if is_ready else 503)
 
 
-@router.get("/v1/models", **documented("The models there are.", ERRORS, streams=False))
+@router.get("/v1/models", **documented("Lists the models.", ERRORS, streams=False))
 async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [_model(server_of(request))]})
 
 
-@router.get("/v1/models/{name:path}", **documented("One model.", ERRORS, streams=False))
+@router.get("/v1/models/{name:path}", **documented("Describes a model.", ERRORS, streams=False))
 async def model(name: str, request: Request) -> Response:
     server = server_of(request)
-    return JSONResponse({**_model(server), "id": server.model.named(name)})
+    return JSONResponse({**_model(server), "id": server.model.resolve_name(name)})
 
 
 def _model(server: Server) -> dict[str, Any]:
@@ -80,18 +81,18 @@ def _model(server: Server) -> dict[str, Any]:
     }
 
 
-@router.post("/v1/tokenize", **documented("The tokens of a text.", ERRORS, streams=False))
+@router.post("/v1/tokenize", **documented("Tokenizes a text.", ERRORS, streams=False))
 @router.post("/tokenize", include_in_schema=False)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     model = server_of(request).model
-    model.named(body.model)
+    model.resolve_name(body.model)
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("invalid", "content is missing", "content")
     tokenizer = model.llm.tokenizer
     has_bos = body.add_special and tokenizer.bos_id is not None
     try:
-        ids = await server_of(request).prepared(
+        ids = await server_of(request).in_thread(
             lambda: tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
         )
     except LuceboxError as error:
@@ -99,11 +100,11 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": model.context})
 
 
-@router.post("/v1/detokenize", **documented("The text of tokens.", ERRORS, streams=False))
+@router.post("/v1/detokenize", **documented("Detokenizes token ids.", ERRORS, streams=False))
 @router.post("/detokenize", include_in_schema=False)
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     model = server_of(request).model
-    model.named(body.model)
+    model.resolve_name(body.model)
     try:
         text = model.llm.detokenize(body.tokens)
     except LuceboxError as error:
@@ -111,7 +112,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     return JSONResponse({"content": text, "prompt": text})
 
 
-@router.get("/props", **documented("What the server is, as llama.cpp's clients ask for it.", ERRORS, streams=False))
+@router.get("/props", **documented("Properties of the server, in llama.cpp's format.", ERRORS, streams=False))
 @router.get("/v1/props", include_in_schema=False)
 async def props(request: Request) -> Response:
     server = server_of(request)
@@ -139,14 +140,14 @@ async def props(request: Request) -> Response:
     )
 
 
-@router.get("/status", **documented("What the server is doing; no text of any request.", ERRORS, streams=False))
+@router.get("/status", **documented("Counters, memory plan and recent requests; no text.", ERRORS, streams=False))
 async def status(request: Request) -> Response:
     return JSONResponse(status_document(server_of(request)))
 
 
 @router.get(
     "/metrics",
-    summary="Prometheus' text format.",
+    summary="Metrics in Prometheus' text format.",
     response_class=PlainTextResponse,
     responses={401: ERRORS[401], 403: ERRORS[403]},
 )
@@ -154,7 +155,7 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(metrics_text(server_of(request)), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/api/tags", **documented("The models, as Ollama's clients ask for them.", ERRORS, streams=False))
+@router.get("/api/tags", **documented("Lists the models, in Ollama's format.", ERRORS, streams=False))
 async def tags(request: Request) -> Response:
     server = server_of(request)
     info = server.model.llm.info

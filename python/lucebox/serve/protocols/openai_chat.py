@@ -1,9 +1,7 @@
-"""POST /v1/chat/completions."""
+"""OpenAI's chat completions: the request's schema, its conversation, and the route /v1/chat/completions."""
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,22 +10,18 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.conversation import AnswerFormat, Conversation
-from lucebox.serve.delivery import sse
-from lucebox.serve.errors import ApiError, openai_body, openai_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
+from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Name, SampledMore, Stop, sampling_of, stops_of
-from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, comment, timings, usage
+from lucebox.serve.protocols.body import Body, Ignored, Name, OpenAISampled, Stop, sampling_of, stops_of
+from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
+from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.request import Finished, Item
 from lucebox.serve.server import server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
-__all__ = ["ChatRequest", "ChatWriter", "chat_completion", "conversation_of", "limits_of", "router"]
+__all__ = ["ChatRequest", "conversation_of", "limits_of", "router"]
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -79,8 +73,8 @@ class AssistantMessage(Body):
     role: Literal["assistant"]
     content: str | list[TextPart] | None = None
     tool_calls: list[CalledTool] | None = None
-    reasoning_content: str | None = Field(None, description="Reasoning of that turn, for templates that keep it.")
-    reasoning: str | None = Field(None, description="The same under another name.")
+    reasoning_content: str | None = Field(None, description="The turn's reasoning, for templates that use it.")
+    reasoning: str | None = Field(None, description="Another name of reasoning_content.")
     reasoning_details: Ignored = None
     name: Ignored = None
     refusal: Ignored = None
@@ -150,7 +144,7 @@ class Reasoning(Body):
     summary: Ignored = None
 
 
-class ChatRequest(SampledMore):
+class ChatRequest(OpenAISampled):
     """OpenAI's chat completion."""
 
     model: Name | None = None
@@ -182,6 +176,7 @@ class ChatRequest(SampledMore):
 
 
 def conversation_of(body: ChatRequest) -> Conversation:
+    """The conversation of a request."""
     variables = dict(body.chat_template_kwargs or {})
     switch = variables.pop("enable_thinking", None)
     if switch is not None and not isinstance(switch, bool):
@@ -200,8 +195,8 @@ def thinking_of(body: ChatRequest, switch: bool | None) -> ThinkingRequest:
     reasoning = body.reasoning
     effort = (reasoning and reasoning.effort) or body.reasoning_effort
     if switch is None:
-        asked = reasoning.enabled if reasoning else None
-        switch = asked if effort is None else effort != "none"
+        enabled = reasoning.enabled if reasoning else None
+        switch = enabled if effort is None else effort != "none"
     budget = reasoning.max_tokens if reasoning else None
     return ThinkingRequest(
         "default" if switch is None else "on" if switch else "off", None if effort == "none" else effort, budget
@@ -209,8 +204,8 @@ def thinking_of(body: ChatRequest, switch: bool | None) -> ThinkingRequest:
 
 
 def limits_of(body: ChatRequest) -> Limits:
-    asked = [n for n in (body.max_tokens, body.max_completion_tokens) if n is not None]
-    return Limits(min(asked, default=None), stops_of(body.stop))
+    lengths = [n for n in (body.max_tokens, body.max_completion_tokens) if n is not None]
+    return Limits(min(lengths, default=None), stops_of(body.stop))
 
 
 def tool_choice_of(body: ChatRequest) -> ToolChoice:
@@ -230,8 +225,8 @@ def tool_of(function: Function) -> Tool:
     )
 
 
-def format_of(asked: ResponseFormat | None) -> AnswerFormat | None:
-    match asked:
+def format_of(response_format: ResponseFormat | None) -> AnswerFormat | None:
+    match response_format:
         case JsonObjectFormat():
             return AnswerFormat("json_object")
         case JsonSchemaFormat(json_schema=schema):
@@ -265,118 +260,13 @@ def text_of(content: str | Sequence[TextPart] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def finish_reason(finished: Finished, has_calls: bool) -> str:
-    if finished.reason == "length":
-        return "length"
-    return "tool_calls" if has_calls else "stop"
-
-
-class ChatWriter:
-    """The stream of a chat completion."""
-
-    def __init__(self, body: ChatRequest, model: str, logprobs: LogprobWriter | None) -> None:
-        self._head = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
-        self._n = body.n or 1
-        self._with_usage = body.stream_options is not None and body.stream_options.include_usage is True
-        self._logprobs = logprobs
-        self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
-        self._has_calls = [False] * self._n
-        self._finished: list[Finished] = []
-
-    def open(self) -> bytes:
-        return b"".join(self._delta(i, {"role": "assistant", "content": ""}) for i in range(self._n))
-
-    def write(self, index: int, item: Item) -> bytes:
-        match item:
-            case TextDelta(text):
-                return self._delta(index, {"content": text})
-            case ReasoningDelta(text):
-                return self._delta(index, {"reasoning_content": text})
-            case ToolStart(i, id, name):
-                self._has_calls[index] = True
-                call = {"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-                return self._delta(index, {"tool_calls": [call]})
-            case ToolArguments(i, delta):
-                return self._delta(index, {"tool_calls": [{"index": i, "function": {"arguments": delta}}]})
-            case TokenLogprob():
-                self._pending[index].append(item)
-            case Warning(text):
-                return comment(text)
-            case Finished():
-                self._finished.append(item)
-                return self._delta(index, {}, finish_reason(item, self._has_calls[index]))
-        return b""
-
-    def close(self) -> bytes:
-        if not self._with_usage:
-            return DONE
-        totals = {"usage": usage(self._finished), "timings": timings(self._finished[0])}
-        return sse({**self._head, "choices": [], **totals}) + DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        return sse(openai_error(error))
-
-    def _delta(self, index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:
-        choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-        if self._logprobs is not None and self._pending[index]:
-            choice["logprobs"] = {"content": self._logprobs.chat(self._pending[index]), "refusal": None}
-            self._pending[index] = []
-        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
-        if self._with_usage:
-            chunk["usage"] = None
-        return sse(chunk)
-
-
-def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWriter | None) -> dict[str, Any]:
-    """The document of a chat completion that is not streamed."""
-    finished = [answer.finished for answer in answers if answer.finished is not None]
-    result = {
-        "id": f"chatcmpl-{secrets.token_hex(12)}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [
-            {
-                "index": index,
-                "message": _message(answer),
-                "logprobs": logprobs and {"content": logprobs.chat(answer.logprobs), "refusal": None},
-                "finish_reason": finish_reason(finished[index], bool(answer.calls)),
-            }
-            for index, answer in enumerate(answers)
-        ],
-        "usage": usage(finished),
-        "timings": timings(finished[0]),
-    }
-    if warnings := [warning for answer in answers for warning in answer.warnings]:
-        result["warnings"] = warnings
-    return result
-
-
-def _message(answer: Answer) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["content"] = answer.text or None
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
-        ]
-    return message
-
-
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions", **documented("Answers a conversation.", ERRORS))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.named(body.model)
+    model = server.model.resolve_name(body.model)
     conversation, sampling, limits = conversation_of(body), sampling_of(body), limits_of(body)
     logprobs = None
     if body.logprobs:
@@ -384,11 +274,13 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         logprobs = LogprobWriter(server.model.llm.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
-    requests = await server.prepared(
+    requests = await server.in_thread(
         lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1)
     )
     if body.stream:
-        return server.stream(requests, ChatWriter(body, model, logprobs), body.ignored())
-    return server.whole(
+        with_usage = body.stream_options is not None and body.stream_options.include_usage is True
+        writer = ChatWriter(model, n=body.n or 1, with_usage=with_usage, logprobs=logprobs)
+        return server.stream(requests, writer, body.ignored())
+    return server.document(
         requests, lambda answers: chat_completion(model, answers, logprobs), openai_body, body.ignored()
     )

@@ -1,4 +1,4 @@
-"""What OpenAI's chat and text completions share in their answers."""
+"""Parts of responses that several protocols share: usage, timings, log probabilities, comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lucebox.text import Tokenizer
 __all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "timings", "usage"]
 
 
-LEAST = -9999.0  # JSON has no infinity
+MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
 DONE = b"data: [DONE]\n\n"
 
 
@@ -23,7 +23,7 @@ class StreamOptions(Body):
 
 
 def usage(finished: Sequence[Finished]) -> dict[str, Any]:
-    """Of several answers; those to one prompt (n) count it each time, as it was computed or reused each time."""
+    """Usage of several answers. The n answers to one prompt each count its tokens, computed or cached."""
     prompt = sum(f.usage.prompt_tokens for f in finished)
     completion = sum(f.usage.completion_tokens for f in finished)
     return {
@@ -36,7 +36,7 @@ def usage(finished: Sequence[Finished]) -> dict[str, Any]:
 
 
 def timings(finished: Finished) -> dict[str, float]:
-    """lucebox's own: where the time went, in milliseconds."""
+    """lucebox's own field: times in milliseconds and speeds."""
     times = finished.timings
     return {
         "queue_ms": round(1e3 * finished.queue_s, 2),
@@ -48,12 +48,12 @@ def timings(finished: Finished) -> dict[str, float]:
 
 
 def comment(text: str) -> bytes:
-    """A line of a stream that clients pass over."""
+    """A comment in a stream, which clients skip."""
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 
 class LogprobWriter:
-    """Log probabilities with the tokens' text."""
+    """Formats log probabilities with the text of their tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -65,12 +65,12 @@ class LogprobWriter:
         ]
 
     def completion(self, tokens: Sequence[PromptToken | TokenLogprob]) -> dict[str, Any]:
-        """Of the first token of a prompt there is nothing to say: null."""
+        """The first token of a prompt has no log probability: null."""
         return {
             "tokens": [self._text(t.id) for t in tokens],
-            "token_logprobs": [None if t.logprob is None else max(t.logprob, LEAST) for t in tokens],
+            "token_logprobs": [None if t.logprob is None else max(t.logprob, MIN_LOGPROB) for t in tokens],
             "top_logprobs": [
-                None if t.logprob is None else {self._text(id): max(value, LEAST) for id, value in t.top}
+                None if t.logprob is None else {self._text(id): max(value, MIN_LOGPROB) for id, value in t.top}
                 for t in tokens
             ],
             "text_offset": [],
@@ -81,4 +81,4 @@ class LogprobWriter:
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
-        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, LEAST), "bytes": list(data)}
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(data)}

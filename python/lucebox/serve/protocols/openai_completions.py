@@ -1,4 +1,4 @@
-"""POST /v1/completions: raw text goes on."""
+"""OpenAI's text completions: /v1/completions continues a raw prompt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
 from lucebox.serve.events import TextDelta
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Ignored, Name, SampledMore, Stop, sampling_of, stops_of
+from lucebox.serve.protocols.body import Ignored, Name, OpenAISampled, Stop, sampling_of, stops_of
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, timings, usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
@@ -26,20 +26,20 @@ from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
 
-DEFAULT_MAX_TOKENS = 16  # as OpenAI has it: a continuation need not come to an end by itself
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may not end by itself
 
 
-class CompletionRequest(SampledMore):
+class CompletionRequest(OpenAISampled):
     """OpenAI's text completion."""
 
     model: Name | None = None
     prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one prompt or several.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=0, description="16 where it is absent; 0 only with echo.")
+    max_tokens: int | None = Field(None, ge=0, description="Default 16; 0 only with echo.")
     stop: Stop | list[Stop] | None = None
     n: int | None = Field(None, ge=1, le=16)
-    echo: bool | None = Field(None, description="The prompt in front of each text.")
+    echo: bool | None = Field(None, description="Return the prompt before each text.")
     logprobs: int | None = Field(None, ge=0, le=20)
     user: Ignored = None
     store: Ignored = None
@@ -62,7 +62,7 @@ def finish_reason(finished: Finished) -> str:
 
 
 class CompletionWriter:
-    """The stream of a completion, and its document."""
+    """Formats a completion: streamed or as one document."""
 
     def __init__(self, body: CompletionRequest, model: str, heads: Sequence[str], logprobs: LogprobWriter) -> None:
         self._head = {
@@ -71,7 +71,7 @@ class CompletionWriter:
             "created": int(time.time()),
             "model": model,
         }
-        self._echoed = heads  # what stands before each text
+        self._echoed = heads  # echoed prompt of each answer, or ""
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage is True
         self._with_logprobs = body.logprobs is not None
         self._logprobs = logprobs
@@ -101,7 +101,7 @@ class CompletionWriter:
     def fail(self, error: ApiError) -> bytes:
         return sse(openai_error(error))
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def document(self, answers: Sequence[Answer]) -> dict[str, Any]:
         finished = [answer.finished for answer in answers if answer.finished is not None]
         choices = [
             self._choice(
@@ -128,21 +128,21 @@ class CompletionWriter:
 router = APIRouter()
 
 
-@router.post("/v1/completions", **documented("Goes on with a text.", ERRORS))
+@router.post("/v1/completions", **documented("Continues a text.", ERRORS))
 async def completions(body: CompletionRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.named(body.model)
+    model = server.model.resolve_name(body.model)
     if body.max_tokens == 0 and not body.echo:
-        raise ApiError("invalid", "max_tokens is 0, which leaves nothing to answer without echo", "max_tokens")
-    requests, heads = await server.prepared(lambda: _prepared(server, body))
+        raise ApiError("invalid", "max_tokens is 0, which returns nothing without echo", "max_tokens")
+    requests, heads = await server.in_thread(lambda: _requests(server, body))
     writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
     if body.stream:
         return server.stream(requests, writer, body.ignored())
-    return server.whole(requests, writer.whole, openai_body, body.ignored())
+    return server.document(requests, writer.document, openai_body, body.ignored())
 
 
-def _prepared(server: Server, body: CompletionRequest) -> tuple[list[GenerationRequest], list[str]]:
-    """The requests of all prompts, and what is echoed before each."""
+def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationRequest], list[str]]:
+    """The requests of all prompts, and the text echoed before each answer."""
     sampling = sampling_of(body)
     if body.logprobs is not None:
         sampling["logprobs"] = body.logprobs
@@ -152,10 +152,10 @@ def _prepared(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
     requests: list[GenerationRequest] = []
     heads: list[str] = []
     for prompt in prompts_of(body):
-        some = server.model.complete(
+        prompt_requests = server.model.complete(
             prompt, sampling, limits, "/v1/completions", body.n or 1, scores_prompt=scores_prompt
         )
         text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
-        requests += some
-        heads += [text if body.echo else ""] * len(some)
+        requests += prompt_requests
+        heads += [text if body.echo else ""] * len(prompt_requests)
     return requests, heads

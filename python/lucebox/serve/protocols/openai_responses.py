@@ -1,8 +1,10 @@
-"""POST /v1/responses: what is sent, and the conversation in it; and the responses that are kept."""
+"""OpenAI's responses: the request's schema, its conversation, and POST /v1/responses.
+
+stored_responses.py has the routes of responses that exist.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,16 +16,16 @@ from starlette.responses import JSONResponse, Response
 
 from lucebox.serve.answer import Answer
 from lucebox.serve.conversation import AnswerFormat, Conversation
-from lucebox.serve.delivery import Exchange, Failure
+from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, sampling_of
-from lucebox.serve.protocols.kept_reasoning import kept_reasoning
+from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Started
-from lucebox.serve.responses_store import Kept, ResponseStore
+from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from lucebox.serve.server import ignored_header, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
@@ -101,7 +103,7 @@ class Namespace(Body):
 
 
 class HostedTool(Body):
-    """A tool that OpenAI runs itself. There is none here, so the model is not told of it."""
+    """A tool that OpenAI's servers run. Unavailable here, so the model never sees it."""
 
     model_config = Body.model_config | {"extra": "allow"}
     type: Literal["web_search", "web_search_preview", "local_shell", "image_generation", "tool_search"]
@@ -145,7 +147,7 @@ class TextConfig(Body):
 class ReasoningConfig(Body):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = Field(
-        None, description="Reasoning is sent as a summary, unabridged."
+        None, description="Send the full reasoning as a summary."
     )
     generate_summary: Ignored = None
     context: Ignored = None
@@ -164,12 +166,12 @@ class ResponsesRequest(Sampled):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    store: bool | None = Field(None, description="Keep the response, in memory, for a while; true where absent.")
+    store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
     previous_response_id: str | None = None
-    include: list[str] | None = Field(None, description="reasoning.encrypted_content is given; others are not.")
+    include: list[str] | None = Field(None, description="Only reasoning.encrypted_content has an effect.")
     metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
-    background: bool | None = Field(None, description="Answer at once, and keep the response for who fetches it.")
+    background: bool | None = Field(None, description="Return at once; clients fetch the response later.")
     client_metadata: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
@@ -179,16 +181,16 @@ class ResponsesRequest(Sampled):
     user: Ignored = None
 
 
-def conversation_of(body: ResponsesRequest, before: Sequence[Message]) -> Conversation:
-    """before: the messages of the response this one goes on from."""
+def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conversation:
+    """The conversation of a request, after the messages of its previous response."""
     messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    messages += before
+    messages += history
     if isinstance(body.input, str):
         messages.append({"role": "user", "content": body.input})
     else:
         messages += messages_of(body.input)
     if not any(message["role"] != "system" for message in messages):
-        raise ApiError("invalid", "there is no message to answer", "input")
+        raise ApiError("invalid", "the input has no message to answer", "input")
     return Conversation(
         messages=messages,
         tools=[_tool(tool) for tool, _ in functions_of(body)],
@@ -199,7 +201,7 @@ def conversation_of(body: ResponsesRequest, before: Sequence[Message]) -> Conver
 
 
 def messages_of(items: Sequence[InputItem]) -> list[Message]:
-    """Reasoning, text and calls that follow each other are one turn of the assistant's, as templates have it."""
+    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message."""
     messages: list[Message] = []
     for item in items:
         match item:
@@ -208,16 +210,16 @@ def messages_of(items: Sequence[InputItem]) -> list[Message]:
                 if role != "assistant":
                     messages.append({"role": role, "content": _text(item.content)})
                     continue
-                turn = _turn(messages)
-                turn["content"] += _text(item.content)
+                message = _assistant_message(messages)
+                message["content"] += _text(item.content)
             case ReasoningItem():
-                shown = "".join(part.text for part in (item.content or item.summary or []))
-                if text := kept_reasoning(item.encrypted_content) or shown:
-                    turn = _turn(messages)
-                    turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+                plain = "".join(part.text for part in (item.content or item.summary or []))
+                if text := decode_reasoning(item.encrypted_content) or plain:
+                    message = _assistant_message(messages)
+                    message["reasoning_content"] = message.get("reasoning_content", "") + text
             case CallItem():
                 call = {"name": item.name, "arguments": item.arguments}
-                _turn(messages).setdefault("tool_calls", []).append(
+                _assistant_message(messages).setdefault("tool_calls", []).append(
                     {"id": item.call_id, "type": "function", "function": call}
                 )
             case CallOutputItem():
@@ -225,8 +227,8 @@ def messages_of(items: Sequence[InputItem]) -> list[Message]:
     return messages
 
 
-def _turn(messages: list[Message]) -> Message:
-    """The assistant's turn at the end, begun if there is none."""
+def _assistant_message(messages: list[Message]) -> Message:
+    """The assistant message at the end; appended if there is none."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -239,7 +241,7 @@ def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
 
 
 def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
-    """All functions, and the namespace each is from."""
+    """All functions of a request, each with its namespace if it has one."""
     found: list[tuple[FunctionTool, str | None]] = []
     for tool in body.tools or []:
         if isinstance(tool, FunctionTool):
@@ -288,83 +290,49 @@ router = APIRouter()
 @router.post("/v1/responses", **documented("Answers a conversation.", ERRORS))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.named(body.model)
+    model = server.model.resolve_name(body.model)
     if body.background and (body.stream or body.store is False):
-        raise ApiError(
-            "invalid", "a response in the background is fetched: it is stored, and not streamed", "background"
-        )
-    before = server.responses.history(body.previous_response_id) if body.previous_response_id else []
-    conversation, sampling = conversation_of(body, before), sampling_of(body)
+        raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
+    previous = server.responses.history(body.previous_response_id) if body.previous_response_id else []
+    conversation, sampling = conversation_of(body, previous), sampling_of(body)
     limits = Limits(body.max_output_tokens)
     hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
     ignored = [*body.ignored(), *hosted]
     namespaces = {function.name: namespace for function, namespace in functions_of(body) if namespace}
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
-    # The messages to go on from are without the instructions: those are each request's own.
+    # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
     writer = ResponseWriter(sent, model, namespaces)
     if body.store is not False:
-        keep = server.responses.update if body.background else server.responses.put
-        writer.keep = lambda document, turn: keep(Kept(document, [*history, turn], sent["input"]))
+        store = server.responses.update if body.background else server.responses.put
+        writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"]))
     try:
-        requests = await server.prepared(lambda: server.model.chat(conversation, sampling, limits, "/v1/responses"))
+        requests = await server.in_thread(lambda: server.model.chat(conversation, sampling, limits, "/v1/responses"))
     except ApiError as error:
-        if body.stream and error.kind == "too_long":  # Codex looks for it in the stream only
-            return Failure(writer, error)
+        if body.stream and error.kind == "too_long":  # Codex reads this error from the stream only
+            return FailedStream(writer, error)
         raise
     if body.background:
         pending = writer.pending(has_started=False)
-        server.later(writer.id, requests, partial(_make, server.responses, writer, sent["input"]))
-        server.responses.put(Kept(pending, [], sent["input"]))
+        server.in_background(writer.id, requests, partial(_run_in_background, server.responses, writer, sent["input"]))
+        server.responses.put(StoredResponse(pending, [], sent["input"]))
         return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
         return server.stream(requests, writer, ignored, name=writer.id)
-    return server.whole(requests, writer.whole, openai_body, ignored)
+    return server.document(requests, writer.document, openai_body, ignored)
 
 
-async def _make(
+async def _run_in_background(
     store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], exchange: Exchange
 ) -> None:
-    """A response in the background: what is kept of it says how far it has come."""
+    """Consumes the items of a background response and updates its stored document."""
     answer = Answer()
     try:
         while not exchange.is_over:
             for _, item in await exchange.get():
                 answer.take(item)
                 if isinstance(item, Started):
-                    store.update(Kept(writer.pending(has_started=True), [], sent))
-        writer.whole([answer])  # keeps it
+                    store.update(StoredResponse(writer.pending(has_started=True), [], sent))
+        writer.document([answer])  # stores the document
     except ApiError as error:
-        store.update(Kept(writer.failed(error, answer), [], sent))
-
-
-@router.get("/v1/responses/{response_id}", **documented("A response that was kept.", ERRORS, streams=False))
-async def retrieve(response_id: str, request: Request) -> Response:
-    return JSONResponse(server_of(request).responses.get(response_id).document)
-
-
-@router.get("/v1/responses/{response_id}/input_items", **documented("What it answered.", ERRORS, streams=False))
-async def input_items(response_id: str, request: Request) -> Response:
-    sent = server_of(request).responses.get(response_id).input
-    items = [{"type": "message", "role": "user", "content": sent}] if isinstance(sent, str) else sent
-    return JSONResponse({"object": "list", "data": items, "has_more": False})
-
-
-@router.delete("/v1/responses/{response_id}", **documented("Forgets a response.", ERRORS, streams=False))
-async def delete(response_id: str, request: Request) -> Response:
-    server = server_of(request)
-    server.responses.delete(response_id)
-    if response_id in server.background:
-        server.responses.cancel(response_id)
-    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
-
-
-@router.post("/v1/responses/{response_id}/cancel", **documented("Ends a response early.", ERRORS, streams=False))
-async def cancel(response_id: str, request: Request) -> Response:
-    """One that is being streamed ends with response.failed; one that has ended stays as it is."""
-    server = server_of(request)
-    server.responses.cancel(response_id)
-    if task := server.background.get(response_id):
-        await asyncio.wait([task])  # its next turn is its last
-    kept = server.responses.find(response_id)
-    return JSONResponse(kept.document if kept else {"id": response_id, "object": "response", "status": "cancelled"})
+        store.update(StoredResponse(writer.failed(error, answer), [], sent))

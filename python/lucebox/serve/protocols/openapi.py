@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of routes that FastAPI cannot see for itself."""
+"""OpenAPI descriptions of the routes, which FastAPI cannot derive."""
 
 from __future__ import annotations
 
@@ -30,19 +30,23 @@ class AnthropicError(BaseModel):
     error: AnthropicErrorDetail
 
 
-REFUSALS = {
-    400: "A field is unknown, missing or wrong, or the prompt is too long.",
+ERROR_DESCRIPTIONS = {
+    400: "A field is unknown, missing or invalid, or the prompt is too long.",
     401: "The API key is missing or wrong.",
-    403: "The server was called by a name that is not its own.",
-    404: "There is no such thing.",
-    408: "The body did not arrive in time, or the answer was not ready in time.",
+    403: "The Host header does not name this server.",
+    404: "The resource does not exist.",
+    408: "The body did not arrive in time, or the answer did not finish in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
 }
 
 
 def _errors(model: type[BaseModel], overloaded: int) -> dict[int | str, dict[str, Any]]:
-    texts = {**REFUSALS, overloaded: "The queue is full; Retry-After says when to come again.", 500: "A fault in here."}
+    texts = {
+        **ERROR_DESCRIPTIONS,
+        overloaded: "The queue is full; Retry-After says when to retry.",
+        500: "A fault in the server.",
+    }
     return {status: {"model": model, "description": text} for status, text in texts.items()}
 
 
@@ -51,7 +55,7 @@ ANTHROPIC_ERRORS = _errors(AnthropicError, 529)
 
 
 def documented(summary: str, errors: dict[int | str, dict[str, Any]], *, streams: bool = True) -> dict[str, Any]:
-    """Arguments of a route whose answer is a JSON document, or server-sent events."""
+    """Arguments of a route decorator: the response is a JSON document or, if it streams, server-sent events."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}

@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's responses: output items, streamed with an event for each step or sent whole."""
+"""Answers as OpenAI's responses: output items, streamed with an event per step or as one document."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lucebox.serve.answer import Answer, Block, Reasoning, Text, ToolCall
 from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.serve.protocols.kept_reasoning import keep_reasoning
+from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
 from lucebox.serve.protocols.openai_common import comment, timings
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Finished, Item
 
 __all__ = ["ResponseWriter"]
 
-ECHOED: dict[str, Any] = {  # fields of a request that its response repeats, and what they are where it has none
+ECHOED: dict[str, Any] = {  # request fields that the response repeats, with their defaults
     "instructions": None,
     "max_output_tokens": None,
     "background": False,
@@ -37,15 +37,16 @@ ECHOED: dict[str, Any] = {  # fields of a request that its response repeats, and
 
 
 class ResponseWriter:
-    """One response.
+    """Formats one response.
 
-    sent: the request's fields. namespaces: of functions by name, where they have one.
+    sent: the request's fields.
+    namespaces: namespace by name of each function that has one.
     """
 
     def __init__(self, sent: Mapping[str, Any], model: str, namespaces: Mapping[str, str]) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
-        self.keep: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
-        """Called with the document of a response that is whole, and the turn that continues the conversation."""
+        self.store: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
+        """Called with the document of a complete response, and its assistant message."""
         self._created = int(time.time())
         self._model = model
         self._namespaces = namespaces
@@ -54,7 +55,7 @@ class ResponseWriter:
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
         self._n_events = 0
         self._answer = Answer()
-        self._items: list[dict[str, Any]] = []  # that have ended
+        self._items: list[dict[str, Any]] = []  # completed output items
         self._open: Block | None = None
         self._open_id = ""
 
@@ -92,23 +93,23 @@ class ResponseWriter:
     def fail(self, error: ApiError) -> bytes:
         return self._event("response.failed", response=self._failed_document(error, self._items))
 
-    # --- whole
+    # --- documents without streaming
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def document(self, answers: Sequence[Answer]) -> dict[str, Any]:
         return self._finished_document(answers[0], self._items_of(answers[0]))
 
     def pending(self, *, has_started: bool) -> dict[str, Any]:
-        """What is told of a response that is being made."""
+        """The document of a response that is queued or running."""
         return self._document("in_progress" if has_started else "queued", [])
 
     def failed(self, error: ApiError, answer: Answer) -> dict[str, Any]:
-        """A response that has come no further than this answer."""
+        """The document of a response that failed after this partial answer."""
         return self._failed_document(error, self._items_of(answer))
 
     # --- items: one is open at a time
 
     def _begun(self, kind: type[Block]) -> bytes:
-        """Makes sure that an item of this kind is open."""
+        """Opens an item of this kind unless it is open."""
         if isinstance(self._open, kind):
             return b""
         ended = self._end()
@@ -126,7 +127,7 @@ class ResponseWriter:
         return data
 
     def _end(self) -> bytes:
-        """Ends the item that is open."""
+        """Completes the open item."""
         block = self._open
         if block is None:
             return b""
@@ -164,7 +165,7 @@ class ResponseWriter:
                 if not self._summarises:
                     item["content"] = [{"type": "reasoning_text", "text": text}]
                 if self._encrypts:
-                    item["encrypted_content"] = keep_reasoning(text)
+                    item["encrypted_content"] = encode_reasoning(text)
         return {"id": item_id, **item, "status": "completed"}
 
     @property
@@ -188,21 +189,21 @@ class ResponseWriter:
         }
 
     def _failed_document(self, error: ApiError, output: list[dict[str, Any]]) -> dict[str, Any]:
-        told = openai_error(error)["error"]
+        details = openai_error(error)["error"]
         document = self._document("cancelled" if error.kind == "cancelled" else "failed", output)
-        return document | {"error": {"code": told["code"] or "server_error", "message": told["message"]}}
+        return document | {"error": {"code": details["code"] or "server_error", "message": details["message"]}}
 
     def _finished_document(self, answer: Answer, output: list[dict[str, Any]]) -> dict[str, Any]:
         finished = answer.finished
         assert finished is not None
-        is_cut = finished.reason == "length"
-        document = self._document("incomplete" if is_cut else "completed", output)
-        if is_cut:
+        is_truncated = finished.reason == "length"
+        document = self._document("incomplete" if is_truncated else "completed", output)
+        if is_truncated:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
         document |= {"completed_at": int(time.time()), "usage": _usage(finished), "timings": timings(finished)}
         if answer.warnings:
             document["warnings"] = answer.warnings
-        self.keep(document, _turn(answer))
+        self.store(document, _assistant_message(answer))
         return document
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -214,7 +215,7 @@ class ResponseWriter:
         return self._event(kind, item_id=self._open_id, output_index=len(self._items), **fields)
 
     def _part_event(self, kind: str, **fields: Any) -> bytes:
-        """Items have one part here."""
+        """An event of the open item's only part."""
         index = "summary_index" if "summary" in kind else "content_index"
         return self._item_event(kind, **{index: 0}, **fields)
 
@@ -228,8 +229,8 @@ def _text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _turn(answer: Answer) -> Message:
-    """The answer as a message of a conversation that goes on."""
+def _assistant_message(answer: Answer) -> Message:
+    """The answer as a message of the conversation's next prompt."""
     message: Message = {"role": "assistant", "content": answer.text}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning

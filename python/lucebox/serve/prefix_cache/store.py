@@ -1,0 +1,254 @@
+"""Storage of the prefix cache: the tree of prefixes, its parts in memory and in files, and LRU eviction.
+
+A writer thread writes files behind the engine, a prefix before its continuations, from the bytes in memory. A part that
+is dropped before its turn is not written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from lucebox.errors import FormatError
+from lucebox.serve.prefix_cache.files import Files, PartFile
+from lucebox.serve.prefix_cache.plan import Segment
+from lucebox.serve.prefix_cache.tree import Bytes, Lru, Node, Part
+
+__all__ = ["PartStore"]
+
+log = logging.getLogger("lucebox.serve.prefix_cache")
+
+
+class PartStore:
+    """The parts of all cached prefixes. The caller holds the lock `changed` around every call but `close`."""
+
+    def __init__(self, memory_bytes: int, folder: Path | None, fingerprint: str, disk_bytes: int) -> None:
+        self.changed = threading.Condition()
+        self.root = Node()
+        self.memory: Lru[Part] = Lru(memory_bytes)
+        self.disk: Lru[Path] = Lru(disk_bytes)
+        self.n_nodes = self.n_evicted = self.n_damaged = 0
+        self._part_of: dict[Path, Part] = {}
+        self._unwritten: dict[Part, None] = {}  # an ordered set
+        self._is_closed = False
+        self._files = None if folder is None else self._open(folder, fingerprint)
+        self._is_writing = self._files is not None
+        self._writer = threading.Thread(target=self._write_behind, name="lucebox-prefix-cache", daemon=True)
+        if self._is_writing:
+            self._writer.start()
+
+    def close(self) -> None:
+        """Writes the pending parts, then drops everything."""
+        with self.changed:
+            self._is_closed = True
+            self.changed.notify()
+        if self._files is not None:
+            self._writer.join()
+            self._files.close()
+            self._files = None
+        with self.changed:
+            for part in self.memory.all():
+                part.data = None
+                self.memory.remove(part)
+            self.root = Node()
+
+    def walk(self, segments: Iterable[Segment]) -> list[Node]:
+        """The nodes of the longest cached path of segments. Compares every token."""
+        path = [self.root]
+        for segment in segments:
+            child = path[-1].children.get(segment.key)
+            if child is None:
+                break
+            path.append(child)
+        return path[1:]
+
+    def add(self, parent: Node, segment: Segment, pages: Bytes) -> Node:
+        node = self._attach(parent, segment)
+        node.pages = self._put(Part(node, "pages", pages.nbytes), pages)
+        return node
+
+    def add_state(self, node: Node, state: Bytes) -> None:
+        node.state = self._put(Part(node, "state", state.nbytes), state)
+
+    def load(self, parts: Iterable[Part]) -> list[Bytes] | None:
+        """The bytes of the parts; None if one could not be read and was dropped."""
+        data = []
+        for part in parts:
+            if part.data is None:
+                try:
+                    part.data = self._read(part)
+                except (OSError, FormatError) as error:
+                    log.warning("ignored a file of the prefix cache: %s", error)
+                    self.n_damaged += 1
+                    self._drop(part)
+                    return None
+                self.memory.put(part, part.n_bytes)
+            data.append(part.data)
+        return data
+
+    def touch(self, path: list[Node], state: Part | None = None) -> None:
+        """Marks a prefix as used. Its first segment becomes the most recent: eviction starts at the end of a prefix."""
+        for part in [state, *(node.pages for node in reversed(path))]:
+            if part is None:
+                continue
+            self.memory.touch(part)
+            if part.file is not None:
+                self.disk.touch(part.file)
+                with suppress(OSError):
+                    os.utime(part.file)  # keeps the LRU order across restarts
+
+    def evict(self) -> None:
+        """Evicts parts from memory down to the budget. Parts with a file stay in the tree."""
+        for part in self.memory.over_budget():
+            self.n_evicted += 1
+            if part.file is None:
+                self._drop(part)
+            else:
+                self.memory.remove(part)
+                part.data = None
+
+    # --- the tree
+
+    def _attach(self, parent: Node, segment: Segment) -> Node:
+        node = parent.children[segment.key] = Node(parent, segment)
+        self.n_nodes += 1
+        return node
+
+    def _put(self, part: Part, data: Bytes) -> Part:
+        part.data = data
+        self.memory.put(part, part.n_bytes)
+        if self._is_writing:
+            self._unwritten[part] = None
+            self.changed.notify()
+        return part
+
+    def _drop(self, part: Part) -> None:
+        """Removes a part from the tree, memory and disk. Dropping pages drops the whole subtree."""
+        node, dropped = part.node, [part]
+        if part is node.state:
+            node.state = None
+        elif node.parent is not None:
+            del node.parent.children[node.segment.key]
+            nodes = list(node.subtree())
+            dropped = [part for node in nodes for part in node.parts]
+            self.n_nodes -= len(nodes)
+        for part in dropped:
+            part.is_dropped = True
+            part.data = None  # at once: nodes and parts form cycles, which the garbage collector frees late
+            self.memory.remove(part)
+            self._unwritten.pop(part, None)
+            if part.file is not None:
+                self._part_of.pop(part.file)
+                self._unlink(part.file)
+
+    # --- files
+
+    def _open(self, folder: Path, fingerprint: str) -> Files | None:
+        try:
+            files = Files(folder, fingerprint)
+        except OSError as error:
+            log.warning("the prefix cache is not kept across restarts: %s", error)
+            return None
+        for path, n_bytes in files.all():
+            self.disk.put(path, n_bytes)
+        for file in files.read_all():
+            self._adopt(file)
+        self._evict_files()
+        return files
+
+    def _adopt(self, file: PartFile) -> None:
+        """Adds a file to the tree; its data is read on demand. Files come shortest prefix first, so a file whose parent
+        is missing is useless and deleted."""
+        node = self._find(file.ids[: file.start], file.ends)
+        if node is None:
+            return self._unlink(file.path)
+        if file.kind == "pages":
+            ends = tuple(end for end in file.ends if end > file.start)
+            ids = file.ids[file.start :].tobytes()
+            node = self._attach(node, Segment(file.start, len(file.ids), ends, ids, keeps_state=True))
+        part = Part(node, file.kind, file.n_bytes)
+        if file.kind == "pages":
+            node.pages = part
+        else:
+            node.state = part
+        part.file = file.path
+        self._part_of[file.path] = part
+
+    def _find(self, ids: np.ndarray[tuple[int], np.dtype[np.int32]], ends: tuple[int, ...]) -> Node | None:
+        """The node whose prefix is ids, computed in appends with these ends."""
+        node = self.root
+        while node.end < len(ids):
+            start = node.end
+            matching = (
+                child
+                for child in node.children.values()
+                if child.segment.ids == ids[start : child.end].tobytes()
+                and child.segment.ends == tuple(end for end in ends if start < end <= child.end)
+            )
+            found = next(matching, None)
+            if found is None:
+                return None
+            node = found
+        return node
+
+    def _read(self, part: Part) -> Bytes:
+        if self._files is None or part.file is None:
+            raise FormatError("a part is neither in memory nor in a file")
+        return self._files.load(part.file, part.kind, part.n_bytes)
+
+    def _write_behind(self) -> None:
+        """The writer thread."""
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self._unwritten or self._is_closed)
+                if not self._unwritten:
+                    return
+                part = next(iter(self._unwritten))
+                del self._unwritten[part]
+                data = part.data
+            if data is not None and self._files is not None and not self._write(self._files, part, data):
+                return
+
+    def _write(self, files: Files, part: Part, data: Bytes) -> bool:
+        """Writes a part; False ends all writing."""
+        path = part.node.path()
+        ids = np.frombuffer(b"".join(node.segment.ids for node in path), np.int32)
+        ends = tuple(end for node in path for end in node.segment.ends)
+        start = part.node.segment.start if part.kind == "pages" else part.node.end
+        try:
+            file, n_bytes = files.write(part.kind, start, ids, ends, data)
+        except OSError as error:
+            log.warning("the prefix cache no longer writes files: %s", error)
+            with self.changed:
+                self._is_writing = False
+                self._unwritten.clear()
+            return False
+        with self.changed:
+            if part.is_dropped:
+                file.unlink(missing_ok=True)
+                return True
+            part.file = file
+            self._part_of[file] = part
+            self.disk.put(file, n_bytes)
+            self.touch(path)
+            self._evict_files()
+        return True
+
+    def _evict_files(self) -> None:
+        for path in self.disk.over_budget():
+            part = self._part_of.pop(path, None)
+            self._unlink(path)
+            if part is not None:
+                part.file = None
+                if part.data is None:
+                    self._drop(part)
+
+    def _unlink(self, path: Path) -> None:
+        self.disk.remove(path)
+        path.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""Answers as OpenAI's chat completions: streamed chunks, or one document."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lucebox.results import TokenLogprob
+from lucebox.serve.answer import Answer
+from lucebox.serve.delivery import sse
+from lucebox.serve.errors import ApiError, openai_error
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
+from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
+from lucebox.serve.request import Finished, Item
+
+__all__ = ["ChatWriter", "chat_completion"]
+
+
+def finish_reason(finished: Finished, has_calls: bool) -> str:
+    if finished.reason == "length":
+        return "length"
+    return "tool_calls" if has_calls else "stop"
+
+
+class ChatWriter:
+    """Formats the stream of a chat completion with n answers."""
+
+    def __init__(self, model: str, *, n: int, with_usage: bool, logprobs: LogprobWriter | None) -> None:
+        self._head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._n = n
+        self._with_usage = with_usage
+        self._logprobs = logprobs
+        self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
+        self._has_calls = [False] * self._n
+        self._finished: list[Finished] = []
+
+    def open(self) -> bytes:
+        return b"".join(self._delta(i, {"role": "assistant", "content": ""}) for i in range(self._n))
+
+    def write(self, index: int, item: Item) -> bytes:
+        match item:
+            case TextDelta(text):
+                return self._delta(index, {"content": text})
+            case ReasoningDelta(text):
+                return self._delta(index, {"reasoning_content": text})
+            case ToolStart(i, id, name):
+                self._has_calls[index] = True
+                call = {"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+                return self._delta(index, {"tool_calls": [call]})
+            case ToolArguments(i, delta):
+                return self._delta(index, {"tool_calls": [{"index": i, "function": {"arguments": delta}}]})
+            case TokenLogprob():
+                self._pending[index].append(item)
+            case Warning(text):
+                return comment(text)
+            case Finished():
+                self._finished.append(item)
+                return self._delta(index, {}, finish_reason(item, self._has_calls[index]))
+        return b""
+
+    def close(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        totals = {"usage": usage(self._finished), "timings": timings(self._finished[0])}
+        return sse({**self._head, "choices": [], **totals}) + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        return sse(openai_error(error))
+
+    def _delta(self, index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:
+        choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        if self._logprobs is not None and self._pending[index]:
+            choice["logprobs"] = {"content": self._logprobs.chat(self._pending[index]), "refusal": None}
+            self._pending[index] = []
+        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
+        if self._with_usage:
+            chunk["usage"] = None
+        return sse(chunk)
+
+
+def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWriter | None) -> dict[str, Any]:
+    """The document of a chat completion without streaming."""
+    finished = [answer.finished for answer in answers if answer.finished is not None]
+    result = {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [
+            {
+                "index": index,
+                "message": _message(answer),
+                "logprobs": logprobs and {"content": logprobs.chat(answer.logprobs), "refusal": None},
+                "finish_reason": finish_reason(finished[index], bool(answer.calls)),
+            }
+            for index, answer in enumerate(answers)
+        ],
+        "usage": usage(finished),
+        "timings": timings(finished[0]),
+    }
+    if warnings := [warning for answer in answers for warning in answer.warnings]:
+        result["warnings"] = warnings
+    return result
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message
