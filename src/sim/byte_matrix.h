@@ -1,5 +1,5 @@
-// Products of signed bytes of a warp, exact in 32-bit integers: C = A B^T + start, A 16 rows, B kByteRows rows. Each
-// lane holds what it would hold on sm_80 (src/cuda/byte_matrix.h).
+// A warp's int8 products with exact int32 accumulators: C = A B^T + start, A of 16 rows, B of kByteRows rows. A lane
+// holds the values it would hold on sm_80 (src/cuda/byte_matrix.h).
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,8 @@ struct ByteSums {
   int v[4];
 };
 
-// What a lane knows of the rows of A and B behind its sums, and of the rows of A whose words it holds.
+// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
+// registers.
 template <class T>
 struct SumRowsA {
   T v[2];
@@ -43,9 +44,9 @@ template <class T>
 void load(OperandRows<T>& rows, const void* from, int stride) {
   for (int i = 0; i < 2; ++i) rows.v[i] = load<T>(static_cast<const char*>(from) + (lane() / 4 + 8 * i) * stride);
 }
-constexpr int operand_row(int i) { return i; }       // of r[i] of a ByteHalf: which of OperandRows
-inline int operand_word(int) { return lane() % 4; }  // and which four bytes of the 16
-// Visits (row of A, row of B, which SumRowsA, which SumRowsB, index of the sum).
+constexpr int operand_row(int i) { return i; }       // index into OperandRows for r[i] of a ByteHalf
+inline int operand_word(int) { return lane() % 4; }  // index of r[i]'s four bytes in the row's 16
+// Calls visit(row of A, row of B, index into SumRowsA, index into SumRowsB, index of the sum) for each sum of the lane.
 template <class Visit>
 void for_each_sum(Visit&& visit) {
   for (int i = 0; i < 4; ++i) visit(lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2, i / 2, i % 2, i);
@@ -63,26 +64,27 @@ inline const char* shared_rows(const void* from, int stride, const char* word) {
 
 }  // namespace sim
 
-// From shared memory: 16 rows of 32 bytes; rows start 16-byte aligned, stride in bytes.
+// Loads 16 rows of 32 bytes from shared memory. Rows start 16-byte aligned; stride is in bytes.
 inline void load(ByteHalf (&h)[2], const void* from, int stride) {
   const char* rows = sim::shared_rows(from, stride, "load of a ByteHalf");
   for (int i = 0; i < 4; ++i)
     h[i / 2].r[i % 2] = load<uint32_t>(rows + (lane() / 4 + i % 2 * 8) * stride + i / 2 * 16 + lane() % 4 * 4);
 }
-// 16 rows of 16 bytes.
+// Loads 16 rows of 16 bytes.
 inline void load(ByteHalf& h, const void* from, int stride) {
   const char* rows = sim::shared_rows(from, stride, "load of a ByteHalf");
   for (int i = 0; i < 2; ++i) h.r[i] = load<uint32_t>(rows + (lane() / 4 + 8 * i) * stride + lane() % 4 * 4);
 }
-// kByteRows rows of 64 bytes.
+// Loads kByteRows rows of 64 bytes.
 inline void load(BytesB (&b)[2], const void* from, int stride) {
   const char* rows = sim::shared_rows(from, stride, "load of BytesB");
   for (int i = 0; i < 4; ++i) b[i / 2].r[i % 2] = load<uint32_t>(rows + lane() / 4 * stride + i * 16 + lane() % 4 * 4);
 }
 namespace sim {
 
-// k words of each row: the operands meet in the warp's own memory, as words of 4 bytes.
-inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halves, int start, const Place& place) {
+// Lanes copy their operand words to the warp's operand buffers, rows of up to 8 words; then each lane computes its
+// sums.
+inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halves, int start, const CallSite& site) {
   Warp& warp = *current->warp;
   float* all_a = warp.a[warp.parity];
   float* all_b = warp.b[warp.parity];
@@ -92,7 +94,7 @@ inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halve
     std::memcpy(all_a + (row + 8) * 8 + k, a + 2 * h + 1, 4);
     std::memcpy(all_b + row * 8 + k, b + h, 4);
   }
-  exchange(0, place).of(31, place);  // a whole warp
+  exchange(0, site).of(31, site);  // a whole warp
   ByteSums c;
   for_each_sum([&](int row_a, int row_b, int, int, int i) {
     int8_t x[32], y[32];
@@ -106,20 +108,20 @@ inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halve
 
 }  // namespace sim
 
-// 32 bytes of k.
+// Product over 32 bytes of k.
 inline ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB& b, int start,
                          sim::Location where = sim::Location::current()) {
   const uint32_t a[4] = {a0.r[0], a0.r[1], a1.r[0], a1.r[1]};
   return sim::multiply_bytes(a, b.r, 2, start, {"multiply", where});
 }
-// 16 bytes of k: half `half` of b.
+// Product over 16 bytes of k; `half` selects the half of b.
 inline ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int start,
                               sim::Location where = sim::Location::current()) {
   return sim::multiply_bytes(a.r, b.r + half, 1, start, {"multiply_half", where});
 }
 
-// A fragment from 16 x 16 bytes: byte * scale - offset of its row, rounded once. Value k of 16 of the other operand has
-// to stand at expanded_index(k).
+// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
+// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
@@ -134,7 +136,7 @@ void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale)
   }
 }
 
-// The same of bytes below 128: code_field(scale, offset) of its row.
+// expand_codes() does the same for bytes below 128; its fields come from code_field(scale, offset) of the row.
 inline f32x2 code_field(float scale, float offset) { return {scale, offset}; }
 
 template <class T>

@@ -1,4 +1,4 @@
-// The blocks of a cluster, which are alive at once.
+// Barrier of a thread block cluster, whose blocks are co-resident.
 #pragma once
 
 namespace lb::gpu {

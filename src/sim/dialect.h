@@ -1,8 +1,8 @@
-// The kernel dialect on the CPU, for tests: every word with the semantics that all chips share, and with checks of what
-// kernels must not do. docs/kernels/dialect.md.
+// The kernel dialect for the CPU, for tests. Every word has the semantics that all chips share, plus checks for wrong
+// use. docs/kernels/dialect.md.
 #pragma once
 
-// The last threads of a block, which help the others; src/cuda/dialect.h.
+// The number of helper threads at the end of a block; see src/cuda/dialect.h.
 #ifndef LB_HELPER_THREADS
 #define LB_HELPER_THREADS 0
 #endif
@@ -24,7 +24,7 @@
                                                       alignof(T), sizeof(T)};                              \
   const ::lb::gpu::sim::SharedPointer<T> name = ::lb::gpu::sim::shared_array<T>(name##_site, count)
 
-// clang-format off: each needs the ones before it
+// clang-format off: each header needs the ones before it
 #include "gpu/vectors.h"
 #include "gpu/number_types.h"
 #include "machine.h"

@@ -1,3 +1,4 @@
+// The context switch of fibers, in assembly for x86-64 and AArch64, and their stacks.
 #include "fiber.h"
 
 #include <sys/mman.h>
@@ -11,9 +12,10 @@
 #include "sanitizer.h"
 
 extern "C" {
-// Saves what a call must preserve on this stack and its pointer in *from, then continues the stack that `to` points at.
+// Pushes the callee-saved registers to this stack, stores its stack pointer in *from and resumes the stack pointer
+// `to`.
 void lb_sim_switch(void** from, void* to);
-// The return address of a stack that has not run yet.
+// The entry point of a new stack: the return address of its first switch.
 void lb_sim_enter();
 }
 
@@ -85,7 +87,7 @@ lb_sim_switch:
 namespace lb::gpu::sim {
 namespace {
 
-thread_local Fiber* entered;  // for the first time
+thread_local Fiber* entered;  // the fiber that lb_sim_enter() begins
 
 size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
 
@@ -112,11 +114,11 @@ Stack::~Stack() {
   munmap(low_ - page_bytes(), bytes_ + page_bytes());
 }
 
-void Stack::forget_frames() const { unpoison(low_, bytes_); }
+void Stack::unpoison_frames() const { unpoison(low_, bytes_); }
 
 extern "C" void lb_sim_enter() {
   entered->begin();
-  std::abort();  // nobody resumes a fiber that has ended
+  std::abort();  // a fiber that has ended is never resumed
 }
 
 void Fiber::start(void (*entry)()) {
@@ -124,7 +126,7 @@ void Fiber::start(void (*entry)()) {
   fake_stack_ = nullptr;
   auto* top = reinterpret_cast<uintptr_t*>(stack_->low() + stack_->bytes());
 #if defined(__x86_64__)
-  top[-1] = 0;  // a function finds its return address 8 bytes below a multiple of 16
+  top[-1] = 0;  // the ABI wants the return address 8 bytes below a multiple of 16
   top[-2] = reinterpret_cast<uintptr_t>(&lb_sim_enter);
   uintptr_t* saved = top - 2 - kSavedWords;
   for (size_t i = 0; i < kSavedWords; ++i) saved[i] = 0;
@@ -160,7 +162,7 @@ void Fiber::suspend() {
   finish_switch(fake_stack_, &home_->stack_low, &home_->stack_bytes);
 }
 
-void Fiber::give_up() {
+void Fiber::abandon() {
   leave(nullptr);
   std::abort();
 }

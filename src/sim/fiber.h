@@ -1,11 +1,11 @@
-// A stack of its own for each GPU thread, and the switch between one of them and the scheduler that resumed it.
+// Fibers: each GPU thread has its own stack, and a context switch to and from the scheduler that resumes it.
 #pragma once
 
 #include <cstddef>
 
 namespace lb::gpu::sim {
 
-// Mapped once, reused for block after block; the page below it is not accessible.
+// A stack is mapped once and reused by block after block. A guard page lies below it.
 class Stack {
  public:
   explicit Stack(size_t bytes);  // throws std::bad_alloc
@@ -15,40 +15,40 @@ class Stack {
 
   std::byte* low() const { return low_; }
   size_t bytes() const { return bytes_; }
-  void forget_frames() const;  // that an error left there: a stack whose fiber came to its end has none
+  void unpoison_frames() const;  // clears address sanitizer's marks of the frames of an abandoned fiber
 
  private:
   std::byte* low_;
   size_t bytes_;
 };
 
-// Where an OS thread's scheduler waits while a fiber runs.
+// The saved context of an OS thread's scheduler while a fiber runs.
 struct Home {
   void* stack_pointer;
   const void* stack_low;
   size_t stack_bytes;
 };
 
-// Never moves to another OS thread.
+// A fiber stays on one OS thread.
 class Fiber {
  public:
   Fiber(const Stack& stack, Home& home) : stack_(&stack), home_(&home) {}
 
-  // The next resume() calls entry on an empty stack. Where entry returns the fiber ends.
+  // The next resume() calls entry on an empty stack. The fiber ends when entry returns.
   void start(void (*entry)());
   void resume();                // called by the scheduler
-  void begin();                 // called on the fiber, where it is resumed for the first time
-  void suspend();               // called on the fiber: back to the scheduler, until the next resume()
-  [[noreturn]] void give_up();  // called on the fiber: back to the scheduler for good, out of any frame
+  void begin();                 // called on the fiber at its first resume()
+  void suspend();               // called on the fiber: switches to the scheduler until the next resume()
+  [[noreturn]] void abandon();  // called on the fiber, from any frame: switches to the scheduler for good
 
  private:
   void leave(void** fake_stack);
 
   const Stack* stack_;
   Home* home_;
-  void (*entry_)() = nullptr;  // until it is called
+  void (*entry_)() = nullptr;  // null once it has been called
   void* stack_pointer_ = nullptr;
-  void* fake_stack_ = nullptr;  // address sanitizer's, while the fiber is suspended
+  void* fake_stack_ = nullptr;  // address sanitizer's fake stack while the fiber is suspended
 };
 
 }  // namespace lb::gpu::sim

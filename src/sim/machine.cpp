@@ -1,3 +1,4 @@
+// The scheduler of fibers, barriers and collectives, and the checks of a launch.
 #include "machine.h"
 
 #include <algorithm>
@@ -14,10 +15,10 @@ namespace lb::gpu::sim {
 namespace {
 
 constexpr size_t kStackBytes = kAddressSanitizer ? 512 * 1024 : 128 * 1024;
-// Rounds in which every thread that can run only reads the same value of the same counter again.
+// A launch is deadlocked after this many rounds in which every ready thread re-reads an unchanged value.
 constexpr int kSpinRounds = 10'000;
 
-// Fisher-Yates with splitmix64.
+// A Fisher-Yates shuffle with splitmix64.
 std::vector<int> permutation(int count, uint64_t& seed) {
   std::vector<int> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -31,25 +32,25 @@ std::vector<int> permutation(int count, uint64_t& seed) {
   return order;
 }
 
-// The i-th to run; an empty order is the ascending one.
+// The index that runs as the i-th; an empty order is the ascending order.
 int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : order[size_t(i)]; }
 
 bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
-bool same(const Place& a, const Place& b) {
+bool same(const CallSite& a, const CallSite& b) {
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
          same(a.where.file_name(), b.where.file_name()) && same(a.word, b.word);
 }
 
-const char* file(const Place& place) { return place.where.file_name(); }
-int line(const Place& place) { return int(place.where.line()); }
+const char* file(const CallSite& site) { return site.where.file_name(); }
+int line(const CallSite& site) { return int(site.where.line()); }
 
 }  // namespace
 
 constinit thread_local Thread* current = nullptr;
 
-// Not thread-local itself: a process has little room for such memory, and may load several packs.
-Machine& own_machine() {
+// The machine itself is on the heap: static thread-local storage is small, and a process may load several packs.
+Machine& thread_machine() {
   thread_local const auto machine = std::make_unique<Machine>();
   return *machine;
 }
@@ -60,13 +61,13 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
   params_ = params;
   n_threads_ = int(launch.block[0]);
   n_blocks_ = int(launch.grid[0] * launch.grid[1] * launch.grid[2]);
-  n_met_ = 0;
+  n_blocks_arrived_ = 0;
   static_shared_bytes_ = 0;
   error_[0] = 0;
   prepare();
-  for (int i = 0; i < n_blocks_ / n_alive_ && !failed_; ++i) {
-    for (int j = 0; j < n_alive_; ++j) start_block(j, in_order(group_order_, i) * n_alive_ + j);
-    run_blocks(blocks_.data(), n_alive_);
+  for (int i = 0; i < n_blocks_ / n_resident_ && !failed_; ++i) {
+    for (int j = 0; j < n_resident_; ++j) start_block(j, in_order(group_order_, i) * n_resident_ + j);
+    run_blocks(blocks_.data(), n_resident_);
   }
   current = nullptr;
   return error_;
@@ -74,26 +75,26 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
 
 void Machine::prepare() {
   const size_t stack_bytes = launch_->stack_bytes ? launch_->stack_bytes : kStackBytes;
-  n_alive_ = launch_->cooperative ? n_blocks_ : std::max(1, int(launch_->cluster));
-  const size_t needed = size_t(n_alive_) * size_t(n_threads_);
+  n_resident_ = launch_->cooperative ? n_blocks_ : std::max(1, int(launch_->cluster));
+  const size_t needed = size_t(n_resident_) * size_t(n_threads_);
   threads_.clear();
   if (!stacks_.empty() && stacks_[0].bytes() < stack_bytes) stacks_.clear();
   stacks_.reserve(needed);
   if (failed_) {
-    for (const Stack& stack : stacks_) stack.forget_frames();
+    for (const Stack& stack : stacks_) stack.unpoison_frames();
   }
   failed_ = false;
   while (stacks_.size() < needed) stacks_.emplace_back(stack_bytes);
   threads_.reserve(needed);
   for (size_t i = 0; i < needed; ++i) threads_.emplace_back(*this, stacks_[i], home_);
-  if (blocks_.size() < size_t(n_alive_)) blocks_.resize(size_t(n_alive_));
+  if (blocks_.size() < size_t(n_resident_)) blocks_.resize(size_t(n_resident_));
 
   n_warps_ = (n_threads_ + kWarpSize - 1) / kWarpSize;
   uint64_t seed = launch_->order_seed;
   lane_order_ = seed ? permutation(kWarpSize, seed) : std::vector<int>{};
   warp_order_ = seed ? permutation(n_warps_, seed) : std::vector<int>{};
-  block_order_ = seed ? permutation(n_alive_, seed) : std::vector<int>{};
-  group_order_ = seed ? permutation(n_blocks_ / n_alive_, seed) : std::vector<int>{};
+  block_order_ = seed ? permutation(n_resident_, seed) : std::vector<int>{};
+  group_order_ = seed ? permutation(n_blocks_ / n_resident_, seed) : std::vector<int>{};
 }
 
 void Machine::start_block(int slot, int index) {
@@ -141,12 +142,12 @@ void Machine::thread_ends() {
   Block& block = *thread.block;
   Warp& warp = *thread.warp;
   if (warp.n_arrived > 0) {
-    fail("ends while lane %d of its warp waits at %s (%s:%d): all lanes must come", warp.first_lane, warp.place.word,
-         file(warp.place), line(warp.place));
+    fail("ends while lane %d of its warp waits at %s (%s:%d): all lanes must arrive", warp.first_lane, warp.site.word,
+         file(warp.site), line(warp.site));
   }
   if (block.n_arrived > 0 && thread.id < n_threads_ - block.n_helpers) {
-    fail("ends while thread %d waits at %s (%s:%d): all threads of the block must come", block.first_thread,
-         block.place.word, file(block.place), line(block.place));
+    fail("ends while thread %d waits at %s (%s:%d): all threads of the block must arrive", block.first_thread,
+         block.site.word, file(block.site), line(block.site));
   }
   --warp.n_live;
   --block.n_live;
@@ -155,7 +156,7 @@ void Machine::thread_ends() {
   thread.state = State::kDone;
 }
 
-// Lets each lane run to where it must wait, until none is ready. Whether one spins.
+// Runs the lanes of a warp until each waits, spins or has ended. Returns whether a lane spins.
 bool Machine::run_warp(Block& block, Warp& warp) {
   Thread* threads = block.threads + (&warp - block.warps.data()) * kWarpSize;
   bool spins = false;
@@ -199,11 +200,11 @@ void Machine::run_blocks(Block* blocks, int count) {
       }
     }
   }
-  if (!failed_) explain_stuck(blocks, count);
+  if (!failed_) report_deadlock(blocks, count);
 }
 
-// No thread can go on: says what one of them waits for.
-void Machine::explain_stuck(const Block* blocks, int count) {
+// No thread can run: reports what one of them waits for.
+void Machine::report_deadlock(const Block* blocks, int count) {
   const auto find = [&](auto&& wanted) -> const Thread* {
     for (int i = 0; i < count; ++i) {
       for (int t = 0; t < n_threads_; ++t) {
@@ -217,7 +218,7 @@ void Machine::explain_stuck(const Block* blocks, int count) {
   const auto write = [&](const Thread& t, const char* format, auto... values) {
     const int n = std::snprintf(error_, sizeof error_, "[%s] block (%u, %u, %u), warp %d, thread %d: %s (%s:%d) ",
                                 kernel, t.block->id[0], t.block->id[1], t.block->id[2], t.id / kWarpSize, t.id,
-                                t.place.word, file(t.place), line(t.place));
+                                t.site.word, file(t.site), line(t.site));
     if (n > 0 && size_t(n) < sizeof error_) std::snprintf(error_ + n, sizeof error_ - size_t(n), format, values...);
   };
   failed_ = true;
@@ -225,25 +226,26 @@ void Machine::explain_stuck(const Block* blocks, int count) {
     const Thread* other = find(
         [&](const Thread& o) { return o.warp == t->warp && o.state != State::kAtWarp && o.state != State::kDone; });
     if (other) {
-      return write(*t, "waits for lane %d, which waits at %s (%s:%d): all lanes of a warp must come to a collective",
-                   other->id % kWarpSize, other->place.word, file(other->place), line(other->place));
+      return write(*t, "waits for lane %d, which waits at %s (%s:%d): all lanes of a warp must reach a collective",
+                   other->id % kWarpSize, other->site.word, file(other->site), line(other->site));
     }
   }
-  if (const Thread* t = in_state(State::kAtOthers)) {
+  if (const Thread* t = in_state(State::kAtBlocks)) {
     const auto ended = std::count_if(blocks, blocks + count, [](const Block& b) { return b.n_live == 0; });
-    return write(*t, "waits for ever: %d of %d blocks arrived and %d have ended", n_met_, n_alive_, int(ended));
+    return write(*t, "waits forever: %d of %d blocks arrived and %d have ended", n_blocks_arrived_, n_resident_,
+                 int(ended));
   }
   if (const Thread* t = in_state(State::kAtBlock)) {
     const Thread* other = find(
         [&](const Thread& o) { return o.block == t->block && o.state != State::kAtBlock && o.state != State::kDone; });
     if (other) {
-      return write(*t, "waits for thread %d, which waits at %s (%s:%d): all threads of a block must come to a barrier",
-                   other->id, other->place.word, file(other->place), line(other->place));
+      return write(*t, "waits for thread %d, which waits at %s (%s:%d): all threads of a block must reach a barrier",
+                   other->id, other->site.word, file(other->site), line(other->site));
     }
   }
   if (const Thread* t = find([](const Thread& o) { return o.spins_on != nullptr && o.state != State::kDone; })) {
-    return write(*t, "reads %u for ever: no thread that could write another value can run%s", t->spun_value,
-                 launch_->cooperative ? "" : " (only a cooperative launch has all blocks alive)");
+    return write(*t, "reads %u forever: no thread that could write another value can run%s", t->spun_value,
+                 launch_->cooperative ? "" : " (only a cooperative launch has all blocks co-resident)");
   }
   std::snprintf(error_, sizeof error_, "[%s] no thread can run", kernel);
 }
@@ -257,106 +259,105 @@ void Machine::fail(const char* format, ...) {
   if (n > 0 && size_t(n) < sizeof error_) std::vsnprintf(error_ + n, sizeof error_ - size_t(n), format, arguments);
   va_end(arguments);
   failed_ = true;
-  current->fiber.give_up();
+  current->fiber.abandon();
 }
 
-void Machine::wait_at(State state, Place place) {
+void Machine::wait_at(State state, CallSite site) {
   current->state = state;
-  current->place = place;
+  current->site = site;
   current->fiber.suspend();
 }
 
-void Machine::arrive_at_block(Place place, int n_awaited) {
+void Machine::arrive_at_block(CallSite site, int n_awaited) {
   Block& block = *current->block;
   if (current->id >= n_awaited) {
-    fail("comes to %s (%s:%d), but helps the others: block_barrier is for the first %d threads", place.word,
-         file(place), line(place), n_awaited);
+    fail("reaches %s (%s:%d), but is a helper thread: block_barrier is for the first %d threads", site.word, file(site),
+         line(site), n_awaited);
   }
   progressed_ = true;
   if (block.n_live < n_awaited) {
-    fail("waits at %s (%s:%d), but %d threads of the block have ended: all must come", place.word, file(place),
-         line(place), n_awaited - block.n_live);
+    fail("waits at %s (%s:%d), but %d threads of the block have ended: all must arrive", site.word, file(site),
+         line(site), n_awaited - block.n_live);
   }
   if (block.n_arrived == 0) {
-    block.place = place;
+    block.site = site;
     block.first_thread = current->id;
-  } else if (!same(block.place, place)) {
-    fail("waits at %s (%s:%d), but thread %d waits at %s (%s:%d): all threads of a block must come to the same barrier",
-         place.word, file(place), line(place), block.first_thread, block.place.word, file(block.place),
-         line(block.place));
+  } else if (!same(block.site, site)) {
+    fail("waits at %s (%s:%d), but thread %d waits at %s (%s:%d): all threads of a block must reach the same barrier",
+         site.word, file(site), line(site), block.first_thread, block.site.word, file(block.site), line(block.site));
   }
-  if (++block.n_arrived < n_awaited) return wait_at(State::kAtBlock, place);
+  if (++block.n_arrived < n_awaited) return wait_at(State::kAtBlock, site);
   block.n_arrived = 0;
   block.shared.passed_barrier();
   for (int i = 0; i < n_threads_; ++i)
     if (block.threads[i].state == State::kAtBlock) block.threads[i].state = State::kReady;
 }
 
-void Machine::arrive_at_grid(uint32_t* counter, Place place) {
+void Machine::arrive_at_grid(uint32_t* counter, CallSite site) {
   if (!launch_->cooperative) {
-    fail("%s (%s:%d) in an ordinary launch: only a cooperative one has all blocks alive", place.word, file(place),
-         line(place));
+    fail("%s (%s:%d) in an ordinary launch: only a cooperative launch has all blocks co-resident", site.word,
+         file(site), line(site));
   }
-  arrive_at_block(place, n_threads_ - current->block->n_helpers);
+  arrive_at_block(site, n_threads_ - current->block->n_helpers);
   if (current->id == 0) {
     const Block& block = *current->block;
     const bool is_first = block.id[0] == 0 && block.id[1] == 0 && block.id[2] == 0;
     const uint32_t step = is_first ? 0x80000000u - uint32_t(n_blocks_ - 1) : 1u;
     const uint32_t before = __atomic_fetch_add(counter, step, __ATOMIC_ACQ_REL);
-    meet_blocks(place);
+    arrive_at_blocks(site);
     if (((__atomic_load_n(counter, __ATOMIC_ACQUIRE) ^ before) & 0x80000000u) == 0) {
-      fail("%s (%s:%d): the counter was %#x and did not flip: zero it once, before its first use", place.word,
-           file(place), line(place), before);
+      fail("%s (%s:%d): the counter was %#x and did not flip: zero it once, before its first use", site.word,
+           file(site), line(site), before);
     }
   }
-  arrive_at_block(place, n_threads_ - current->block->n_helpers);
+  arrive_at_block(site, n_threads_ - current->block->n_helpers);
 }
 
-// One thread of each block that is alive.
-void Machine::meet_blocks(Place place) {
-  if (++n_met_ < n_alive_) return wait_at(State::kAtOthers, place);
-  n_met_ = 0;
+// A barrier of one thread of each co-resident block.
+void Machine::arrive_at_blocks(CallSite site) {
+  if (++n_blocks_arrived_ < n_resident_) return wait_at(State::kAtBlocks, site);
+  n_blocks_arrived_ = 0;
   for (Thread& thread : threads_) {
-    if (thread.state == State::kAtOthers) thread.state = State::kReady;
+    if (thread.state == State::kAtBlocks) thread.state = State::kReady;
   }
 }
 
-void Machine::arrive_at_cluster(Place place) {
+void Machine::arrive_at_cluster(CallSite site) {
   const int n_awaited = n_threads_ - current->block->n_helpers;
-  arrive_at_block(place, n_awaited);
-  if (current->id == 0 && launch_->cluster > 1) meet_blocks(place);
-  arrive_at_block(place, n_awaited);
+  arrive_at_block(site, n_awaited);
+  if (current->id == 0 && launch_->cluster > 1) arrive_at_blocks(site);
+  arrive_at_block(site, n_awaited);
 }
 
-void Machine::spin(const uint32_t* on, uint32_t value, Place place) {
+void Machine::spin(const uint32_t* on, uint32_t value, CallSite site) {
   Thread& thread = *current;
   if (thread.spins_on != on || thread.spun_value != value) progressed_ = true;
   thread.spins_on = on;
   thread.spun_value = value;
-  wait_at(State::kSpins, place);
+  wait_at(State::kSpins, site);
 }
 
-Exchange exchange(uint64_t value, Place place) {
+Exchange exchange(uint64_t value, CallSite site) {
   Thread& thread = *current;
   Warp& warp = *thread.warp;
   const int lane = thread.id % kWarpSize;
   if (warp.n_live < warp.n_lanes) {
-    machine().fail("comes to %s (%s:%d), but %d lanes of its warp have ended: all must come", place.word, file(place),
-                   line(place), warp.n_lanes - warp.n_live);
+    machine().fail("reaches %s (%s:%d), but %d lanes of its warp have ended: all must arrive", site.word, file(site),
+                   line(site), warp.n_lanes - warp.n_live);
   }
   if (warp.n_arrived == 0) {
-    warp.place = place;
+    warp.site = site;
     warp.first_lane = lane;
-  } else if (!same(warp.place, place)) {
-    machine().fail("comes to %s (%s:%d), but lane %d of its warp waits at %s (%s:%d): all lanes must come to the same",
-                   place.word, file(place), line(place), warp.first_lane, warp.place.word, file(warp.place),
-                   line(warp.place));
+  } else if (!same(warp.site, site)) {
+    machine().fail("reaches %s (%s:%d), but lane %d of its warp waits at %s (%s:%d): all lanes must reach the same",
+                   site.word, file(site), line(site), warp.first_lane, warp.site.word, file(warp.site),
+                   line(warp.site));
   }
   const int parity = warp.parity;
   warp.values[parity][lane] = value;
   warp.published[parity] |= 1u << lane;
   if (++warp.n_arrived < warp.n_lanes) {
-    machine().wait_at(State::kAtWarp, place);
+    machine().wait_at(State::kAtWarp, site);
   } else {
     warp.n_arrived = 0;
     warp.parity ^= 1;
@@ -368,10 +369,10 @@ Exchange exchange(uint64_t value, Place place) {
   return {warp.values[parity], warp.published[parity]};
 }
 
-uint64_t Exchange::of(int lane, const Place& place) const {
+uint64_t Exchange::of(int lane, const CallSite& site) const {
   if (lane < 0 || lane >= kWarpSize || !(lanes >> lane & 1)) {
-    machine().fail("%s (%s:%d) reads lane %d, which does not exist: the warp has %d lanes", place.word, file(place),
-                   line(place), lane, __builtin_popcount(lanes));
+    machine().fail("%s (%s:%d) reads lane %d, which does not exist: the warp has %d lanes", site.word, file(site),
+                   line(site), lane, __builtin_popcount(lanes));
   }
   return values[lane];
 }
@@ -437,13 +438,14 @@ Transfers& transfers_of(const void* barrier) {
 bool finish_transfers(const void* barrier) {
   Transfers* transfers = find_transfers(barrier);
   if (!transfers) return true;
-  size_t brought = 0;
-  for (const Copy& copy : transfers->copies) brought += size_t(copy.bytes);
-  if (brought > transfers->expected)
-    machine().fail("bulk copies bring %zu bytes, but %zu were announced", brought, transfers->expected);
-  if (brought < transfers->expected) return false;
+  size_t copied = 0;
+  for (const Copy& copy : transfers->copies) copied += size_t(copy.bytes);
+  if (copied > transfers->expected)
+    machine().fail("bulk copies have %zu bytes, but barrier_expect announced %zu", copied, transfers->expected);
+  if (copied < transfers->expected) return false;
   for (const Copy& copy : transfers->copies) {
-    if (copy.group == kBulk) note_shared(copy.to, size_t(copy.bytes), Access::kWrite, "copy_bulk");  // others are noted
+    // copy_async has recorded its own write
+    if (copy.group == kBulk) note_shared(copy.to, size_t(copy.bytes), Access::kWrite, "copy_bulk");
     std::memcpy(copy.to, copy.from, size_t(copy.bytes));
   }
   std::vector<Transfers>& all = current->block->transfers;

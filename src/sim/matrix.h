@@ -1,5 +1,6 @@
-// 16x16x16 products of a warp, C += A B^T in fp32. Each lane holds the values it would hold on sm_80
-// (src/cuda/matrix.h), so that a kernel sees as little of C as on a chip; the operands meet in the warp's own memory.
+// A warp's 16x16x16 products C += A B^T with fp32 accumulators. A lane holds the values it would hold on sm_80
+// (src/cuda/matrix.h), so a kernel cannot read more of C than on a chip. Lanes exchange operands through the warp's
+// operand buffers.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +9,8 @@ namespace lb::gpu {
 
 inline constexpr bool kHasBf16Matrix = true;
 
-// With g = lane / 4, t = lane % 4, value i = 4q + 2r + j: row g + 8r, k = 8q + 2t + j of A; r and q change places in B.
+// With g = lane / 4, t = lane % 4, value i = 4q + 2r + j of A is row g + 8r, k = 8q + 2t + j; in B, r and q are
+// swapped.
 template <class T>
 struct FragmentA {
   T v[8];
@@ -30,7 +32,7 @@ namespace sim {
 inline int fragment_row(int i) { return lane() / 4 + i / 2 % 2 * 8; }
 inline int fragment_k(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 
-template <int kRows = 16, class T>  // the others are zero
+template <int kRows = 16, class T>  // rows from kRows on become zero
 void load_rows(T (&v)[8], const T* from, int stride, const char* word) {
   static_assert(std::is_same_v<T, f16> || std::is_same_v<T, bf16>);
   if (uintptr_t(from) % 16 != 0 || stride % 8 != 0) {
@@ -68,8 +70,8 @@ void multiply(FragmentC& c, const FragmentA<T>& a, const FragmentB<T>& b,
     all_a[at] = to_f32(a.v[i]);
     all_b[at] = to_f32(b.v[i]);
   }
-  const sim::Place place{"multiply", where};
-  sim::exchange(0, place).of(31, place);  // a whole warp
+  const sim::CallSite site{"multiply", where};
+  sim::exchange(0, site).of(31, site);  // a whole warp
   for (int i = 0; i < 8; ++i) {
     for (int k = 0; k < 16; ++k) c.v[i] += all_a[sim::fragment_row(i) * 16 + k] * all_b[sim::fragment_k(i) * 16 + k];
   }

@@ -1,5 +1,5 @@
-// What a chain of two products needs: operands in shared memory, also stored the other way around, the rows of a sum,
-// and a sum as the operand of the next product, which goes through the scratch as on the chips that need it.
+// Primitives for two chained products, as in attention: operands from shared memory, also transposed; row reductions of
+// an accumulator; an accumulator as the operand of the next product, through scratch as on chips that need it.
 #pragma once
 
 namespace lb::gpu {
@@ -13,13 +13,13 @@ void check_operand(const T* from, const char* word) {
 
 }  // namespace sim
 
-// As load(), from shared memory.
+// Same as load(), from shared memory.
 template <class T>
 void load_shared(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
   sim::check_operand(from, "load_shared of a FragmentA");
   load(a, from, stride);
 }
-// Of eight rows; the others are zero.
+// Loads eight rows; the other eight become zero.
 template <class T>
 void load_shared_8_rows(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
   sim::check_operand(from, "load_shared_8_rows of a FragmentA");
@@ -30,7 +30,7 @@ void load_shared(FragmentB<T>& b, const std::type_identity_t<T>* from, int strid
   sim::check_operand(from, "load_shared of a FragmentB");
   load(b, from, stride);
 }
-// B from its transpose in shared memory: [16 k, 16 n], n contiguous.
+// Loads B from its transpose [16 k, 16 n] in shared memory, n contiguous.
 template <class T>
 void load_shared_transposed(FragmentB<T>& b, const std::type_identity_t<T>* from, int stride) {
   constexpr const char* kWord = "load_shared_transposed of a FragmentB";
@@ -45,16 +45,16 @@ void load_shared_transposed(FragmentB<T>& b, const std::type_identity_t<T>* from
   }
 }
 
-inline constexpr int kLaneRows = 2;  // rows of C that a lane has values of
+inline constexpr int kLaneRows = 2;  // rows of C of which a lane has values
 inline int lane_row(int i) { return lane() / 4 + 8 * i; }
 
-// visit(i, column, value): in the i-th of the lane's rows.
+// Calls visit(i, column, value) for each value of the lane; i counts the lane's rows.
 template <class Visit>
 void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, sim::fragment_k(i), c.v[i]);
 }
 
-// Over the lanes that have values of the same rows.
+// Reductions over the lanes that have values of the same rows.
 inline float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
   return max(v, shuffle_xor(v, 1));
@@ -71,22 +71,22 @@ inline bf16 narrow(float x, bf16) { return to_bf16(x); }
 
 }  // namespace sim
 
-// C, rounded, where the lane that has it needs it, as on chips with mma.
+// Rounds C to the operand A of the next product; a lane's values of C are its values of A, as with mma.
 inline constexpr bool kSumIsOperand = true;
 template <class T>
 void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   for (int i = 0; i < 8; ++i) a.v[i] = sim::narrow(c.v[i], T{});
 }
-// By way of the warp's own scratch [16, 24] in shared memory.
+// Same, through the warp's own scratch [16, 24] in shared memory.
 template <class T>
 void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
-  warp_barrier();  // what read the scratch before is done
+  warp_barrier();  // earlier reads of the scratch are done
   for_each(c, [&](int row, int column, float& value) { store(scratch + row * 24 + column, sim::narrow(value, T{})); });
   warp_barrier();
   load(a, scratch, 24);
 }
 
-// C as two numbers each, high + low, into shared memory.
+// Splits each value of C into high + low, two 16-bit numbers, and stores both in shared memory.
 template <class T>
 void store_parts(FragmentC& c, T* high, T* low, int stride) {
   sim::check_operand(high, "store_parts");

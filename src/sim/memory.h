@@ -1,4 +1,4 @@
-// Loads and stores, checked; asynchronous copies happen when they are waited for, so that reading too early shows.
+// Checked loads and stores. An asynchronous copy happens in copy_wait, so that a read before the wait shows.
 #pragma once
 
 #include <cstring>

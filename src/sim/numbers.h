@@ -1,4 +1,4 @@
-// Conversions, packed and integer arithmetic; the fast functions are the exact ones here.
+// Conversions, packed and integer arithmetic. The approximate functions are the C library's.
 #pragma once
 
 #include <cmath>
@@ -17,15 +17,15 @@ inline f16x2 to_f16x2(float lo, float hi) { return {to_f16(lo), to_f16(hi)}; }
 
 namespace sim {
 
-// a * b + c rounded once: the product is exact in fp64; where the sum is not, its last bit is made odd, so that the
-// roundings on the way to 16 bits cannot take it for a tie.
+// a * b + c, rounded once. The product is exact in fp64. An inexact sum is rounded to odd, so that the later roundings
+// to 16 bits cannot mistake the sum for a tie.
 inline f16 fma_f16(f16 a, f16 b, f16 c) {
   const double product = double(to_f32(a)) * to_f32(b), addend = to_f32(c);
   double sum = product + addend;
   const double part = sum - product;
   const double error = (product - (sum - part)) + (addend - part);
   const auto odd_if = [](bool inexact, auto bits) { return inexact ? bits | 1 : bits; };
-  if (error != 0) {  // towards zero, then odd
+  if (error != 0) {  // round to odd: towards zero, then set the last bit
     uint64_t bits = __builtin_bit_cast(uint64_t, sum);
     if ((error < 0) == (sum > 0)) --bits;
     sum = __builtin_bit_cast(double, odd_if(true, bits));
@@ -50,14 +50,14 @@ inline int dot4(int a, int b, int c) {
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));
   return int(sum);
 }
-// The same, the bytes of a from 0 to 255.
+// Same as dot4, with unsigned bytes of a.
 inline int dot4_unsigned(uint32_t a, int b, int c) {
   uint32_t sum = uint32_t(c);
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int(uint8_t(a >> shift)) * int8_t(b >> shift));
   return int(sum);
 }
 
-// In the order of NVIDIA.
+// Results are in NVIDIA's order.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   u32x2 y = {};
   for (int i = 0; i < 8; ++i) {

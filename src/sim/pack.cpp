@@ -1,3 +1,4 @@
+// The registry of a sim pack's kernels, and the C interface that lists and launches them (device/sim_abi.h).
 #include "pack.h"
 
 #include <algorithm>
@@ -14,15 +15,15 @@
 namespace lb::gpu::sim {
 namespace {
 
-constexpr size_t kDynamicLimit = 227 * 1024;  // the most that any target grants a block
+constexpr size_t kDynamicLimit = 227 * 1024;  // bytes; the maximum over all targets
 
 struct Table {
   std::vector<Kernel> kernels;
-  std::vector<lb_sim_kernel> public_kernels;  // the same, sorted, made when first asked for
+  std::vector<lb_sim_kernel> public_kernels;  // the same kernels, sorted; filled on first use
   std::mutex mutex;
 };
 
-// A function's static: kernels register before main, in any order.
+// A function-local static, because kernels register before main() in any order.
 Table& table() {
   static Table table;
   return table;
@@ -48,7 +49,7 @@ const Kernel* find(const char* name) {
   return found == t.kernels.end() ? nullptr : &*found;
 }
 
-void note_static_shared(const Kernel& kernel, size_t bytes) {
+void record_static_shared(const Kernel& kernel, size_t bytes) {
   Table& t = table();
   const std::lock_guard lock(t.mutex);
   lb_sim_kernel& shown = t.public_kernels[size_t(&kernel - t.kernels.data())];
@@ -104,15 +105,15 @@ int lb_sim_run(const lb_sim_launch* launch, char* error, size_t error_size) {
     return refuse("[%s] dynamic shared memory must be at most %zu bytes, got %zu", kernel->name, kDynamicLimit,
                   launch->dynamic_shared_bytes);
   }
-  // Exactly as large as the struct: reading beyond it shows under address sanitizer.
+  // Exactly as large as the struct, so that address sanitizer detects reads beyond it.
   const std::unique_ptr<std::byte[]> params(new (std::nothrow) std::byte[kernel->params_bytes]);
   if (!params) return refuse("[%s] out of memory", kernel->name);
   std::memcpy(params.get(), launch->params, kernel->params_bytes);
   const Call call{kernel, params.get()};
   try {
-    Machine& machine = own_machine();
+    Machine& machine = thread_machine();
     const char* problem = machine.run(*launch, call_kernel, &call);
-    note_static_shared(*kernel, machine.static_shared_bytes());
+    record_static_shared(*kernel, machine.static_shared_bytes());
     return *problem ? refuse("%s", problem) : 0;
   } catch (const std::bad_alloc&) {
     return refuse("[%s] out of memory for %llu threads at once and their shared memory", kernel->name,

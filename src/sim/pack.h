@@ -1,4 +1,4 @@
-// Kernels of a sim pack register themselves here; pack.cpp exports them (device/sim_abi.h).
+// Registers the kernels of a sim pack; pack.cpp exports them (device/sim_abi.h).
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// Products of 16-bit numbers whose inner dimension may be in any order that both operands share. Each lane holds what
-// it holds on a chip (src/cuda/pairs.h).
+// Products of 16-bit numbers with a permuted inner dimension. A lane holds the values it would hold on a chip
+// (src/cuda/pairs.h).
 #pragma once
 
 namespace lb::gpu {
 
-// Four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
+// Picks four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   const uint64_t bytes = uint64_t(b) << 32 | a;
   uint32_t y = 0;
@@ -31,8 +31,8 @@ void multiply_pairs_of(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
   for (int i = 0; i < 4; ++i) put(all_a + (row + i % 2 * 8) * 16 + k + i / 2 * 2, a.r[i]);
   put(all_b + row * 16 + k, b0);
   put(all_b + row * 16 + k + 2, b1);
-  const sim::Place place{"multiply_pairs", where};
-  sim::exchange(0, place).of(31, place);  // a whole warp
+  const sim::CallSite site{"multiply_pairs", where};
+  sim::exchange(0, site).of(31, site);  // a whole warp
   for_each_sum([&](int of_a, int of_b, int, int, int n) {
     for (int i = 0; i < 16; ++i) c[n] += all_a[of_a * 16 + i] * all_b[of_b * 16 + i];
   });

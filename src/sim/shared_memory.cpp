@@ -1,3 +1,4 @@
+// Allocation of shared arrays with poisoned gaps, and race detection per 4-byte word.
 #include "shared_memory.h"
 
 #include <algorithm>
@@ -12,9 +13,9 @@ namespace lb::gpu::sim {
 namespace {
 
 constexpr size_t kAlignment = 128;
-constexpr size_t kGap = 64;         // between arrays, of no array
-constexpr size_t kMaxArrays = 256;  // of a block
-constexpr int kUnset = 0xff;        // as f32, f16 or bf16: NaN
+constexpr size_t kGap = 64;         // bytes between arrays
+constexpr size_t kMaxArrays = 256;  // per block
+constexpr int kUnset = 0xff;        // NaN as f32, f16 or bf16
 constexpr size_t kStaticRoom = SharedMemory::kStaticLimit + kMaxArrays * (kGap + kAlignment);
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
@@ -41,11 +42,11 @@ void SharedMemory::begin(size_t dynamic_bytes) {
   static_bytes_ = 0;
   dynamic_bytes_ = dynamic_bytes;
   dynamic_ = memory_.get() + kAlignment;
-  place(nullptr, dynamic_, dynamic_bytes);
+  add_region(nullptr, dynamic_, dynamic_bytes);
   next_ = memory_.get() + kAlignment + round_up(dynamic_bytes + kGap, kAlignment);
 }
 
-void SharedMemory::place(const SharedSite* site, std::byte* p, size_t bytes) {
+void SharedMemory::add_region(const SharedSite* site, std::byte* p, size_t bytes) {
   unpoison(p, bytes);
   std::memset(p, kUnset, bytes);
   regions_.push_back({p, bytes, site});
@@ -61,7 +62,7 @@ void* SharedMemory::array(const SharedSite& site) {
   static_bytes_ = round_up(static_bytes_, site.alignment) + site.bytes;
   std::byte* p = memory_.get() + round_up(size_t(next_ - memory_.get()), alignment);
   next_ = p + site.bytes + kGap;
-  place(&site, p, site.bytes);
+  add_region(&site, p, site.bytes);
   return p;
 }
 

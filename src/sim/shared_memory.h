@@ -1,5 +1,5 @@
-// A block's shared memory: arrays with gaps between them, filled with NaN bytes, every checked access compared with
-// what other threads did to the same word since the last barrier.
+// A block's shared memory: arrays filled with NaN bytes, with gaps between them. Every checked access is compared with
+// the other threads' accesses to the same word since the last barrier.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace lb::gpu::sim {
 
-// A declaration of a shared array in the source. One object per declaration, so its address is the array's identity.
+// The declaration of a shared array in the source. There is one object per declaration; its address identifies the
+// array.
 struct SharedSite {
   const char* name;
   const char* file;
@@ -19,7 +20,7 @@ struct SharedSite {
 
 enum class Access : uint8_t { kRead, kWrite, kAtomic };
 
-// Who accesses: threads of one warp are ordered by the warp's collectives, which its epoch counts.
+// The accessing thread. A warp's collectives order its threads; the warp's epoch counts its collectives.
 struct Accessor {
   uint16_t thread;
   uint32_t warp_epoch;
@@ -27,12 +28,12 @@ struct Accessor {
 
 class SharedMemory {
  public:
-  static constexpr size_t kStaticLimit = 48 * 1024;  // what every chip grants to declared arrays
+  static constexpr size_t kStaticLimit = 48 * 1024;  // bytes of declared arrays that every chip supports
 
-  // Empty, for a new block. Throws std::bad_alloc.
+  // Clears the memory for a new block. Throws std::bad_alloc.
   void begin(size_t dynamic_bytes);
 
-  // The array of a declaration; null when it exceeds kStaticLimit.
+  // Returns the array of a declaration; null when the arrays exceed kStaticLimit.
   void* array(const SharedSite& site);
   std::byte* dynamic() const { return dynamic_; }
   size_t dynamic_bytes() const { return dynamic_bytes_; }
@@ -40,31 +41,31 @@ class SharedMemory {
 
   bool contains(const void* p) const { return uintptr_t(p) - uintptr_t(memory_.get()) < capacity_; }
 
-  // Where an access falls: the array it is inside of; null when it crosses the end of one or hits none.
+  // An array. find() returns the array that contains an access, or null when no array contains it completely.
   struct Region {
     const std::byte* begin;
     size_t bytes;
-    const SharedSite* site;  // null: the dynamic one
+    const SharedSite* site;  // null: dynamic shared memory
   };
   const Region* find(const void* p, size_t bytes) const;
 
-  // An earlier access that no barrier separates from this one.
+  // An earlier conflicting access that no barrier separates from this access.
   struct Race {
-    int thread;  // -1: there is none
+    int thread;  // -1: no race
     bool is_write;
   };
-  // Notes an access inside an array.
+  // Records an access inside an array.
   Race note(const void* p, size_t bytes, Access access, Accessor who);
   void passed_barrier() { ++epoch_; }
 
  private:
-  // Of 4 bytes: the last write and the last reads, valid while their epoch is the present one.
+  // The last write and the last reads of 4 bytes, valid while their epoch is the present one.
   struct Word {
     uint32_t write_epoch, write_warp_epoch;
     uint32_t read_epoch, read_warp_epoch;
     uint16_t writer, reader;
     uint8_t write_bytes, read_bytes;  // masks
-    uint8_t recent_bytes;             // of write_bytes, those since the warp's last barrier
+    uint8_t recent_bytes;             // mask of the bytes written since the warp's last collective
     uint8_t is_atomic : 1;
     uint8_t readers : 2;  // 1: one thread, 2: several of one warp, 3: of several warps
   };
@@ -72,7 +73,7 @@ class SharedMemory {
     void operator()(std::byte* p) const;
   };
 
-  void place(const SharedSite* site, std::byte* p, size_t bytes);
+  void add_region(const SharedSite* site, std::byte* p, size_t bytes);
 
   std::unique_ptr<std::byte[], Free> memory_;
   size_t capacity_ = 0;
@@ -81,7 +82,7 @@ class SharedMemory {
   std::byte* dynamic_ = nullptr;
   std::byte* next_ = nullptr;
   size_t dynamic_bytes_ = 0, static_bytes_ = 0;
-  uint32_t epoch_ = 0;  // never goes back, so that words of earlier blocks are stale by themselves
+  uint32_t epoch_ = 0;  // only increases, so words of earlier blocks are stale without being cleared
 };
 
 }  // namespace lb::gpu::sim

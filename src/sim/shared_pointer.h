@@ -1,6 +1,5 @@
-// Pointers into a block's shared arrays: indexing is checked against the array's ends, and reads and writes against
-// those of other threads. They turn into plain pointers where a word or a function wants one; plain ones are checked by
-// the words, and by address sanitizer.
+// Pointers to a block's shared arrays. Indexing checks the array's bounds; reads and writes check for races. They
+// convert to plain pointers, which the dialect's words and address sanitizer check.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +10,8 @@ namespace lb::gpu::sim {
 template <class T>
 class SharedPointer;
 
-// What indexing gives: reads as a T, takes assignments. Not to be kept in an `auto`: a named one does not convert.
+// The result of indexing: converts to T and accepts assignments. It must not be stored in an `auto` variable, because
+// only a temporary converts.
 template <class T>
 class SharedElement {
  public:
@@ -42,7 +42,7 @@ class SharedElement {
 template <class T>
 class SharedPointer {
  public:
-  // count elements at begin; the pointer itself is at `offset` of them.
+  // An array of `count` elements at `begin`; the pointer points to element `offset`.
   SharedPointer(T* begin, ptrdiff_t count, const char* name, ptrdiff_t offset = 0)
       : begin_(begin), count_(count), offset_(offset), name_(name) {}
 

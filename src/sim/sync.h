@@ -16,7 +16,7 @@ inline void grid_barrier(uint32_t* counter, sim::Location where = sim::Location:
 
 namespace sim {
 
-// Whole words, so that launches of several OS threads may share a counter; fp32 through its bits.
+// An atomic read-modify-write by compare-and-swap, so that launches on several OS threads may share a counter.
 template <class T, class Change>
 T update(T* p, Change change) {
   check_access(p, sizeof(T), Access::kAtomic, "atomic");
@@ -50,7 +50,7 @@ inline int atomic_max(int* p, int v) { return sim::update_max(p, v); }
 inline uint32_t atomic_max(uint32_t* p, uint32_t v) { return sim::update_max(p, v); }
 inline unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return sim::update_max(p, v); }
 
-// Lets the other threads run first: what spins here gets its value in the end, or an error that it never can.
+// Lets the other threads run first, so that a spin ends, or is reported when no thread can change the value.
 inline uint32_t load_acquire(const uint32_t* p, sim::Location where = sim::Location::current()) {
   sim::check_global(p, sizeof *p, "load_acquire");
   sim::machine().spin(p, __atomic_load_n(p, __ATOMIC_ACQUIRE), {"load_acquire", where});
@@ -64,7 +64,7 @@ inline void add_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "add_release");
   __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
-// Lets the other threads run first, as load_acquire does.
+// Lets the other threads run first, like load_acquire.
 inline uint64_t load_relaxed(const uint64_t* p, sim::Location where = sim::Location::current()) {
   sim::check_global(p, sizeof *p, "load_relaxed");
   const auto* spins_on = reinterpret_cast<const uint32_t*>(p) + 1;
@@ -91,7 +91,7 @@ inline uint32_t load_relaxed_system(const uint32_t* p) {
 }
 inline void store_release_system(uint32_t* p, uint32_t v) { store_release(p, v); }
 
-// A fifth of a millisecond passes with each look: whoever waits sees time go by, however fast the host is.
+// Each call advances the clock by 0.2 ms, so that time-outs do not depend on the speed of the host.
 inline uint64_t time_ns() { return sim::machine().time_ns(); }
 
 inline void dependents_may_launch() {}

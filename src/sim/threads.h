@@ -1,5 +1,4 @@
-// Who a thread is, and what the lanes of a warp tell each other: an exchange of all their values, of which each lane
-// takes its part.
+// Thread, block and grid indices; shuffles and votes of a warp, each an exchange of all lanes' values.
 #pragma once
 
 #include <cstring>
@@ -38,16 +37,16 @@ T uncarry(uint64_t carried) {
 }
 
 template <class T>
-T from_lane(T v, int source, const Place& place) {
-  return uncarry<T>(exchange(carry(v), place).of(source, place));
+T from_lane(T v, int source, const CallSite& site) {
+  return uncarry<T>(exchange(carry(v), site).of(source, site));
 }
 
-// The tree of additions that five shuffle_xor make: lanes 16 apart first.
+// The reduction tree of five shuffle_xor: lanes 16 apart first.
 template <class T, class Combine>
-T reduce(T v, const Place& place, Combine combine) {
-  const Exchange all = exchange(carry(v), place);
+T reduce(T v, const CallSite& site, Combine combine) {
+  const Exchange all = exchange(carry(v), site);
   T values[kWarpSize];
-  for (int i = 0; i < kWarpSize; ++i) values[i] = uncarry<T>(all.of(i, place));
+  for (int i = 0; i < kWarpSize; ++i) values[i] = uncarry<T>(all.of(i, site));
   for (int n = kWarpSize / 2; n > 0; n /= 2) {
     for (int i = 0; i < n; ++i) values[i] = combine(values[i], values[i + n]);
   }
@@ -82,11 +81,11 @@ inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()
 inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
 inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
 
-// The compiler's scheduler moves nothing across, which bounds the registers that loads hold ahead of their use.
+// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
 inline void sched_barrier() {}
 
-// v, of which the compiler no longer knows where it is from: what is derived from it in a loop is not kept in registers
-// from one round to the next.
+// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
+// registers.
 inline int opaque(int v) { return v; }
 template <class T>
 T* opaque(T* p) {

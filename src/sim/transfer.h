@@ -1,5 +1,5 @@
-// Copies into shared memory that a barrier there waits for. They happen as late as it lets them, so that what is read
-// too early, and what is overwritten too early, shows.
+// Copies to shared memory that complete on a CountedBarrier. They happen as late as the barrier allows, so that reads
+// and overwrites that come too early show.
 #pragma once
 
 #include "warpgroup.h"
@@ -23,9 +23,9 @@ inline void copy_arrive(CountedBarrier* b) {
 
 inline void copy_bulk(void* shared, const void* global, int bytes, CountedBarrier* b) {
   if (bytes <= 0 || bytes % 16 != 0 || uintptr_t(shared) % 16 != 0 || uintptr_t(global) % 16 != 0)
-    sim::machine().fail("copy_bulk of %d bytes from %p to %p: no multiples of 16", bytes, global, shared);
+    sim::machine().fail("copy_bulk of %d bytes from %p to %p: expected multiples of 16", bytes, global, shared);
   if (!sim::current->block->shared.contains(shared) || sim::current->block->shared.contains(global))
-    sim::machine().fail("copy_bulk brings global memory to shared memory, got %p and %p", global, shared);
+    sim::machine().fail("copy_bulk copies from global to shared memory, got %p and %p", global, shared);
   sim::transfers_of(b).copies.push_back({shared, global, bytes, sim::kBulk});
 }
 inline void copy_bulk_evict_first(void* shared, const void* global, int bytes, CountedBarrier* b) {

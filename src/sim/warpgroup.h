@@ -1,5 +1,6 @@
-// Products of a warpgroup, and barriers that count arrivals. A product happens when it is waited for, so that sums read
-// too early and operands given back too early show; each warp computes its own 16 rows, so that the four need not meet.
+// Products of a warpgroup, and barriers that count arrivals. A product happens in group_wait, so that accumulators read
+// too early and operands overwritten too early show. Each warp computes its own 16 rows, so the four warps need not
+// meet.
 #pragma once
 
 #include <type_traits>
@@ -60,7 +61,7 @@ void group_wait(FragmentC (&)[kCount]) {
 
 namespace sim {
 
-// Rows lane / 4 and 8 more of the warp's A.
+// The lane's two rows of the warp's A, [2, 16]: rows lane / 4 and lane / 4 + 8.
 struct OwnRows {
   float v[2][16];
 };
@@ -70,8 +71,8 @@ OwnRows own_rows(const FragmentA<T>& a, Location where) {
   Warp& warp = *current->warp;
   float* all = warp.a[warp.parity];
   for (int i = 0; i < 8; ++i) all[fragment_row(i) * 16 + fragment_k(i)] = to_f32(a.v[i]);
-  const Place place{"group_multiply", where};
-  exchange(0, place).of(31, place);  // a whole warp
+  const CallSite site{"group_multiply", where};
+  exchange(0, site).of(31, site);  // a whole warp
   OwnRows rows;
   for (int r = 0; r < 2; ++r) {
     for (int k = 0; k < 16; ++k) rows.v[r][k] = all[lane_row(r) * 16 + k];
@@ -93,7 +94,7 @@ OwnRows read(const TileRows<T>& a) {
   return rows;
 }
 
-// The other operand, [kColumns, 16]: each lane reads a part for its warp.
+// Returns B [kColumns, 16]; the lanes of a warp read it together.
 template <int kColumns, class B>
 const float* read_other(const B& b, Location where) {
   Warp& warp = *current->warp;
@@ -102,8 +103,8 @@ const float* read_other(const B& b, Location where) {
   for (int n = lane(); n < kColumns; n += kWarpSize) {
     for (int k = 0; k < 16; ++k) all[size_t(n * 16 + k)] = to_f32(b.at(n, k));
   }
-  const Place place{"group_wait", where};
-  exchange(0, place).of(31, place);
+  const CallSite site{"group_wait", where};
+  exchange(0, site).of(31, site);
   return all.data();
 }
 
@@ -141,7 +142,7 @@ namespace sim {
 inline void end_phase(CountedBarrier* b) {
   b->missing = b->count;
   ++b->phase;
-  current->block->shared.passed_barrier();  // of all: accesses of threads that did not come are forgotten too
+  current->block->shared.passed_barrier();  // for all threads: also forgets accesses of threads that did not arrive
 }
 
 }  // namespace sim
@@ -152,10 +153,10 @@ inline void barrier_init(CountedBarrier* b, int count) {
 }
 inline void barrier_arrive(CountedBarrier* b) {
   sim::check_access(b, sizeof *b, sim::Access::kAtomic, "barrier_arrive");
-  if (b->missing == 0) sim::machine().fail("barrier_arrive: all %d have come to this phase", b->count);
+  if (b->missing == 0) sim::machine().fail("barrier_arrive: all %d arrivals of this phase have come", b->count);
   if (--b->missing == 0 && !sim::find_transfers(b)) sim::end_phase(b);
 }
-// Of copies only once somebody has waited for them.
+// A phase that waits for copies passes only after a barrier_wait.
 inline bool barrier_has_passed(CountedBarrier* b, int parity) { return int(b->phase & 1) != parity; }
 inline void barrier_wait(CountedBarrier* b, int parity, sim::Location where = sim::Location::current()) {
   while (int(b->phase & 1) == parity) {

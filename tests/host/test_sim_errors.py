@@ -59,15 +59,15 @@ def threads(n: int, blocks: int = 1, shared_bytes: int = 0, cooperative: bool = 
         (
             "helper_at_barrier_kernel",
             threads(96),
-            r"comes to block_barrier .*helpers.cpp.*helps the others",
+            r"reaches block_barrier .*helpers.cpp.*is a helper thread",
         ),
         (
             "grid_exit_kernel",
             threads(64, 4, cooperative=True),
             r"grid_barrier .* 3 of 4 blocks arrived and 1 have ended",
         ),
-        ("endless_kernel", threads(64, 2, cooperative=True), r"load_acquire \(.*:\d+\) reads 0 for ever"),
-        ("endless_kernel", threads(64, 2), r"only a cooperative launch has all blocks alive"),
+        ("endless_kernel", threads(64, 2, cooperative=True), r"load_acquire \(.*:\d+\) reads 0 forever"),
+        ("endless_kernel", threads(64, 2), r"only a cooperative launch has all blocks co-resident"),
     ],
 )
 def test_mistakes(sim: SimPack, kernel: str, shape: Shape, message: str) -> None:
