@@ -38,16 +38,16 @@ LB_FN uint32_t ordered(float x) {
   return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-LB_FN float of_ordered(uint32_t bits) { return quant::float_of(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits); }
+LB_FN float from_ordered(uint32_t bits) { return quant::float_of(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits); }
 
 // --- weights
 
-inline constexpr uint32_t kFar = 0x7fffffff;  // 32 nat and more
+inline constexpr uint32_t kMaxDistance = 0x7fffffff;  // 32 nat and more
 
 // How far x is below the largest logit, in 2^-26 nat.
 LB_FN uint32_t distance(float largest, float x) {
   const float d = x == largest ? 0 : largest - x;
-  return d < 31.9f ? uint32_t(d * 0x1p26f) : kFar;
+  return d < 31.9f ? uint32_t(d * 0x1p26f) : kMaxDistance;
 }
 
 LB_FN uint32_t high_product(uint32_t a, uint32_t b) { return uint32_t(uint64_t(a) * b >> 32); }
@@ -97,7 +97,7 @@ LB_FN uint32_t mean(const WeightedDistances& sum) {
 }
 // How far a candidate's surprise is from the entropy.
 LB_FN uint32_t atypicality(uint32_t distance, uint64_t weight, uint32_t mean) {
-  return weight == 0 ? kFar : distance > mean ? distance - mean : mean - distance;
+  return weight == 0 ? kMaxDistance : distance > mean ? distance - mean : mean - distance;
 }
 
 // --- draws: SplitMix64 (Steele, Lea and Flood 2014) of seed and draw number
@@ -113,7 +113,7 @@ LB_FN uint64_t splitmix(uint64_t x) {
 LB_FN uint64_t uniform(uint64_t seed, uint64_t draw) { return splitmix(splitmix(seed) + draw) >> 11; }
 
 // Where that number falls in [0, total): the candidate is the first, by id, at which the sum of weights exceeds this.
-LB_FN uint64_t fall_of(uint64_t uniform, uint64_t total) {
+LB_FN uint64_t scaled_draw(uint64_t uniform, uint64_t total) {
   const uint64_t u = uniform << 11;
   const uint64_t a = u >> 32, b = u & 0xffffffffu, c = total >> 32, d = total & 0xffffffffu;
   const uint64_t middle = a * d + (b * d >> 32);

@@ -246,7 +246,7 @@ int32_t Sampler::draw() {
   // In the order of ids, which holds unless a filter has sorted the candidates.
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
   if (!std::ranges::is_sorted(candidates_, by_id)) std::ranges::sort(candidates_, by_id);
-  const uint64_t fall = sampling::fall_of(sampling::uniform(params_.seed, draws_), total());
+  const uint64_t fall = sampling::scaled_draw(sampling::uniform(params_.seed, draws_), total());
   uint64_t sum = 0;
   for (const Candidate& c : candidates_)
     if ((sum += c.weight) > fall) return c.id;

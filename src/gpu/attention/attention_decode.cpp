@@ -27,7 +27,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
-  const PageRun pages = pages_of(split, p.n_splits, end);
+  const PageRange pages = pages_of(split, p.n_splits, end);
   if (pages.begin == pages.end) return;
   begin_attention();
 
@@ -52,7 +52,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kPageTokens - n_past;  // of the tile's first slot from the rows of this append
     const T* k = ring.take();
-    tile.meet(
+    tile.attend(
         q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
         [&](int row, int slot) { return sees(op, min(queries.row(row), op.rows - 1), offset + slot); });
   }

@@ -29,12 +29,12 @@ LB_DEVICE Eight eight_of(const void* values, DType type, long at) {
   return {{load_cached<f32x4>(plain), load_cached<f32x4>(plain + 4)}};
 }
 
-// Slots [slot, slot + kAnySlots) of K or V, zero behind the last one.
+// Slots [slot, slot + kFp32Slots) of K or V, zero behind the last one.
 LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLayer& cache, int kv_head, int slot,
                           int end) {
   const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
   const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
-  for (int i = 8 * thread_id(); i < kAnySlots * cache.head_dim; i += 8 * kAttentionThreads) {
+  for (int i = 8 * thread_id(); i < kFp32Slots * cache.head_dim; i += 8 * kAttentionThreads) {
     const int row = i / cache.head_dim, column = i % cache.head_dim;
     const Eight x = slot + row < end ? eight_of(values, type, at + i) : Eight{};
     store(to + row * (cache.head_dim + 4) + column, x.v[0]);
@@ -46,20 +46,20 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, stride = dim + 4;
-  float* q = dynamic_shared<float>();                  // [kAnyQueries][stride]
-  float* slots = q + kAnyQueries * stride;             // [kAnySlots][stride]
-  float* weights = slots + kAnySlots * stride;         // [kAnyQueries][kAnySlots]
-  float* factors = weights + kAnyQueries * kAnySlots;  // [kAnyQueries]
+  float* q = dynamic_shared<float>();                    // [kFp32Queries][stride]
+  float* slots = q + kFp32Queries * stride;              // [kFp32Slots][stride]
+  float* weights = slots + kFp32Slots * stride;          // [kFp32Queries][kFp32Slots]
+  float* factors = weights + kFp32Queries * kFp32Slots;  // [kFp32Queries]
 
   const Queries queries(op, block_id_y());
-  const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kAnyQueries;
+  const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kFp32Queries;
   if (split >= live_splits(p.n_splits, n_past + op.rows)) return;
-  const int end = slots_seen(op, n_past, queries.row(min(first + kAnyQueries, queries.n) - 1));
-  const PageRun pages = pages_of(split, p.n_splits, end);
-  const int run_end = min(pages.end * kPageTokens, end);
+  const int end = slots_seen(op, n_past, queries.row(min(first + kFp32Queries, queries.n) - 1));
+  const PageRange pages = pages_of(split, p.n_splits, end);
+  const int split_end = min(pages.end * kPageTokens, end);
   begin_attention();
 
-  for (int i = 4 * thread_id(); i < kAnyQueries * dim; i += 4 * kAttentionThreads) {
+  for (int i = 4 * thread_id(); i < kFp32Queries * dim; i += 4 * kAttentionThreads) {
     const int query = first + i / dim;
     f32x4 x = {};
     if (query < queries.n) x = load<f32x4>(op.q + queries.at(op, query) * dim + i % dim);
@@ -68,11 +68,11 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
     store(q + i / dim * stride + i % dim, x);
   }
 
-  const int own_query = thread_id() / kAnySlots, own_slot = thread_id() % kAnySlots, own_column = 4 * thread_id();
+  const int own_query = thread_id() / kFp32Slots, own_slot = thread_id() % kFp32Slots, own_column = 4 * thread_id();
   const int row = queries.row(min(first + own_query, queries.n - 1));
   float m = kNothingSeen, l = 0;  // of own_query, over the slots that are own_slot
-  f32x4 o[kAnyQueries] = {};
-  for (int slot = pages.begin * kPageTokens; slot < run_end; slot += kAnySlots) {
+  f32x4 o[kFp32Queries] = {};
+  for (int slot = pages.begin * kPageTokens; slot < split_end; slot += kFp32Slots) {
     read_slots(slots, cache.k, cache.k_type, cache, queries.kv_head, slot, end);
     block_barrier();
     f32x4 sums = {};
@@ -85,7 +85,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
     if (!sees(op, row, slot + own_slot - n_past)) score = kNothingSeen;
     float top = max(m, score);
     LB_UNROLL
-    for (int lanes = kAnySlots / 2; lanes > 0; lanes /= 2) top = max(top, shuffle_xor(top, lanes));
+    for (int lanes = kFp32Slots / 2; lanes > 0; lanes /= 2) top = max(top, shuffle_xor(top, lanes));
     const float base = top == kNothingSeen ? 0.0f : top;
     const float factor = exp2_fast(m - base), weight = exp2_fast(score - base);
     m = top;
@@ -97,16 +97,16 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
     block_barrier();
     if (own_column < dim) {
       LB_UNROLL
-      for (int i = 0; i < kAnyQueries; ++i) {
+      for (int i = 0; i < kFp32Queries; ++i) {
         const float shrink = load<float>(factors + i);
         LB_UNROLL
         for (int j = 0; j < 4; ++j) o[i][j] *= shrink;
       }
-      for (int s = 0; s < kAnySlots; ++s) {
+      for (int s = 0; s < kFp32Slots; ++s) {
         const auto v = load<f32x4>(slots + s * stride + own_column);
         LB_UNROLL
-        for (int i = 0; i < kAnyQueries; ++i) {
-          const float w = load<float>(weights + i * kAnySlots + s);
+        for (int i = 0; i < kFp32Queries; ++i) {
+          const float w = load<float>(weights + i * kFp32Slots + s);
           LB_UNROLL
           for (int j = 0; j < 4; ++j) o[i][j] = fma(w, v[j], o[i][j]);
         }
@@ -116,7 +116,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   }
 
   LB_UNROLL
-  for (int lanes = kAnySlots / 2; lanes > 0; lanes /= 2) l += shuffle_xor(l, lanes);
+  for (int lanes = kFp32Slots / 2; lanes > 0; lanes /= 2) l += shuffle_xor(l, lanes);
   if (own_slot == 0) {
     store(factors + own_query, l);
     if (p.n_splits > 1 && first + own_query < queries.n) write_softmax(p, queries, first + own_query, m, l, split);
@@ -124,7 +124,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   block_barrier();
   if (own_column >= dim) return;
   LB_UNROLL
-  for (int i = 0; i < kAnyQueries; ++i) {
+  for (int i = 0; i < kFp32Queries; ++i) {
     if (first + i >= queries.n) break;
     const float scale = p.n_splits > 1 ? 1.0f : 1.0f / load<float>(factors + i);
     LB_UNROLL

@@ -8,9 +8,9 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(attention_prefill_32_f16_64_kernel, AttentionSplits, 128, 2) { attention_many<f16, 64, 2>(p); }
-LB_KERNEL(attention_prefill_32_f16_128_kernel, AttentionSplits, 128, 2) { attention_many<f16, 128, 2>(p); }
-LB_KERNEL(attention_prefill_32_bf16_64_kernel, AttentionSplits, 128, 2) { attention_many<bf16, 64, 2>(p); }
-LB_KERNEL(attention_prefill_32_bf16_128_kernel, AttentionSplits, 128, 2) { attention_many<bf16, 128, 2>(p); }
+LB_KERNEL(attention_prefill_32_f16_64_kernel, AttentionSplits, 128, 2) { attention_prefill<f16, 64, 2>(p); }
+LB_KERNEL(attention_prefill_32_f16_128_kernel, AttentionSplits, 128, 2) { attention_prefill<f16, 128, 2>(p); }
+LB_KERNEL(attention_prefill_32_bf16_64_kernel, AttentionSplits, 128, 2) { attention_prefill<bf16, 64, 2>(p); }
+LB_KERNEL(attention_prefill_32_bf16_128_kernel, AttentionSplits, 128, 2) { attention_prefill<bf16, 128, 2>(p); }
 
 }  // namespace lb::gpu

@@ -1,7 +1,7 @@
 // Attention of more than 64 queries a KV head over F16 or BF16 pages, on the matrix unit of a warpgroup (sm_90a).
 //
 // Grid: tiles of 128 queries, KV heads, splits of the context; of a prefill the long ones start first. One warpgroup
-// brings K and V by asynchronous copies, two others have 64 queries each and never meet: what they wait for is a tile
+// brings K and V by asynchronous copies, two others have 64 queries each and never attend: what they wait for is a tile
 // that has come, and what the first waits for is a tile that both have used. S of the next tile and what the present
 // weights make of V run while the softmax of S does, and while the other warpgroup's does.
 // Bound: arithmetic, 4 head_dim flops a query and slot.
@@ -33,18 +33,18 @@ struct TileRing {
 };
 
 // What a block works on.
-struct GroupWork {
+struct BlockWork {
   Queries queries;
   int split, n_past, first, first_row, last_row, end, first_slot, n_slots;
 
-  LB_DEVICE GroupWork(const AttentionSplits& p) : queries(p.op, block_id_y()) {
+  LB_DEVICE BlockWork(const AttentionSplits& p) : queries(p.op, block_id_y()) {
     split = block_id_z();
     n_past = *p.op.n_past;
-    first = (n_blocks() - 1 - block_id()) * kGroupQueries;
+    first = (n_blocks() - 1 - block_id()) * kSm90Queries;
     first_row = queries.row(first);
-    last_row = queries.row(min(first + kGroupQueries, queries.n) - 1);
+    last_row = queries.row(min(first + kSm90Queries, queries.n) - 1);
     end = slots_seen(p.op, n_past, last_row);
-    const PageRun pages = pages_of(split, p.n_splits, end);
+    const PageRange pages = pages_of(split, p.n_splits, end);
     first_slot = pages.begin * kPageTokens;
     n_slots = min(pages.end * kPageTokens, end) - first_slot;
   }
@@ -53,8 +53,8 @@ struct GroupWork {
 // The slots of a tile into shared memory; behind the last they are zero, as a weight of zero would not hide a NaN.
 template <class T, int kDim>
 LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv_head,
-                         const int (&pages)[group_slots(kDim) / kPageTokens], int n_valid) {
-  constexpr int kSlots = group_slots(kDim), kRowStep = kGroupThreads / 8;  // 8 lanes a row, 16 bytes each
+                         const int (&pages)[sm90_slots(kDim) / kPageTokens], int n_valid) {
+  constexpr int kSlots = sm90_slots(kDim), kRowStep = kSm90GroupThreads / 8;  // 8 lanes a row, 16 bytes each
   const int piece = thread_id() % 8 * 8, row = thread_id() / 8;
   to += tile_index(kSlots, row, piece);
   LB_UNROLL
@@ -77,9 +77,9 @@ LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv
 }
 
 template <class T, int kDim>
-LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k_tiles, T* v_tiles, TileRing k_ring,
-                           TileRing v_ring) {
-  constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
+LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_tiles, T* v_tiles, TileRing k_ring,
+                          TileRing v_ring) {
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
   const KvLayer& cache = p.op.cache;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, last_page = (work.end - 1) / kPageTokens;
   TileRing k_done = k_ring, v_done = v_ring;  // the next to come
@@ -134,14 +134,14 @@ LB_DEVICE void bring_tiles(const AttentionSplits& p, const GroupWork& work, T* k
 // Queries of 256 values, scaled so that scores are exponents of 2 and zero beyond the last, by the warps that multiply:
 // a warp a query, and eight on their way at once.
 template <class T, int kDim>
-LB_DEVICE void stage_group_queries(T* to, const Attention& op, const GroupWork& work, int own_warp) {
-  constexpr int kWarps = 2 * kGroupThreads / 32, kAtOnce = 8;
-  static_assert(kDim == 256 && kGroupQueries % (kWarps * kAtOnce) == 0 && kGroupQueries <= kWarps * 32);
+LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& work, int own_warp) {
+  constexpr int kWarps = 2 * kSm90GroupThreads / 32, kAtOnce = 8;
+  static_assert(kDim == 256 && kSm90Queries % (kWarps * kAtOnce) == 0 && kSm90Queries <= kWarps * 32);
   const float scale = op.scale * kLog2E;
   const int column = 8 * lane();
   const int of_lane = int(work.queries.at(op, min(work.first + own_warp + kWarps * lane(), work.queries.n - 1)));
   LB_UNROLL_BY(1)
-  for (int done = own_warp; done < kGroupQueries; done += kWarps * kAtOnce) {
+  for (int done = own_warp; done < kSm90Queries; done += kWarps * kAtOnce) {
     f32x4 low[kAtOnce], high[kAtOnce];
     LB_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
@@ -162,10 +162,10 @@ LB_DEVICE void stage_group_queries(T* to, const Attention& op, const GroupWork& 
 
 // 64 queries in four warps.
 template <class T, int kDim>
-struct GroupQueries {
-  static constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
+struct WarpgroupQueries {
+  static constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
   static constexpr int kColumns = kDim < 128 ? kDim : 128;  // of a product
-  static constexpr bool kHasRegisters = group_query_bytes(kDim) == 0;
+  static constexpr bool kHasRegisters = sm90_query_bytes(kDim) == 0;
   FragmentA<T> q[kHasRegisters ? kDim / 16 : 1];
   FragmentA<T> weights[kSlots / 16];
   FragmentC s[kSlots / 16], o[kDim / 16];
@@ -229,18 +229,18 @@ struct GroupQueries {
   }
 
   // Scores become weights under the new maximum; `shrink` is for what was summed under the old one. Whether any grew.
-  LB_DEVICE bool weigh(float (&shrink)[kLaneRows]) {
+  LB_DEVICE bool update_softmax(float (&shrink)[kLaneRows]) {
     float top[kLaneRows];
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) top[i] = m[i];
     LB_UNROLL
     for (int j = 0; j < kSlots / 16; ++j)
       for_each_row(s[j], [&](int i, int, float& score) { top[i] = max(top[i], score); });
-    bool has_grown = false;
+    bool max_grew = false;
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       top[i] = row_max(top[i]);
-      has_grown |= top[i] > m[i];
+      max_grew |= top[i] > m[i];
       shrink[i] = top[i] == m[i] ? 1.0f : exp2_fast(m[i] - top[i]);
       m[i] = top[i];
       l[i] *= shrink[i];
@@ -252,7 +252,7 @@ struct GroupQueries {
         score = exp2_fast(score - top[i]);
         l[i] += score;
       });
-    return any(has_grown);
+    return any(max_grew);
   }
 
   LB_DEVICE void round_weights(T* scratch) {
@@ -262,18 +262,18 @@ struct GroupQueries {
 };
 
 template <class T, int kDim>
-LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* shared_q, CountedBarrier* has_queries,
-                         const T* k_tiles, const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
-  constexpr int kSlots = group_slots(kDim), kTile = kSlots * kDim;
-  const int own_warp = warp() - kGroupThreads / 32;
+LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T* shared_q, CountedBarrier* has_queries,
+                             const T* k_tiles, const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
+  const int own_warp = warp() - kSm90GroupThreads / 32;
   scratch += own_warp * kOperandScratch;
   const Attention& op = p.op;
   const int own_first = work.first + own_warp * 16;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
   begin_attention();
-  GroupQueries<T, kDim> tile;
+  WarpgroupQueries<T, kDim> tile;
   if constexpr (!tile.kHasRegisters) {
-    stage_group_queries<T, kDim>(shared_q, op, work, own_warp);
+    stage_queries_sm90<T, kDim>(shared_q, op, work, own_warp);
     fence_async_proxy();
     warp_barrier();
     if (lane() == 0) barrier_arrive(has_queries);
@@ -318,18 +318,18 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* sha
       group_wait<0>(tile.s);
       k_ring.tell(k_ring.empty);
       mask(i);
-      tile.weigh(shrink);
+      tile.update_softmax(shrink);
     } else {
       v_ring.wait_full();
       tile.start_values(v_tiles + v_ring.stage * kTile);
       group_wait<1>(tile.s);
       k_ring.tell(k_ring.empty);
       mask(i);
-      const bool has_grown = tile.weigh(shrink);
+      const bool max_grew = tile.update_softmax(shrink);
       group_wait<0>(tile.o);
       v_ring.tell(v_ring.empty);
       v_ring.step();
-      if (has_grown) {
+      if (max_grew) {
         LB_UNROLL
         for (int d = 0; d < kDim / 16; ++d) for_each_row(tile.o[d], [&](int r, int, float& sum) { sum *= shrink[r]; });
       }
@@ -401,49 +401,49 @@ LB_DEVICE void use_tiles(const AttentionSplits& p, const GroupWork& work, T* sha
 
 template <class T, int kDim>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
-  constexpr int kStages = group_stages(kDim), kTile = group_slots(kDim) * kDim;
+  constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
   T* q = reinterpret_cast<T*>(shared);
-  T* k_tiles = q + group_query_bytes(kDim) / sizeof(T);
+  T* k_tiles = q + sm90_query_bytes(kDim) / sizeof(T);
   T* v_tiles = k_tiles + kStages * kTile;
-  const GroupWork work(p);
+  const BlockWork work(p);
   if (work.split >= live_splits(p.n_splits, work.n_past + p.op.rows)) return;
   if (thread_id() <= 4 * kStages) {
     const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
-    barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kGroupThreads / 32);
+    barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kSm90GroupThreads / 32);
   }
   block_barrier();
 
   CountedBarrier* at = barriers;
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
-  if (warp() < kGroupThreads / 32) {
+  if (warp() < kSm90GroupThreads / 32) {
     dealloc_registers<40>();
-    if (work.n_slots > 0) bring_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
+    if (work.n_slots > 0) copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
   } else {
     alloc_registers<232>();
-    use_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
+    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
   }
 }
 
-LB_KERNEL(attention_prefill_sm90_f16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_f16_64_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<f16, 64>(p);
 }
-LB_KERNEL(attention_prefill_sm90_f16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_f16_128_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<f16, 128>(p);
 }
-LB_KERNEL(attention_prefill_sm90_f16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_f16_256_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<f16, 256>(p);
 }
-LB_KERNEL(attention_prefill_sm90_bf16_64_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_bf16_64_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<bf16, 64>(p);
 }
-LB_KERNEL(attention_prefill_sm90_bf16_128_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_bf16_128_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<bf16, 128>(p);
 }
-LB_KERNEL(attention_prefill_sm90_bf16_256_kernel, AttentionSplits, kGroupBlockThreads, 1) {
+LB_KERNEL(attention_prefill_sm90_bf16_256_kernel, AttentionSplits, kSm90BlockThreads, 1) {
   attention_prefill_sm90<bf16, 256>(p);
 }
 

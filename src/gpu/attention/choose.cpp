@@ -12,9 +12,9 @@ namespace {
 
 // Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
 constexpr int kBlocksPerSm = 2;
-constexpr int few_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int kGroupMinCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
-constexpr int kPagesPerSplit = 2;       // fewer would not pay for their partials
+constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
+constexpr int kSm90MinCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
+constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
 
 std::string to_string(const Attention& op) {
   const KvLayer& cache = op.cache;
@@ -34,7 +34,7 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *few, *many, *prefill, *group;  // prefill: null where `many` is all there is
+  const char *decode, *prefill_16, *prefill_32, *prefill_sm90;  // prefill: null where `many` is all there is
 };
 constexpr TileKernel kTileKernels[] = {
     {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel",
@@ -77,22 +77,22 @@ int ring_of(const Target& target, Bytes&& bytes) {
 BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const int dim = op.cache.head_dim;
   const TileKernel* tile = tile_kernel(op.cache);
-  if (tile == nullptr) return {"attention_fp32_kernel", kAnyQueries, kBlocksPerSm, 0, any_shared_bytes(dim), false};
+  if (tile == nullptr) return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, fp32_shared_bytes(dim), false};
   if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kDecodeQueries) {
     const int ring = ring_of(target, [&](int n) { return decode_shared_bytes(dim, n); });
-    return {tile->few, kDecodeQueries, few_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
+    return {tile->decode, kDecodeQueries, decode_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
   }
-  const bool has_queries = op.rows * (op.n_heads / op.cache.n_kv_heads) > kGroupQueries / 2;
-  if (has_queries && capacity > kGroupMinCapacity && target.has(tile->group))
-    return {tile->group, kGroupQueries, 1, 0, group_shared_bytes(dim), false, kGroupBlockThreads};
-  const bool is_prefill = op.rows > kMaxTree && tile->prefill != nullptr && target.has(tile->prefill);
-  const int n_tiles = is_prefill ? 2 : 1;
-  const int ring = ring_of(target, [&](int n) { return many_shared_bytes(dim, n_tiles, n); });
-  return {is_prefill ? tile->prefill : tile->many,
-          many_queries(n_tiles),
+  const bool fills_warpgroups = op.rows * (op.n_heads / op.cache.n_kv_heads) > kSm90Queries / 2;
+  if (fills_warpgroups && capacity > kSm90MinCapacity && target.has(tile->prefill_sm90))
+    return {tile->prefill_sm90, kSm90Queries, 1, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
+  const bool is_prefill_32 = op.rows > kMaxTree && tile->prefill_32 != nullptr && target.has(tile->prefill_32);
+  const int n_tiles = is_prefill_32 ? 2 : 1;
+  const int ring = ring_of(target, [&](int n) { return prefill_shared_bytes(dim, n_tiles, n); });
+  return {is_prefill_32 ? tile->prefill_32 : tile->prefill_16,
+          prefill_queries(n_tiles),
           kBlocksPerSm,
           ring,
-          many_shared_bytes(dim, n_tiles, ring),
+          prefill_shared_bytes(dim, n_tiles, ring),
           false};
 }
 
@@ -108,7 +108,7 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 // The blocks of a split op are at most what the chip holds at once: kBlocksPerSm of up to 128 queries each, or up to
 // twice as many of kDecodeQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
-  const long by_blocks = long(kBlocksPerSm) * target.n_sms * many_queries(head_dim > 128 ? 1 : 2);
+  const long by_blocks = long(kBlocksPerSm) * target.n_sms * prefill_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
   return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
 }

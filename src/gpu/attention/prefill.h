@@ -15,10 +15,10 @@ struct BlockBarrier {
 };
 
 template <class Stored, int kDim, int kTiles>
-LB_DEVICE void attention_many(const AttentionSplits& p) {
+LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   using T = Operand<Stored>;
-  constexpr int kSlots = many_slots(kDim, kTiles), kStride = operand_stride(kDim);
-  constexpr int kQueries = many_queries(kTiles), kWarpQueries = 16 * kTiles;
+  constexpr int kSlots = prefill_slots(kDim, kTiles), kStride = operand_stride(kDim);
+  constexpr int kQueries = prefill_queries(kTiles), kWarpQueries = 16 * kTiles;
   unsigned char* shared = dynamic_shared<unsigned char>();
   T* q = reinterpret_cast<T*>(shared);
   T* scratch = q + kQueries * kStride;
@@ -31,7 +31,7 @@ LB_DEVICE void attention_many(const AttentionSplits& p) {
   const int first = (n_blocks() - 1 - block_id()) * kQueries;
   const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
   const int end = slots_seen(op, n_past, last_row);
-  const PageRun pages = pages_of(split, p.n_splits, end);
+  const PageRange pages = pages_of(split, p.n_splits, end);
   const int first_slot = pages.begin * kPageTokens;
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
   begin_attention();
@@ -58,7 +58,7 @@ LB_DEVICE void attention_many(const AttentionSplits& p) {
     const int offset = first_slot + i * kSlots - n_past;  // of the tile's first slot from the rows of this append
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0);
     const T* k = ring.take();
-    tile.meet(
+    tile.attend(
         own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
         [&](int row, int slot) { return sees(op, min(queries.row(own_first + row), last_row), offset + slot); });
   }

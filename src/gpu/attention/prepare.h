@@ -1,7 +1,7 @@
 // The body of AttentionPrepare: queries and keys normalised and rotated, keys and values into the cache.
 //
 // A warp a head of a row: the query heads, then those of K, then those of V. A lane has runs of four values in
-// registers; pairs of the rotation meet in shared memory. Asked for ahead of the wait: norm weights, and what lies
+// registers; pairs of the rotation attend in shared memory. Asked for ahead of the wait: norm weights, and what lies
 // before the embedding of a step: the rotation's table, n_past, the page table.
 #pragma once
 

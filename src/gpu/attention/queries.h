@@ -15,10 +15,10 @@ LB_DEVICE int live_splits(int n_splits, int n_slots) {
 }
 
 // Pages [begin, end) of a split.
-struct PageRun {
+struct PageRange {
   int begin, end;
 };
-LB_DEVICE PageRun pages_of(int split, int n_splits, int n_slots) {
+LB_DEVICE PageRange pages_of(int split, int n_splits, int n_slots) {
   const int n_pages = (n_slots + kPageTokens - 1) / kPageTokens, n_live = min(n_splits, n_pages);
   if (split >= n_live) return {0, 0};
   return {n_pages * split / n_live, n_pages * (split + 1) / n_live};

@@ -1,4 +1,4 @@
-// Attention on matrix units: tiles of K and V on their way through shared memory, and 16 queries of a warp that meet
+// Attention on matrix units: tiles of K and V on their way through shared memory, and 16 queries of a warp that attend
 // them with an open softmax. S = Q K^T, P = 2^(S - m), O = O 2^(m_old - m) + P V; Q and P are rounded to the type of
 // the tiles, all sums are fp32.
 #pragma once
@@ -112,9 +112,9 @@ struct QueryTiles {
   }
 
   // Scores over a tile of K, their weights, and what these make of a tile of V, which `take_v` brings meanwhile.
-  // may_see(row, slot): whether the warp's query sees a slot of this tile; asked where `is_masked`.
-  template <class TakeV, class MaySee>
-  LB_DEVICE void meet(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, MaySee&& may_see) {
+  // is_visible(row, slot): whether the warp's query sees a slot of this tile; asked where `is_masked`.
+  template <class TakeV, class IsVisible>
+  LB_DEVICE void attend(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, IsVisible&& is_visible) {
     FragmentC s[kTiles][kSlots / 16];
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
@@ -140,10 +140,10 @@ struct QueryTiles {
         LB_UNROLL
         for (int j = 0; j < kSlots / 16; ++j)
           for_each_row(s[t][j], [&](int i, int column, float& score) {
-            if (!may_see(16 * t + lane_row(i), 16 * j + column)) score = kNothingSeen;
+            if (!is_visible(16 * t + lane_row(i), 16 * j + column)) score = kNothingSeen;
           });
       }
-      weigh(s[t], m[t], l[t], o[t]);
+      update_softmax(s[t], m[t], l[t], o[t]);
     }
     const T* v = take_v();
     LB_UNROLL
@@ -181,21 +181,21 @@ struct QueryTiles {
 
  private:
   // Scores become weights under the new maximum; what was summed under the old one shrinks, where it has grown.
-  LB_DEVICE static void weigh(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],
-                              FragmentC (&o)[kDim / 16]) {
+  LB_DEVICE static void update_softmax(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],
+                                       FragmentC (&o)[kDim / 16]) {
     float top[kLaneRows];
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) top[i] = m[i];
     LB_UNROLL
     for (int j = 0; j < kSlots / 16; ++j)
       for_each_row(s[j], [&](int i, int, float& score) { top[i] = max(top[i], score); });
-    bool has_grown = false;
+    bool max_grew = false;
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       top[i] = row_max(top[i]);
-      has_grown |= top[i] > m[i];
+      max_grew |= top[i] > m[i];
     }
-    if (any(has_grown)) {
+    if (any(max_grew)) {
       LB_UNROLL
       for (int i = 0; i < kLaneRows; ++i) {
         const float shrink = top[i] == m[i] ? 1.0f : exp2_fast(m[i] - top[i]);

@@ -1,9 +1,9 @@
 // y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), after the fold of the accepted rows into the history.
 //
-// A block has 32 channels; eight teams of 32 threads share the rows of a run. The blocks of the first run keep the
+// A block has 32 channels; eight teams of 32 threads share the rows of a chunk. The blocks of the first chunk keep the
 // state: what the previous append left is read before the barrier, behind which history and pending rows are
-// overwritten with those of the last run. Blocks of later runs read x alone.
-// Bound: bandwidth, 8 bytes a value, and 8 more for each of the last run's; the taps of a row come from cache.
+// overwritten with those of the last chunk. Blocks of later chunks read x alone.
+// Bound: bandwidth, 8 bytes a value, and 8 more for each of the last chunk's; the taps of a row come from cache.
 #include "dialect.h"
 
 #include "gpu/activation.h"
@@ -54,13 +54,14 @@ LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
   }
 
   if (!keeps_state) return;
-  const int last_run = p.rows > 0 ? (p.rows - 1) / kMaxTree * kMaxTree : 0;
+  const int last_chunk = p.rows > 0 ? (p.rows - 1) / kMaxTree * kMaxTree : 0;
   if (team < n_past) {
     const float kept = past[team * kConvChannels + channel];
-    p.history[long(team) * p.channels + c] = last_run > 0 ? p.x[long(last_run - n_past + team) * p.channels + c] : kept;
+    p.history[long(team) * p.channels + c] =
+        last_chunk > 0 ? p.x[long(last_chunk - n_past + team) * p.channels + c] : kept;
   }
-  for (int r = last_run + team; r < p.rows; r += kTeams)
-    p.pending[long(r - last_run) * p.channels + c] = p.x[long(r) * p.channels + c];
+  for (int r = last_chunk + team; r < p.rows; r += kTeams)
+    p.pending[long(r - last_chunk) * p.channels + c] = p.x[long(r) * p.channels + c];
 }
 
 }  // namespace lb::gpu

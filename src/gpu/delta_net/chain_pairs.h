@@ -14,30 +14,30 @@ struct alignas(16) ChainGates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Keys and queries of a run into shared memory, one behind the other, and into the work memory, zeros beyond the last
-// row; the last run's keys also stay for the next append.
-LB_DEVICE void split_rows(const DeltaWork& p, int run, int k_head, unsigned char* memory) {
+// Keys and queries of a chunk into shared memory, one behind the other, and into the work memory, zeros beyond the last
+// row; the last chunk's keys also stay for the next append.
+LB_DEVICE void split_rows(const DeltaWork& p, int chunk, int k_head, unsigned char* memory) {
   const GatedDelta& op = p.op;
-  constexpr int kUnits = kChainKey / 4, kEach = 2 * kMaxTree * kUnits / kChainPairThreads;
-  const int rows = chain_rows(op, run);
-  const bool is_last = run == n_runs_of(op) - 1;
-  float* pending = keys_in(op, buffer_after(op, run + 1));
-  bf16* work = rows_work(p, run, k_head);
+  constexpr int kUnits = kChainDk / 4, kEach = 2 * kMaxTree * kUnits / kChainPairThreads;
+  const int rows = rows_of_chunk(op, chunk);
+  const bool is_last = chunk == n_chunks_of(op) - 1;
+  float* pending = keys_in(op, buffer_after(op, chunk + 1));
+  bf16* work = rows_work(p, chunk, k_head);
   LB_UNROLL_BY(8)
   for (int i = 0; i < kEach; ++i) {
     const int unit = thread_id() + i * kChainPairThreads, column = unit % kUnits * 4, row = unit / kUnits % kMaxTree;
     const bool is_key = unit < kMaxTree * kUnits;
     f32x4 x = {};
     if (row < rows)
-      x = load<f32x4>((is_key ? op.k : op.q) + (long(run) * kMaxTree + row) * op.row_stride + k_head * kChainKey +
+      x = load<f32x4>((is_key ? op.k : op.q) + (long(chunk) * kMaxTree + row) * op.row_stride + k_head * kChainDk +
                       column);
-    if (is_last && is_key && row < rows) store(pending + (long(row) * op.n_k_heads + k_head) * kChainKey + column, x);
+    if (is_last && is_key && row < rows) store(pending + (long(row) * op.n_k_heads + k_head) * kChainDk + column, x);
     Vec<bf16, 4> high, low;
     part(x, high, low);
     bf16* to = KeyRows(memory + (is_key ? 0 : KeyRows::kBytes)).at(row, column);
     store(to, high);
     store(to + KeyRows::kLow, low);
-    bf16* out = work + (is_key ? 0 : 2 * kRowsValues) + row * kChainKey + column;
+    bf16* out = work + (is_key ? 0 : 2 * kRowsValues) + row * kChainDk + column;
     store(out, high);
     store(out + kRowsValues, low);
   }
@@ -132,7 +132,7 @@ LB_DEVICE void multiply_rows(FragmentC (&products)[4], const KeyRows& rows, cons
   LB_UNROLL
   for (int j = 0; j < kBlocks; ++j) fill(products[j], 0);
   LB_UNROLL_BY(2)
-  for (int d = 0; d < kChainKey; d += 16) {
+  for (int d = 0; d < kChainDk; d += 16) {
     OperandA a;
     read(a, rows, 16 * (kBlocks - 1), d);
     LB_UNROLL

@@ -1,4 +1,4 @@
-// Parts of gated_delta_chain_kernel: its shared memory, the tiles of a run on their way there, products.
+// Parts of gated_delta_chain_kernel: its shared memory, the tiles of a chunk on their way there, products.
 #pragma once
 
 #include "gpu/delta_net/chain_work.h"
@@ -13,36 +13,36 @@ struct ChainMemory {
   static constexpr int kValueBytes = kMaxTree * kValueStride * int(sizeof(float));
   static constexpr int kQueries = 2 * KeyRows::kBytes, kInverse = kQueries + KeyRows::kBytes,
                        kPairs = kInverse + Square::kBytes, kValues = kPairs + Square::kBytes,
-                       kGates = kValues + kValueBytes, kState = kGates + 2 * kGateBytes, kRest = kState + State::kBytes,
-                       kDelta = kRest + ColumnRows::kBytes, kWeighted = kDelta + ColumnRows::kBytes,
-                       kAll = kWeighted + ColumnRows::kBytes;
+                       kGates = kValues + kValueBytes, kState = kGates + 2 * kGateBytes,
+                       kResidual = kState + State::kBytes, kDelta = kResidual + ColumnRows::kBytes,
+                       kWeighted = kDelta + ColumnRows::kBytes, kAll = kWeighted + ColumnRows::kBytes;
   static_assert(kAll == kChainBytes);
 
   unsigned char* memory;
-  LB_DEVICE KeyRows keys(int run) const { return KeyRows(memory + run % 2 * KeyRows::kBytes); }
+  LB_DEVICE KeyRows keys(int chunk) const { return KeyRows(memory + chunk % 2 * KeyRows::kBytes); }
   LB_DEVICE KeyRows queries() const { return KeyRows(memory + kQueries); }
   LB_DEVICE Square inverse() const { return Square(memory + kInverse); }
   LB_DEVICE Square pairs() const { return Square(memory + kPairs); }
   LB_DEVICE float* values() const { return reinterpret_cast<float*>(memory + kValues); }
-  LB_DEVICE float* gates(int run) const { return reinterpret_cast<float*>(memory + kGates + run % 2 * kGateBytes); }
+  LB_DEVICE float* gates(int chunk) const { return reinterpret_cast<float*>(memory + kGates + chunk % 2 * kGateBytes); }
   LB_DEVICE State state() const { return State(memory + kState); }
-  LB_DEVICE ColumnRows rest() const { return ColumnRows(memory + kRest); }
+  LB_DEVICE ColumnRows residual() const { return ColumnRows(memory + kResidual); }
   LB_DEVICE ColumnRows delta() const { return ColumnRows(memory + kDelta); }
   LB_DEVICE ColumnRows weighted() const { return ColumnRows(memory + kWeighted); }
 };
 
 // Unrolled, so that all addresses are one and a constant.
 LB_DEVICE void copy_rows(const KeyRows& to, const bf16* from) {
-  constexpr int kPieces = kChainKey / 8, kRowsAtOnce = kChainThreads / kPieces;
+  constexpr int kPieces = kChainDk / 8, kRowsAtOnce = kChainThreads / kPieces;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 8;
   bf16* own_to = to.at(own_row, column);
-  const bf16* own_from = from + own_row * kChainKey + column;
+  const bf16* own_from = from + own_row * kChainDk + column;
   LB_UNROLL
   for (int low = 0; low < 2; ++low) {
     LB_UNROLL
     for (int row = 0; row < kMaxTree; row += kRowsAtOnce)
       copy_async<16>(own_to + low * KeyRows::kLow + row * KeyRows::kStride,
-                     own_from + low * kRowsValues + row * kChainKey);
+                     own_from + low * kRowsValues + row * kChainDk);
   }
 }
 LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
@@ -59,32 +59,33 @@ LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
   }
 }
 
-// A run's tiles on their way into shared memory, each as soon as its place is free.
+// A chunk's tiles on their way into shared memory, each as soon as its place is free.
 struct ChainTiles {
   const DeltaWork& p;
   const ChainMemory& memory;
-  int v_head, k_head, first_column, n_runs;
+  int v_head, k_head, first_column, n_chunks;
 
-  LB_DEVICE void keys(int run) const {
-    if (run < n_runs) {
-      copy_rows(memory.keys(run), rows_work(p, run, k_head));
+  LB_DEVICE void keys(int chunk) const {
+    if (chunk < n_chunks) {
+      copy_rows(memory.keys(chunk), rows_work(p, chunk, k_head));
       if (thread_id() < ChainMemory::kGateBytes / 16)
-        copy_async<16>(memory.gates(run) + 4 * thread_id(), gates_work(pairs_work(p, run, v_head)) + 4 * thread_id());
+        copy_async<16>(memory.gates(chunk) + 4 * thread_id(),
+                       gates_work(pairs_work(p, chunk, v_head)) + 4 * thread_id());
     }
     copy_commit();
   }
-  LB_DEVICE void queries_and_values(int run) const {
-    if (run < n_runs) {
+  LB_DEVICE void queries_and_values(int chunk) const {
+    if (chunk < n_chunks) {
       const GatedDelta& op = p.op;
-      copy_rows(memory.queries(), rows_work(p, run, k_head) + 2 * kRowsValues);
+      copy_rows(memory.queries(), rows_work(p, chunk, k_head) + 2 * kRowsValues);
       constexpr int kPieces = kChainColumns / 4, kRowsAtOnce = kChainThreads / kPieces;
       const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
       float* to = memory.values() + own_row * kValueStride + column;
       const float* from =
-          op.v + (long(run) * kMaxTree + own_row) * op.row_stride + long(v_head) * op.dv + first_column + column;
+          op.v + (long(chunk) * kMaxTree + own_row) * op.row_stride + long(v_head) * op.dv + first_column + column;
       LB_UNROLL
       for (int row = 0; row < kMaxTree; row += kRowsAtOnce) {
-        if (own_row + row < chain_rows(op, run))
+        if (own_row + row < rows_of_chunk(op, chunk))
           copy_async<16>(to + row * kValueStride, from + row * op.row_stride);
         else
           store(to + row * kValueStride, f32x4{});
@@ -92,12 +93,12 @@ struct ChainTiles {
     }
     copy_commit();
   }
-  LB_DEVICE void inverse(int run) const {
-    if (run < n_runs) copy_lower(memory.inverse(), pairs_work(p, run, v_head));
+  LB_DEVICE void inverse(int chunk) const {
+    if (chunk < n_chunks) copy_lower(memory.inverse(), pairs_work(p, chunk, v_head));
     copy_commit();
   }
-  LB_DEVICE void pairs(int run) const {
-    copy_lower(memory.pairs(), pairs_work(p, run, v_head) + 2 * kPairValues);
+  LB_DEVICE void pairs(int chunk) const {
+    copy_lower(memory.pairs(), pairs_work(p, chunk, v_head) + 2 * kPairValues);
     copy_commit();
   }
 };

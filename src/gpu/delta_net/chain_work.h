@@ -1,4 +1,4 @@
-// The work memory of a chain: what the pairs leave for each run, as operands of two bf16 numbers.
+// The work memory of a chain: what the pairs leave for each chunk, as operands of two bf16 numbers.
 #pragma once
 
 #include "gpu/delta_net/gated_delta.h"
@@ -6,26 +6,26 @@
 
 namespace lb::gpu {
 
-static_assert(kChainKey == 128 && kChainColumns == 32 && kMaxTree == 64);
+static_assert(kChainDk == 128 && kChainColumns == 32 && kMaxTree == 64);
 
-using KeyRows = Parts<kMaxTree, kChainKey>;
+using KeyRows = Parts<kMaxTree, kChainDk>;
 using Square = Parts<kMaxTree, kMaxTree>;
-using State = Parts<kChainColumns, kChainKey>;      // S^T
+using State = Parts<kChainColumns, kChainDk>;       // S^T
 using ColumnRows = Parts<kChainColumns, kMaxTree>;  // of v and delta, transposed
 
-LB_DEVICE int chain_rows(const GatedDelta& p, int run) { return min(kMaxTree, p.rows - run * kMaxTree); }
+LB_DEVICE int rows_of_chunk(const GatedDelta& p, int chunk) { return min(kMaxTree, p.rows - chunk * kMaxTree); }
 // [4][64, 128]: keys, high and low, queries, high and low.
-LB_DEVICE bf16* rows_work(const DeltaWork& p, int run, int k_head) {
-  return reinterpret_cast<bf16*>(p.work + (long(run) * p.op.n_k_heads + k_head) * kChainRowFloats);
+LB_DEVICE bf16* rows_work(const DeltaWork& p, int chunk, int k_head) {
+  return reinterpret_cast<bf16*>(p.work + (long(chunk) * p.op.n_k_heads + k_head) * kChainRowFloats);
 }
 // [4][64, 64]: M diag(beta), high and low, P, high and low; blocks of 16 above the diagonal are never written or read.
 // Then [2][64] fp32: e^cs, e^{cs_63 - cs}.
-LB_DEVICE bf16* pairs_work(const DeltaWork& p, int run, int v_head) {
-  const long n_runs = n_runs_of(p.op);
-  return reinterpret_cast<bf16*>(p.work + n_runs * p.op.n_k_heads * kChainRowFloats +
-                                 (long(run) * p.op.n_v_heads + v_head) * kChainPairFloats);
+LB_DEVICE bf16* pairs_work(const DeltaWork& p, int chunk, int v_head) {
+  const long n_chunks = n_chunks_of(p.op);
+  return reinterpret_cast<bf16*>(p.work + n_chunks * p.op.n_k_heads * kChainRowFloats +
+                                 (long(chunk) * p.op.n_v_heads + v_head) * kChainPairFloats);
 }
-inline constexpr int kRowsValues = kMaxTree * kChainKey, kPairValues = kMaxTree * kMaxTree;
+inline constexpr int kRowsValues = kMaxTree * kChainDk, kPairValues = kMaxTree * kMaxTree;
 static_assert(kChainRowFloats == 2 * kRowsValues && kChainPairFloats == 2 * kPairValues + 2 * kMaxTree);
 
 LB_DEVICE float* gates_work(bf16* pairs) { return reinterpret_cast<float*>(pairs + 4 * kPairValues); }

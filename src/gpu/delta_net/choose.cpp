@@ -9,7 +9,7 @@ namespace lb::gpu {
 namespace {
 
 uint32_t up_to_warp(int threads) { return uint32_t(threads + 31) / 32 * 32; }
-int n_runs(int rows) { return (rows + kMaxTree - 1) / kMaxTree; }
+int n_chunks(int rows) { return (rows + kMaxTree - 1) / kMaxTree; }
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 std::string to_string(const GatedDelta& op) {
@@ -30,32 +30,32 @@ Launch slices(const char* kernel, const GatedDelta& op, int columns, uint32_t th
 
 Launch pairs(const GatedDelta& op, const Target& target, const std::string& what) {
   return checked({.kernel = "gated_delta_pairs_kernel",
-                  .grid = {uint32_t(op.n_v_heads), uint32_t(n_runs(op.rows)), 1},
+                  .grid = {uint32_t(op.n_v_heads), uint32_t(n_chunks(op.rows)), 1},
                   .block = {kPairThreads, 1, 1},
                   .overlap_previous = true},
                  target, what);
 }
 
-size_t run_shared_bytes(const GatedDelta& op, int columns) {
+size_t chunk_shared_bytes(const GatedDelta& op, int columns) {
   const int depth = (op.dk + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
   return (size_t(depth) * columns + kRingFloats + kMaxTree * columns) * sizeof(float);
 }
 
 // Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere. Up
-// to half a run is little to read: 22 rows of 48 heads take an H100 16.9 us in narrow slices, 18.1 in wide ones.
-Launch runs(const GatedDelta& op, const Target& target, const std::string& what) {
+// to half a chunk is little to read: 22 rows of 48 heads take an H100 16.9 us in narrow slices, 18.1 in wide ones.
+Launch chunks(const GatedDelta& op, const Target& target, const std::string& what) {
   constexpr size_t kStaticBytes = 1024;
   const bool has_work = 2L * op.n_v_heads * ((op.dv + 31) / 32) > target.n_sms;
   const bool is_wide =
-      has_work && op.rows > kMaxTree / 2 && run_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
+      has_work && op.rows > kMaxTree / 2 && chunk_shared_bytes(op, 32) + kStaticBytes <= target.shared_block_bytes;
   const int columns = is_wide ? 32 : 16;
-  return slices(is_wide ? "gated_delta_chunks32_kernel" : "gated_delta_chunks16_kernel", op, columns, kRunThreads,
-                run_shared_bytes(op, columns), target, what);
+  return slices(is_wide ? "gated_delta_chunks32_kernel" : "gated_delta_chunks16_kernel", op, columns, kChunkThreads,
+                chunk_shared_bytes(op, columns), target, what);
 }
 
 Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string& what) {
   return checked({.kernel = "gated_delta_chain_pairs_kernel",
-                  .grid = {uint32_t(op.n_k_heads), uint32_t(n_runs(op.rows)), 1},
+                  .grid = {uint32_t(op.n_k_heads), uint32_t(n_chunks(op.rows)), 1},
                   .block = {kChainPairThreads, 1, 1},
                   .shared_bytes = kChainPairsBytes,
                   .overlap_previous = true},
@@ -63,15 +63,15 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 }
 
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
-bool has_tiles(const DeltaInputs& op) {  // of more than one row
+bool has_rows_kernel(const DeltaInputs& op) {  // of more than one row
   const CausalConv& conv = op.conv;
-  return conv.rows > 1 && op.prepare.dk == kChainKey && conv.channels % kChainKey == 0 && conv.n_taps == kChainTaps &&
+  return conv.rows > 1 && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&
          op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
          is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
-bool is_skinny(const GatedDelta& op, const Target& target) {
-  return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainKey && op.dv % kDeltaFewColumns == 0 &&
+bool is_few(const GatedDelta& op, const Target& target) {
+  return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainDk && op.dv % kDeltaFewColumns == 0 &&
          target.has("gated_delta_few_kernel");
 }
 
@@ -105,12 +105,12 @@ Launch choose(const CausalConv& op, const Target& target) {
   LB_CHECK(op.rows >= 0 && op.channels >= 1, kInvalid, what, ": nothing to compute");
   LB_CHECK(op.n_taps >= 2 && op.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
   LB_CHECK(op.rows <= kMaxTree || !op.tree.parent, kInvalid, what, ": a tree has at most ", kMaxTree, " rows");
-  return checked(
-      {.kernel = "causal_conv_kernel",
-       .grid = {uint32_t((op.channels + kConvChannels - 1) / kConvChannels), uint32_t(std::max(1, n_runs(op.rows))), 1},
-       .block = {kConvThreads, 1, 1},
-       .overlap_previous = true},
-      target, what);
+  return checked({.kernel = "causal_conv_kernel",
+                  .grid = {uint32_t((op.channels + kConvChannels - 1) / kConvChannels),
+                           uint32_t(std::max(1, n_chunks(op.rows))), 1},
+                  .block = {kConvThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
 }
 
 Launch choose(const DeltaPrepare& op, const Target& target) {
@@ -126,7 +126,7 @@ Launch choose(const DeltaPrepare& op, const Target& target) {
                  target, what);
 }
 
-bool is_fused(const DeltaInputs& op) { return is_step(op) || has_tiles(op); }
+bool is_fused(const DeltaInputs& op) { return is_step(op) || has_rows_kernel(op); }
 
 Launch choose(const DeltaInputs& op, const Target& target) {
   const CausalConv& conv = op.conv;
@@ -135,7 +135,7 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   const std::string what = cat("[delta_inputs] [", conv.rows, ", ", conv.channels, "], ", conv.n_taps, " taps, ",
                                prepare.n_k_heads, " heads of ", prepare.dk);
   LB_CHECK(is_fused(op) && prepare.rows == conv.rows, kUnsupported, what, ": one row, heads of up to ", kInputThreads,
-           "; or more, heads of ", kChainKey, ", ", kChainTaps, " taps");
+           "; or more, heads of ", kChainDk, ", ", kChainTaps, " taps");
   LB_CHECK(conv.rows <= kMaxTree || !conv.tree.parent, kInvalid, what, ": a tree has at most ", kMaxTree, " rows");
   LB_CHECK(conv.n_taps >= 2 && conv.n_taps <= kMaxTaps, kUnsupported, what, ": 2 to ", kMaxTaps, " taps");
   LB_CHECK(prepare.n_k_heads >= 1 && prepare.n_v_heads >= 1 && prepare.dk >= 1 && 2 * keys <= conv.channels, kInvalid,
@@ -143,9 +143,9 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = conv.rows > kMaxTree;
-  const bool is_skinny = !is_step(op) && !is_long;
+  const bool is_few = !is_step(op) && !is_long;
   const int n_gates = conv.rows * prepare.n_v_heads;
-  const uint32_t n_gate_blocks = is_skinny ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
+  const uint32_t n_gate_blocks = is_few ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
                             : is_long   ? "delta_inputs_chain_kernel"
@@ -155,7 +155,7 @@ Launch choose(const DeltaInputs& op, const Target& target) {
                             : is_long   ? uint32_t(kChainInputThreads)
                                         : uint32_t(kFewInputThreads),
                             1, 1},
-                  .shared_bytes = is_skinny ? size_t(few_input_bytes(conv.rows)) : 0,
+                  .shared_bytes = is_few ? size_t(few_input_bytes(conv.rows)) : 0,
                   .overlap_previous = true},
                  target, what);
 }
@@ -173,18 +173,18 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (is_chain(op, target)) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
-  } else if (is_skinny(op, target)) {
+  } else if (is_few(op, target)) {
     add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target,
                what));
   } else if (op.rows > 1) {
     add(pairs(op, target, what));
-    add(runs(op, target, what));
+    add(chunks(op, target, what));
   }
   return result;
 }
 
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target) {
-  if (!is_skinny(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
+  if (!is_few(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
       !is_aligned(norm.w))
     return {};
   DeltaLaunches few = choose(op, nullptr, target);
@@ -193,15 +193,15 @@ std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& no
 }
 
 bool is_chain(const GatedDelta& op, const Target& target) {
-  return op.rows > kMaxTree && op.dk == kChainKey && op.dv % kChainColumns == 0 &&
+  return op.rows > kMaxTree && op.dk == kChainDk && op.dv % kChainColumns == 0 &&
          target.has("gated_delta_chain_kernel") && kChainBytes <= target.shared_block_bytes;
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2 || is_skinny(op, target)) return 0;
+  if (op.rows < 2 || is_few(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
-  return n_runs(op.rows) * floats * sizeof(float);
+  return n_chunks(op.rows) * floats * sizeof(float);
 }
 
 }  // namespace lb::gpu

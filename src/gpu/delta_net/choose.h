@@ -19,15 +19,15 @@ Launch choose(const DeltaPrepare& op, const Target& target);
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
-// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the run; up to 32
-// one launch where there is a kernel for them. More: a fold, the pairs of all runs, then the runs one after another in
-// one launch; these on matrix units where is_chain().
+// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the chunk; up to
+// 32 one launch where there is a kernel for them. More: a fold, the pairs of all chunks, then the chunks one after
+// another in one launch; these on matrix units where is_chain().
 struct DeltaLaunches {
   Launch launches[3];
   int n;
   DeltaWork params;
 };
-// `work` has gated_delta_scratch_bytes. A step, and runs of up to 64 rows, read S and the accepted rows before the
+// `work` has gated_delta_scratch_bytes. A step, and chunks of up to 64 rows, read S and the accepted rows before the
 // kernel in front of them has ended: that must be delta_prepare or delta_inputs, or one that starts nothing early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
 // One launch, none where there is no kernel for it: of the norm's y, rounded, all but what the heads of a row are

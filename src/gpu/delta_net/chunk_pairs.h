@@ -1,4 +1,4 @@
-// A run's matrices that need no S: M diag(beta), P, and the sums of g.
+// A chunk's matrices that need no S: M diag(beta), P, and the sums of g.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
@@ -81,10 +81,10 @@ struct Gates {
 };
 
 // Every thread of the block; the barrier behind it is the caller's.
-LB_DEVICE void read_gates(const GatedDelta& p, int run, int v_head, Gates* gates) {
-  const int i = thread_id(), rows = rows_of_run(p, run);
+LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gates) {
+  const int i = thread_id(), rows = rows_of_chunk(p, chunk);
   if (i < kMaxTree) {
-    const long at = (long(run) * kMaxTree + i) * p.n_v_heads + v_head;
+    const long at = (long(chunk) * kMaxTree + i) * p.n_v_heads + v_head;
     store(&gates->g[i], i < rows ? p.g[at] : 0.0f);
     store(&gates->beta[i], i < rows ? p.beta[at] : 0.0f);
   }
@@ -99,16 +99,16 @@ LB_DEVICE void read_gates(const GatedDelta& p, int run, int v_head, Gates* gates
   store(&gates->cs[i], sum);
 }
 
-// The last run's keys and cs, for the next append.
-LB_DEVICE void leave_pending(const GatedDelta& p, int run, int v_head, int k_head, const Gates* gates) {
-  const int out = buffer_after(p, run + 1), rows = rows_of_run(p, run), i = thread_id();
+// The last chunk's keys and cs, for the next append.
+LB_DEVICE void leave_pending(const GatedDelta& p, int chunk, int v_head, int k_head, const Gates* gates) {
+  const int out = buffer_after(p, chunk + 1), rows = rows_of_chunk(p, chunk), i = thread_id();
   if (i < rows) cs_in(p, out)[long(i) * p.n_v_heads + v_head] = load<float>(&gates->cs[i]);
   if (!is_first_of_key_head(p, v_head)) return;
   const int parts = p.dk / 4;
   for (int at = i; at < rows * parts; at += n_threads()) {
     const int row = at / parts, d = at % parts * 4;
     store(keys_in(p, out) + (long(row) * p.n_k_heads + k_head) * p.dk + d,
-          load<f32x4>(p.k + (long(run) * kMaxTree + row) * p.row_stride + long(k_head) * p.dk + d));
+          load<f32x4>(p.k + (long(chunk) * kMaxTree + row) * p.row_stride + long(k_head) * p.dk + d));
   }
 }
 
@@ -116,11 +116,11 @@ template <int kPadded>
 LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates* gates) {
   constexpr int kGroups = Padded<kPadded>::kGroups, kStride = Padded<kPadded>::kStride;
   const GatedDelta& op = p.op;
-  const int v_head = block_id(), run = block_id_y(), k_head = key_head(op, v_head), rows = rows_of_run(op, run);
+  const int v_head = block_id(), chunk = block_id_y(), k_head = key_head(op, v_head), rows = rows_of_chunk(op, chunk);
   const int n_panels = (op.dk + kPanelDepth - 1) / kPanelDepth;
-  auto panels = ring_of<kPadded>(buffers, n_panels,
-                                 [&](int i, float* to) { stage_panel<kPadded>(op, run, k_head, i * kPanelDepth, to); });
-  read_gates(op, run, v_head, gates);
+  auto panels = ring_of<kPadded>(
+      buffers, n_panels, [&](int i, float* to) { stage_panel<kPadded>(op, chunk, k_head, i * kPanelDepth, to); });
+  read_gates(op, chunk, v_head, gates);
   PairSums<kPadded> products;
   for (int i = 0; i < n_panels; ++i) {
     products.add(panels.take());
@@ -129,7 +129,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
 
   float* a = buffers;  // the panels are used up
   float* inverse = buffers + Padded<kPadded>::kTileFloats;
-  float* scaled_inverse = work_of(p, run, v_head);
+  float* scaled_inverse = chunk_work(p, chunk, v_head);
   float* pairs = scaled_inverse + kMaxTree * kMaxTree;
   LB_UNROLL
   for (int n = 0; n < kGroups; ++n) {
@@ -159,7 +159,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
                                : load<float>(inverse + row * kStride + column) * load<float>(&gates->beta[column]);
   }
   if (thread_id() < kPadded) pairs[kMaxTree * kMaxTree + thread_id()] = load<float>(&gates->cs[thread_id()]);
-  if (run == n_runs_of(op) - 1) leave_pending(op, run, v_head, k_head, gates);
+  if (chunk == n_chunks_of(op) - 1) leave_pending(op, chunk, v_head, k_head, gates);
 }
 
 }  // namespace lb::gpu

@@ -1,4 +1,4 @@
-// S in shared memory, run after run: deltas, o and the fold.
+// S in shared memory, chunk after chunk: deltas, o and the fold.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
@@ -18,42 +18,42 @@ inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: s
 inline constexpr int kFoldStride = kFoldDepth + 4;
 static_assert(kFoldRows * kFoldStride <= Padded<kMaxTree>::kTileFloats);
 
-LB_DEVICE void stage_fold(const GatedDelta& p, int run, int k_head, int d0, int first_row, float* tile) {
+LB_DEVICE void stage_fold(const GatedDelta& p, int chunk, int k_head, int d0, int first_row, float* tile) {
   constexpr int kParts = kFoldDepth / 4;
   for (int i = thread_id(); i < kFoldRows * kParts; i += n_threads()) {
     const int row = i / kParts, d = d0 + i % kParts * 4;
     if (d < p.dk)
       copy_async<16>(tile + row * kFoldStride + d - d0,
-                     p.k + (long(run) * kMaxTree + first_row + row) * p.row_stride + long(k_head) * p.dk + d);
+                     p.k + (long(chunk) * kMaxTree + first_row + row) * p.row_stride + long(k_head) * p.dk + d);
   }
 }
 
-// The tiles that a run reads, one after another: panels of keys and queries, M diag(beta), P, and keys again to fold.
-struct RunTiles {
+// The tiles that a chunk reads, one after another: panels of keys and queries, M diag(beta), P, and keys again to fold.
+struct ChunkTiles {
   int n_panels, n_folds;
-  LB_DEVICE explicit RunTiles(const GatedDelta& p)
+  LB_DEVICE explicit ChunkTiles(const GatedDelta& p)
       : n_panels((p.dk + kPanelDepth - 1) / kPanelDepth),
         n_folds((p.dk + kFoldDepth - 1) / kFoldDepth * (kMaxTree / kFoldRows)) {}
-  LB_DEVICE int of_a_run() const { return n_panels + 2 + n_folds; }
-  LB_DEVICE int of_all(int n_runs) const { return n_runs * of_a_run() - n_folds; }
+  LB_DEVICE int per_chunk() const { return n_panels + 2 + n_folds; }
+  LB_DEVICE int in_all(int n_chunks) const { return n_chunks * per_chunk() - n_folds; }
 
   template <int kPadded>
-  LB_DEVICE void stage(const DeltaWork& p, const Slice& at, int tile, float* to) const {
-    const int run = tile / of_a_run(), i = tile % of_a_run(), fold = i - n_panels - 2;
+  LB_DEVICE void stage(const DeltaWork& p, const Slice& slice, int tile, float* to) const {
+    const int chunk = tile / per_chunk(), i = tile % per_chunk(), fold = i - n_panels - 2;
     if (i < n_panels)
-      stage_panel<kPadded>(p.op, run, at.k_head, i * kPanelDepth, to);
+      stage_panel<kPadded>(p.op, chunk, slice.k_head, i * kPanelDepth, to);
     else if (fold < 0)
-      stage_matrix<kPadded>(work_of(p, run, at.v_head) + (i - n_panels) * kMaxTree * kMaxTree, to);
+      stage_matrix<kPadded>(chunk_work(p, chunk, slice.v_head) + (i - n_panels) * kMaxTree * kMaxTree, to);
     else
-      stage_fold(p.op, run, at.k_head, fold / 2 * kFoldDepth, fold % 2 * kFoldRows, to);
+      stage_fold(p.op, chunk, slice.k_head, fold / 2 * kFoldDepth, fold % 2 * kFoldRows, to);
   }
 };
 static_assert(kMaxTree == 2 * kFoldRows);
 
-// The rows and columns of a run's results that a thread makes: four columns, and every kRowLanes-th row.
+// The rows and columns of a chunk's results that a thread makes: four columns, and every kRowLanes-th row.
 template <int kColumns, int kPadded>
-struct RunTile {
-  static constexpr int kColumnLanes = kColumns / 4, kRowLanes = kRunThreads / kColumnLanes;
+struct ChunkTile {
+  static constexpr int kColumnLanes = kColumns / 4, kRowLanes = kChunkThreads / kColumnLanes;
   static constexpr int kRows = kPadded / kRowLanes;
   static_assert(kRows * kRowLanes == kPadded);
   using Sums = float[kRows][4];
@@ -106,10 +106,10 @@ struct RunTile {
   }
 };
 
-// A whole run of 64 rows into S [dk, kColumns] in shared memory; deltas [64, kColumns] are weighted.
+// A whole chunk of 64 rows into S [dk, kColumns] in shared memory; deltas [64, kColumns] are weighted.
 template <int kColumns, class Tiles>
-LB_DEVICE void fold_run(const GatedDelta& p, float decay, const float* deltas, Tiles& tiles, float* state) {
-  constexpr int kColumnLanes = kColumns / 4, kApart = kRunThreads / kColumnLanes * 4, kBlocks = kFoldDepth / kApart;
+LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas, Tiles& tiles, float* state) {
+  constexpr int kColumnLanes = kColumns / 4, kApart = kChunkThreads / kColumnLanes * 4, kBlocks = kFoldDepth / kApart;
   const int column = thread_id() % kColumnLanes * 4, of_tile = thread_id() / kColumnLanes * 4;
   for (int d0 = of_tile; d0 - of_tile < p.dk; d0 += kFoldDepth) {
     f32x4 s[kBlocks][4] = {};
@@ -152,31 +152,31 @@ LB_DEVICE void fold_run(const GatedDelta& p, float decay, const float* deltas, T
 // The block's slice of S into shared memory [depth, kColumns], zeros beyond it; with `n` accepted rows folded, and then
 // also written back.
 template <int kColumns>
-LB_DEVICE void open_state(const GatedDelta& p, const Slice& at, int n, Path* path, int depth, float* state) {
-  const Fold fold = read_path(p, at.v_head, n, path);
-  for (int d = at.row_lane; d < depth; d += kSliceRows * at.n_row_lanes) {
+LB_DEVICE void open_state(const GatedDelta& p, const Slice& slice, int n, Path* path, int depth, float* state) {
+  const Fold fold = read_path(p, slice.v_head, n, path);
+  for (int d = slice.row_lane; d < depth; d += kSliceRows * slice.n_row_lanes) {
     f32x4 s[kSliceRows];
-    read_state(p, at, d, s);
+    read_state(p, slice, d, s);
     if (fold.n > 0) {
-      fold_path(p, at, fold, path, d, s);
-      write_state(p, at, d, s);
+      fold_path(p, slice, fold, path, d, s);
+      write_state(p, slice, d, s);
     }
     LB_UNROLL
     for (int i = 0; i < kSliceRows; ++i)
-      if (d + i * at.n_row_lanes < depth)
-        store(state + (d + i * at.n_row_lanes) * kColumns + at.column - at.first_column, s[i]);
+      if (d + i * slice.n_row_lanes < depth)
+        store(state + (d + i * slice.n_row_lanes) * kColumns + slice.column - slice.first_column, s[i]);
   }
 }
 
 LB_DEVICE f32x4 vector_of(const float (&v)[4]) { return {v[0], v[1], v[2], v[3]}; }
 
 template <int kColumns, int kPadded>
-LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
-  using Tile = RunTile<kColumns, kPadded>;
+LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
+  using Tile = ChunkTile<kColumns, kPadded>;
   const GatedDelta& op = p.op;
-  const int n_runs = n_runs_of(op);
-  const Slice at = slice_of_thread<kColumns>(op);
-  const RunTiles order(op);
+  const int n_chunks = n_chunks_of(op);
+  const Slice slice = slice_of_thread<kColumns>(op);
+  const ChunkTiles order(op);
   const int depth = order.n_panels * kPanelDepth;
   float* buffers = memory;
   float* deltas = buffers + kRingFloats;        // [64, kColumns]
@@ -184,19 +184,19 @@ LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
 
   // S and the accepted rows are the previous append's, or a kernel's before the pairs, which let this one start only
   // when all before them was done. A long chain has folded already.
-  open_state<kColumns>(op, at, n_runs == 1 ? n_accepted(op) : 0, path, depth, state);
+  open_state<kColumns>(op, slice, n_chunks == 1 ? n_accepted(op) : 0, path, depth, state);
   wait_for_previous();
   dependents_may_launch();
-  auto tiles = ring_of<kPadded>(buffers, order.of_all(n_runs),
-                                [&](int i, float* to) { order.template stage<kPadded>(p, at, i, to); });
+  auto tiles = ring_of<kPadded>(buffers, order.in_all(n_chunks),
+                                [&](int i, float* to) { order.template stage<kPadded>(p, slice, i, to); });
 
   const Tile tile;
   const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
-  const long of_head = long(at.v_head) * op.dv + at.column;
-  for (int run = 0; run < n_runs; ++run) {
-    const bool is_last = run == n_runs - 1;
-    const int rows = rows_of_run(op, run);
-    const float* cs = work_of(p, run, at.v_head) + 2 * kMaxTree * kMaxTree;
+  const long of_head = long(slice.v_head) * op.dv + slice.column;
+  for (int chunk = 0; chunk < n_chunks; ++chunk) {
+    const bool is_last = chunk == n_chunks - 1;
+    const int rows = rows_of_chunk(op, chunk);
+    const float* cs = chunk_work(p, chunk, slice.v_head) + 2 * kMaxTree * kMaxTree;
     f32x4 v[Tile::kRows];
     float own_cs[Tile::kRows];
     LB_UNROLL
@@ -204,7 +204,8 @@ LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
       const int row = tile.row + i * Tile::kRowLanes;
       own_cs[i] = cs[row];
       v[i] = {};
-      if (row < rows && at.is_inside) v[i] = load<f32x4>(op.v + (long(run) * kMaxTree + row) * op.row_stride + of_head);
+      if (row < rows && slice.is_inside)
+        v[i] = load<f32x4>(op.v + (long(chunk) * kMaxTree + row) * op.row_stride + of_head);
     }
     const float last_cs = is_last ? 0.0f : cs[kMaxTree - 1];
 
@@ -232,14 +233,14 @@ LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
       const int row = tile.row + i * Tile::kRowLanes;
       const f32x4 own = vector_of(delta[i]);
       store(deltas + row * kColumns + tile.column, own);
-      if (is_last && row < rows && at.is_inside) store(op.delta + row * row_values + of_head, own);
+      if (is_last && row < rows && slice.is_inside) store(op.delta + row * row_values + of_head, own);
     }
     tile.add_lower(tiles.take(), deltas, out);
     LB_UNROLL
     for (int i = 0; i < Tile::kRows; ++i) {
       const int row = tile.row + i * Tile::kRowLanes;
-      if (row < rows && at.is_inside)
-        store(op.o + (long(run) * kMaxTree + row) * row_values + of_head, vector_of(out[i]));
+      if (row < rows && slice.is_inside)
+        store(op.o + (long(chunk) * kMaxTree + row) * row_values + of_head, vector_of(out[i]));
     }
     if (is_last) break;
 
@@ -251,13 +252,13 @@ LB_DEVICE void run_all(const DeltaWork& p, float* memory, Path* path) {
       for (int c = 0; c < 4; ++c) delta[i][c] *= weight;
       store(deltas + (tile.row + i * Tile::kRowLanes) * kColumns + tile.column, vector_of(delta[i]));
     }
-    fold_run<kColumns>(op, exp_nonpositive(last_cs), deltas, tiles, state);
+    fold_chunk<kColumns>(op, exp_nonpositive(last_cs), deltas, tiles, state);
   }
-  if (n_runs == 1) return;
-  for (int d = at.row_lane; d < op.dk; d += at.n_row_lanes)  // all have folded: a tile was taken since
-    if (at.is_inside)
-      store(op.S + (long(at.v_head) * op.dk + d) * op.dv + at.column,
-            load<f32x4>(state + d * kColumns + at.column - at.first_column));
+  if (n_chunks == 1) return;
+  for (int d = slice.row_lane; d < op.dk; d += slice.n_row_lanes)  // all have folded: a tile was taken since
+    if (slice.is_inside)
+      store(op.S + (long(slice.v_head) * op.dk + d) * op.dv + slice.column,
+            load<f32x4>(state + d * kColumns + slice.column - slice.first_column));
 }
 
 }  // namespace lb::gpu

@@ -1,20 +1,20 @@
-// Tiles of keys and queries of a run, and the ring in shared memory through which they pass.
+// Tiles of keys and queries of a chunk, and the ring in shared memory through which they pass.
 #pragma once
 
 #include "gpu/delta_net/gated_delta.h"
 
 namespace lb::gpu {
 
-LB_DEVICE int rows_of_run(const GatedDelta& p, int run) { return min(kMaxTree, p.rows - run * kMaxTree); }
-LB_DEVICE float* work_of(const DeltaWork& p, int run, int v_head) {
-  return p.work + (long(run) * p.op.n_v_heads + v_head) * kPairFloats;
+LB_DEVICE int rows_of_chunk(const GatedDelta& p, int chunk) { return min(kMaxTree, p.rows - chunk * kMaxTree); }
+LB_DEVICE float* chunk_work(const DeltaWork& p, int chunk, int v_head) {
+  return p.work + (long(chunk) * p.op.n_v_heads + v_head) * kPairFloats;
 }
 // Row i itself and its ancestors, one bit each.
 LB_DEVICE uint64_t seen_by(const Tree& tree, int i) {
   return tree.ancestors ? tree.ancestors[i] : ~uint64_t{0} >> (63 - i);
 }
 
-// Sizes that follow from how many rows a run has been padded to.
+// Sizes that follow from how many rows a chunk has been padded to.
 template <int kPadded>
 struct Padded {
   static constexpr int kGroups = kPadded / 16;
@@ -53,17 +53,17 @@ LB_DEVICE auto ring_of(float* buffers, int n, Stage stage) {
   return Ring<Padded<kPadded>::kDepth, Padded<kPadded>::kTileFloats, Stage>(buffers, n, stage);
 }
 
-// Keys of a run and below them its queries, kPanelDepth values from d on; zeros beyond the last row and the head.
+// Keys of a chunk and below them its queries, kPanelDepth values from d on; zeros beyond the last row and the head.
 template <int kPadded>
-LB_DEVICE void stage_panel(const GatedDelta& p, int run, int k_head, int d, float* panel) {
+LB_DEVICE void stage_panel(const GatedDelta& p, int chunk, int k_head, int d, float* panel) {
   constexpr int kParts = kPanelDepth / 4;
-  const int rows = rows_of_run(p, run);
+  const int rows = rows_of_chunk(p, chunk);
   for (int i = thread_id(); i < 2 * kPadded * kParts; i += n_threads()) {
     const int part = i % kParts * 4, row = i / kParts % kPadded;
     float* to = panel + i / kParts * kPanelStride + part;
     const float* from = i < kPadded * kParts ? p.k : p.q;
     if (row < rows && d + part < p.dk)
-      copy_async<16>(to, from + (long(run) * kMaxTree + row) * p.row_stride + long(k_head) * p.dk + d + part);
+      copy_async<16>(to, from + (long(chunk) * kMaxTree + row) * p.row_stride + long(k_head) * p.dk + d + part);
     else
       store(to, f32x4{});
   }

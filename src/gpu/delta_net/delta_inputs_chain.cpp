@@ -27,7 +27,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
       prepare_gates(prepare, first_of_block + i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
-  const int head = block_id(), c = head * kChainKey + 4 * lane();
+  const int head = block_id(), c = head * kChainDk + 4 * lane();
   f32x4 taps[4];  // of each channel, that of the row itself last
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
@@ -56,7 +56,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   if (first_of_block == 0) block_barrier();  // the state was read
 
   const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
-  const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
+  const float factor = is_q ? 1.0f / sqrt(float(kChainDk)) : 1.0f;
   LB_UNROLL
   for (int i = 0; i < kWarpRows; ++i) {
     f32x4 y;
@@ -78,10 +78,11 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   }
 
   if (first_of_block > 0) return;
-  const int last_run = (conv.rows - 1) / kMaxTree * kMaxTree;  // not these rows
-  if (warp() < kPastRows) store(conv.history + long(warp()) * conv.channels + c, input(last_run - kPastRows + warp()));
-  for (int row = last_run + warp(); row < conv.rows; row += n_warps())
-    store(conv.pending + long(row - last_run) * conv.channels + c, input(row));
+  const int last_chunk = (conv.rows - 1) / kMaxTree * kMaxTree;  // not these rows
+  if (warp() < kPastRows)
+    store(conv.history + long(warp()) * conv.channels + c, input(last_chunk - kPastRows + warp()));
+  for (int row = last_chunk + warp(); row < conv.rows; row += n_warps())
+    store(conv.pending + long(row - last_chunk) * conv.channels + c, input(row));
 }
 
 }  // namespace lb::gpu

@@ -19,15 +19,15 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   auto inputs = dynamic_shared<f32x4>();  // [past rows, oldest first, and rows, 32]
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
-  if (block_id() >= conv.channels / kChainKey) {
+  if (block_id() >= conv.channels / kChainDk) {
     wait_for_previous();
     dependents_may_launch();
-    const int i = (block_id() - conv.channels / kChainKey) * kFewInputThreads + thread_id();
+    const int i = (block_id() - conv.channels / kChainDk) * kFewInputThreads + thread_id();
     if (i < conv.rows * prepare.n_v_heads) prepare_gates(prepare, i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
   constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
-  const int head = block_id(), c = head * kChainKey + 4 * lane();
+  const int head = block_id(), c = head * kChainDk + 4 * lane();
   f32x4 taps[4];  // of each channel, that of the row itself last
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
@@ -56,7 +56,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   block_barrier();
 
   const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
-  const float factor = is_q ? 1.0f / sqrt(float(kChainKey)) : 1.0f;
+  const float factor = is_q ? 1.0f / sqrt(float(kChainDk)) : 1.0f;
   LB_UNROLL_BY(1)
   for (int row = warp(); row < conv.rows; row += kWarps) {
     f32x4 y = {};

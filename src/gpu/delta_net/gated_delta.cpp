@@ -29,33 +29,33 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(float, sums, kStepThreads / 32 * kSums);
   const GatedDelta& op = p.op;
-  const Slice at = slice_of_thread<kStepColumns>(op);
+  const Slice slice = slice_of_thread<kStepColumns>(op);
   f32x4 s[kSliceRows];
-  read_state(op, at, at.row_lane, s);
+  read_state(op, slice, slice.row_lane, s);
   Path* accepted = &path[0];
-  const Fold fold = read_path(op, at.v_head, n_accepted(op), accepted);
+  const Fold fold = read_path(op, slice.v_head, n_accepted(op), accepted);
   if (fold.n > 0) {
-    fold_path(op, at, fold, accepted, at.row_lane, s);
-    write_state(op, at, at.row_lane, s);
+    fold_path(op, slice, fold, accepted, slice.row_lane, s);
+    write_state(op, slice, slice.row_lane, s);
   }
   const int out = buffer_after(op, 1);
   wait_for_previous();
   dependents_may_launch();
 
   // Everything that the row brings is asked for at once.
-  const float* k = op.k + long(at.k_head) * op.dk;
-  const float* q = op.q + long(at.k_head) * op.dk;
+  const float* k = op.k + long(slice.k_head) * op.dk;
+  const float* q = op.q + long(slice.k_head) * op.dk;
   float keys[kSliceRows], queries[kSliceRows];
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
-    const int d = at.row_lane + i * at.n_row_lanes;
+    const int d = slice.row_lane + i * slice.n_row_lanes;
     keys[i] = d < op.dk ? k[d] : 0.0f;
     queries[i] = d < op.dk ? q[d] : 0.0f;
   }
-  const int column = at.first_column + thread_id();
+  const int column = slice.first_column + thread_id();
   const bool has_column = thread_id() < kStepColumns && column < op.dv;
-  const float v = has_column ? op.v[long(at.v_head) * op.dv + column] : 0.0f;
-  const float g = op.g[at.v_head], beta = op.beta[at.v_head];
+  const float v = has_column ? op.v[long(slice.v_head) * op.dv + column] : 0.0f;
+  const float g = op.g[slice.v_head], beta = op.beta[slice.v_head];
   float k_dot_q = 0;
   if (warp() == 0) {
     for (int d = lane(); d < op.dk; d += 32) k_dot_q = fma(k[d], q[d], k_dot_q);
@@ -84,14 +84,14 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
     const float q_state = shuffle_xor(state, kStepColumns);  // the first half of the lanes has S^T k
     if (has_column) {
       const float decay = exp_nonpositive(g), delta = beta * (v - decay * state);
-      op.delta[long(at.v_head) * op.dv + column] = delta;
-      op.o[long(at.v_head) * op.dv + column] = fma(k_dot_q, delta, decay * q_state);
+      op.delta[long(slice.v_head) * op.dv + column] = delta;
+      op.o[long(slice.v_head) * op.dv + column] = fma(k_dot_q, delta, decay * q_state);
     }
   }
-  if (at.first_column > 0) return;
-  if (thread_id() == 0) cs_in(op, out)[at.v_head] = g;
-  if (is_first_of_key_head(op, at.v_head))
-    for (int d = thread_id(); d < op.dk; d += n_threads()) keys_in(op, out)[long(at.k_head) * op.dk + d] = k[d];
+  if (slice.first_column > 0) return;
+  if (thread_id() == 0) cs_in(op, out)[slice.v_head] = g;
+  if (is_first_of_key_head(op, slice.v_head))
+    for (int d = thread_id(); d < op.dk; d += n_threads()) keys_in(op, out)[long(slice.k_head) * op.dk + d] = k[d];
 }
 
 LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {
@@ -99,15 +99,15 @@ LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {
   const GatedDelta& op = p.op;
   dependents_may_launch();
   wait_for_previous();
-  const Slice at = slice_of_thread<kStepColumns>(op);
+  const Slice slice = slice_of_thread<kStepColumns>(op);
   const int n = n_accepted(op);
   if (n == 0) return;
   f32x4 s[kSliceRows];
-  read_state(op, at, at.row_lane, s);
+  read_state(op, slice, slice.row_lane, s);
   Path* accepted = &path[0];
-  const Fold fold = read_path(op, at.v_head, n, accepted);
-  fold_path(op, at, fold, accepted, at.row_lane, s);
-  write_state(op, at, at.row_lane, s);
+  const Fold fold = read_path(op, slice.v_head, n, accepted);
+  fold_path(op, slice, fold, accepted, slice.row_lane, s);
+  write_state(op, slice, slice.row_lane, s);
 }
 
 }  // namespace lb::gpu

@@ -13,12 +13,14 @@ LB_DEVICE int key_head(const GatedDelta& p, int v_head) {
 LB_DEVICE bool is_first_of_key_head(const GatedDelta& p, int v_head) {
   return p.order == HeadOrder::kGrouped ? v_head % (p.n_v_heads / p.n_k_heads) == 0 : v_head < p.n_k_heads;
 }
-LB_DEVICE int n_runs_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / kMaxTree; }
+LB_DEVICE int n_chunks_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / kMaxTree; }
 LB_DEVICE int n_accepted(const GatedDelta& p) { return p.accepted.n ? *p.accepted.n : 0; }
 
-// Which pending buffer the append leaves its rows in when `runs` runs have passed; 0: the previous append's.
-LB_DEVICE int buffer_after(const GatedDelta& p, int key_buffer, int runs) { return (key_buffer + p.flip + runs) % 2; }
-LB_DEVICE int buffer_after(const GatedDelta& p, int runs) { return buffer_after(p, *p.buffer, runs); }
+// Which pending buffer the append leaves its rows in when `chunks` chunks have passed; 0: the previous append's.
+LB_DEVICE int buffer_after(const GatedDelta& p, int key_buffer, int chunks) {
+  return (key_buffer + p.flip + chunks) % 2;
+}
+LB_DEVICE int buffer_after(const GatedDelta& p, int chunks) { return buffer_after(p, *p.buffer, chunks); }
 LB_DEVICE float* keys_in(const GatedDelta& p, int buffer) { return buffer ? p.k_pending[1] : p.k_pending[0]; }
 LB_DEVICE float* cs_in(const GatedDelta& p, int buffer) { return buffer ? p.cs_pending[1] : p.cs_pending[0]; }
 
@@ -60,38 +62,38 @@ template <int kColumns>
 LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   constexpr int kLanes = kColumns / 4;
   const int n_slices = (p.dv + kColumns - 1) / kColumns;
-  Slice at;
-  at.v_head = block_id() / n_slices;
-  at.k_head = key_head(p, at.v_head);
-  at.first_column = block_id() % n_slices * kColumns;
-  at.column = at.first_column + thread_id() % kLanes * 4;
-  at.row_lane = thread_id() / kLanes;
-  at.n_row_lanes = n_threads() / kLanes;
-  at.is_inside = at.column < p.dv;
-  return at;
+  Slice slice;
+  slice.v_head = block_id() / n_slices;
+  slice.k_head = key_head(p, slice.v_head);
+  slice.first_column = block_id() % n_slices * kColumns;
+  slice.column = slice.first_column + thread_id() % kLanes * 4;
+  slice.row_lane = thread_id() / kLanes;
+  slice.n_row_lanes = n_threads() / kLanes;
+  slice.is_inside = slice.column < p.dv;
+  return slice;
 }
 
 // Rows first_row + i * n_row_lanes of S; zeros beyond it.
-LB_DEVICE void read_state(const GatedDelta& p, const Slice& at, int first_row, f32x4 (&s)[kSliceRows]) {
+LB_DEVICE void read_state(const GatedDelta& p, const Slice& slice, int first_row, f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
-    const int d = first_row + i * at.n_row_lanes;
+    const int d = first_row + i * slice.n_row_lanes;
     s[i] = {};
-    if (at.is_inside && d < p.dk) s[i] = load<f32x4>(p.S + (long(at.v_head) * p.dk + d) * p.dv + at.column);
+    if (slice.is_inside && d < p.dk) s[i] = load<f32x4>(p.S + (long(slice.v_head) * p.dk + d) * p.dv + slice.column);
   }
 }
-LB_DEVICE void write_state(const GatedDelta& p, const Slice& at, int first_row, const f32x4 (&s)[kSliceRows]) {
+LB_DEVICE void write_state(const GatedDelta& p, const Slice& slice, int first_row, const f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
-    const int d = first_row + i * at.n_row_lanes;
-    if (at.is_inside && d < p.dk) store(p.S + (long(at.v_head) * p.dk + d) * p.dv + at.column, s[i]);
+    const int d = first_row + i * slice.n_row_lanes;
+    if (slice.is_inside && d < p.dk) store(p.S + (long(slice.v_head) * p.dk + d) * p.dv + slice.column, s[i]);
   }
 }
 
 // S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of kBatch rows are under way at
 // once.
 template <int kBatch = 4>
-LB_DEVICE void fold_path(const GatedDelta& p, const Slice& at, const Fold& fold, const Path* path, int first_row,
+LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fold, const Path* path, int first_row,
                          f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
@@ -107,13 +109,14 @@ LB_DEVICE void fold_path(const GatedDelta& p, const Slice& at, const Fold& fold,
       const int32_t row = load<int32_t>(&path->rows[j]);
       const float weight = first + b < fold.n ? load<float>(&path->weights[j]) : 0.0f;
       deltas[b] = {};
-      if (at.is_inside) deltas[b] = load<f32x4>(p.delta + (long(row) * p.n_v_heads + at.v_head) * p.dv + at.column);
+      if (slice.is_inside)
+        deltas[b] = load<f32x4>(p.delta + (long(row) * p.n_v_heads + slice.v_head) * p.dv + slice.column);
       LB_UNROLL
       for (int c = 0; c < 4; ++c) deltas[b][c] *= weight;
-      const float* key = fold.keys + (long(row) * p.n_k_heads + at.k_head) * p.dk;
+      const float* key = fold.keys + (long(row) * p.n_k_heads + slice.k_head) * p.dk;
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
-        const int d = first_row + i * at.n_row_lanes;
+        const int d = first_row + i * slice.n_row_lanes;
         keys[b][i] = d < p.dk ? key[d] : 0.0f;
       }
     }

@@ -1,15 +1,16 @@
-// Gated DeltaNet over a long chain of 64-row runs on matrix units (equations in ops/delta_net.h), where keys have 128
+// Gated DeltaNet over a long chain of 64-row chunks on matrix units (equations in ops/delta_net.h), where keys have 128
 // values. The two kernels are those of gated_delta_chunks.cpp in another form:
-//   gated_delta_chain_pairs_kernel  a block a run of a key head: its keys and queries as operands, and for each of its
+//   gated_delta_chain_pairs_kernel  a block a chunk of a key head: its keys and queries as operands, and for each of
+//   its
 //                                   value heads M diag(beta), P, e^cs and what a row weighs in the fold
-//   gated_delta_chain_kernel        a block 32 columns of a value head's S, run after run
+//   gated_delta_chain_kernel        a block 32 columns of a value head's S, chunk after chunk
 // Operands are two bf16 numbers (delta_parts.h); sums, S, gates and the inverse are fp32.
 //
 // All products of the chain are made transposed, S^T K^T and so on: what changes from product to product, S, v - e^cs
 // S^T k and delta, is the small operand [32 columns, k], and the tiles that all columns share are the operand from
-// memory. A warp has a quarter of the rows, or of S, for all 32 columns. Tiles of the next run are copied as soon as
+// memory. A warp has a quarter of the rows, or of S, for all 32 columns. Tiles of the next chunk are copied as soon as
 // their place is free; keys, which are used first and last, have two places.
-// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds a run and value head; 93 KiB of tiles a run and
+// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds a chunk and value head; 93 KiB of tiles a chunk and
 // block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
@@ -24,10 +25,10 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   ChainGates* gates = &shared_gates[0];
   unsigned char* memory = dynamic_shared<unsigned char>();
   const GatedDelta& op = p.op;
-  const int k_head = block_id(), run = block_id_y(), rows = chain_rows(op, run);
+  const int k_head = block_id(), chunk = block_id_y(), rows = rows_of_chunk(op, chunk);
   wait_for_previous();
   dependents_may_launch();  // after the wait: who starts then may rely on all that lies before this kernel
-  split_rows(p, run, k_head, memory);
+  split_rows(p, chunk, k_head, memory);
   block_barrier();
 
   // A warp has 16 rows of k_i.k_j, or of q_i.k_j; the long ones of both on different schedulers.
@@ -51,7 +52,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
     const int v_head = op.order == HeadOrder::kGrouped ? k_head * n_value_heads + n : k_head + n * op.n_k_heads;
     block_barrier();  // what was there was read
     if (i < kMaxTree) {
-      const long at = (long(run) * kMaxTree + i) * op.n_v_heads + v_head;
+      const long at = (long(chunk) * kMaxTree + i) * op.n_v_heads + v_head;
       store(&gates->g[i], i < rows ? op.g[at] : 0.0f);
       store(&gates->beta[i], i < rows ? op.beta[at] : 0.0f);
     }
@@ -64,8 +65,8 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
         sum += j <= i ? g : 0.0f;
       }
       store(&gates->cs[i], sum);
-      if (run == n_runs_of(op) - 1 && i < rows)
-        cs_in(op, buffer_after(op, run + 1))[long(i) * op.n_v_heads + v_head] = sum;
+      if (chunk == n_chunks_of(op) - 1 && i < rows)
+        cs_in(op, buffer_after(op, chunk + 1))[long(i) * op.n_v_heads + v_head] = sum;
     }
     block_barrier();
     LB_UNROLL
@@ -82,7 +83,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
       });
     }
     block_barrier();
-    bf16* work = pairs_work(p, run, v_head);
+    bf16* work = pairs_work(p, chunk, v_head);
     if (i < kMaxTree) {
       invert_blocks(a, inverse);
       const float cs = load<float>(&gates->cs[i]);
@@ -106,8 +107,8 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
   const GatedDelta& op = p.op;
   const int n_slices = op.dv / kChainColumns, v_head = block_id() / n_slices;
-  const int first_column = block_id() % n_slices * kChainColumns, n_runs = n_runs_of(op);
-  const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_runs};
+  const int first_column = block_id() % n_slices * kChainColumns, n_chunks = n_chunks_of(op);
+  const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_chunks};
   const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
   const long of_head = long(v_head) * op.dv + first_column;
   const bool has_state = warp() < 4;
@@ -115,7 +116,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
 
   // The fold of accepted rows lies before the pairs, which let this kernel start only when all before them was done.
   FragmentC state[kColumnTiles][2];  // S^T of 32 values of the keys
-  float* S = op.S + long(v_head) * kChainKey * op.dv + first_column;
+  float* S = op.S + long(v_head) * kChainDk * op.dv + first_column;
   const auto each_of_state = [&](auto&& visit) {
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
@@ -143,21 +144,21 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   tiles.queries_and_values(0);
   tiles.inverse(0);
 
-  for (int run = 0;; ++run) {
-    const bool is_last = run == n_runs - 1;
-    const int rows = chain_rows(op, run);
-    const KeyRows keys = memory.keys(run);
+  for (int chunk = 0;; ++chunk) {
+    const bool is_last = chunk == n_chunks - 1;
+    const int rows = rows_of_chunk(op, chunk);
+    const KeyRows keys = memory.keys(chunk);
     copy_wait<1>();  // all but the inverse
     block_barrier();
-    tiles.pairs(run);
-    tiles.keys(run + 1);
+    tiles.pairs(chunk);
+    tiles.keys(chunk + 1);
 
     Sums sums;  // S^T k, then v - e^cs S^T k; S^T q, then o
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) fill(sums[c], 0);
     const KeyRows own(has_state ? keys.high : memory.queries().high);
     LB_UNROLL_BY(4)
-    for (int d = 0; d < kChainKey; d += 16) {
+    for (int d = 0; d < kChainDk; d += 16) {
       OperandB b;
       read(b, own, first_row, d);
       LB_UNROLL
@@ -167,7 +168,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
         add_product(sums[c], s, b);
       }
     }
-    const float* decays = memory.gates(run) + first_row;
+    const float* decays = memory.gates(chunk) + first_row;
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
       for_each(sums[c], [&](int, int row, float& x) { x *= load<float>(decays + row); });
@@ -175,17 +176,17 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
       for_each(sums[c], [&](int column, int row, float& x) {
         x = load<float>(memory.values() + (first_row + row) * kValueStride + 16 * c + column) - x;
       });
-      write(memory.rest(), 16 * c, first_row, sums[c]);
+      write(memory.residual(), 16 * c, first_row, sums[c]);
     }
     copy_wait<2>();  // the inverse
     block_barrier();
-    tiles.queries_and_values(run + 1);
+    tiles.queries_and_values(chunk + 1);
 
     if (has_state) {
       Sums delta;
       LB_UNROLL
       for (int c = 0; c < kColumnTiles; ++c) fill(delta[c], 0);
-      add_lower(delta, memory.rest(), memory.inverse(), block);
+      add_lower(delta, memory.residual(), memory.inverse(), block);
       LB_UNROLL
       for (int c = 0; c < kColumnTiles; ++c) {
         write(memory.delta(), 16 * c, first_row, delta[c]);
@@ -201,7 +202,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     }
     copy_wait<2>();  // the pairs
     block_barrier();
-    tiles.inverse(run + 1);
+    tiles.inverse(chunk + 1);
 
     if (!has_state) {
       add_lower(sums, memory.delta(), memory.pairs(), block);
@@ -209,13 +210,13 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
       for (int c = 0; c < kColumnTiles; ++c)
         for_each(sums[c], [&](int column, int row, float x) {
           if (first_row + row < rows)
-            op.o[(long(run) * kMaxTree + first_row + row) * row_values + of_head + 16 * c + column] = x;
+            op.o[(long(chunk) * kMaxTree + first_row + row) * row_values + of_head + 16 * c + column] = x;
         });
     }
     if (is_last) break;
     if (!has_state) continue;
 
-    const float decay = load<float>(memory.gates(run) + kMaxTree - 1);
+    const float decay = load<float>(memory.gates(chunk) + kMaxTree - 1);
     each_of_state([&](const float*, float& s) { s *= decay; });
     LB_UNROLL
     for (int k = 0; k < kMaxTree; k += 16) {

@@ -5,7 +5,7 @@
 //   delta                               by substitution, a row a lane
 //   o                                   from S^T q and the deltas, in fp32; as the norm behind it wants it, if one does
 // S, the accepted rows and their fold come before the wait, as in a step.
-// Bound: latency, of five barriers and of the code, which runs once and is short; 16 KiB of S, 1 KiB of keys and
+// Bound: latency, of five barriers and of the code, which chunks once and is short; 16 KiB of S, 1 KiB of keys and
 // queries a row and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
@@ -16,7 +16,7 @@
 
 namespace lb::gpu {
 
-static_assert(kChainKey == 128 && kDeltaFewColumns == 32 && kDeltaFewRows == 32 && kDeltaFewThreads == 256);
+static_assert(kChainDk == 128 && kDeltaFewColumns == 32 && kDeltaFewRows == 32 && kDeltaFewThreads == 256);
 inline constexpr int kColumnLanes = kDeltaFewColumns / 4;
 static_assert(kDeltaFewColumns == kRoundBlock && kDeltaFewThreads / 32 * 4 == kDeltaFewColumns);
 
@@ -28,7 +28,7 @@ struct alignas(16) FewGates {
 // Where what lies in shared memory, for rows padded to kPadded.
 template <int kPadded>
 struct FewMemory {
-  using Operands = Parts<2 * kPadded + kDeltaFewColumns, kChainKey>;
+  using Operands = Parts<2 * kPadded + kDeltaFewColumns, kChainDk>;
   static constexpr int kStride = kPadded + kDeltaFewColumns + 4;
   static_assert(Operands::kBytes + 2 * kPadded * kStride * 4 == delta_few_bytes(kPadded));
   unsigned char* memory;
@@ -45,45 +45,45 @@ struct FewMemory {
 
 // All of S that the block has, the accepted rows folded, as an operand. A thread has four rows of four columns.
 template <int kPadded>
-LB_DEVICE void open_few_state(const GatedDelta& p, Slice at, Path* path, const FewMemory<kPadded>& memory) {
-  const int first = at.row_lane * kSliceRows;
-  at.n_row_lanes = 1;
+LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
+  const int first = slice.row_lane * kSliceRows;
+  slice.n_row_lanes = 1;
   f32x4 s[kSliceRows];
-  read_state(p, at, first, s);
-  const Fold fold = read_path(p, at.v_head, n_accepted(p), path);
+  read_state(p, slice, first, s);
+  const Fold fold = read_path(p, slice.v_head, n_accepted(p), path);
   if (fold.n > 0) {
-    fold_path<2>(p, at, fold, path, first, s);
-    write_state(p, at, first, s);
+    fold_path<2>(p, slice, fold, path, first, s);
+    write_state(p, slice, first, s);
   }
   LB_UNROLL
   for (int c = 0; c < 4; ++c) {
     f32x4 column;
     LB_UNROLL
     for (int i = 0; i < kSliceRows; ++i) column[i] = s[i][c];
-    put_parts(memory.operands(), 2 * kPadded + at.column - at.first_column + c, first, column);
+    put_parts(memory.operands(), 2 * kPadded + slice.column - slice.first_column + c, first, column);
   }
 }
 
 // Keys and queries as operands, and gates, zeros beyond the last row. Keys stay for the next append.
 template <int kPadded>
-LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& at, const FewMemory<kPadded>& memory, FewGates* gates) {
-  constexpr int kUnits = kChainKey / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
+LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemory<kPadded>& memory, FewGates* gates) {
+  constexpr int kUnits = kChainDk / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
   const int i = thread_id(), column = i % kUnits * 4, team = i / kUnits;
   f32x4 q[kEach] = {}, k[kEach] = {};
-  long from = team * p.row_stride + at.k_head * kChainKey + column;
+  long from = team * p.row_stride + slice.k_head * kChainDk + column;
   LB_UNROLL
   for (int n = 0; n < kEach; ++n, from += kTeams * p.row_stride)
     if (team + n * kTeams < p.rows) q[n] = load<f32x4>(p.q + from), k[n] = load<f32x4>(p.k + from);
   if (i < kPadded) {
     const bool is_row = i < p.rows;
-    store(&gates->g[i], is_row ? p.g[long(i) * p.n_v_heads + at.v_head] : 0.0f);
-    store(&gates->beta[i], is_row ? p.beta[long(i) * p.n_v_heads + at.v_head] : 0.0f);
+    store(&gates->g[i], is_row ? p.g[long(i) * p.n_v_heads + slice.v_head] : 0.0f);
+    store(&gates->beta[i], is_row ? p.beta[long(i) * p.n_v_heads + slice.v_head] : 0.0f);
     const uint32_t seen = p.tree.ancestors && is_row ? uint32_t(p.tree.ancestors[i]) : ~0u >> (31 - i);
     store(&gates->seen[i], is_row ? seen : 0u);
   }
-  const int pending_stride = p.n_k_heads * kChainKey;
-  float* pending = keys_in(p, buffer_after(p, 1)) + team * pending_stride + at.k_head * kChainKey + column;
-  const int n_pending = at.first_column == 0 && is_first_of_key_head(p, at.v_head) ? p.rows : 0;
+  const int pending_stride = p.n_k_heads * kChainDk;
+  float* pending = keys_in(p, buffer_after(p, 1)) + team * pending_stride + slice.k_head * kChainDk + column;
+  const int n_pending = slice.first_column == 0 && is_first_of_key_head(p, slice.v_head) ? p.rows : 0;
   LB_UNROLL
   for (int n = 0; n < kEach; ++n, pending += kTeams * pending_stride) {
     const int row = team + n * kTeams;
@@ -94,7 +94,7 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& at, const FewMemory<
 }
 
 // Of each row the sum of g over itself and its ancestors, by a warp.
-LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& at, FewGates* gates) {
+LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gates) {
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
@@ -103,8 +103,8 @@ LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& at, FewGates* gates) 
     if (seen >> j & 1) sum += g;
   }
   store(&gates->cs[lane()], sum);
-  if (at.first_column == 0 && lane() < p.rows)
-    cs_in(p, buffer_after(p, 1))[long(lane()) * p.n_v_heads + at.v_head] = sum;
+  if (slice.first_column == 0 && lane() < p.rows)
+    cs_in(p, buffer_after(p, 1))[long(lane()) * p.n_v_heads + slice.v_head] = sum;
 }
 
 // 16 rows of operands times 16 others, over the 128 values of a key. Small products have sums of their own, so that
@@ -116,7 +116,7 @@ LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, in
   fill(small[0], 0);
   fill(small[1], 0);
   LB_UNROLL_BY(4)
-  for (int d = 0; d < kChainKey; d += 16) {
+  for (int d = 0; d < kChainDk; d += 16) {
     OperandA a;
     OperandB b;
     read(a, operands, row, d);
@@ -185,8 +185,8 @@ LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gate
   if (lane() < kPadded) store(place, x);
 }
 
-// A run of o as its norm, but for what its head is divided by, and its sum of squares: of four values the eight lanes
-// of a run have.
+// A chunk of o as its norm, but for what its head is divided by, and its sum of squares: of four values the eight lanes
+// of a chunk have.
 LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4& w, const f32x4& z, bool is_inside) {
   float squares = 0;
   LB_UNROLL
@@ -201,27 +201,27 @@ LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4
 }
 
 template <int kPadded>
-LB_DEVICE void few_rows_of_delta(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
-                                 FewGates* gates) {
+LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
+                               FewGates* gates) {
   const FewMemory<kPadded> memory = {shared};
-  const Slice at = slice_of_thread<kDeltaFewColumns>(p);
-  open_few_state(p, at, path, memory);
+  const Slice slice = slice_of_thread<kDeltaFewColumns>(p);
+  open_few_state(p, slice, path, memory);
   wait_for_previous();
   dependents_may_launch();
-  bring_rows(p, at, memory, gates);
+  bring_rows(p, slice, memory, gates);
   f32x4 v = {};
   if (lane() < p.rows)
-    v = load<f32x4>(p.v + lane() * p.row_stride + long(at.v_head) * p.dv + at.first_column + 4 * warp());
+    v = load<f32x4>(p.v + lane() * p.row_stride + long(slice.v_head) * p.dv + slice.first_column + 4 * warp());
   block_barrier();
-  if (warp() == kDeltaFewThreads / 32 - 1 && lane() < kPadded) sum_gates(p, at, gates);
+  if (warp() == kDeltaFewThreads / 32 - 1 && lane() < kPadded) sum_gates(p, slice, gates);
   multiply_rows(memory);
   block_barrier();
   weigh_pairs(memory, gates);
-  const int row = at.row_lane, column = kPadded + at.column - at.first_column;
-  const long to = (long(row) * p.n_v_heads + at.v_head) * p.dv + at.column;
+  const int row = slice.row_lane, column = kPadded + slice.column - slice.first_column;
+  const long to = (long(row) * p.n_v_heads + slice.v_head) * p.dv + slice.column;
   const bool is_normed = norm.rounded.high != nullptr;
   f32x4 w = {}, z = {};
-  if (is_normed && row < p.rows) w = load<f32x4>(norm.w + at.column), z = load<f32x4>(norm.z + to);
+  if (is_normed && row < p.rows) w = load<f32x4>(norm.w + slice.column), z = load<f32x4>(norm.z + to);
   block_barrier();
   substitute(memory, gates, v, p.rows);
   block_barrier();
@@ -251,11 +251,11 @@ LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
   GatedDelta op = p.op;
-  op.dk = kChainKey;  // as the compiler may know
+  op.dk = kChainDk;  // as the compiler may know
   if (op.rows <= 16)
-    few_rows_of_delta<16>(op, p.norm, memory, &path[0], &gates[0]);
+    gated_delta_few<16>(op, p.norm, memory, &path[0], &gates[0]);
   else
-    few_rows_of_delta<32>(op, p.norm, memory, &path[0], &gates[0]);
+    gated_delta_few<32>(op, p.norm, memory, &path[0], &gates[0]);
 }
 
 }  // namespace lb::gpu

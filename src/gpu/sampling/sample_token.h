@@ -1,8 +1,8 @@
 // A token from logits: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw
-// (sampling/sampler.h is the twin). One cooperative launch, each block on its piece of the vocabulary; steps end at grid
-// barriers:
+// (sampling/sampler.h is the twin). One cooperative launch, each block on its slice of the vocabulary; steps end at
+// grid barriers:
 //   adjust    x = the logits as penalties and temperature leave them, and the first in order; greedy ends here
-//   filters   what each keeps is a prefix of an order of candidates, whose end descend() finds (sample_search.h)
+//   filters   what each keeps is a prefix of an order of candidates, whose end radix_select() finds (sample_search.h)
 //   draw      sums of the kept weights by block, then within the block where the draw falls
 // Bound: latency of the barriers; 4 bytes a logit once, x from L2 after that.
 #pragma once
@@ -14,7 +14,7 @@ namespace lb::gpu {
 // Larger for what is first in order.
 LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 | ~uint32_t(id); }
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
-LB_DEVICE float value_of(uint64_t key) { return of_ordered(uint32_t(key >> 32)); }
+LB_DEVICE float value_of(uint64_t key) { return from_ordered(uint32_t(key >> 32)); }
 inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
 LB_DEVICE uint64_t key_of(float logit, float adjusted, int id) {
   return logit - logit == 0 ? key_of(adjusted, id) : kNotFiniteKey;
@@ -26,27 +26,27 @@ struct Work {
   SampleGrid& grid;
   float* x;                      // [vocab]: adjusted logits
   const SampleOptions& options;  // read again where used: a copy would fill the registers
-  int begin, end;                // of the block's piece
+  int begin, end;                // of the block's slice
   int turn;                      // of the histograms
   uint64_t* scratch;
 
   // One value a block, for all of them; a row serves once a launch.
   LB_DEVICE uint64_t* row(SampleRow row) const { return grid.rows[int(row)]; }
-  LB_DEVICE void leave(SampleRow to, uint64_t v) const {
+  LB_DEVICE void publish(SampleRow to, uint64_t v) const {
     if (thread_id() == 0) row(to)[block_id()] = v;
   }
   LB_DEVICE uint64_t total(SampleRow of) const { return total_of(row(of), n_blocks(), scratch); }
   LB_DEVICE uint64_t largest(SampleRow of) const { return largest_of(row(of), n_blocks(), scratch); }
 
   template <class Amount>
-  LB_DEVICE OrderPlace end_of(const Piece& piece, const Filters& filters, Order order, Amount amount) {
-    return descend(piece, filters, order, amount, grid, turn, scratch);
+  LB_DEVICE Rank end_of(const VocabSlice& slice, const Filters& filters, Order order, Amount amount) {
+    return radix_select(slice, filters, order, amount, grid, turn, scratch);
   }
-  // Sum of f over the candidates of a piece.
+  // Sum of f over the candidates of a slice.
   template <class F>
-  LB_DEVICE uint64_t sum(const Piece& piece, F f) const {
+  LB_DEVICE uint64_t sum(const VocabSlice& slice, F f) const {
     uint64_t v = 0;
-    for (int i = begin + thread_id(); i < end; i += n_threads()) v += f(piece.at(i));
+    for (int i = begin + thread_id(); i < end; i += n_threads()) v += f(slice.at(i));
     return block_total(v, scratch);
   }
 };
@@ -94,20 +94,20 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
           see(from + k * n_threads(), logits[k], is_greedy ? logits[k] : tempered(logits[k], temperature));
     }
   }
-  work.leave(SampleRow::kBest, block_largest(best, work.scratch));
-  if (with_raw) work.leave(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
+  work.publish(SampleRow::kBest, block_largest(best, work.scratch));
+  if (with_raw) work.publish(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
 }
 
 // The mean distance of what the filters keep.
-LB_DEVICE uint32_t mean_distance(const Work& work, const Piece& piece, const Filters& filters) {
+LB_DEVICE uint32_t mean_distance(const Work& work, const VocabSlice& slice, const Filters& filters) {
   WeightedDistances sum = {0, 0, 0};
   for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
-    const Candidate c = piece.at(i);
+    const Candidate c = slice.at(i);
     if (keeps(filters, c)) add_to(sum, c.rank.coarse, c.weight);
   }
-  work.leave(SampleRow::kDistancesHigh, block_total(sum.high, work.scratch));
-  work.leave(SampleRow::kDistancesLow, block_total(sum.low, work.scratch));
-  work.leave(SampleRow::kDistanceWeights, block_total(sum.weights, work.scratch));
+  work.publish(SampleRow::kDistancesHigh, block_total(sum.high, work.scratch));
+  work.publish(SampleRow::kDistancesLow, block_total(sum.low, work.scratch));
+  work.publish(SampleRow::kDistanceWeights, block_total(sum.weights, work.scratch));
   grid_barrier(&work.grid.barrier);
   sum.high = work.total(SampleRow::kDistancesHigh);
   sum.low = work.total(SampleRow::kDistancesLow);
@@ -115,39 +115,39 @@ LB_DEVICE uint32_t mean_distance(const Work& work, const Piece& piece, const Fil
   return mean(sum);
 }
 
-LB_DEVICE uint64_t largest_weight(const Work& work, const Piece& piece, const Filters& filters) {
+LB_DEVICE uint64_t largest_weight(const Work& work, const VocabSlice& slice, const Filters& filters) {
   uint64_t own = 0;
   for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
-    const Candidate c = piece.at(i);
+    const Candidate c = slice.at(i);
     if (keeps(filters, c)) own = larger(own, c.weight);
   }
-  work.leave(SampleRow::kKeptLargest, block_largest(own, work.scratch));
+  work.publish(SampleRow::kKeptLargest, block_largest(own, work.scratch));
   grid_barrier(&work.grid.barrier);
   return work.largest(SampleRow::kKeptLargest);
 }
 
-LB_DEVICE Filters filtered(Work& work, const Piece& piece) {
+LB_DEVICE Filters filtered(Work& work, const VocabSlice& slice) {
   const SampleOptions& o = work.options;
   Filters filters;
   if (o.top_k > 0 && o.top_k < work.op.vocab)
-    filters.likely = work.end_of(piece, filters, Order::kLikely, CountOf{uint64_t(o.top_k)});
+    filters.likely = work.end_of(slice, filters, Order::kLikely, CountOf{uint64_t(o.top_k)});
   if (o.typical_p < 1) {
-    filters.mean = mean_distance(work, piece, filters);
-    filters.typical = work.end_of(piece, filters, Order::kTypical, ShareOf{o.typical_p});
+    filters.mean = mean_distance(work, slice, filters);
+    filters.typical = work.end_of(slice, filters, Order::kTypical, ShareOf{o.typical_p});
   }
   if (o.top_p < 1) {
-    const OrderPlace end = work.end_of(piece, filters, Order::kLikely, ShareOf{o.top_p});
+    const Rank end = work.end_of(slice, filters, Order::kLikely, ShareOf{o.top_p});
     if (within(end, filters.likely)) filters.likely = end;
   }
   if (o.min_p > 0) {
     const bool has_likeliest = o.typical_p >= 1;
-    filters.least = share_of(has_likeliest ? kTopWeight : largest_weight(work, piece, filters), o.min_p);
+    filters.min_weight = share_of(has_likeliest ? kTopWeight : largest_weight(work, slice, filters), o.min_p);
   }
   return filters;
 }
 
 // The n likeliest of the raw logits, in any order.
-LB_DEVICE void gather_top(Work& work, const Piece& raw, int n) {
+LB_DEVICE void gather_top(Work& work, const VocabSlice& raw, int n) {
   Filters top;
   if (n < work.op.vocab) top.likely = work.end_of(raw, top, Order::kLikely, CountOf{uint64_t(n)});
   for (int i = work.begin + thread_id(); i < work.end; i += n_threads())
@@ -164,16 +164,16 @@ LB_DEVICE void write_top(const Work& work, int n, float log_total) {
 }
 
 // The token at which the draw falls, in the block that has it; -1 in the others.
-LB_DEVICE int drawn(const Work& work, const Piece& piece, const Filters& filters, uint64_t uniform_number) {
+LB_DEVICE int drawn(const Work& work, const VocabSlice& slice, const Filters& filters, uint64_t uniform_number) {
   const uint64_t* of_blocks = work.row(SampleRow::kKeptWeights);
-  const uint64_t goal = fall_of(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
+  const uint64_t goal = scaled_draw(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
   const Crossing block =
       find_crossing(n_blocks(), work.scratch, [&](int i) { return of_blocks[i]; }, [&](uint64_t) { return goal; });
   if (block.at != block_id()) return -1;
   const Crossing in_block = find_crossing(
       work.end - work.begin, work.scratch,
       [&](int i) {
-        const Candidate c = piece.at(work.begin + i);
+        const Candidate c = slice.at(work.begin + i);
         return keeps(filters, c) ? c.weight : uint64_t(0);
       },
       [&](uint64_t) { return goal - block.before; });
@@ -203,7 +203,7 @@ LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
           scratch};
 }
 
-// The first step, of the block's piece. All blocks are done with it before any goes on.
+// The first step, of the block's slice. All blocks are done with it before any goes on.
 LB_DEVICE void adjust(const Work& work) {
   const bool is_greedy = work.options.temperature == 0, with_raw = work.options.n_top >= 0;
   adjust(work, is_greedy, with_raw);
@@ -232,19 +232,19 @@ LB_DEVICE bool choose(Work& work) {
   const uint64_t best = work.largest(SampleRow::kBest);
   if (!is_choosable(op, best, block_id() == 0 && thread_id() == 0)) return block_id() == 0;
 
-  const Piece piece{work.x, value_of(best), work.begin, work.end};
+  const VocabSlice slice{work.x, value_of(best), work.begin, work.end};
   Filters filters;
   if (!is_greedy) {
-    filters = filtered(work, piece);
-    work.leave(SampleRow::kKeptWeights,
-               work.sum(piece, [&](const Candidate& c) { return keeps(filters, c) ? c.weight : uint64_t(0); }));
+    filters = filtered(work, slice);
+    work.publish(SampleRow::kKeptWeights,
+                 work.sum(slice, [&](const Candidate& c) { return keeps(filters, c) ? c.weight : uint64_t(0); }));
   }
   float raw_largest = 0;
   if (with_logprobs) {
     raw_largest = value_of(work.largest(SampleRow::kRawBest));
-    const Piece raw{op.logits, raw_largest, work.begin, work.end};
+    const VocabSlice raw{op.logits, raw_largest, work.begin, work.end};
     if (n_top > 0) gather_top(work, raw, n_top);
-    work.leave(SampleRow::kRawWeights, work.sum(raw, [](const Candidate& c) { return c.weight; }));
+    work.publish(SampleRow::kRawWeights, work.sum(raw, [](const Candidate& c) { return c.weight; }));
   }
   if (!is_greedy || with_logprobs) grid_barrier(&work.grid.barrier);
 
@@ -253,7 +253,7 @@ LB_DEVICE bool choose(Work& work) {
     log_total = raw_largest + log_fast(float(work.total(SampleRow::kRawWeights)) * 0x1p-40f);
     if (block_id() == 0) write_top(work, n_top, log_total);
   }
-  const int token = !is_greedy ? drawn(work, piece, filters, uniform_number) : block_id() == 0 ? id_of(best) : -1;
+  const int token = !is_greedy ? drawn(work, slice, filters, uniform_number) : block_id() == 0 ? id_of(best) : -1;
   if (token >= 0 && thread_id() == 0) {
     op.result->token = token;
     op.result->problem = SampleProblem::kNone;

@@ -101,18 +101,18 @@ LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough e
 
 // A place in an order: lexicographic, the smaller is earlier. Candidates spread evenly over the first word, so that
 // histograms of it have few collisions; the others order what it takes for equal.
-struct OrderPlace {
+struct Rank {
   uint32_t coarse, value, id;
 };
-inline constexpr OrderPlace kLastPlace = {0xffffffff, 0xffffffff, 0xffffffff};
+inline constexpr Rank kLastRank = {0xffffffff, 0xffffffff, 0xffffffff};
 
-LB_DEVICE bool within(const OrderPlace& a, const OrderPlace& end) {  // the end itself is
+LB_DEVICE bool within(const Rank& a, const Rank& end) {  // the end itself is
   if (a.coarse != end.coarse) return a.coarse < end.coarse;
   return a.value != end.value ? a.value < end.value : a.id <= end.id;
 }
 
 struct Candidate {
-  OrderPlace rank;  // by likelihood: distance, logit, id
+  Rank rank;  // by likelihood: distance, logit, id
   uint64_t weight;
 };
 
@@ -121,24 +121,24 @@ LB_DEVICE Candidate candidate(float largest, float x, int id) {
   return {{d, ~ordered(x), uint32_t(id)}, weight(d)};
 }
 
-LB_DEVICE OrderPlace typical_place(const Candidate& c, uint32_t mean) {
+LB_DEVICE Rank typical_rank(const Candidate& c, uint32_t mean) {
   return {atypicality(c.rank.coarse, c.weight, mean), c.rank.value, c.rank.id};
 }
 
 // What may still be drawn.
 struct Filters {
-  OrderPlace likely = kLastPlace;
-  OrderPlace typical = kLastPlace;
-  uint32_t mean = 0;   // distance, which typical places refer to
-  uint64_t least = 0;  // weight
+  Rank likely = kLastRank;
+  Rank typical = kLastRank;
+  uint32_t mean = 0;        // distance, which typical places refer to
+  uint64_t min_weight = 0;  // weight
 };
 
 LB_DEVICE bool keeps(const Filters& f, const Candidate& c) {
-  return within(c.rank, f.likely) && within(typical_place(c, f.mean), f.typical) && c.weight >= f.least;
+  return within(c.rank, f.likely) && within(typical_rank(c, f.mean), f.typical) && c.weight >= f.min_weight;
 }
 
-// A block's piece of a row of logits.
-struct Piece {
+// A block's slice of a row of logits.
+struct VocabSlice {
   const float* x;
   float largest;  // of the row
   int begin, end;
@@ -194,10 +194,10 @@ LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, b
 // (11, 11 and 10 bits of each word, of ids the low two), with a histogram and a grid barrier each, until a bin is taken
 // whole or holds one candidate: two digits as a rule, eight among ties.
 template <class Amount>
-LB_DEVICE OrderPlace descend(const Piece& piece, const Filters& filters, Order order, Amount amount, SampleGrid& grid,
-                             int& turn, uint64_t* scratch) {
+LB_DEVICE Rank radix_select(const VocabSlice& slice, const Filters& filters, Order order, Amount amount,
+                            SampleGrid& grid, int& turn, uint64_t* scratch) {
   constexpr bool kWeighs = Amount::kWeighs;
-  OrderPlace end = {0, 0, 0};
+  Rank end = {0, 0, 0};
   uint64_t need = 0;
   for (int digit = 0; digit < 9; ++digit) {
     if (digit == 6) continue;  // ids are below 2^21
@@ -209,14 +209,14 @@ LB_DEVICE OrderPlace descend(const Piece& piece, const Filters& filters, Order o
     uint32_t* counts = grid.bin_counts[turn];
     turn = turn == 2 ? 0 : turn + 1;
     clear_turn(grid, turn);
-    for (int from = piece.begin; from < piece.end; from += n_threads()) {  // whole warps, for add_to_bins
+    for (int from = slice.begin; from < slice.end; from += n_threads()) {  // whole warps, for add_to_bins
       const int i = from + thread_id();
-      bool member = i < piece.end;
+      bool member = i < slice.end;
       int bin = 0;
       uint64_t weight = 0;
       if (member) {
-        const Candidate c = piece.at(i);
-        const OrderPlace at = order == Order::kLikely ? c.rank : typical_place(c, filters.mean);
+        const Candidate c = slice.at(i);
+        const Rank at = order == Order::kLikely ? c.rank : typical_rank(c, filters.mean);
         const uint32_t value = word == 0 ? at.coarse : word == 1 ? at.value : at.id;
         const uint32_t found = word == 0 ? end.coarse : word == 1 ? end.value : end.id;
         member = (word < 1 || at.coarse == end.coarse) && (word < 2 || at.value == end.value) &&
