@@ -1,5 +1,5 @@
-// The greedy choice where nothing else is wanted: each block sends the key of its likeliest token through mailboxes, and
-// a warp of one block reads all keys.
+// The greedy choice where nothing else is wanted: each block sends the key of its likeliest token through mailboxes,
+// and a warp of one block reads all keys.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"

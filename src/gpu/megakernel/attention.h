@@ -1,13 +1,15 @@
-// Attention of one row of queries, with what AttentionPrepare does, in two tasks.
+// Split-K attention of one row, with AttentionPrepare, in two tasks.
 //
-// The first: a block has a split of the context for up to 6 queries of a KV head. It makes the queries itself, and the
-// row's own K and V where its split ends with it. Tiles of 16 slots of K and V come to shared memory, the first before
-// the projections are there. Queries are rounded to the cache's type, and on matrix units the weights of slots; sums
-// are fp32. The second: the splits become one softmax; a block has some columns of a head, a thread four of them of one
+// kAttentionSplits: a block has one split of the context for up to 6 queries of a KV head. It makes the queries itself,
+// and the row's own K and V where its split contains the row's slot. Tiles of 16 slots of K and V are double-buffered
+// in shared memory; the first tile is loaded before the projections are there. Queries are rounded to the cache's type,
+// and so are the weights of slots on matrix units; sums are fp32.
+//
+// kAttentionMerge: the splits become one softmax. A block has some columns of a head, a thread four columns of one
 // split.
 //
-// Bound: latency for a short context, K and V once for a long one. As in mega_delta.h there is little code: dimensions
-// are multiples of 64, divisions are the host's.
+// Bound: latency for a short context, one read of K and V for a long one. As in delta.h there is little code:
+// dimensions are multiples of 64, and the host divides.
 #pragma once
 
 #include "gpu/attention/prepare.h"
@@ -16,13 +18,13 @@
 
 namespace lb::gpu {
 
-// Slots of a split: as many of each, the last may have fewer or none.
+// Slots of each split; the last splits may have fewer or none.
 LB_DEVICE int split_slots(const SplitTask& p, int n_slots) {
   return max(kSplitMinSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
 }
 
-// Brings slots [begin, begin + n_there) of a head to a tile, of V also zeros for those from n on, as a weight of zero
-// would not hide a NaN: a warp every so-many-th.
+// Copies slots [begin, begin + n_there) of a head to a tile. V gets zeros from slot n on, since a weight of zero would
+// not hide a NaN. Slots [n_there, n) are the row's own. Warps take the slots in turn.
 template <class T>
 LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
                          const SplitMemory<T>& memory) {
@@ -46,20 +48,20 @@ LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_the
   copy_commit();
 }
 
-// A head of q, k or v of the row, by a warp: normalised and rotated, four columns in each 128 a lane. What does not
-// depend on the projections (norm weights; behind the wait, the table) is asked for before they are there.
+// One head of the row's q, k or v, by a warp: normalised and rotated; a lane has four columns in each 128. Norm weights
+// and, behind the wait, the rotation's table are loaded before the projections are there.
 struct RowHead {
   static constexpr int kFours = kSplitMaxDim / 128, kPairsAhead = 2;
   MailboxSource source;
-  int at[kFours];  // in their vector; below 0: the head ends before
+  int at[kFours];  // of each four in its vector; below 0: beyond the head
   bool has_norm;
-  int n_pairs;  // that are rotated
+  int n_pairs;  // to rotate
   f32x4 w[kFours];
   float cos[kPairsAhead], sin[kPairsAhead];
 
   LB_DEVICE static int column(int j) { return 4 * lane() + 128 * j; }
 
-  // of_kind below 0: query head `head`; 0: K, 1: V of kv_head.
+  // of_kind below 0: query head `head`; 0: K of kv_head; 1: V of kv_head.
   LB_DEVICE RowHead(const SplitTask& task, int of_kind, int head, int kv_head) {
     const AttentionPrepare& p = task.prepare;
     const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
@@ -76,8 +78,8 @@ struct RowHead {
     }
   }
 
-  // Behind the wait: where that is for a barrier, the table is of this token only then.
-  LB_DEVICE void ask_for_table(const AttentionPrepare& p) {
+  // Behind the wait: where that is a barrier, the table is this token's only then.
+  LB_DEVICE void load_table(const AttentionPrepare& p) {
     LB_UNROLL
     for (int j = 0; j < kPairsAhead; ++j) {
       const int pair = min(lane() + 32 * j, p.n_pairs - 1);
@@ -86,8 +88,8 @@ struct RowHead {
     }
   }
 
-  // room: [dim], the warp's own.
-  LB_DEVICE void make(const AttentionPrepare& p, float* room, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
+  // scratch: [dim], the warp's own.
+  LB_DEVICE void make(const AttentionPrepare& p, float* scratch, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
     read_fours(wait, source, nullptr, at, x);
     if (has_norm) {
       float sum = 0;
@@ -102,12 +104,12 @@ struct RowHead {
     if (n_pairs == 0) return;
     LB_UNROLL
     for (int j = 0; j < kFours; ++j)
-      if (at[j] >= 0) store(room + column(j), x[j]);
+      if (at[j] >= 0) store(scratch + column(j), x[j]);
     warp_barrier();
     const int step = p.pairs == RopePairs::kHalves ? 1 : 2, other = step == 1 ? n_pairs : 1;
     const auto rotate = [&](int pair, float cosine, float sine) {
       if (pair >= n_pairs) return;
-      float* one = room + step * pair;
+      float* one = scratch + step * pair;
       const float a = load<float>(one), b = load<float>(one + other);
       store(one, a * cosine - b * sine);
       store(one + other, b * cosine + a * sine);
@@ -119,11 +121,11 @@ struct RowHead {
     warp_barrier();
     LB_UNROLL
     for (int j = 0; j < kFours; ++j)
-      if (at[j] >= 0) x[j] = load<f32x4>(room + column(j));
+      if (at[j] >= 0) x[j] = load<f32x4>(scratch + column(j));
   }
 };
 
-// Unit i. is_first: of the block's.
+// Unit i. is_first: the block's first unit.
 template <class T>
 LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
@@ -142,19 +144,19 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
     return;
   }
   const SplitMemory<T> memory(pool, dim);
-  const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // the row's own slot
+  const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // own: the row's slot in the split
   const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
   RowHead head(p, of_kind, unit.first_head + warp(), kv_head);
   const int32_t own_page = page_of(cache, n_past);
   load_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
   if (is_first) wait();
-  head.ask_for_table(p.prepare);
+  head.load_table(p.prepare);
   SplitSums<T> sums(p, unit);
 
   if (is_maker) {
     f32x4 x[RowHead::kFours];
     head.make(p.prepare, memory.heads + warp() * dim, wait, x);
-    // Queries to shared memory; K and V to the cache, and where they are in the first tile, there.
+    // Queries go to shared memory. K and V go to the cache, and to the first tile where their slot is in it.
     const float scale = is_query ? op.scale * kLog2E : 1.0f;
     T* to =
         is_query ? memory.queries + warp() * memory.stride : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
@@ -174,7 +176,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
-    block_barrier();  // the tile is there, and the one before has been read
+    block_barrier();  // the tile is there, and nobody reads the tile before any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     if (tile + 1 < n_tiles)
       load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);
@@ -187,7 +189,7 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   LB_UNROLL_BY(1)
   for (int i = part; i < p.n_units; i += n_parts) {
     const bool is_first = i == part;
-    if (!is_first) block_barrier();  // the tiles and queries are used again
+    if (!is_first) block_barrier();  // tiles and queries are overwritten
     switch (p.op.cache.k_type) {
       case DType::kF16: attention_split<f16>(p, i, is_first, pool, wait); break;
       case DType::kBF16: attention_split<bf16>(p, i, is_first, pool, wait); break;
@@ -196,13 +198,14 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   }
 }
 
-// What splits left of one head: m and l of all that have slots, some of them a lane's; of one four columns of o.
+// The splits' results of one head: a lane has m and l of some of the splits that have slots, and four columns of o of
+// one.
 struct SplitResults {
   static constexpr int kSplitsOfLane = kSplitMaxCount / 32;
   float m[kSplitsOfLane], l[kSplitsOfLane], own_m, gate;
   f32x4 o;
 
-  // Of column < 0: no o. gate_at below 0: no gate.
+  // column below 0: no o. gate_at below 0: no gate.
   LB_DEVICE void read(const SplitTask& p, int head, int split, int column, int gate_at, int n_there,
                       const PhaseWait& wait) {
     const uint32_t tag = wait.tag_of(p.split_mailbox), gate_tag = wait.tag_of(p.gate_mailbox);
@@ -259,20 +262,22 @@ LB_NOINLINE void attention_merge(const SplitTask& p, int part, int n_parts, floa
     const bool has_gate = is_writer && op.gate != nullptr;
     if (i == part) wait();
 
-    SplitResults of;
-    of.read(p, head, split, split < n_there && column < dim ? column : -1,
-            has_gate ? p.gate_mailbox.at + mailbox_index(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
-            n_there, wait);
+    SplitResults results;
+    results.read(
+        p, head, split, split < n_there && column < dim ? column : -1,
+        has_gate ? p.gate_mailbox.at + mailbox_index(p.gate_at + head * int(op.gate_head_stride) + written) : -1,
+        n_there, wait);
     if (i == part && !wait.is_barrier) wait.mark_ready();
     float largest = kNothingSeen, total = 0;
     LB_UNROLL
-    for (const float m : of.m) largest = max(largest, m);
+    for (const float m : results.m) largest = max(largest, m);
     largest = warp_max(largest);
     LB_UNROLL
-    for (int j = 0; j < SplitResults::kSplitsOfLane; ++j) total = fma(exp2_fast(of.m[j] - largest), of.l[j], total);
+    for (int j = 0; j < SplitResults::kSplitsOfLane; ++j)
+      total = fma(exp2_fast(results.m[j] - largest), results.l[j], total);
     total = warp_sum(total);
-    const float weight = exp2_fast(of.own_m - largest);
-    f32x4 o = of.o;
+    const float weight = exp2_fast(results.own_m - largest);
+    f32x4 o = results.o;
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] *= weight;
     LB_UNROLL_BY(1)
@@ -286,9 +291,9 @@ LB_NOINLINE void attention_merge(const SplitTask& p, int part, int n_parts, floa
       float sum = 0;
       LB_UNROLL_BY(4)
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
-      wait.write(p.y_mailbox + mailbox_index(head * dim + written), sum / total * of.gate);
+      wait.write(p.y_mailbox + mailbox_index(head * dim + written), sum / total * results.gate);
     }
-    if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are used again
+    if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are overwritten
   }
 }
 

@@ -1,5 +1,6 @@
-// The open softmax of a block's queries over tiles of 16 slots, for attention_splits.h: on matrix units where the chip
-// has them for the cache's type, else a warp a slot, then 64 columns of some queries. Scores are exponents of 2.
+// The online softmax of a block's queries over tiles of 16 slots, for attention.h. On matrix units where the chip has
+// them for the cache's type; otherwise a warp scores a slot, then has 64 columns of some queries. Scores are exponents
+// of 2.
 #pragma once
 
 #include "gpu/attention/queries.h"
@@ -8,14 +9,14 @@
 
 namespace lb::gpu {
 
-// Shared memory of a block. Rows are split_row_stride() apart.
+// Shared memory of a block. Rows are split_row_stride() apart; the first tile of K and V belongs to even tiles.
 template <class T>
 struct SplitMemory {
   int stride;
   T *k, *v;       // [2, kSplitTile, dim] each
-  float* heads;   // [kSplitQueries + 2, dim], dense: where warps make them, before a second tile of K is there
+  float* heads;   // [kSplitQueries + 2, dim], dense: scratch of the warps that make heads; the second tile of K later
   T* queries;     // [kSplitRows, dim]
-  float* scores;  // [kSplitRows, kSplitTile], of PlainSums
+  float* scores;  // [kSplitRows, kSplitTile], for PlainSums
 
   LB_DEVICE SplitMemory(void* pool, int dim)
       : stride(split_row_stride(dim, sizeof(T))),
@@ -29,7 +30,7 @@ struct SplitMemory {
 };
 static_assert((kSplitQueries + 2) * sizeof(float) <= kSplitTile * sizeof(f16));
 
-// What a block works at: a split of the context, for some queries of a KV head.
+// The work of a block: a split of the context, for some queries of a KV head.
 struct SplitUnit {
   int split, first_head, n_queries;
 };
@@ -41,15 +42,15 @@ inline constexpr bool kIsOperand<f16> = kSumIsOperand;
 template <>
 inline constexpr bool kIsOperand<bf16> = kSumIsOperand && kHasBf16Matrix;
 
-// Each warp makes all scores anew, which takes less than handing them over; of o it has 16 columns in 128. A fragment's
-// rows are queries, eight of 16; a lane has one of them, lane / 4, and four columns: 2 (lane % 4) + 0, 1, 8, 9.
+// Each warp computes all scores, which is faster than passing them on, and 16 of each 128 columns of o. The rows of a
+// fragment are queries, eight of 16. A lane has query lane / 4 and four columns: 2 (lane % 4) + 0, 1, 8, 9.
 template <class T>
 struct MatrixSums {
   static constexpr int kWarps = kMegaThreads / 32, kPieces = kSplitMaxDim / 16 / kWarps;
   static_assert(kSplitTile == 16 && kSplitRows == 8);
-  float m = kNothingSeen, l = 0;  // l: of the lane's slots
+  float m = kNothingSeen, l = 0;  // l: sum of the lane's slots only
   FragmentC o[kPieces];
-  int o_at, softmax_at;  // in the words of splits; below 0: another lane's, or nobody's
+  int o_at, softmax_at;  // from the splits' first mailbox; below 0: the lane writes none
 
   LB_DEVICE MatrixSums(const SplitTask& p, const SplitUnit& unit) {
     LB_UNROLL
@@ -60,11 +61,11 @@ struct MatrixSums {
     softmax_at = opaque(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
   }
 
-  // n: slots of the tile.
+  // n: slots of the tile that exist.
   LB_DEVICE void add_tile(const SplitTask& p, const SplitMemory<T>& memory, const SplitUnit&, int tile, int n) {
     const int dim = p.op.cache.head_dim;
     const T *k = memory.k + memory.row(tile, 0), *v = memory.v + memory.row(tile, 0);
-    FragmentC s[2];  // sums of every other 16 columns: a product waits for the one before
+    FragmentC s[2];  // two chains, as a matrix product waits for the one before
     fill(s[0], 0);
     fill(s[1], 0);
     LB_UNROLL_BY(2)
@@ -104,7 +105,7 @@ struct MatrixSums {
   LB_DEVICE void write(const SplitTask& p, const SplitUnit&, uint32_t tag) {
     Mailbox* mailboxes = mega_state().mailboxes + p.split_mailbox.at;
     if (o_at >= 0) {
-      const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // words from a column to the one 8 further
+      const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // mailboxes from a column to the one 8 further
       LB_UNROLL
       for (int piece = 0; piece < kPieces; ++piece) {
         if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
@@ -128,11 +129,11 @@ struct MatrixSums {
   }
 };
 
-// A warp has the scores of a slot, then 64 columns of o of every so-many-th query.
+// A warp computes the scores of a slot, then 64 columns of o of every n_sets-th query.
 template <class T>
 struct PlainSums {
   static constexpr int kOwnQueries = kSplitQueries * (kSplitMaxDim / 64) / (kMegaThreads / 32);
-  int set, n_sets, column;  // of the warp's queries; of the lane's two columns the first
+  int set, n_sets, column;  // the warp's first query, their stride; the first of the lane's two columns
   float m[kOwnQueries], l[kOwnQueries], o[kOwnQueries][2];
 
   LB_DEVICE PlainSums(const SplitTask& p, const SplitUnit&) {
@@ -172,7 +173,7 @@ struct PlainSums {
   LB_DEVICE int query(int h) const { return set + h * n_sets; }
   LB_DEVICE bool has(int h, int n_queries) const { return set < n_sets && query(h) < n_queries; }
 
-  // A lane has pairs of columns, 64 apart, of four queries at a time.
+  // A lane has pairs of columns, 64 apart, of four queries at once.
   LB_DEVICE void score(const SplitMemory<T>& memory, int tile, int n, int n_queries, int dim) const {
     LB_UNROLL_BY(1)
     for (int s = warp(); s < n; s += n_warps()) {
@@ -206,10 +207,10 @@ struct PlainSums {
     const T* v = memory.v + memory.row(tile, 0) + column;
     LB_UNROLL_BY(4)
     for (int s = 0; s < n; ++s) {
-      const float of_slot = shuffle(weight, s);
+      const float slot_weight = shuffle(weight, s);
       const Vec<T, 2> value = load<Vec<T, 2>>(v + s * memory.stride);
-      o[h][0] = fma(of_slot, to_f32(value[0]), o[h][0]);
-      o[h][1] = fma(of_slot, to_f32(value[1]), o[h][1]);
+      o[h][0] = fma(slot_weight, to_f32(value[0]), o[h][0]);
+      o[h][1] = fma(slot_weight, to_f32(value[1]), o[h][1]);
     }
   }
 };

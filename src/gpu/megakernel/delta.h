@@ -1,16 +1,17 @@
-// One row of a recurrent layer (equations in ops/delta_net.h) in two tasks.
+// One row of a recurrent layer (equations in ops/delta_net.h), in two tasks.
 //
-// The step: a team of warps has a slice of 16 columns of one value head's S in registers, or two side by side, each
-// warp 32 of its rows, and convolves the 32 channels of k and of q that meet them. What precedes the row (S, the row
-// before, the older inputs of the convolution, taps) is asked for at once before the projections are there, as if the
-// append before had been a row that was accepted; where it was not, the block folds what it was and asks again. Behind
-// the wait stand one read, sums within warps and one block barrier: k and q are scaled to unit length in the sums, not
-// before. A warp then finishes the columns of its unit, gates them and leaves their squares, by which readers find what
-// the heads' norm divides by. The commit: what the convolution keeps for the next row is written a phase later, when
-// nobody reads it any more.
+// The step. A team of warps has a slice of 16 columns of one value head's S in registers, or two side by side; each
+// warp has 32 rows of S. The team convolves the 32 channels of k and of q that meet each warp's rows. Everything older
+// than the row (S, the row before, the convolution's earlier inputs, taps) is loaded at once before the projections are
+// there, as if the append before had been one accepted row. Otherwise the block folds the append before and loads
+// again. Behind the wait stand one read, sums within warps and one barrier of the block: k and q are scaled to unit
+// length in the sums, not before. A warp then finishes the columns of its unit: it gates them and writes their sum of
+// squares, from which readers compute the factor of the heads' norm.
 //
-// Code that runs once a phase takes its time by the number of its instructions: dimensions are multiples of what a warp
-// takes, divisions are the host's, and warps without a slice only come to the barriers.
+// The commit. It writes what the convolution keeps for the next row, a phase later, when nobody reads the old any more.
+//
+// Code that runs once a phase takes time by its number of instructions. So dimensions are multiples of what a warp
+// takes, the host divides, and warps without a slice only come to the barriers.
 #pragma once
 
 #include "gpu/activation.h"
@@ -30,13 +31,13 @@ inline constexpr int kStepLengths = 4 * kStepColumns;  // in a warp's sums
 static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as lanes");
 static_assert(kStepLengths + 4 == kStepSums);
 
-// Where a thread stands: its slice, its row of S as a channel of k and q, its channels of the convolution.
+// A thread's slice, its row of S, and its channels of the convolution.
 struct StepSlice {
   Slice at;
-  int row, q, k, v;
-  bool finishes;  // the warp does what is done once for a column of its unit
-  int n_columns;  // of that, if it does
-  int column;     // of o, that a lane finishes, modulo n_columns
+  int row, q, k, v;  // row of S; channels, of q and k that row's
+  bool finishes;     // the warp finishes the columns of its unit
+  int n_columns;     // of a unit
+  int column;        // of o, that the lane finishes; lanes from n_columns on repeat
 
   LB_DEVICE StepSlice(const DeltaTask& p, int slice) {
     const GatedDelta& op = p.step;
@@ -57,13 +58,13 @@ struct StepSlice {
     k = keys + q;
     v = 2 * keys + column;
   }
-  // Of the thread's first row, in S, of the first slice.
+  // The thread's first value in S.
   LB_DEVICE float* state(const GatedDelta& op) const {
     return op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
   }
 };
 
-// Input d + 1 rows before this one, the accepted rows of the append before being its nearest ancestors.
+// The convolution's input d + 1 rows before this row; the nearest are the accepted rows of the append before.
 LB_DEVICE const float* older_input(const CausalConv& op, int d, const TokenNumbers& numbers) {
   const int from = kOlder - 1 - d + numbers.n_accepted;  // of [history, accepted rows]
   if (from < kOlder) return op.history + from * op.channels;
@@ -90,8 +91,8 @@ struct StepChannel {
   }
 };
 
-// The accepted rows of any append folded into the team's slices of S in memory, and older inputs of the thread's
-// channels to older[3][kOlder]. Every thread of the block.
+// Folds the accepted rows of any append into the team's slices of S in memory, and writes the earlier inputs of the
+// thread's channels to older: [3, kOlder]. By every thread of the block.
 LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
   StepSlice place(p, slice);
@@ -116,11 +117,11 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
   }
 }
 
-// What a row needs that was there before its projections, of a thread.
+// What a thread loads for a row before the row's projections are there.
 template <int kSlices>
 struct RowPrefetch {
   f32x4 s[kSlices][kSliceRows], delta[kSlices];
-  float key, last, a_neg, dt_bias, norm_w;  // key: of the lane's row of S, as it is a channel
+  float key, last, a_neg, dt_bias, norm_w;  // key: the channel of the lane's row of S
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {
@@ -144,7 +145,7 @@ struct RowPrefetch {
   }
 };
 
-// The slices of S of a block, and how many of them its teams have at a time.
+// The slices of S of a block, and how many its teams have at once.
 struct BlockSlices {
   int begin, end, at_once;
 
@@ -154,8 +155,7 @@ struct BlockSlices {
         at_once((n_warps() >> p.team_shift) * p.team_slices) {}
 };
 
-// By a warp with time to spare: the S that a block's step will ask for comes to the nearest cache, where the step finds
-// it at once, 32 bytes by each lane.
+// By a warp with time to spare: prefetches to the nearest cache the S that the block's step will load, 32 bytes a lane.
 LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   const GatedDelta& op = p.step;
   const BlockSlices slices(p, part);
@@ -172,9 +172,10 @@ LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   }
 }
 
-// A unit of o, by a warp: y = o * gate, a lane's; lanes beyond the unit have what lanes within it have. of_unit: where
-// the sum of o's squares goes, by one lane.
-LB_DEVICE void finish_unit(const Destination& to, Mailbox* of_unit, bool is_rounded, float o, float y, uint32_t tag) {
+// Finishes a unit of o, by a warp: y = o * gate, a value a lane; lanes beyond the unit repeat its values. squares_to:
+// of one lane, the mailbox of the sum of o's squares.
+LB_DEVICE void finish_unit(const Destination& to, Mailbox* squares_to, bool is_rounded, float o, float y,
+                           uint32_t tag) {
   float squares = o * o;
   const auto add = [&](int mask) { squares += shuffle_xor(squares, mask); };
   if (is_rounded) {
@@ -184,7 +185,7 @@ LB_DEVICE void finish_unit(const Destination& to, Mailbox* of_unit, bool is_roun
     LB_UNROLL
     for (int mask = 1; mask < kStepColumns; mask *= 2) add(mask);
   }
-  if (of_unit != nullptr) store_relaxed(of_unit, mailbox_of(squares, tag));
+  if (squares_to != nullptr) store_relaxed(squares_to, mailbox_of(squares, tag));
 }
 
 // kSlices: team_slices.
@@ -211,17 +212,17 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
     const bool follows_one = numbers.n_accepted == 1 && numbers.first_accepted == 0;
     bool is_folded = false;
     LB_UNROLL_BY(1)
-    for (;;) {  // all of it is asked for before any of it is looked at
+    for (;;) {  // all loads are issued before any value is used
       before = {};
       if (is_active) before.read(p, place, state, state_step, buffer);
       if (follows_one || is_folded) break;
       fold_any(p, slice, is_active,
                reinterpret_cast<Path*>(pool + n_warps() * kStepSums + n_threads() * 3 * kOlder) + team, older);
       is_folded = true;
-      place = StepSlice(p, opaque(slice));  // anew: not kept in registers meanwhile
+      place = StepSlice(p, opaque(slice));  // recomputed, not kept in registers
       state = place.state(op);
     }
-    // All warps take what one needs: it is of one phase, and who finishes is waited for.
+    // All warps load what only the finishing warp needs: it is of one phase, and the others wait for that warp anyway.
     const Mailbox *mailboxes = mega_state().mailboxes, *x = mailboxes + p.x_mailbox.at;
     const Mailbox* const from[6] = {x + mailbox_index(place.q),
                                     x + mailbox_index(place.k),
@@ -229,10 +230,10 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
                                     mailboxes + p.g_mailbox.at + mailbox_index(at.v_head),
                                     mailboxes + p.beta_mailbox.at + mailbox_index(at.v_head),
                                     mailboxes + p.z_mailbox.at + mailbox_index(place.column)};
-    Mailbox asked[6] = {};
+    Mailbox boxes[6] = {};
     if (kSlices == 1 && is_active)
-      load_mailboxes(from, asked);   // who is late finds them; two slices need the registers
-    if (is_active && follows_one) {  // what fold_path does for one row
+      load_mailboxes(from, boxes);   // a late block finds them; two slices need the registers
+    if (is_active && follows_one) {  // fold_path of one row
       const float decay = exp_nonpositive(before.last);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -255,21 +256,21 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
     }
     if (first == begin) wait();
 
-    float* sums = pool + (team << p.team_shift) * kStepSums;  // of the team, a row for each warp
+    float* sums = pool + (team << p.team_shift) * kStepSums;  // [team warps, kStepSums]
     float k = 0, v = 0, g = 0, beta = 0, gate = 0, decay = 0;
     Destination to;
-    Mailbox* of_unit = nullptr;
+    Mailbox* squares_to = nullptr;
     if (is_active) {
       const uint32_t x_tag = wait.tag_of(p.x_mailbox);
       float in[6];
-      if (kSlices > 1) load_mailboxes(from, asked);
+      if (kSlices > 1) load_mailboxes(from, boxes);
       await_mailboxes(
           wait, from,
-          {x_tag, x_tag, x_tag, wait.tag_of(p.g_mailbox), wait.tag_of(p.beta_mailbox), wait.tag_of(p.z_mailbox)}, asked,
+          {x_tag, x_tag, x_tag, wait.tag_of(p.g_mailbox), wait.tag_of(p.beta_mailbox), wait.tag_of(p.z_mailbox)}, boxes,
           in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
-      float products[kSlices][8] = {};  // S^T k of four columns, S^T q of the same
+      float products[kSlices][8] = {};  // S^T k of four columns, then S^T q
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
         const int of_row = lane() / kStepLanes + i * kStepRowLanes;
@@ -286,7 +287,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
       float lengths[4] = {k * k, q * q, k * q, 0};
       const float length = warp_sums(lengths);
       float* own = sums + place.row / 32 * kStepSums;
-      const int value = lane() / kStepLanes;  // the one that this lane has the sum of
+      const int value = lane() / kStepLanes;  // whose sum this lane has
       LB_UNROLL
       for (int j = 0; j < kSlices; ++j)
         store(own + (2 * j + value / 4) * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[j][0]);
@@ -298,15 +299,16 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         beta = sigmoid(in[4]);
         gate = silu(in[5]) * before.norm_w;
         if (p.unit_shift != 0 || lane() < kStepColumns)
-          to = opaque(
-              place_in(mega_state().mailboxes + p.y_mailbox.at, op.n_v_heads * op.dv, place.column, p.unit_shift != 0));
-        if (lane() == 0) of_unit = opaque(mega_state().mailboxes + (p.squares.at + (slice >> p.unit_shift)));
+          to = opaque(destination_in(mega_state().mailboxes + p.y_mailbox.at, op.n_v_heads * op.dv, place.column,
+                                     p.unit_shift != 0));
+        if (lane() == 0) squares_to = opaque(mega_state().mailboxes + (p.squares.at + (slice >> p.unit_shift)));
       }
     }
     block_barrier();
     if (first == begin && !wait.is_barrier) wait.mark_ready();
     if (is_active && (place.finishes || at.first_column == 0)) {
-      // Of the lane's column, whose slice is the team's first or, of a unit of two, its second or the next team's.
+      // The sums of the lane's column: of the team's first slice or, in a unit of two, of its second or the next
+      // team's.
       const int second = (lane() & (place.n_columns - 1)) / kStepColumns;
       const float* of_column = sums + (kSlices > 1 ? second * 2 * kStepColumns : (second << p.team_shift) * kStepSums);
       float k_state = 0, q_state = 0;
@@ -324,12 +326,12 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         const float q_scale = rsqrt_fast(lengths[1] + p.prepare.eps) * rsqrt_fast(float(op.dk));
         const float change = beta * (v - decay * (k_state * k_scale));
         const float o = q_scale * fma(lengths[2] * k_scale, change, decay * q_state);
-        finish_unit(to, of_unit, p.unit_shift != 0, o, o * gate, wait.tag);
+        finish_unit(to, squares_to, p.unit_shift != 0, o, o * gate, wait.tag);
         if (lane() < place.n_columns) op.delta[place.column] = change;
       }
       if (at.first_column == 0) {
         if (place.row == 0) cs_in(op, 1 - buffer)[at.v_head] = g;
-        // Value heads that share a key head leave the same bits.
+        // Value heads that share a key head write the same bits.
         keys_in(op, 1 - buffer)[at.k_head * op.dk + place.row] = k * k_scale;
       }
     }
@@ -342,7 +344,7 @@ LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait w
   delta_step_by<2>(p, part, pool, wait);
 }
 
-// Four channels a thread. Nobody reads what is overwritten when each unit of o has left its squares.
+// Four channels a thread. Once each unit of o has sent its squares, nobody reads what is overwritten.
 LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;

@@ -71,8 +71,8 @@ struct RowEpilogue {
     return rsqrt_fast(sum * mean_of + eps);
   }
 
-  // What is added to a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A plain
-  // value is valid when the row's sums are.
+  // What is added to a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A
+  // plain value is valid when the row's sums are.
   LB_DEVICE Mailbox load_added(int row) const {
     return added == nullptr ? 0 : load_relaxed(added + mailbox_index(begin + row));
   }

@@ -2,8 +2,8 @@
 //
 // Mostly it spins on mailboxes: a writer stores and goes on, a reader loads the value anyway and checks its tag. Plain
 // values need a barrier of the grid, split in two: a block arrives when its work is done and waits when it needs the
-// others'. The barrier is one counter that only rises. All blocks must be co-resident. A wait that times out is reported
-// and the launch ends.
+// others'. The barrier is one counter that only rises. All blocks must be co-resident. A wait that times out is
+// reported and the launch ends.
 #pragma once
 
 #include "gpu/megakernel/shape.h"

@@ -1,10 +1,10 @@
-// A decode step, or several, in one cooperative launch: the schedule of gpu/megakernel/shape.h, interpreted. Every
-// task is the body that the ordinary kernel of its op has.
+// A decode step, or several, in one cooperative launch: it interprets the schedule of gpu/megakernel/shape.h. Every
+// task is the body of its op's ordinary kernel.
 //
-// Each block goes through its own steps. What a task needs but does not depend on earlier phases (weights, norm
-// weights, the recurrent state) is asked for first, then the block waits for the phase before. The next task is
-// brought to shared memory while the current one works. Bound: bandwidth of the weights, and about a microsecond a
-// phase. Notebook: docs/kernels/megakernel.md.
+// Each block goes through its own steps. A task first loads what does not depend on earlier phases (weights, norm
+// weights, the recurrent state), then waits for its inputs. The next task's record comes to shared memory while the
+// current task works. Bound: bandwidth of the weights, and about a microsecond a phase. Notebook:
+// docs/kernels/megakernel.md.
 #pragma once
 
 #include "gpu/elementwise/embed_row.h"
@@ -18,7 +18,7 @@
 
 namespace lb::gpu {
 
-// The sampler's first step, of the logits that the block has just made itself.
+// The sampler's first step, on the logits that this block has just made.
 LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
@@ -29,12 +29,13 @@ LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* poo
     send_best(p, work.row(SampleRow::kBest)[block_id()], wait.tag);
 }
 
-// A read across the bus, by lane 0; the other lanes, and who has one token to make, are allowed no more.
+// A read across the bus, by lane 0. Other lanes get n_written, and so does lane 0 where the launch makes one token.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
   return lane() == 0 && p.budget.keep_going != nullptr ? load_relaxed_system(p.budget.allowed) : n_written;
 }
 
-// By a warp, when the token is chosen: the next step's numbers, for which the other blocks wait. Whether it is made.
+// By a warp, when the token is chosen: publishes the next step's numbers, for which the other blocks wait. True: the
+// launch makes another token.
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
   const bool keep_going = int32_t(allowed - before.n_written) > 1;
   if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;
@@ -47,13 +48,13 @@ LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool keep_goin
   tell_host(p.next, n_written);
 }
 
-// Behind a token's last phase.
+// At the end of a token's last phase.
 LB_DEVICE void arrive_at_end() {
   if (thread_id() == 0) add_release(mega_state().arrived, 1u);
 }
 
-// A warp of the last block, which has the least to do next, sees to it. What it needs besides is asked for before it
-// looks at what the others have left, and all go on before the token is written down and told of.
+// By a warp of the last block, which has the least to do next. It loads its other inputs before it spins on the blocks'
+// keys. All blocks go on before the token is recorded and the host told.
 LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
   wait.mark_ready();
@@ -87,7 +88,8 @@ LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, P
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   const SampleOptions& options = work.options;
-  if (options.n_top > 0 && options.temperature > 0) grid_barrier(&p.sample.grid->barrier);  // block 0 has written those
+  if (options.n_top > 0 && options.temperature > 0)
+    grid_barrier(&p.sample.grid->barrier);  // block 0 has written the top ones
   block_barrier();
   if (is_chooser && warp() == 0) {
     StepNumbers before = {};
@@ -132,15 +134,15 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
     case TaskKind::kAdjust:
       wait.mark_ready();
       if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
-        break;  // who finished the logits has seen to it
-      Weights::wait_until_finished(turn);
+        break;  // the epilogue warp has already sent the likeliest
+      Weights::wait_until_finished(cursor);
       adjust_logits(task.sample, part, pool, wait);
       break;
     case TaskKind::kSample: choose_token(task.sample, pool, wait); break;
   }
 }
 
-// Addresses of shared memory are made anew where they are needed: tasks need the registers.
+// opaque(): the address is recomputed where it is needed, since tasks need the registers.
 LB_DEVICE const TaskStep* steps_of(const Mega& p) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   return reinterpret_cast<const TaskStep*>(shared + opaque(p.memory.steps_at));
@@ -154,37 +156,38 @@ LB_DEVICE void begin_stamps(const Mega& p, int i) {
   }
 }
 
-// Behind a step in which somebody gave up.
+// After a step in which a thread timed out.
 template <class Weights>
 LB_DEVICE void stop(int phase, const StreamCursor& cursor) {
   if (is_watcher()) store_release_system(&mega_state().report->stuck, uint32_t(phase) + 1);
-  Weights::stop(turn);
+  Weights::stop(cursor);
 }
 
-// By all warps but the helping ones, when a token's last phase is over: whether another follows, whose first step has
-// its place in this half.
+// By the multiplying warps, when a token's last phase is over. True: another token follows, whose first step is of this
+// half.
 template <class Weights>
 LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor& cursor) {
   if constexpr (kHasTimeline) {
-    if (is_watcher()) mega_state().times = nullptr;  // what follows is no step
+    if (is_watcher()) mega_state().times = nullptr;  // no step waits here
   }
   const PhaseWait wait = {.base_tag = 0, .tag = first_tag(p, token), .is_barrier = true, .half = half};
-  const NumberSource numbers(task_in(half ^ 1).sample.next);  // behind the barrier another task may come there
+  const NumberSource numbers(
+      task_in(half ^ 1).sample.next);  // before the barrier: behind it another task may take its place
   wait();
   if (wait.has_timed_out()) {
-    stop<Weights>(p.n_phases, turn);
+    stop<Weights>(p.n_phases, cursor);
     return false;
   }
   if (*p.keep_going != 0) {
     fetch_numbers(numbers);
     return true;
   }
-  Weights::stop(turn);
+  Weights::stop(cursor);
   return false;
 }
 
-// A step of the launch, in one register across tasks, which need the others: token, half of the tasks' places, step of
-// the block's.
+// A step of the launch: token, half of the double buffers, step of the block. Packed, as tasks need the other
+// registers.
 struct StepNumber {
   int packed = 0;
   static constexpr int kHalf = 1 << 15, kToken = 1 << 16;
@@ -194,13 +197,13 @@ struct StepNumber {
   LB_DEVICE int half() const { return packed / kHalf & 1; }
   LB_DEVICE int step() const { return packed & (kHalf - 1); }
   LB_DEVICE int next_step(const Mega& p) const { return step() + 1 == p.n_steps ? 0 : step() + 1; }
-  LB_DEVICE void go_on(const Mega& p) {
+  LB_DEVICE void advance(const Mega& p) {
     const int next = next_step(p);
     packed = (token() + (next == 0 ? 1 : 0)) * kToken + (half() ^ 1) * kHalf + next;
   }
 };
 
-// False: it was the last.
+// After a step: stops, arrives, and at a token's end waits. False: it was the last step.
 template <class Weights>
 LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
@@ -211,14 +214,14 @@ LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
   }
   if (is_watcher()) stamp(&StepTimes::done);
   if (done.arrives != 0 && thread_id() == 0 && !(Weights::kHelpers > 0 && makes_rows(done))) {
-    Weights::wait_until_finished(next);  // behind a product who finishes it arrives
+    Weights::wait_until_finished(next);  // behind a product its epilogue warp arrives
     add_release(p.arrived, done.arrives);
   }
   if (at.next_step(p) != 0) return true;
   return at.token() + 1 < p.n_tokens && keep_going<Weights>(p, at.token() + 1, at.half() ^ 1, next);
 }
 
-// Weights: StreamedWeights or DirectWeights, how products get theirs.
+// Weights: StreamedWeights or DirectWeights.
 template <class Products, class Weights>
 LB_DEVICE void megakernel(const Mega& p) {
   constexpr int kCopiers = kMegaThreads + Weights::kHelpers;
@@ -233,7 +236,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->mailboxes = p.mailboxes;
     state->report = p.report;
     state->timeout_ns = p.timeout_ns;
-    const uint64_t now = time_ns();  // a look at a word takes longer than one at the clock
+    const uint64_t now = time_ns();  // a load of a mailbox takes longer than a read of the clock
     state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));
     for (uint32_t& timed_out : state->timed_out) timed_out = 0;
     state->cursors[0] = {};
@@ -247,7 +250,7 @@ LB_DEVICE void megakernel(const Mega& p) {
   block_barrier();
 
   LB_UNROLL_BY(1)
-  for (StepNumber at;; at.go_on(p)) {
+  for (StepNumber at;; at.advance(p)) {
     const int half = at.half();
     const TaskStep now = load<TaskStep>(steps_of(p) + at.step());
     begin_stamps(p, at.step());
@@ -257,12 +260,12 @@ LB_DEVICE void megakernel(const Mega& p) {
                             .is_barrier = waits(now),
                             .half = half};
     const StepContext context = {.now = mega_state().cursors[half],
-                              .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
-                              .next_half = half ^ 1};
+                                 .next = p.tasks + load<TaskStep>(steps_of(p) + at.next_step(p)).task,
+                                 .next_half = half ^ 1};
     const Task& task = task_in(half);
     if (Weights::kHelpers > 0 && makes_rows(now)) {
       if constexpr (Weights::kHelpers > 0)
-        Products::run(task.product, now, turn, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
+        Products::run(task.product, now, context, dynamic_shared<unsigned char>() + kMegaPoolAt, wait);
     } else {
       Weights::wait_until_published(context.now);
       context.prepare_next(now);
@@ -270,7 +273,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       copy_wait<0>();
       block_barrier();
     }
-    at.packed = opaque(at.packed);  // nothing made of it is kept meanwhile
+    at.packed = opaque(at.packed);  // so that nothing derived from it stays in registers
     if (!ends_step<Weights>(p, at)) return;
   }
 }

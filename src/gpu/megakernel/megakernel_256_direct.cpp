@@ -1,6 +1,5 @@
-// The megakernel of models of weights in blocks of 256 values, and what their recipes mix in: plain ones and Q8_0,
-// without bulk copies.
-// Needs: no tma
+// The megakernel of weights in blocks of 256 values, and of the plain and Q8_0 weights that their recipes mix in, by
+// plain loads. Needs: no tma
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"

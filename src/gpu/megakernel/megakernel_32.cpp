@@ -1,4 +1,4 @@
-// The megakernel of models of weights in blocks of 32 values, and plain ones among them.
+// The megakernel of weights in blocks of 32 values, and of plain weights among them, by bulk copies.
 // Needs: tma
 #define LB_HELPER_THREADS 64
 #include "dialect.h"

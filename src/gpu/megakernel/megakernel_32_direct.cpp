@@ -1,4 +1,4 @@
-// The megakernel of models of weights in blocks of 32 values, and plain ones among them, without bulk copies.
+// The megakernel of weights in blocks of 32 values, and of plain weights among them, by plain loads.
 // Needs: no tma
 #include "dialect.h"
 

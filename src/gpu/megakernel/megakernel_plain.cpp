@@ -1,4 +1,4 @@
-// The megakernel of models of plain weights.
+// The megakernel of plain weights, by bulk copies.
 // Needs: tma
 #define LB_HELPER_THREADS 64
 #include "dialect.h"

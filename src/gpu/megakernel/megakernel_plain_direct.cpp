@@ -1,4 +1,4 @@
-// The megakernel of models of plain weights, without bulk copies.
+// The megakernel of plain weights, by plain loads.
 // Needs: no tma
 #include "dialect.h"
 

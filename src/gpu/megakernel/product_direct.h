@@ -42,8 +42,8 @@ struct ProductShare {
   }
 };
 
-// The pieces of a thread's rows in the order of use: pass by pass, in a pass matrix by matrix, in a matrix batch by batch
-// (kBatch rows of the team), in a batch column by column of all rows.
+// The pieces of a thread's rows in the order of use: pass by pass, in a pass matrix by matrix, in a matrix batch by
+// batch (kBatch rows of the team), in a batch column by column of all rows.
 template <class Format>
 struct DirectRows {
   typename Format::Piece pieces[kBatch];  // of one column, loaded ahead
@@ -53,8 +53,8 @@ struct DirectRows {
     LB_UNROLL
     for (int i = 0; i < kBatch; ++i) load_next(p, share, i);
   }
-  // Loads pieces[i] of the next column, for i from 0 to kBatch - 1. A missing row reads the last row; beyond a row's end
-  // the thread reads its piece before, which meets an x of zeros.
+  // Loads pieces[i] of the next column, for i from 0 to kBatch - 1. A missing row reads the last row; beyond a row's
+  // end the thread reads its piece before, which meets an x of zeros.
   LB_DEVICE void load_next(const ProductTask& p, const ProductShare& share, int i) {
     if (rows_left <= 0) return;
     Gemv vec;
@@ -83,11 +83,11 @@ struct DirectRows {
   LB_DEVICE void begin(const ProductTask& p, const ProductShare& share) {
     const quant::PlaneLayout layout = quant::plane_layout(Format::kType, p.op.n_out, p.op.n_in);
     Gemv vec;
-    vec.products[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
+    vec.matrices[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
     LB_UNROLL
     for (int k = 0; k < quant::kMaxPlanes; ++k) {
       vec.row_bytes[k] = p.row_bytes[k];
-      if (k > 0) vec.products[0].offset[k - 1] = uint32_t(layout.offset[k] / quant::kPlaneAlignment);
+      if (k > 0) vec.matrices[0].offset[k - 1] = uint32_t(layout.offset[k] / quant::kPlaneAlignment);
     }
     rows_left = share.rows_of(p, pass);
     const int first = share.begin + min(pass + share.team, share.n_rows - 1);
@@ -156,7 +156,8 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
       if (n_matrices > 1) {
         epilogue.write_gated(to, sum, RowSumsReader(epilogue, sums, 1, thread_id()).total(), factor);
       } else {
-        epilogue.write(to, epilogue.await_added(own, loaded, wait, [] { return false; }) + epilogue.plain_added(own) + factor * sum);
+        epilogue.write(to, epilogue.await_added(own, loaded, wait, [] { return false; }) + epilogue.plain_added(own) +
+                               factor * sum);
       }
     }
     if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them

@@ -22,11 +22,13 @@ struct StreamedWeights {
       finish_products(p);
     }
   }
-  LB_DEVICE static void wait_until_published(const StreamCursor& cursor) { mega_sums().wait_until_published(turn.pass); }
-  LB_DEVICE static void wait_until_finished(const StreamCursor& cursor) { mega_sums().wait_until_finished(turn.pass); }
+  LB_DEVICE static void wait_until_published(const StreamCursor& cursor) {
+    mega_sums().wait_until_published(cursor.pass);
+  }
+  LB_DEVICE static void wait_until_finished(const StreamCursor& cursor) { mega_sums().wait_until_finished(cursor.pass); }
   LB_DEVICE static void stop(const StreamCursor& cursor) {
-    mega_stream().stop(turn.chunk);
-    mega_sums().stop(turn.pass);
+    mega_stream().stop(cursor.chunk);
+    mega_sums().stop(cursor.pass);
   }
 };
 
@@ -86,12 +88,13 @@ struct RingRows {
 // pool: product_pool_bytes(). A team of row_threads threads shares a row, each thread with the x of its own pieces, and
 // has the rows of a batch at once. Where a batch has fewer rows, the other sums are undefined and nobody reads them.
 //
-// A phase takes as long as what follows its wait: x to shared memory, a barrier, the products and the epilogue. All else
-// is done before, while x is on its way, and has to take no longer. No barrier ends a product: a thread that is done goes
-// on. Nothing that other threads may still read is overwritten before all have published their sums, for which the next
-// step waits.
+// A phase takes as long as what follows its wait: x to shared memory, a barrier, the products and the epilogue. All
+// else is done before, while x is on its way, and has to take no longer. No barrier ends a product: a thread that is
+// done goes on. Nothing that other threads may still read is overwritten before all have published their sums, for
+// which the next step waits.
 template <class Format>
-LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext context, unsigned char* pool, PhaseWait wait) {
+LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext context, unsigned char* pool,
+                         PhaseWait wait) {
   WeightStream& stream = mega_stream();
   using Rows = RingRows<Format>;
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;

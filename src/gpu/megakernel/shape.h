@@ -117,8 +117,8 @@ struct ProductTask {
 struct alignas(16) StreamCopy {
   const uint8_t* from;  // the first row, rounded down to 16 bytes
   uint32_t extent;      // bits 0 to 15: offset / 16 in dynamic shared memory; 16 to 31: bytes / 16
-  uint32_t order;  // all planes: bits 0 to 5: reuse_distance; 6 to 9: max_in_flight; 10 to 15: n_parts
-                   // this plane: bits 16 to 31: bytes / 16 of each part but the last
+  uint32_t order;       // all planes: bits 0 to 5: reuse_distance; 6 to 9: max_in_flight; 10 to 15: n_parts
+                        // this plane: bits 16 to 31: bytes / 16 of each part but the last
 };
 static_assert(sizeof(StreamCopy) == 16 && kMegaChunks < 64 && kMaxInFlight < 16);
 LB_FN int offset_of(const StreamCopy& copy) { return int(copy.extent & 0xffff) * 16; }

@@ -1,4 +1,5 @@
-// Staging x of a product: every block makes the whole x anew in shared memory, which costs less than a phase of its own.
+// Staging x of a product: every block makes the whole x anew in shared memory, which costs less than a phase of its
+// own.
 #pragma once
 
 #include "gpu/activation.h"
@@ -38,8 +39,8 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
   return sum;
 }
 
-// A norm's x without the norm's factor, which needs all squares and is applied to the rows' sums instead. Returns the sum
-// of the squares of the thread's values. Norm weights are loaded here rather than by the caller, since a function's
+// A norm's x without the norm's factor, which needs all squares and is applied to the rows' sums instead. Returns the
+// sum of the squares of the thread's values. Norm weights are loaded here rather than by the caller, since a function's
 // arguments have to be there at the call. They are loaded with the mailboxes where a thread has one four, else behind
 // them, as there are no registers for both.
 template <int kAtOnce, class X>

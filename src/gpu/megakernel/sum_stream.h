@@ -49,9 +49,9 @@ LB_DEVICE SumStream& mega_sums() {
   return *reinterpret_cast<SumStream*>(shared + kMegaSumsAt);
 }
 
-// By the epilogue warp: finishes the rows of a block's part of a product, pass by pass from number n on. False: the block
-// stops. All others wait for this warp, and it is alone, so that each of its instructions waits for the one before.
-// Hence few stand behind the sums. best: the largest key of the lane's rows, where has_best.
+// By the epilogue warp: finishes the rows of a block's part of a product, pass by pass from number n on. False: the
+// block stops. All others wait for this warp, and it is alone, so that each of its instructions waits for the one
+// before. Hence few stand behind the sums. best: the largest key of the lane's rows, where has_best.
 template <bool kIsGated>
 LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const PhaseWait& wait, bool has_best,
                              uint64_t& best) {

@@ -4,8 +4,8 @@
 // the copies in flight, so where the ring is full, the next weights are copied in parts, one after another.
 //
 // A chunk is some rows of a product's weights for each team of threads, plane behind plane, in one piece. The host has
-// planned each chunk's offset in the ring and the chunk that it overwrites (gpu/megakernel/schedule/weight_chunks.h): the
-// time of a chunk's instructions bounds the rate of the copies.
+// planned each chunk's offset in the ring and the chunk that it overwrites (gpu/megakernel/schedule/weight_chunks.h):
+// the time of a chunk's instructions bounds the rate of the copies.
 #pragma once
 
 #include "gpu/megakernel/shape.h"
@@ -35,8 +35,8 @@ struct WeightStream {
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
-  // By the copying warp, from the first weights of the launch to the last. A lane has a plane of every eighth chunk, and
-  // loads its copy eight chunks ahead. All lanes wait for what a chunk waits for.
+  // By the copying warp, from the first weights of the launch to the last. A lane has a plane of every eighth chunk,
+  // and loads its copy eight chunks ahead. All lanes wait for what a chunk waits for.
   LB_DEVICE void copy_all(const Mega& p) {
     const int count = p.stream_counts[block_id()];
     if (count == 0) return;
@@ -108,7 +108,8 @@ struct WeightStream {
     if (is_own) copy_plane(full_of(n), to, from, left);
     return true;
   }
-  // Copies bytes of one plane. Each lane of the chunk arrives with its own bytes.
+  // Copies one plane. Each of the chunk's lanes arrives, even with no bytes, so that none has to know the others'
+  // bytes.
   LB_DEVICE static void copy_plane(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int bytes) {
     barrier_expect(barrier, bytes);
     if (bytes > 0) copy_bulk_evict_first(to, from, bytes, barrier);
