@@ -107,8 +107,8 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
     return rounded_rows(memory, rows, reader.n_in, is_16_bit);
   };
   const RoundedRows of_few = place(group.products[0]), made = place(readers.products[0]);
-  const size_t pieces =
-      std::max(gpu::skinny_scratch(group, pack.target()).pieces, gpu::skinny_scratch(readers, pack.target()).pieces);
+  const size_t pieces = std::max(gpu::skinny_scratch(group, pack.target()).partials,
+                                 gpu::skinny_scratch(readers, pack.target()).partials);
   auto* scratch = call.out<std::byte>(pieces);
   auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
   if (const auto narrow = gpu::choose_skinny_x(group, of_few.high, pack.target()))
@@ -120,18 +120,18 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
   if (chain.begin(group, of_few, pack.target())) {
     if (norm)
       first = chain.try_fuse(RmsNorm{.x = group.products[0].y,
-                                   .w = call.in(*norm),
-                                   .y = between,
-                                   .rows = rows,
-                                   .heads = 1,
-                                   .dim = n_out,
-                                   .row_stride = n_out,
-                                   .head_stride = 0,
-                                   .eps = eps},
-                           readers, made, pack.target());
+                                     .w = call.in(*norm),
+                                     .y = between,
+                                     .rows = rows,
+                                     .heads = 1,
+                                     .dim = n_out,
+                                     .row_stride = n_out,
+                                     .head_stride = 0,
+                                     .eps = eps},
+                             readers, made, pack.target());
     else
       first = chain.try_fuse(SwiGlu{group.products[0].y, group.products[1].y, between, rows, n_out}, readers, made,
-                           pack.target());
+                             pack.target());
   }
   LB_CHECK(first, kUnsupported, "the pack of ", pack.target().name, " has no kernel for this chain");
   const auto start = [&](const gpu::SkinnyStep& step) {

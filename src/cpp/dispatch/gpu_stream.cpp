@@ -191,13 +191,13 @@ RoundedRows GpuStream::next_x_buffer(const LinearGroup& readers) const {
 }
 
 void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
-  const bool makes_x = step.makes != gpu::Epilogue::kSums;
+  const bool makes_x = step.epilogue != gpu::Epilogue::kSums;
   Linear at_start = step.group.products[0];
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
-  std::byte* pieces = scratch_.data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
+  std::byte* partials = scratch_.data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
   const gpu::SkinnyLaunch skinny =
-      gpu::skinny_launch(step, pieces, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
+      gpu::skinny_launch(step, partials, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
   start_now(skinny.launch, skinny.params);
   chain_is_at_end_ ^= makes_x;
 }

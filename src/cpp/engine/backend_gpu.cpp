@@ -40,14 +40,14 @@ size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target)
 size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
   size_t bytes = 0;
   for (int rows = 2; rows <= max_rows; ++rows) {
-    size_t x = 0, pieces = 0;
+    size_t x = 0, partials = 0;
     for (LinearGroup& group : groups) {
       for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
       const gpu::SkinnyScratch scratch = gpu::skinny_scratch(group, target);
       x = std::max(x, scratch.x);
-      pieces = std::max(pieces, scratch.pieces);
+      partials = std::max(partials, scratch.partials);
     }
-    if (pieces > 0) bytes = std::max(bytes, 2 * x + pieces);
+    if (partials > 0) bytes = std::max(bytes, 2 * x + partials);
   }
   return bytes;
 }

@@ -348,7 +348,7 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
   for (int i = 0; i < n_types; ++i) {
     scratch.used = before;
     if (!expanded[i] && is_skinny(types[i], target)) {
-      auto* pieces = static_cast<std::byte*>(scratch.take(skinny_scratch(types[i], target).pieces));
+      auto* pieces = static_cast<std::byte*>(scratch.take(skinny_scratch(types[i], target).partials));
       SkinnyStep step = {.group = types[i], .x = x};
       if (skinny_is_plain(types[i].products[0].type)) step.x = {.high = static_cast<int8_t*>(narrow[i])};
       result.few[result.n_skinny++] = skinny_launch(step, pieces, arrived, target);

@@ -156,7 +156,7 @@ LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, cons
 
 // Rounds 32 values of eight rows, as two tiles have them, by a warp. The lanes of a row differ in lane / 4.
 LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
-                         const f32x4 (&v)[2]) {
+                                const f32x4 (&v)[2]) {
   LB_UNROLL
   for (int j = 0; j < 2; ++j) {
     int largest = 0;
@@ -177,7 +177,7 @@ LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out,
 // The same as 16-bit numbers.
 template <DType kType>
 LB_DEVICE void narrow_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
-                          const f32x4 (&v)[2]) {
+                                 const f32x4 (&v)[2]) {
   LB_UNROLL
   for (int j = 0; j < 2; ++j) {
     const int row = first_row + lane() % 4 * 2 + j;

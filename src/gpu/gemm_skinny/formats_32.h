@@ -120,7 +120,8 @@ struct SkinnyNibbles {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
       codes = w + first;
       upper = kHasFifth ? uint32_t(plane_offset(layout, 1, out) + k_block * 32 + lane() % 4 * 4 - first) : 0;
-      scales = uint32_t(plane_offset(layout, kHasFifth ? 2 : 1, out) + (k_block * 8 + lane() % 4) * sizeof(Entry) - first);
+      scales =
+          uint32_t(plane_offset(layout, kHasFifth ? 2 : 1, out) + (k_block * 8 + lane() % 4) * sizeof(Entry) - first);
     }
     LB_DEVICE void next() {
       codes += 128;

@@ -4,9 +4,9 @@
 // lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
 // values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
 // operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
-// kUnits of them. Sums of pieces leave for memory as they lie in registers; gemm_skinny_sums.h has what becomes of them.
-// Weights are asked for before the previous kernel has ended.
-// Bound: bandwidth, weights read once. docs/kernels/gemm_skinny.md.
+// kUnits of them. Sums of pieces leave for memory as they lie in registers; gemm_skinny_sums.h has what becomes of
+// them. Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
+// docs/kernels/gemm_skinny.md.
 #pragma once
 
 #include "gpu/gemm_skinny/epilogue.h"
@@ -38,7 +38,8 @@ struct SkinnyCursor {
     LB_UNROLL
     for (int i = 0; i < 2; ++i)
       rows[i] = typename Format::RowCursor(static_cast<const uint8_t*>(matrix.w), layout,
-                                     min(matrix.first_out + lane() / 4 + 8 * i, matrix.n_out - 1), work.first_k_block + k_block);
+                                           min(matrix.first_out + lane() / 4 + 8 * i, matrix.n_out - 1),
+                                           work.first_k_block + k_block);
   }
 };
 
@@ -176,11 +177,11 @@ struct SkinnyX {
       const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundBlock);
       copy_async_or_zero<16>(to + block * 32, from, row < rows);
       copy_async_or_zero<16>(to + block * 32 + 16, from + 16, row < rows);
-      copy_async_or_zero<4>(to + skinny_side_offset(row) + block * 4, p.x.scale + (from_row * (n_in / kRoundBlock) + of_row),
-                            row < rows);
+      copy_async_or_zero<4>(to + skinny_side_offset(row) + block * 4,
+                            p.x.scale + (from_row * (n_in / kRoundBlock) + of_row), row < rows);
       if (p.norm == SkinnyNorm::kHead)
-        copy_async_or_zero<4>(to + skinny_sums_offset(row) + block * 4, p.squares + from_row * (n_in / kRoundBlock) + of_row,
-                              row < rows);
+        copy_async_or_zero<4>(to + skinny_sums_offset(row) + block * 4,
+                              p.squares + from_row * (n_in / kRoundBlock) + of_row, row < rows);
     }
   }
   // x of 16 bits stays as it is.
@@ -205,12 +206,13 @@ struct SkinnySums {
   float v[kTiles][4] = {};
 
   // What is read next takes the place of what has been multiplied.
-  LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int k_block, const typename Format::RowCursor (&next)[2],
-                           bool has_next) {
+  LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int k_block,
+                           const typename Format::RowCursor (&next)[2], bool has_next) {
     float sums[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.base + (k_block * kRows + row) * kSkinnyRowBytes + quarter * 16;
-    const uint8_t* from_power = x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
+    const uint8_t* from_power =
+        x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
     LB_UNROLL
     for (int piece = 0; piece < Format::Unit::kPieces; ++piece) {
       const u32x4 first = unit.values[0][piece], second = unit.values[1][piece];
@@ -232,7 +234,8 @@ struct SkinnySums {
     float sums[kTiles][4] = {}, mins[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.base + (k_block * kRows + row) * kSkinnyRowBytes;
-    const uint8_t* from_power = x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
+    const uint8_t* from_power =
+        x.base + (k_block * kRows + quarter * 2) * kSkinnyRowBytes + skinny_power_offset(quarter * 2);
     LB_UNROLL
     for (int part = 0; part < 2; ++part) {
       const typename Format::Scales scales(fields, part);
@@ -315,8 +318,8 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   block_barrier();
 
   SkinnySums<Format, kRows> sums;
-  float* partials =
-      p.partials + long(work.range * p.n_slices + work.slice) * skinny_partials(p.max_range_tiles) * (kRows * kSkinnyOuts);
+  float* partials = p.partials + long(work.range * p.n_slices + work.slice) * skinny_partials(p.max_range_tiles) *
+                                     (kRows * kSkinnyOuts);
   const int first = unit;
   while (unit < end) {
     LB_UNROLL
@@ -345,7 +348,7 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   }
 
   const SkinnyWork reduce_work(p, opaque(block_id_y()), opaque(block_id()),
-                       kIsSecond);  // nothing of it is kept in registers over the units
+                               kIsSecond);  // nothing of it is kept in registers over the units
   reduce_range<Format::kType, kRows>(p, reduce_work);
 }
 

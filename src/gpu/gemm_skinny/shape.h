@@ -1,16 +1,20 @@
-// What the kernels of products with few rows of x (src/gpu/gemm_skinny/gemm_skinny.h) and their launch functions must
-// agree on. Read by host and device.
+// The contract of the skinny GEMM kernels and their choice: parameters, geometry, shared memory. Read by host and
+// device.
 //
-// The outputs of all products of a group are numbered one after another, each product's from the next whole tile of 16
-// on (Epilogue::kGated: two tiles of either product in turn), and cut into ranges of tiles, the inner dimension into
-// slices of blocks of 256 values. Thread block (slice, range) of the grid has one of each; there it has units of a tile
-// and 256 values, numbered with the values fastest, and each warp its part of them. What a warp has of a tile is a
-// piece; it lies in the place of its thread block, at tile + warp.
+// The outputs of all matrices of a group are numbered one after another, each matrix from a whole tile of 16 outputs
+// on. (Epilogue::kGated: two tiles of gate and two of up in turn.) Tiles are cut into ranges, the inner dimension into
+// slices of k-blocks of 256 values (split-K). Thread block (x: slice, y: range) computes that slice of that range:
 //
-// A group may have products of two types, those of the second behind the others, which then have ranges of their own.
+//                   k-blocks of 256 values
+//                 | slice 0   | slice 1   | ...
+//     range 0     | block 0,0 | block 1,0 |      a unit is one tile and one k-block; units are numbered with the
+//     range 1     | block 0,1 | block 1,1 |      k-block fastest and split over the warps in order
 //
-// What is shared out is so by SkinnyParts: nobody reads weights before it has found its own, and divisions would take
-// longer than the rest of that.
+// The sum of a warp's units of one tile is a partial. It lies at index tile + warp in the partials of its thread block.
+// After that the thread blocks of a range add the partials, each those of a share of the range's tiles (epilogue.h).
+//
+// A group of two weight types has the matrices of the second type behind those of the first; they have ranges of their
+// own.
 #pragma once
 
 #include <stddef.h>
@@ -22,42 +26,47 @@
 
 namespace lb::gpu {
 
-inline constexpr int kSkinnyThreads = 384;  // of 168 registers each
+inline constexpr int kSkinnyThreads = 384;  // up to 168 registers each, one block per SM
 inline constexpr int kSkinnyWarps = kSkinnyThreads / 32;
-inline constexpr int kSkinnyOuts = 16, kSkinnyValues = 256;  // of a unit
-inline constexpr int kSkinnyRanges = 1024;                // at most
+inline constexpr int kSkinnyOuts = 16, kSkinnyValues = 256;  // outputs of a tile, values of a k-block
+inline constexpr int kSkinnyRanges = 1024;                   // max ranges of a launch
 
-// x of a slice in shared memory: for each 256 values, for each row of a tile, the values as 16-bit numbers, in units of
-// a power of two that brings the largest to 127 to 254, in the order of the products, the sums of its runs as two
-// 16-bit numbers each, and the power. What follows each other starts in different halves of the banks.
+// A row of x for one k-block in shared memory: 256 16-bit values, then 64 bytes.
+//
+//   byte 0     256 f16 values, code * scale in units of the row's power of two, in the order of the products
+//   byte 512   32 bytes: sums of the eight blocks of 32 values, as two f16 each (high, rest)
+//   byte 544   32 bytes: the power of two (fp32), which brings the largest value to 127..254
+//
+// The two 32-byte parts swap for every second pair of rows, and the power moves by 8 bytes for every second four rows,
+// so that the rows which a warp reads together lie in different banks.
 inline constexpr int kSkinnyRowBytes = kSkinnyValues * 2 + 64;
-// Where a row's sums are; in pairs of rows at one place, so that four rows lie in different banks.
 LB_FN constexpr int skinny_sums_offset(int row) { return kSkinnyValues * 2 + row / 2 % 2 * 32; }
-// The 32 bytes beside them, and where its power is there; so that of eight rows every second lies in another bank.
+// The part beside the sums. Until values are converted it holds the scales of the eight blocks.
 LB_FN constexpr int skinny_side_offset(int row) { return kSkinnyValues * 2 + (1 - row / 2 % 2) * 32; }
 LB_FN constexpr int skinny_power_offset(int row) { return skinny_side_offset(row) + row / 4 % 2 * 8; }
 
-// 16-bit weights, which meet x as numbers of their own type: then the values in shared memory are x as it is, there are
-// no sums of runs, and the power is what the row's norm multiplies by. All others meet x rounded to 8 bits.
+// F16 and BF16 weights multiply x of their own type. Shared memory then holds x as it is, no sums, and as the power the
+// factor of the row's norm. All other types multiply x rounded to 8 bits.
 LB_FN constexpr bool skinny_is_plain(DType type) { return type == DType::kF16 || type == DType::kBF16; }
 
-// x that is to be normed yet: what of it shares a factor.
+// Whether x still lacks the factor of a norm, 1 / rms: none, one per row, or one per head of a row.
 enum class SkinnyNorm : int { kNone, kRow, kHead };
 inline constexpr int kSkinnyHead = 128;  // values of a head
 
-// What becomes of the sums:
+// What the epilogue makes of the sums:
 //   kSums    y
-//   kNormed  y, of one product, and y * norm_w rounded, with sums of squares of y: who reads these finds what the norm
-//            divides by
-//   kGated   silu(products[0]) * products[1], rounded; no y
+//   kNormed  of one matrix: y; next_x = y * norm_w, rounded, without the norm's factor; next_x.sum = sums of squares of
+//            y over 32 values, from which the reader computes the factor
+//   kGated   of two matrices: next_x = silu(y of the first) * (y of the second), rounded; y is not written
 enum class Epilogue : int { kSums, kNormed, kGated };
 
-// Tiles that are made together: a run of 32 values has two.
+// Tiles that the epilogue handles together: a block of 32 values of next_x takes two tiles, a gated one four.
 LB_FN constexpr int skinny_grain(Epilogue epilogue) {
   return epilogue == Epilogue::kSums ? 1 : epilogue == Epilogue::kNormed ? 2 : 4;
 }
 
-// Things shared out: so many each, and one more to the first parts.
+// n items split evenly into consecutive parts: `each` items, the first n_larger parts one more. Made by the host,
+// because every thread block needs its part before it can load weights.
 struct SkinnySplit {
   int each, n_larger;
 };
@@ -72,45 +81,50 @@ LB_FN constexpr int part_of(const SkinnySplit& parts, int item) {
 }
 
 struct GemmSkinny {
-  LinearGroup group;  // of one type, or of two, one behind the other
-  RoundedRows x;      // codes and scales; of plain weights high is [rows, n_in] numbers of their type
+  LinearGroup group;  // of one weight type, or of two, one behind the other
+  RoundedRows x;      // 8-bit codes and scales; for plain weights high is [rows, n_in] numbers of their type
   SkinnyNorm norm;
-  const float* squares;  // [rows, n_in / 32] of x before its norm; null without one
+  const float* squares;  // [rows, n_in / 32] sums of squares of x before its norm; null without a norm
   float eps, per_value;  // of that norm; 1 / values that share a factor
   Epilogue epilogue;
-  const float* norm_w;            // kNormed: [n_out]
-  RoundedRows next_x;              // kNormed, kGated: [rows, n_out], as x is; for kNormed sum has the sums of squares
-  float* partials;                  // [ranges, slices, skinny_pieces(range_tiles), tile_rows, 16]
-  uint32_t* arrived;              // [ranges], zero at first, and nobody else's
-  int first_tile[kMaxProducts];   // of each product, where they do not take turns
-  SkinnySplit slices;                // blocks of 256 values
-  SkinnySplit ranges;                // tiles, as many as are made together at a time; of the first type
-  SkinnySplit second_ranges;         // of the second
-  int second_range_begin, second_tile_begin;  // where it begins
+  const float* norm_w;  // [n_out]; kNormed only
+  RoundedRows next_x;   // [rows, n_out] in the form of x; kNormed, kGated
+  float* partials;      // [ranges, slices, skinny_partials(max_range_tiles), tile_rows, 16]
+  uint32_t* arrived;    // [ranges] arrival counters, zero before the first launch; only skinny GEMMs write them
+  int first_tile[kMaxProducts];               // of each matrix; not used by kGated
+  SkinnySplit slices;                         // k-blocks of each slice
+  SkinnySplit ranges;                         // grains of each range of the first type
+  SkinnySplit second_ranges;                  // grains of each range of the second type
+  int second_range_begin, second_tile_begin;  // first range and first tile of the second type
   int n_slices;
-  int max_range_tiles, max_sum_tiles;   // that a range has at most, and that a thread block adds up
-  int tile_partials, slice_partials;  // places in the table of a tile, and of those for a slice
-  bool is_cluster;                // the blocks of a range are one
+  int max_range_tiles, max_sum_tiles;  // tiles of a range; tiles that a thread block adds the partials of
+  int tile_partials, slice_partials;   // table entries of a tile; those of one slice among them
+  bool is_cluster;                     // the thread blocks of a range are a cluster
 };
 
-LB_FN constexpr int skinny_partials(int max_range_tiles) { return max_range_tiles + kSkinnyWarps - 1; }
+// Partials of a thread block with n tiles: a tile that two warps share has two.
+LB_FN constexpr int skinny_partials(int n_tiles) { return n_tiles + kSkinnyWarps - 1; }
 
-LB_FN constexpr int skinny_x_bytes(int tile_rows, int n_k_blocks) { return tile_rows * n_k_blocks * kSkinnyRowBytes; }
-
-// Shared memory: the table of the pieces that a thread block adds up, then x, and where that was, sums of tiles of
-// which something is made. The table, [share_tiles, tile_pieces], has for each slice as many places as a tile can have
-// pieces there, and a multiple of what is read at once.
+// Dynamic shared memory: the table of partials, then x of the slice. The epilogue reuses the memory of x for the sums
+// that it makes next_x of.
+//
+// The table is [max_sum_tiles, tile_partials] indices of partials, -1 for none. tile_partials has room for every
+// slice's most partials of a tile, rounded up to the batch that a warp loads at once.
 inline constexpr int kSkinnyPartialBatch = 8;
 LB_FN constexpr int skinny_table_bytes(int max_sum_tiles, int tile_partials) {
   return (max_sum_tiles * tile_partials * int(sizeof(int32_t)) + 127) / 128 * 128;
 }
-inline constexpr int kSkinnySumBytes = 32 * 16;  // of a tile and eight rows
+LB_FN constexpr int skinny_x_bytes(int tile_rows, int n_k_blocks) { return tile_rows * n_k_blocks * kSkinnyRowBytes; }
+inline constexpr int kSkinnySumBytes = 32 * 16;  // sums of one tile and eight rows
 LB_FN constexpr int skinny_sums_bytes(int tile_rows, int n_tiles) { return tile_rows / 8 * n_tiles * kSkinnySumBytes; }
-inline constexpr int kSkinnyCluster = 2;  // blocks: more do not fill all multiprocessors, whose groups vary in size
+// Thread blocks of a cluster. Larger clusters leave SMs idle: the SMs of a GPC are not a multiple of them.
+inline constexpr int kSkinnyCluster = 2;
 
-// The units of a thread block, by warp.
-LB_FN constexpr SkinnySplit skinny_units(int n_tiles, int n_k_blocks) { return skinny_split(n_tiles * n_k_blocks, kSkinnyWarps); }
-// Warps that can have units of one tile.
+// The units of a thread block, split over its warps.
+LB_FN constexpr SkinnySplit skinny_units(int n_tiles, int n_k_blocks) {
+  return skinny_split(n_tiles * n_k_blocks, kSkinnyWarps);
+}
+// The most warps that have units of one tile.
 LB_FN constexpr int skinny_max_partials(int n_tiles, int n_k_blocks) {
   const int each = skinny_units(n_tiles, n_k_blocks).each;
   return each == 0 ? n_k_blocks : (n_k_blocks + each - 2) / each + 1;
