@@ -155,7 +155,7 @@ def test_responses(replying: Callable[[bytes], str], summary: str | None) -> Non
     sent = {"reasoning": {"summary": summary}, "include": ["reasoning.encrypted_content"]}
     kept: list[Any] = []
     writer = ResponseWriter(sent, "m", {"list": "files"})
-    writer.keep = lambda document, turn: kept.append((document, turn))
+    writer.store = lambda document, turn: kept.append((document, turn))
     body = streamed(writer, ANSWER)
     with openai_client(replying(body)).responses.stream(model="m", input="a") as stream:
         for _ in stream:
