@@ -90,10 +90,10 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
     )
     assert page.locator(".assistant .text").last.text_content() == whole.choices[0].message.content
     generated = server.status()["totals"]["generated_tokens"]
-    until(page, f"Number(document.querySelector('.card[data-name=\"tokens generated\"] b').textContent) >= {generated}")
+    until(page, f"Number(document.querySelector('.card[data-name=\"generated tokens\"] b').textContent) >= {generated}")
     until(page, "document.querySelectorAll('#requests tbody tr').length > 0")
     assert page.inner_text("#model") == "tiny-hybrid"
-    assert card(page, "running, of slots") == "0 / 2"
+    assert card(page, "running / slots") == "0 / 2"
 
 
 def test_stop_ends_it_here_and_on_the_server(page: Page, patient: Running) -> None:

@@ -1,10 +1,10 @@
-// The chat: a list of messages as the API has them, each beside the element that shows it.
+// The chat: a list of API messages, each with the element that shows it.
 import { AnswerView, showUser } from "/static/message.js";
 import { events } from "/static/server.js";
 
 const $ = (id) => document.getElementById(id);
 const history = []; // {message, element}
-let abort = null; // of the answer in progress
+let abort = null; // AbortController of the running answer
 
 export function startChat() {
   $("ask").addEventListener("submit", (event) => {
@@ -18,20 +18,20 @@ export function startChat() {
   });
   $("stop").addEventListener("click", () => abort?.abort());
   $("again").addEventListener("click", regenerate);
-  $("clear").addEventListener("click", () => forget(0));
+  $("clear").addEventListener("click", () => truncate(0));
 }
 
 async function send(text) {
   if (abort || !text.trim()) return;
   $("prompt").value = "";
-  keep({ role: "user", content: text }, showUser(text));
+  append({ role: "user", content: text }, showUser(text));
   await answer();
 }
 
 async function regenerate() {
   const last = history.findLastIndex(({ message }) => message.role !== "assistant");
   if (abort || last < 0) return;
-  forget(last + 1);
+  truncate(last + 1);
   await answer();
 }
 
@@ -50,9 +50,9 @@ async function answer() {
   showState();
 }
 
-// Of every tool the model called: what it gave back.
+// Sends the results of the tool calls as the next messages.
 async function sendResults(results) {
-  for (const { id, content } of results) keep({ role: "tool", tool_call_id: id, content }, showUser(content));
+  for (const { id, content } of results) append({ role: "tool", tool_call_id: id, content }, showUser(content));
   await answer();
 }
 
@@ -77,13 +77,13 @@ function parsedTools(text) {
   }
 }
 
-function keep(message, element) {
+function append(message, element) {
   $("messages").append(element);
   history.push({ message, element });
   element.scrollIntoView({ block: "end" });
 }
 
-function forget(from) {
+function truncate(from) {
   for (const { element } of history.splice(from)) element.remove();
   showState();
 }

@@ -1,11 +1,11 @@
-// The live view: /status once a second, the source that /metrics has too.
+// The live view: polls /status once a second.
 import { getJson } from "/static/server.js";
 
 const PERIOD_MS = 1000;
 const POINTS = 120;
 const $ = (id) => document.getElementById(id);
-const speeds = []; // tokens per second, the newest last
-let before = null; // the status one period ago
+const speeds = []; // tokens per second, newest last
+let before = null; // the previous status
 
 export async function startLive() {
   for (;;) {
@@ -43,13 +43,13 @@ function showCards(status, speed) {
   const last = requests.at(-1);
   const cards = {
     "tok/s now": speed.toFixed(1),
-    "tok/s of the engine": rate(totals.generated_tokens, totals.decode_s),
-    "prompt tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
-    "last time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
-    "running, of slots": `${status.running} / ${status.slots}`,
+    "decode tok/s": rate(totals.generated_tokens, totals.decode_s),
+    "prefill tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
+    "time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
+    "running / slots": `${status.running} / ${status.slots}`,
     waiting: status.waiting,
-    "prompt tokens cached": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
-    "tokens generated": totals.generated_tokens,
+    "cached prompt tokens": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
+    "generated tokens": totals.generated_tokens,
     "device load": load.busy === null ? "–" : percent(load.busy),
     power: load.watts === null ? "–" : `${load.watts.toFixed(0)} W`,
   };
@@ -72,16 +72,16 @@ function showCurve() {
 function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, cache) {
   const rows = [
     ...entries.map(({ name, bytes }) => [name, bytes]),
-    ["weights in the file's mapping", mapped],
-    ["prefix cache, in the machine's memory", cache.memory_bytes],
-    ["prefix cache, on disk", cache.disk_bytes],
+    ["weights, mapped from the file", mapped],
+    ["prefix cache, main memory", cache.memory_bytes],
+    ["prefix cache, disk", cache.disk_bytes],
   ];
   const planned = entries.reduce((sum, { bytes }) => sum + bytes, 0);
   const bar = filled("div", ["i", ""]);
   bar.className = "bar";
   bar.firstChild.style.width = percent(Math.min(1, planned / Math.max(1, available)));
   $("memory").replaceChildren(
-    row(`planned, of what was free on ${place}`, `${size(planned)} / ${size(available)}`),
+    row(`planned / free on ${place} at start`, `${size(planned)} / ${size(available)}`),
     bar,
     ...rows.filter(([, bytes]) => bytes > 0).map(([name, bytes]) => row(name, size(bytes))),
   );

@@ -1,5 +1,4 @@
-// The page at "/": a chat on the left, what the server does on the right. No text of it leaves this tab but for the
-// requests themselves.
+// The page at "/": a chat on the left, the live view of the server on the right. Text leaves this tab in requests only.
 import { startChat } from "/static/chat.js";
 import { startLive } from "/static/live.js";
 import { getJson } from "/static/server.js";
@@ -8,7 +7,7 @@ startLive();
 const key = document.getElementById("key");
 const controls = document.getElementById("controls");
 
-// What the server would choose for the fields left empty. Asked again when a key is given.
+// Shows the server's defaults as placeholders of empty fields. Repeated when the API key changes.
 async function showDefaults() {
   const props = await getJson("/props").catch(() => null);
   controls.open ||= props === null;

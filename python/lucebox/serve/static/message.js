@@ -1,4 +1,4 @@
-// How messages look. Everything a model or a person wrote is set as text, never as HTML.
+// Renders messages. Model and user text is set as text, never as HTML.
 
 function element(tag, className, text = "") {
   const made = document.createElement(tag);
@@ -13,7 +13,7 @@ export function showUser(text) {
   return made;
 }
 
-// An answer while it comes: thinking, folded; text; tool calls; and its numbers at the end.
+// A streamed answer: folded thinking, text, tool calls, and statistics at the end.
 export class AnswerView {
   constructor(parent, sendResults) {
     this.parent = parent;
@@ -51,7 +51,7 @@ export class AnswerView {
     });
   }
 
-  // Keeps the end in view, unless the reader has scrolled away from it.
+  // Scrolls along with the text, unless the user has scrolled up.
   following(change) {
     const { scrollHeight, scrollTop, clientHeight } = this.parent;
     change();
@@ -105,7 +105,7 @@ export class AnswerView {
     const form = element("form", "");
     const fields = this.toolCalls.map((call) => {
       const field = document.createElement("textarea");
-      field.placeholder = `what ${call.function.name} gave back`;
+      field.placeholder = `result of ${call.function.name}`;
       form.append(field);
       return field;
     });

@@ -1,4 +1,4 @@
-// Requests to this page's own server.
+// HTTP requests to the page's server.
 
 function headers() {
   const key = document.getElementById("key").value;
@@ -16,7 +16,7 @@ export async function getJson(path) {
   return response.json();
 }
 
-// The JSON events of a streamed answer. Aborting the signal ends it, here and on the server.
+// The JSON events of a streamed answer. Aborting the signal cancels the request on the server too.
 export async function* events(path, body, signal) {
   const response = await fetch(path, {
     method: "POST",
