@@ -1,4 +1,4 @@
-// What one append is: rows computed after n_past committed tokens, as a chain or as a tree.
+// The shape of one append: rows computed after n_past committed tokens, as a chain or as a tree.
 #pragma once
 
 #include <stdint.h>
@@ -8,17 +8,16 @@ namespace lb {
 inline constexpr int kMaxTree = 64;     // rows of a tree, and of one Gated DeltaNet chunk: one bit each in a mask
 inline constexpr int kPageTokens = 64;  // tokens of a KV page
 
-// Shape of an append. A chain: row i follows row i-1. A tree: parent[i] < i, -1 hangs off the committed
-// sequence, and ancestors[i] has bit j set when j is i or an ancestor of i.
+// Chain: row i follows row i - 1. Tree: parent[i] < i; -1 is a child of the last committed token. Bit j of ancestors[i]
+// is set when j is i or an ancestor of i.
 struct Tree {
   const int32_t* parent;      // [rows]; null: chain
   const uint64_t* ancestors;  // [rows]; null: chain
 };
 
-// Numbers that change from one append to the next are read through a pointer, so that a launch which was recorded once
-// can be replayed.
+// Ops read every number that changes between appends through a pointer, so a recorded launch can be replayed.
 
-// Rows of the previous append that were accepted: their indices, oldest first. *n == 0: none.
+// Accepted rows of the previous append: their indices, oldest first. *n == 0: none.
 struct Accepted {
   const int32_t* path;  // [*n], at most kMaxTree
   const int32_t* n;

@@ -1,4 +1,4 @@
-// Attention over a paged KV cache: append, read, and the compaction that follows an accepted tree path.
+// Attention over a paged KV cache: append, attend, and compact the rows of an accepted tree path.
 #pragma once
 
 #include <stddef.h>
@@ -29,15 +29,15 @@ struct KvAppend {
   int rows;
 };
 
-// What lies between the projections and the attention: q and k normalised per head (RmsNorm) where there are weights
-// for it, and rotated (Rope); k and v appended (KvAppend).
+// Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
+// weights), Rope of both, KvAppend of k and v.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
-  float* q;             // [rows, n_heads, head_dim] contiguous; u itself where there are no norms
-  float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: of no use
+  float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
+  float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
   const float* v;       // [rows, n_kv_heads, head_dim]
-  const float* q_norm;  // [head_dim], or null as k_norm then is
-  const float* k_norm;  // [head_dim]
+  const float* q_norm;  // [head_dim]; null: no norms
+  const float* k_norm;  // [head_dim]; null exactly when q_norm is
   const float* cos;     // [rows, n_pairs]
   const float* sin;     // [rows, n_pairs]
   KvLayer cache;
@@ -48,20 +48,21 @@ struct AttentionPrepare {
   RopePairs pairs;
 };
 
-// slot n_past + j <- slot n_past + path[j] for every accepted row, ascending j; path[j] >= j, so it is safe in place.
+// slot n_past + j <- slot n_past + path[j] for every accepted row. In place: path[j] >= j and j ascends, so every slot
+// is read before it is written.
 struct KvMove {
   KvLayer cache;
   Accepted accepted;
   const int32_t* n_past;  // [1] before these rows were accepted
 };
 
-// o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]; query head h reads KV head h / (n_heads
-// / n_kv_heads). Row r sees slots [0, n_past) and, of the rows of this append (already in the cache), those up to r
-// (chain) or its ancestors (tree). Split over the context in fixed runs of pages, merged in order: the result does not
-// depend on the number of threads.
+// o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]
+// Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
+// slots [0, n_past) and the rows of this append up to r (chain: causal mask) or its ancestors (tree). The context is
+// split at fixed pages and the splits are merged in order, so the result does not depend on the number of threads.
 struct Attention {
   const float* q;     // [rows, n_heads, head_dim]
-  const float* gate;  // [rows, n_heads, head_dim] at the strides below, or null
+  const float* gate;  // [rows, n_heads, head_dim], strides below; null: no gate
   float* o;           // [rows, n_heads, head_dim]
   KvLayer cache;
   Tree tree;

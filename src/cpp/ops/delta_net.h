@@ -1,12 +1,13 @@
-// Gated DeltaNet (the recurrent mixer of Qwen3.5), written so that a step, a verification tree and a prefill
-// chunk are the same op and nothing is copied to take a step back:
-//   the state S is only ever advanced by rows that were accepted ("folded"), at the start of the next append;
-//   the rows of an append leave behind k, delta and the log decay, from which any accepted path can be folded.
-// All arithmetic fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
+// Gated DeltaNet, the recurrent mixer of Qwen3.5. A decode step, a verification tree and a prefill chunk are the same
+// op, and rejecting rows copies nothing:
+//   the rows of an append stay pending: k, delta and the log decay of each;
+//   the next append first folds the accepted path of pending rows into the state S. Nothing else advances S.
+// All arithmetic is fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
 //
-// An append is a tree or chain of up to 64 rows, one run; on a GPU also a chain of any number, in runs of 64 rows but
-// for the last. The state is then what it would be after one call for each run, each accepting all of the run before:
-// the last run's rows are pending, where the runs before have flipped the buffers to, and the ones before are folded.
+// A chunk is up to 64 rows. An append is one chunk, a tree or a chain; on a GPU also a longer chain, in chunks of 64
+// rows (the last may be shorter). A long chain leaves the state of one call per chunk, each accepting all rows of the
+// chunk before: earlier chunks are folded, the last chunk is pending, and every chunk has flipped the pending buffers
+// once.
 #pragma once
 
 #include <stddef.h>
@@ -17,13 +18,13 @@
 
 namespace lb {
 
-// y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]) where input(r, d) is the d-th ancestor of row r, running
-// into the committed history beyond the first row. First folds `accepted` rows of `pending` into `history`.
+// y[r,c] = silu(sum_j w[c,j] * input(r, n_taps-1-j)[c]). input(r, d) is the d-th ancestor of row r; beyond the first
+// row it continues into the committed history. First appends the `accepted` rows of `pending` to `history`.
 struct CausalConv {
   const float* x;  // [rows, channels] raw inputs of this append
   const float* w;  // [channels, n_taps]; tap n_taps-1 is the row itself
   float* history;  // [n_taps-1, channels] last committed raw inputs, oldest first; zeros at the start
-  float* pending;  // [64, channels] raw inputs of the previous append's last run; overwritten with this one's
+  float* pending;  // [64, channels] in: raw inputs of the previous append's last chunk; out: of this append's
   float* y;        // [rows, channels]
   Accepted accepted;
   Tree tree;
@@ -40,14 +41,15 @@ struct DeltaPrepare {
   const float* a_neg;    // [n_v_heads], -exp(A_log)
   const float* dt_bias;  // [n_v_heads]
   int rows, n_k_heads, n_v_heads, dk;
-  long row_stride;  // values from row to row of q and of k
+  long row_stride;  // values between rows of q, and of k
   float eps;
 };
 
-// What lies between the projections and the recurrence: the convolution, then its first channels prepared as q and k.
+// Everything between the projections and the recurrence, fused: the convolution, whose first channels are then prepared
+// as q and k, and the gates.
 struct DeltaInputs {
   CausalConv conv;
-  DeltaPrepare prepare;  // q = conv.y, k behind it, row_stride = conv.channels
+  DeltaPrepare prepare;  // q = conv.y, k = q + n_k_heads * dk, row_stride = conv.channels
 };
 
 enum class HeadOrder {
@@ -55,10 +57,10 @@ enum class HeadOrder {
   kTiled,    // value head j reads key head j % KH             GGUF (its converter reorders the value heads)
 };
 
-// With cs_i = g_i + cs_parent(i), E_ij = exp(cs_i - cs_j) for j an ancestor of i or i itself, per value head:
+// Per value head, with cs_i = g_i + cs_parent(i) and E_ij = exp(cs_i - cs_j) for j an ancestor of i, or i itself:
 //   delta_i = beta_i (v_i - e^{cs_i} S^T k_i - sum_{strict ancestors j} E_ij (k_i.k_j) delta_j)
 //   o_i     = e^{cs_i} S^T q_i + sum_{ancestors-or-self j} E_ij (q_i.k_j) delta_j
-// First folds the accepted path p (last row l): S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
+// First folds the accepted path p, whose last row is l: S <- e^{cs_l} S + sum_{j in p} e^{cs_l - cs_j} k_j delta_j^T.
 struct GatedDelta {   // rows == 0: only folds
   const float* q;     // [rows, KH, dk], prepared
   const float* k;     // [rows, KH, dk], prepared
@@ -67,21 +69,21 @@ struct GatedDelta {   // rows == 0: only folds
   const float* beta;  // [rows, VH]
   float* o;           // [rows, VH, dv] contiguous
   float* S;           // [VH, dk, dv] committed state, zeros at the start
-  // Of the previous append in one, of this one in the other of two buffers: what is shared within a head is read until
-  // all have folded.
+  // Pending rows. Keys and cs are double-buffered: thread blocks of other slices of a head may still fold the previous
+  // append's while one writes this append's. A delta belongs to one slice, so one buffer is enough.
   float* k_pending[2];    // [64, KH, dk] keys
-  float* cs_pending[2];   // [64, VH] sums of g
-  float* delta;           // [64, VH, dv] in: of the previous append, out: of this one
-  const int32_t* buffer;  // [1] (*buffer + flip) % 2 holds those of the previous append
+  float* cs_pending[2];   // [64, VH] cs
+  float* delta;           // [64, VH, dv] in: of the previous append; out: of this one
+  const int32_t* buffer;  // [1] index (*buffer + flip) % 2 has the previous append's rows
   int flip;
   Accepted accepted;
   Tree tree;
   int rows, n_k_heads, n_v_heads, dk, dv;
-  long row_stride;  // values from row to row of q, k and v
+  long row_stride;  // values between rows of q, of k and of v
   HeadOrder order;
 };
 
-// What lies between a recurrent layer's projections; the last rows of the norm are those of the others.
+// Everything between a recurrent layer's projections. The norm may have more rows: inputs and delta have its last ones.
 struct DeltaNet {
   DeltaInputs inputs;
   GatedDelta delta;

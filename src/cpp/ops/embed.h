@@ -1,4 +1,4 @@
-// y[r,:] = table[ids[r],:], expanded to fp32.
+// Token embedding: y[r,:] = table[ids[r],:], dequantised to fp32.
 #pragma once
 
 #include <stdint.h>
@@ -8,12 +8,12 @@
 namespace lb {
 
 struct Embed {
-  const void* table;  // [vocab, dim] of type
+  const void* table;  // [vocab, dim] of `type`: blocks on the CPU, planes (quant/planes.h) on devices
   DType type;
   const int32_t* ids;  // [rows], each in [0, vocab)
   float* y;            // [rows, dim]
   int rows, dim;
-  int vocab;  // rows of the table
+  int vocab;  // rows of the table; the offsets of planes depend on it
 };
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// Reads memory and does little else: what a chip's read bandwidth is measured with.
+// Reads a buffer and little else, to measure a device's read bandwidth.
 #pragma once
 
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 namespace lb {
 
-// sums[b] = the wrapping sum of the 32-bit words that block b has read; all blocks together read each word once.
+// All blocks together read each 32-bit word once. sums[b]: wrapping sum of the words that block b reads.
 struct ReadMemory {
   const void* x;   // [bytes], 16-byte aligned
   size_t bytes;    // a multiple of 16

@@ -8,16 +8,17 @@ namespace lb {
 // y[r,h,:] = x[r,h,:] / sqrt(mean(x[r,h,:]^2) + eps) * w
 struct RmsNorm {
   const float* x;  // [rows, heads, dim], strides below
-  const float* w;  // [dim], the final scale (zero-centred checkpoints have 1 added at load)
+  const float* w;  // [dim]; for zero-centred checkpoints the loader has added 1
   float* y;        // [rows, heads, dim] contiguous; may be x when x is contiguous
   int rows, heads, dim;
-  long row_stride;   // values from row to row of x
-  long head_stride;  // values from head to head of x
+  long row_stride;   // values between rows of x
+  long head_stride;  // values between heads of x
   float eps;
-  RoundedRows rounded{};  // also y as RoundRows makes it, [rows, heads * dim]; only for devices; null: no
+  RoundedRows
+      rounded{};  // [rows, heads * dim] y rounded as by RoundRows, in addition to y; devices only; null: not written
 };
 
-// y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])      the norm after the recurrence
+// y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])    the norm behind Gated DeltaNet
 struct GatedRmsNorm {
   const float* o;  // [rows, heads, dim]
   const float* z;  // [rows, heads, dim]

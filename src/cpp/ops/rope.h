@@ -1,14 +1,14 @@
-// Rotary position embedding in two steps: the table once per append, the rotation per layer.
+// Rotary position embedding (RoPE) in two ops: the table of angles once per append, the rotation once per layer.
 #pragma once
 
 #include <stdint.h>
 
 namespace lb {
 
-// cos[r,i] = scale*cos(pos[axis[i], r] * inv_freq[i]), sin likewise; angles in fp64, stored in fp32.
+// cos[r,i] = cos(pos[axis[i], r] * inv_freq[i]), sin likewise. Angles in fp64, results rounded once to fp32.
 struct RopeTable {
-  const int32_t* pos;     // [3, rows]: temporal, height, width (equal for text)
-  const uint8_t* axis;    // [n_pairs]: which row of pos a pair uses (M-RoPE interleaves them)
+  const int32_t* pos;     // [3, rows] M-RoPE positions: temporal, height, width; equal for text
+  const uint8_t* axis;    // [n_pairs] 0, 1 or 2: the row of pos that pair i uses
   const float* inv_freq;  // [n_pairs]
   float* cos;             // [rows, n_pairs]
   float* sin;             // [rows, n_pairs]
@@ -20,7 +20,7 @@ enum class RopePairs {
   kAdjacent,  // pair i is (x[2i], x[2i + 1])            Llama in GGUF (its converter permutes the rows)
 };
 
-// In place on the first 2*n_pairs values of every head: a' = a cos - b sin, b' = b cos + a sin.
+// In place on the first 2 * n_pairs values of every head, pair (a, b): a' = a cos - b sin, b' = b cos + a sin.
 struct Rope {
   float* x;          // [rows, heads, dim]
   const float* cos;  // [rows, n_pairs]

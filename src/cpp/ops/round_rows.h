@@ -1,4 +1,4 @@
-// Activations rounded to whole numbers, once for all products with quantised weights that read them.
+// Activations quantised to int8 codes with a scale for each block of 32 values: once, for all products that read them.
 #pragma once
 
 #include <stddef.h>
@@ -10,23 +10,23 @@ namespace lb {
 
 inline constexpr int kRoundBlock = 32;  // values that share a scale
 
-// Where x = scale * (high + low / 254) lies. Without `low` x keeps 8 bits, with it 16: an error of 2^-16 of the largest
-// value of its run.
+// x = scale * (high + low / 254). Without `low` x keeps 8 bits. With it x keeps 16: the error is up to 2^-16 of the
+// block's largest |x|.
 struct RoundedRows {
   int8_t* high;  // [rows, n_in]
   int8_t* low;   // [rows, n_in], or null
   float* scale;  // [rows, n_in / 32]
-  float* sum;    // [rows, n_in / 32] of the rounded values of a run
+  float* sum;    // [rows, n_in / 32] sum of a block's rounded x, for weight types with an offset
 };
 
-// scale = max|x| / 127 of a run, high = x / scale to the nearest, halves to even, low = the rest in units of 1/254.
+// Per block: scale = max|x| / 127, high = round(x / scale) half to even, low = round(254 (x / scale - high)).
 struct RoundRows {
   const float* x;  // [rows, n_in]
   RoundedRows y;
   int rows, n_in;  // n_in a multiple of 32
 };
 
-// RoundedRows of rows x n_in values in one allocation; with low only when is_16_bit.
+// RoundedRows of [rows, n_in] in one allocation: its size, and its pointers. `low` only when is_16_bit.
 LB_FN size_t rounded_bytes(int rows, int n_in, bool is_16_bit) {
   return size_t(rows) * n_in * (is_16_bit ? 2 : 1) + size_t(rows) * (n_in / kRoundBlock) * 2 * sizeof(float);
 }
