@@ -1,10 +1,10 @@
-# LUCEBOX_KERNEL_ABI: a hash of what both the kernels and the engine that launches them are compiled with, the records
-# of parameters, shared memory and quantised blocks. An engine takes no pack of another one (pack/pack.cpp).
-set(headers_of_both cpp/base/dtype_id.h cpp/device/sim_abi.h cpp/ops/*.h cpp/quant/*.h gpu/*/shape.h)
-list(TRANSFORM headers_of_both PREPEND ${PROJECT_SOURCE_DIR}/src/)
-file(GLOB headers_of_both RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${headers_of_both})
+# LUCEBOX_KERNEL_ABI: a hash of the headers that kernels and engine share, which define the parameter structs, the layout
+# of shared memory and the quantised blocks. An engine rejects packs with another hash (pack/pack.cpp).
+set(shared_headers cpp/base/dtype_id.h cpp/device/sim_abi.h cpp/ops/*.h cpp/quant/*.h gpu/*/shape.h)
+list(TRANSFORM shared_headers PREPEND ${PROJECT_SOURCE_DIR}/src/)
+file(GLOB shared_headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${shared_headers})
 set(digests)
-foreach(header IN LISTS headers_of_both)
+foreach(header IN LISTS shared_headers)
   file(SHA256 ${PROJECT_SOURCE_DIR}/${header} digest)
   string(APPEND digests "${header} ${digest}\n")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})

@@ -1,5 +1,5 @@
-# NVIDIA: one cubin per kernel file. nvcc is called directly: CMake's CUDA language would first link programs, which the
-# PyPI toolkit cannot, and only takes files named .cu.
+# NVIDIA: one cubin per kernel file, compiled by direct calls of nvcc. CMake's CUDA language links a test program, which
+# the PyPI toolkit cannot do, and accepts only files named .cu.
 if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
@@ -18,7 +18,7 @@ endif()
 if(NOT nvcc)
   message(FATAL_ERROR ${advice})
 endif()
-find_program(host_compiler NAMES $ENV{CXX} g++ c++ NO_CACHE)  # nvcc borrows its preprocessor
+find_program(host_compiler NAMES $ENV{CXX} g++ c++ NO_CACHE)  # nvcc uses its preprocessor
 if(NOT host_compiler)
   message(FATAL_ERROR "nvcc needs a host compiler and there is no g++ on PATH. On Debian or Ubuntu: apt install g++")
 endif()
@@ -31,7 +31,7 @@ if(CMAKE_MATCH_1 VERSION_LESS 13.0)
 endif()
 
 set(architecture_flags -arch=${target_architecture})
-if(LUCEBOX_RUNS_ON)  # the target's instructions, translated
+if(LUCEBOX_RUNS_ON)  # PTX of the target, assembled for another architecture
   string(REPLACE sm_ compute_ virtual ${target_architecture})
   set(architecture_flags -gencode arch=${virtual},code=${LUCEBOX_RUNS_ON})
 endif()

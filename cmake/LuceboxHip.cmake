@@ -1,5 +1,5 @@
-# AMD: one code object per kernel file. Any recent clang can; the kernels use no header but the project's own
-# and no library of ROCm.
+# AMD: one code object per kernel file. Any recent clang can compile them: the kernels include only the project's own
+# headers and link no ROCm library.
 if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import ziglang; print(*ziglang.__path__)"
     OUTPUT_VARIABLE zig_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -8,7 +8,7 @@ if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
     message(FATAL_ERROR "${Python_EXECUTABLE} has no ziglang, whose clang compiles AMD kernels. Install it there:\n"
       "  ${install_wheels}")
   endif()
-  # This clang runs a linker named lld; zig is one under another name and without the first argument.
+  # This clang runs a linker named lld. The script forwards to zig's linker and drops the first argument.
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/bin/lld @ONLY
     CONTENT "#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec '@zig@' ld.lld \"$@\"\n")
   file(CHMOD ${PROJECT_BINARY_DIR}/bin/lld PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
@@ -25,9 +25,9 @@ execute_process(COMMAND ${clang} --version OUTPUT_VARIABLE about COMMAND_ERROR_I
 string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
 set(compiler "${name} ${CMAKE_MATCH_1}")
 
-# No bundle, which would need one more program. Code object version 5, which every ROCm since 5.7 loads. No cuid, which
-# would be a hash of paths. Calls are no tail calls, of which the compiler would not look at what callers have in
-# registers, but have the function save up to 176 bytes of them on a stack.
+# No bundle, because unbundling needs another program. Code object version 5 loads on ROCm 5.7 and later. No cuid, which
+# would be a hash of paths. No tail calls: with them the compiler ignores which registers the callers use, and a function
+# saves up to 176 bytes of registers on a stack.
 set(kernel_flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
   -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20
   -fno-optimize-sibling-calls ${kernel_defines})

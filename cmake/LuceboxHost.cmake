@@ -1,4 +1,4 @@
-# The host engine, its Python module and its fuzz drivers.
+# The host engine, the Python module and the fuzz drivers.
 include(LuceboxOptions)
 set(LUCEBOX_ENGINE "" CACHE FILEPATH "liblucebox_engine.a of another build of these sources, in place of compiling it")
 

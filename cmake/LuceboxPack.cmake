@@ -1,5 +1,5 @@
-# The kernel pack of LUCEBOX_TARGET: targets/<name>/target.toml says what goes in, the vendor's module how it is
-# compiled, ci/make_pack.py checks the result and writes the import package with its manifest.
+# Builds the kernel pack of LUCEBOX_TARGET. targets/<name>/target.toml lists its contents, the vendor's module compiles
+# them, and ci/make_pack.py checks the result and writes the import package with its manifest.
 set(LUCEBOX_TOOLCHAIN pypi CACHE STRING "pypi: compilers of the Python environment; system: those of this machine")
 set_property(CACHE LUCEBOX_TOOLCHAIN PROPERTY STRINGS pypi system)
 if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
@@ -18,7 +18,7 @@ file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py
 list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
 
 set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
-file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new one configures again
+file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new file reruns CMake
 execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/targets.py ${LUCEBOX_TARGET}
   OUTPUT_VARIABLE target ERROR_VARIABLE problem RESULT_VARIABLE failed)
 if(failed)
@@ -44,16 +44,16 @@ if(LUCEBOX_RUNS_ON AND NOT target_vendor STREQUAL "nvidia")
   message(FATAL_ERROR "LUCEBOX_RUNS_ON=${LUCEBOX_RUNS_ON}: expected nothing, as ${LUCEBOX_TARGET} is not NVIDIA's")
 endif()
 
-# The compilers' wheels, as the pack's project asks for them: for the message when they are not there.
+# The compilers' wheels, from the pack's pyproject.toml, for the error message when they are missing.
 file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
 list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
 list(JOIN wheels " " wheels)
 set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
 
 # Each module compiles kernel_sources with kernel_defines and sets
-#   code_files     what goes into the pack
-#   compiler       name and version, for the manifest
-#   kernel_flags   what the kernels were compiled with, without paths, for the manifest
+#   code_files     the files of the pack
+#   compiler       its name and version, for the manifest
+#   kernel_flags   the compiler flags without paths, for the manifest
 if(target_vendor STREQUAL "nvidia")
   include(LuceboxCuda)
 elseif(target_vendor STREQUAL "amd")
@@ -63,7 +63,7 @@ else()
 endif()
 message(STATUS "${LUCEBOX_TARGET}: ${n_sources} files for ${target_architecture} with ${compiler}")
 
-set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # on Python's path, the pack can be imported
+set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # with this folder on Python's path, the pack can be imported
 set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
 list(JOIN kernel_flags " " flags)
 add_custom_command(OUTPUT ${manifest}

@@ -1,10 +1,10 @@
-# The simulator: the kernels and the machine that runs them, as one library of the host's own code.
+# The simulator: the kernels and the simulator that runs them, as one host library.
 include(LuceboxOptions)
 include(CheckCXXSourceRuns)
 
 file(GLOB runtime CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/sim/*.cpp)
 list(APPEND kernel_sources ${runtime})
-# Under sanitizers most of the tests' time passes in the machine.
+# Under sanitizers, tests spend most of their time in the simulator, so it is always optimised.
 set_source_files_properties(${runtime} PROPERTIES
   COMPILE_OPTIONS $<$<BOOL:${LUCEBOX_SANITIZE}>:-O2> SKIP_PRECOMPILE_HEADERS ON)
 list(REMOVE_DUPLICATES kernel_sources)
@@ -12,12 +12,12 @@ add_library(kernels MODULE ${kernel_sources})
 target_include_directories(kernels PRIVATE
   ${PROJECT_SOURCE_DIR}/src/sim ${PROJECT_SOURCE_DIR}/src/cpp ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(kernels PRIVATE lucebox_flags)
-# What src/sim includes of the standard library, a second of compiling for every kernel file.
+# The standard headers that src/sim includes; precompiled, they save a second per kernel file.
 target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_location> <type_traits> <vector>)
 set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
-# The library lists its own kernels. A program asks it rather than Python: a library with sanitizers only loads into a
-# process that has them.
+# The library lists its own kernels. A program loads it instead of Python, because a library with sanitizers only loads
+# into a process that has them.
 add_executable(list_kernels ${PROJECT_SOURCE_DIR}/ci/pack/list_kernels.cpp)
 target_include_directories(list_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/cpp)
 target_link_libraries(list_kernels PRIVATE lucebox_flags ${CMAKE_DL_LIBS})
@@ -32,8 +32,8 @@ string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
 list(APPEND kernel_flags -std=c++20 ${kernel_defines})
 target_compile_options(kernels PRIVATE ${kernel_defines})
-# fma as an instruction: a call of the C library for each takes most of the time of tests with many products. A wheel is
-# for any machine.
+# fma as an instruction: with calls of the C library's fma, tests with many products take most of their time there. Not for
+# wheels, which must run on any machine.
 if(NOT DEFINED SKBUILD)
   check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
   if(LUCEBOX_HAS_FMA)

@@ -83,7 +83,7 @@ class SimPack:
         counter: np.ndarray[Any, Any] | None = None,
         n: int = 0,
     ) -> str:
-        """The error, empty when the kernel ran."""
+        """Run a kernel; return its error, empty on success."""
         io = Io(*(None if a is None else a.ctypes.data for a in (given, out, counter)), n)
         launch = Launch(
             kernel.encode(),
@@ -108,7 +108,7 @@ def address_sanitizer_runs() -> bool:
 
 
 def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
-    """A library of every kernel of a folder and the machine."""
+    """Build a library of every kernel of a folder and the simulator."""
     sources = [*sorted((ROOT / folder).glob("*.cpp")), *sorted((ROOT / "src/sim").glob("*.cpp"))]
     includes = [f"-I{ROOT / folder}" for folder in ("src/sim", "src/cpp", "src")]
     flags = (*FLAGS, *(SANITIZE if sanitize else ("-O2",)))
@@ -118,5 +118,5 @@ def build(sanitize: bool, folder: str = "tests/sim_kernels") -> Path:
 
 @functools.cache
 def pack() -> SimPack:
-    """Sanitized when the tests run in a process that has the sanitizer (ci/sanitize.py)."""
+    """The pack of tests/sim_kernels, sanitized when the test process has the sanitizer (ci/sanitize.py)."""
     return SimPack(build(address_sanitizer_runs()))

@@ -1,6 +1,6 @@
-// A deterministic mutation driver for compilers without libFuzzer. Input number I of seed S is always the same bytes:
+// A deterministic mutation driver for compilers without libFuzzer. Input number I of seed S always has the same bytes:
 //   fuzz_gguf COUNT [--seed S] [--first I] [--corpus FOLDER]
-// Besides crashes it refuses an input that takes too long or makes the parser hold more memory than its size justifies.
+// The driver detects crashes, inputs that take too long, and allocations out of proportion to the input's size.
 #include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -23,9 +23,9 @@
 namespace {
 
 constexpr size_t kMaxInput = 1 << 16;
-constexpr double kMaxSeconds = 2;  // thousands of times what an input of this size needs, sanitizers included
-// A JSON value takes 64 bytes in memory and at least 2 in the text, and a growing vector holds three times its old
-// half.
+constexpr double kMaxSeconds = 2;  // thousands of times the usual time, even with sanitizers
+// Allocated bytes per byte of input. A JSON value takes 64 bytes in memory and at least 2 in the text; while a vector
+// grows, both its old and its doubled buffer are allocated.
 constexpr size_t kMaxBytesPerByte = 100;
 constexpr size_t kFreeBytes = 1 << 20;
 constexpr rlim_t kAddressSpace = rlim_t{1} << 30;
@@ -78,7 +78,7 @@ class Mutator {
     }
   }
 
-  // Overwrites with a piece of another input, so that counts and lengths meet foreign content.
+  // Overwrites with a slice of another input, so that counts and lengths do not fit the content.
   void splice(std::string& input, size_t at) {
     const std::string& other = pick_seed();
     const size_t from = below(other.size());
@@ -146,7 +146,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// True when the parser accepted the input.
+// Returns whether the parser accepted the input.
 bool run_one(const std::string& input) {
   const size_t before = live_bytes;
   peak_bytes = live_bytes;
@@ -157,14 +157,14 @@ bool run_one(const std::string& input) {
   if (seconds > kMaxSeconds)
     std::fprintf(stderr, "took %.1f s, expected at most %.0f\n", seconds, kMaxSeconds), std::abort();
   if (used > kFreeBytes + kMaxBytesPerByte * input.size())
-    std::fprintf(stderr, "held %zu bytes for an input of %zu\n", used, input.size()), std::abort();
+    std::fprintf(stderr, "allocated %zu bytes for an input of %zu\n", used, input.size()), std::abort();
   require(live_bytes == before);
   return verdict == 0;
 }
 
 void limit_memory() {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_set_death_callback(report_current);  // the sanitizer reserves terabytes of address space: no limit there
+  __sanitizer_set_death_callback(report_current);  // no limit: the sanitizer reserves terabytes of address space
 #else
   const rlimit limit{kAddressSpace, kAddressSpace};
   require(setrlimit(RLIMIT_AS, &limit) == 0);

@@ -1,10 +1,10 @@
-// A GGUF file from anywhere: what is accepted can be walked, asked for by every getter, and read to its last byte.
+// Untrusted GGUF files: in an accepted file, all values can be visited, all getters called and all tensor bytes read.
 #include "format/gguf.h"
 #include "fuzz_target.h"
 
 namespace {
 
-// Writes GGUF field by field; values are put down as their raw bytes.
+// Writes a GGUF file field by field, as raw bytes.
 class Writer {
  public:
   Writer(uint32_t version, uint64_t n_tensors, uint64_t n_keys) {
@@ -55,7 +55,7 @@ void walk(const lb::GgufValue& value) {
   }
 }
 
-void ask(const lb::GgufMetadata& metadata, std::string_view key) {
+void call_getters(const lb::GgufMetadata& metadata, std::string_view key) {
   refuse_or_parse([&] { static_cast<void>(metadata.uint(key)); });
   refuse_or_parse([&] { static_cast<void>(metadata.integer(key)); });
   refuse_or_parse([&] { static_cast<void>(metadata.floating(key)); });
@@ -101,10 +101,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const lb::GgufFile file = lb::parse_gguf(input.bytes(), "input", nullptr);
     for (const lb::GgufEntry& entry : file.metadata.all()) {
       walk(entry.value);
-      ask(file.metadata, entry.key);
+      call_getters(file.metadata, entry.key);
       require(file.metadata.find(entry.key) == &entry);
     }
-    ask(file.metadata, "no such key");
+    call_getters(file.metadata, "no such key");
     unsigned sum = 0;
     for (const lb::TensorView& tensor : file.tensors.all()) {
       require(tensor.data == input.bytes().data() + tensor.offset && tensor.bytes > 0);

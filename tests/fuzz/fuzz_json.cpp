@@ -1,4 +1,4 @@
-// JSON text from anywhere: parsed values can be walked and asked for the wrong kind.
+// Untrusted JSON text: parsed values can be visited, and getters of the wrong type throw.
 #include "format/json.h"
 #include "format/text.h"
 #include "fuzz_target.h"
@@ -14,7 +14,7 @@ void walk(const lb::Json& json) {
   if (json.is_object())
     for (const auto& [key, value] : json.members()) {
       require(lb::is_utf8(key));
-      require(json.find(key) == &value);  // duplicate keys were refused
+      require(json.find(key) == &value);  // the parser rejects duplicate keys
       walk(value);
     }
 }

@@ -1,4 +1,4 @@
-// A safetensors file from anywhere: what is accepted must tile the data of the input.
+// Untrusted safetensors files: the tensors of an accepted file tile the data of the input.
 #include "format/safetensors.h"
 #include "fuzz_target.h"
 

@@ -1,4 +1,4 @@
-// What a fuzz target gives the driver: valid inputs to start from, and the entry point libFuzzer also knows.
+// The interface of a fuzz target: valid seed inputs, and libFuzzer's entry point.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 #include "base/error.h"
 
 std::vector<std::string> seed_inputs();
-// 0 when the input was accepted, -1 when it was refused.
+// Returns 0 when the parser accepted the input, -1 when it rejected the input.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// A copy of the input in a heap block of exactly its size, so that the sanitizer sees a read past its end.
+// A copy of the input in a heap block of exactly its size, so that the sanitizer detects reads past its end.
 class HeapCopy {
  public:
   HeapCopy(const uint8_t* data, size_t size) : data_(static_cast<std::byte*>(std::malloc(size))), size_(size) {
@@ -37,7 +37,7 @@ inline void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// Runs a parser that may refuse its input, but only as the input's fault. True when it accepted.
+// Runs a parser, which may throw only errors about the input. Returns whether the parser accepted the input.
 template <class Parse>
 bool refuse_or_parse(Parse&& parse) {
   try {

@@ -1,4 +1,4 @@
-"""What sim finds in kernels and launches that are wrong; every message names the kernel and the thread."""
+"""Errors that sim reports for wrong kernels and launches; every message names the kernel and the thread."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_counter_that_was_not_zeroed(sim: SimPack) -> None:
 
 
 def test_orders_of_threads(sim: SimPack) -> None:
-    """The same seed is the same order; a race in global memory shows in another one."""
+    """Equal seeds give equal orders; another order of threads shows a race in global memory."""
     winners = {}
     for seed in (0, 1, 2, 3, 1):
         error, out = run(sim, "global_race_kernel", Shape((4, 1, 1), (64, 1, 1), seed=seed))
@@ -162,7 +162,7 @@ def test_a_short_error_buffer(sim: SimPack) -> None:
 
 
 def test_errors_leave_nothing_behind(sim: SimPack) -> None:
-    """The abandoned stacks are used again, by larger and smaller launches."""
+    """Larger and smaller launches reuse the stacks of abandoned fibers."""
     for size in (64, 256, 32):
         assert run(sim, "race_kernel", threads(size))[0] != ""
         out = np.zeros((12 * 40 * 12), np.int32)

@@ -1,4 +1,4 @@
-"""Conversions and arithmetic of one number on sim, against exact references."""
+"""Scalar conversions and arithmetic on sim, against exact references."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def apply(sim: SimPack, kernel: str, given: NDArray[Any], dtype: Any, columns: i
 
 
 def floats() -> NDArray[np.float32]:
-    """Of every exponent, with ties."""
+    """Floats of every exponent, and ties."""
     bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32)
     ties = bits & np.uint32(0xFFFF8000)
     return np.concatenate([EDGES, bits.view(np.float32), ties.view(np.float32)])
 
 
 def fp8_values() -> NDArray[np.float64]:
-    """Of codes 0 to 0x7e."""
+    """The values of codes 0 to 0x7e."""
     code = np.arange(0x7F)
     exponent, mantissa = code >> 3, code & 7
     return np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
@@ -133,7 +133,7 @@ def test_dot4(sim: SimPack) -> None:
 def test_lookup8(sim: SimPack) -> None:
     given = np.random.default_rng(7).integers(0, 2**32, (1000, 6), dtype=np.uint64).astype(np.uint32)
     given[:, :2] &= 0x7F7F7F7F
-    given[:, 3:5] = 0x03020100, 0x07060504  # numbers of the nibbles: of the low ones and of the high ones
+    given[:, 3:5] = 0x03020100, 0x07060504  # indices of the low nibbles and of the high nibbles
     got = apply(sim, "lookup8_kernel", given, np.uint32, 4).view(np.uint8)
     tables, codes = given[:, :2].copy().view(np.uint8), given[:, 2:3].copy().view(np.uint8)
     order = got[:, 8:]

@@ -1,4 +1,4 @@
-"""The words of the kernel dialect on sim, in correct kernels: what they compute, in any order of threads."""
+"""The words of the kernel dialect on sim, in correct kernels: their results, in several orders of threads."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_shared_memory(sim: SimPack, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("stages", (1, 2, 7))
 def test_helpers(sim: SimPack, stages: int, seed: int) -> None:
-    """The last warp brings what the others sum, and comes to none of their barriers."""
+    """The producer warp copies the stages that the other warps sum; it takes no part in their barriers."""
     given = np.zeros(stages * 64 + 4, np.float32)
     given = given[-given.ctypes.data % 16 // 4 :][: stages * 64].reshape(stages, 64)
     given[:] = np.random.default_rng(stages).integers(-50, 50, (stages, 64))
@@ -147,7 +147,7 @@ def test_atomics(sim: SimPack, seed: int) -> None:
 @pytest.mark.parametrize("grid", ((1, 1, 1), (4, 1, 1), (3, 2, 1)))
 @pytest.mark.parametrize("threads", (1, 40, 256))
 def test_grid_barrier(sim: SimPack, grid: tuple[int, int, int], threads: int) -> None:
-    """Two launches over one counter, the second with another grid."""
+    """Two launches use one counter, the second with another grid."""
     counter = np.zeros(1, np.uint32)
     for launch in (grid, (5, 1, 1)):
         blocks = int(np.prod(launch))
@@ -194,9 +194,9 @@ def test_matrix_product(sim: SimPack, kind: str, depth: int) -> None:
 
 
 def test_a_chain_of_products(sim: SimPack) -> None:
-    """Whole numbers, exact in f16: A, B as [n, k], and M as [k, n], which is read the other way around."""
+    """Integers, exact in f16; A and B are stored [n, k], M is stored [k, n] and loaded transposed."""
     given = np.random.default_rng(3).integers(-3, 4, (3, 16, 16))
-    given[2] *= 25  # sums beyond 2048, which f16 has in two parts
+    given[2] *= 25  # sums above 2048 need two f16 numbers
     aligned = np.zeros(given.size + 8, np.uint16)
     start = -aligned.ctypes.data % 16 // 2
     aligned[start : start + given.size] = given.astype(np.float16).view(np.uint16).ravel()

@@ -1,12 +1,12 @@
-// Kernels whose last warp helps the others.
+// Kernels whose last warp is a producer warp of helper threads.
 #define LB_HELPER_THREADS 32
 #include "io.h"
 #include "transfer.h"
 
 namespace lb::gpu {
 
-// Sums n stages of 64 floats that the last warp brings, two at a time, and reverses what 64 threads have each time.
-// in: float [n, 64]; out: float [64], the count of threads without the helpers
+// Sums n stages of 64 floats and reverses the 64 sums after each stage. The producer warp copies the stages to a ring
+// of two. in: float [n, 64]; out: float [65], the sums and n_threads(), which excludes the helper threads
 LB_KERNEL(helped_kernel, Io, 96, 1) {
   LB_SHARED(CountedBarrier, full, 2);
   LB_SHARED(CountedBarrier, empty, 2);

@@ -1,4 +1,4 @@
-// Every conversion and function of one number, element by element.
+// Every conversion and scalar function, element by element.
 #include "io.h"
 
 namespace lb::gpu {

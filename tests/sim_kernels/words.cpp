@@ -1,4 +1,4 @@
-// Correct kernels, one per group of words: indices, warp exchanges, reductions, memory, atomics, barriers.
+// Correct kernels, one per group of dialect words: indices, shuffles, reductions, memory, atomics, barriers, products.
 #include "io.h"
 
 #include "cluster.h"
@@ -15,7 +15,7 @@ LB_KERNEL(indices_kernel, Io, 1024, 1) {
   for (int i = 0; i < 12; ++i) out[i] = values[i];
 }
 
-// out: uint32_t [32]; a word of shared memory by one lane, then its halves by two
+// One lane writes a word of shared memory, then two lanes write its halves. out: uint32_t [32]
 LB_KERNEL(halves_of_words_kernel, Io, 32, 1) {
   auto bytes = dynamic_shared<uint8_t>();
   if (lane() < 16) store(bytes + lane() * 4, 0x10000u * uint32_t(lane()));
@@ -27,7 +27,7 @@ LB_KERNEL(halves_of_words_kernel, Io, 32, 1) {
   static_cast<uint32_t*>(p.out)[lane()] = load<uint16_t>(bytes + lane() * 2);
 }
 
-// in: T [threads]; out: T [4, threads]; n: mask, source and distance at once
+// in: T [threads]; out: T [4, threads]; n is the mask, the source and the distance
 template <class T>
 LB_DEVICE void shuffles(const Io& p) {
   const T v = static_cast<const T*>(p.in)[thread_id()];
@@ -63,7 +63,7 @@ LB_KERNEL(reductions_kernel, Io, 1024, 1) {
   out[5 * n] = float(warp_sum(int(v)) + warp_max(int(v)) + warp_min(int(v)));
 }
 
-// Copies n values of 2, 4, 8 and 16 bytes: loads and stores by each word.
+// Copies n values of 2, 4, 8 or 16 bytes with every load and store word.
 template <class V>
 LB_DEVICE void copy(const Io& p) {
   const V* in = static_cast<const V*>(p.in);
@@ -93,7 +93,7 @@ LB_KERNEL(reverse_kernel, Io, 256, 1) {
   static_cast<float*>(p.out)[block_id() * n + i] = second[i];
 }
 
-// Sums n stages of 4 x 32 floats, two of them on their way at a time. One warp; in: float [n, 128]; out: float [128]
+// Sums n stages of 4 x 32 floats with two asynchronous copies pending. One warp; in: float [n, 128]; out: float [128]
 LB_KERNEL(stages_kernel, Io, 32, 1) {
   LB_SHARED(float, stage, 3 * 128);
   const float* in = static_cast<const float*>(p.in);
@@ -107,7 +107,7 @@ LB_KERNEL(stages_kernel, Io, 32, 1) {
   for (int i = 0; i < p.n; ++i) {
     copy_wait<1>();
     warp_barrier();
-    // the neighbour's copies, not this lane's own
+    // reads the neighbour's copies, not this lane's own
     const f32x4 v = load<f32x4>(&stage[i % 3 * 128 + 4 * (lane() ^ 1)]);
     for (int j = 0; j < 4; ++j) sum[j] += v[j];
     fetch(i + 2);
@@ -144,7 +144,7 @@ LB_KERNEL(atomics_kernel, Io, 256, 1) {
   if (thread_id() == 0) atomic_add(&out->shared_sum, uint32_t(total[0]));
 }
 
-// n rounds: each block adds its neighbour's last value to its own. in, out: uint32 [2, blocks], used in turns
+// n rounds: each block adds its neighbour's last value to its own. in, out: uint32 [2, blocks], double-buffered
 LB_KERNEL(grid_kernel, Io, 256, 1) {
   uint32_t* values = static_cast<uint32_t*>(p.out);
   const int blocks = n_blocks() * n_blocks_y();
@@ -157,7 +157,7 @@ LB_KERNEL(grid_kernel, Io, 256, 1) {
   }
 }
 
-// Each block adds the other values of its cluster, of n blocks, to its own. out: uint32 [2, blocks]
+// Each block sums the values of its cluster of n blocks. out: uint32 [2, blocks], values and sums
 LB_KERNEL(cluster_kernel, Io, 256, 1) {
   uint32_t* values = static_cast<uint32_t*>(p.out);
   if (thread_id() == n_threads() - 1) values[block_id()] = uint32_t(block_id() + 1);
@@ -167,7 +167,7 @@ LB_KERNEL(cluster_kernel, Io, 256, 1) {
   for (int i = first; i < first + p.n; ++i) values[n_blocks() + block_id()] += values[i];
 }
 
-// Blocks go through in the order of their ids, the last one first. out: int [blocks]
+// Blocks take turns, the block with the highest id first. out: int [blocks]
 LB_KERNEL(turns_kernel, Io, 64, 1) {
   if (thread_id() == 0) {
     const uint32_t turn = uint32_t(n_blocks() - 1 - block_id());
@@ -180,7 +180,7 @@ LB_KERNEL(turns_kernel, Io, 64, 1) {
   dependents_may_launch();
 }
 
-// C[16, 16] = A[16, n] B[16, n]^T: A by way of shared memory with padded rows, B from where it is.
+// C [16, 16] = A [16, n] B [16, n]^T; A goes through shared memory with padded rows, B is loaded from global memory.
 template <class T>
 LB_DEVICE void matrix(const Io& p) {
   LB_SHARED(T, tile, 16 * 24);
@@ -206,8 +206,8 @@ LB_KERNEL(matrix_bf16_kernel, Io, 32, 1) {
   if constexpr (kHasBf16Matrix) matrix<bf16>(p);
 }
 
-// C[16, 16] = f16(A B^T) M, the largest value of each row of A B^T, C in two parts, and C of the first eight rows of A
-// with zeros for the others, from A and B [16, 16] and M [16, 16] stored [k, n].
+// in: f16 A, B and M [16, 16], M stored [k, n]. out: float, C = f16(A B^T) M [16, 16], the maximum of each row of A B^T
+// [16], C split into high and low [2, 16, 16], and C of the first eight rows of A with zeros for the others [16, 16]
 LB_KERNEL(chain_kernel, Io, 32, 1) {
   LB_SHARED(f16, tiles, 3 * 16 * 24);
   LB_SHARED(f16, scratch, 16 * 24);
@@ -247,8 +247,7 @@ LB_KERNEL(chain_kernel, Io, 32, 1) {
   for (int i = lane(); i < 2 * 256; i += 32) out[272 + i] = to_f32(load<f16>(parts + i / 16 * 24 + i % 16));
 }
 
-// in: int8 [16, 64] and [8, 64], rows of A and B; out: int [2, 16, 8], products of all and of the first 16 bytes, from
-// n
+// in: int8 A [16, 64] and B [8, 64]; out: int [2, 16, 8], the products of all bytes and of the first 16, both plus n
 LB_KERNEL(matrix_bytes_kernel, Io, 32, 1) {
   LB_SHARED(u32x4, rows, 24 * 5);
   const u32x4* in = static_cast<const u32x4*>(p.in);
@@ -274,7 +273,7 @@ LB_KERNEL(matrix_bytes_kernel, Io, 32, 1) {
   });
 }
 
-// A row of threads whose shared values only their own warp reads, ordered by a vote.
+// Each warp reads only its own shared values; a vote orders its writes and reads.
 LB_KERNEL(warp_order_kernel, Io, 256, 1) {
   LB_SHARED(int, values, 256);
   values[thread_id()] = thread_id();

@@ -1,9 +1,9 @@
-// Kernels with one mistake each, for the machine to find.
+// Kernels with one mistake each, which the simulator must find.
 #include "io.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(race_kernel, Io, 256, 1) {  // no barrier between
+LB_KERNEL(race_kernel, Io, 256, 1) {  // no barrier between write and read
   LB_SHARED(float, values, 256);
   values[thread_id()] = float(thread_id());
   static_cast<float*>(p.out)[thread_id()] = values[n_threads() - 1 - thread_id()];
@@ -25,20 +25,20 @@ LB_KERNEL(vector_race_kernel, Io, 256, 1) {  // through plain pointers
   store(plain + thread_id(), 1.0f);
   static_cast<float*>(p.out)[thread_id()] = load<f32x4>(plain + thread_id() / 4 * 4)[1];
 }
-LB_KERNEL(warp_race_kernel, Io, 256, 1) {  // a warp's collective orders that warp only
+LB_KERNEL(warp_race_kernel, Io, 256, 1) {  // a warp's collective orders only that warp
   LB_SHARED(int, values, 256);
   values[thread_id()] = 1;
   warp_barrier();
   static_cast<int*>(p.out)[thread_id()] = values[thread_id() ^ 32];
 }
-LB_KERNEL(copy_race_kernel, Io, 32, 1) {  // waits for its own copies only
+LB_KERNEL(copy_race_kernel, Io, 32, 1) {  // waits only for its own copies
   LB_SHARED(int, values, 32 * 4);
   copy_async<16>(&values[4 * lane()], static_cast<const int*>(p.in) + 4 * lane());
   copy_commit();
   copy_wait<0>();
   static_cast<int*>(p.out)[lane()] = values[4 * (lane() ^ 1)];
 }
-LB_KERNEL(global_race_kernel, Io, 256, 1) {  // the last one wins: found by another order
+LB_KERNEL(global_race_kernel, Io, 256, 1) {  // the last writer wins: another order of threads shows the race
   static_cast<int*>(p.out)[0] = thread_id() + n_threads() * block_id();
 }
 
@@ -73,7 +73,7 @@ LB_KERNEL(unset_kernel, Io, 32, 1) {
   float x = values[thread_id()];
   static_cast<float*>(p.out)[thread_id()] = x + dynamic_shared<float>()[thread_id()];
 }
-LB_KERNEL(early_read_kernel, Io, 32, 1) {  // of a copy on its way
+LB_KERNEL(early_read_kernel, Io, 32, 1) {  // reads the destination of a pending copy
   LB_SHARED(float, values, 32 * 4);
   copy_async<16>(&values[4 * lane()], static_cast<const float*>(p.in) + 4 * lane());
   copy_commit();

@@ -1,5 +1,5 @@
-// The CPU as a place to run ops: its workers and their scratch, both sized when it is made, so that an op allocates
-// nothing. The bodies are in cpu/run_*.cpp.
+// The CPU stream: worker threads and their scratch, sized at construction, so that ops allocate nothing. cpu/run_*.cpp
+// implement run().
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ namespace cpu {
 struct Kernels;
 }
 
-// The instruction sets the CPU bodies are built for. kScalar is the readable reference.
+// The instruction sets of the CPU bodies. kScalar is the reference implementation.
 enum class Isa { kScalar, kPortable, kAvx2, kAvx512 };
 std::string_view name(Isa isa);
-Isa best_isa();  // the fastest this machine runs
+Isa best_isa();  // the fastest that this machine supports
 bool is_available(Isa isa);
 
 struct CpuStreamOptions {
   int n_threads = 1;
   Isa isa = Isa::kPortable;
   size_t shared_scratch_bytes = 0;  // for run(): quantised activations, partial results of split attention
-  size_t thread_scratch_bytes = 0;  // for one body: an unpacked weight panel, a page of keys
+  size_t thread_scratch_bytes = 0;  // for one task of one thread: an unpacked weight panel, a page of keys
 };
 
 class CpuStream final : public Stream {
@@ -37,7 +37,7 @@ class CpuStream final : public Stream {
   const cpu::Kernels& kernels() const { return *kernels_; }
   Isa isa() const { return isa_; }
 
-  // 64-byte aligned; the bytes hold until the next op. Asking for more than planned is our bug.
+  // Returns 64-byte aligned memory that is valid until the next op. Asserts that `bytes` is within the plan.
   std::byte* shared_scratch(size_t bytes);
   std::byte* thread_scratch(int thread, size_t bytes);
   static size_t planned_bytes(const CpuStreamOptions& options);

@@ -13,7 +13,7 @@ void CpuStream::run(const RmsNorm& op) {
 }
 
 void CpuStream::run(const GatedRmsNorm& op) {
-  for_ranges(pool(), op.rows, 4L * op.heads * op.dim,  // the silu weighs as much as three more values
+  for_ranges(pool(), op.rows, 4L * op.heads * op.dim,  // a silu costs as much as three more values
              [&](int begin, int end) { kernels().gated_rms_norm(op, begin, end); });
 }
 

@@ -1,5 +1,5 @@
-# The CPU bodies of the ops. isa_*.cpp hold the same bodies for one instruction set each and are the only files with
-# instruction set flags; everything else runs on any machine of the architecture.
+# The CPU bodies of the ops. Each isa_*.cpp compiles the same bodies for one instruction set; only these files have
+# instruction set flags, so everything else runs on any machine of the architecture.
 target_sources(lucebox_engine PRIVATE
   cpu/cpu_stream.cpp cpu/kernels.cpp cpu/isa_portable.cpp
   cpu/run_attention.cpp cpu/run_delta_net.cpp cpu/run_elementwise.cpp cpu/run_linear.cpp
@@ -9,7 +9,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_sources(lucebox_engine PRIVATE cpu/isa_avx2.cpp cpu/isa_avx512.cpp)
   set_source_files_properties(cpu/isa_avx2.cpp cpu/isa_avx512.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   set_source_files_properties(cpu/isa_avx2.cpp PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
-  # The last two: GCC takes the "undefined" operands of its own AVX-512 header for uninitialised variables.
+  # The last two flags: GCC mistakes the "undefined" operands of its own AVX-512 header for uninitialised variables.
   set_source_files_properties(cpu/isa_avx512.cpp PROPERTIES COMPILE_OPTIONS
     "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512vbmi;-mfma;-mf16c;-mprefer-vector-width=512;-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()

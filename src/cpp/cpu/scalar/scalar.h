@@ -1,4 +1,4 @@
-// The reference bodies: plain loops that read like the equations in ops/*.h. Ranges as in cpu/kernels.h.
+// The reference bodies: plain loops that follow the equations in ops/*.h. cpu/kernels.h defines the ranges.
 #pragma once
 
 #include "cpu/kernels.h"
