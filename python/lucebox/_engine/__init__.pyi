@@ -36,7 +36,11 @@ class Engine:
     """
 
     @staticmethod
-    def open(path: str, context: int = 0, threads: int = 0, isa: str = 'auto', activations: str = 'int8', kv: str = 'f16', prefill_chunk: int = 0, decode_path: str = 'auto', pack: gpu.Pack | None = None, progress: object | None = None) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
+
+    @property
+    def options(self) -> dict:
+        """What each option came to."""
 
     @property
     def info(self) -> dict: ...
@@ -50,13 +54,13 @@ class Engine:
 class Sampler:
     """Turns logits into tokens, one uniform draw per sampled token."""
 
-    def __init__(self, vocab: int, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0, repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0, penalty_window: int = 64, logit_bias: Sequence[tuple[int, float]] = [], seed: int = 0, n_top: int = -1) -> None: ...
+    def __init__(self, vocab: int, **options) -> None: ...
 
     def set_prompt(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
     def set_mask(self, bits: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
         """
-        Only tokens whose bit (id % 32 of word id // 32) is set can be sampled until the next call; None: all can.
+        Allows only tokens whose bit (id % 32 of word id // 32) is set until the next call; None allows all.
         """
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
@@ -83,12 +87,12 @@ class Session:
 
     def timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
         """
-        Of the token decoded last by a megakernel: (block, phase, task, began, waited, done) of each step, in ns, and what each task is. Empty after a graph's; the pack was built with LUCEBOX_TIMELINE.
+        Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
         """
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:
         """
-        Makes the timeline equal to ids; returns how many of them it already held.
+        Makes the timeline equal to ids; returns how many leading tokens were reused.
         """
 
     def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
@@ -98,11 +102,13 @@ class Session:
 
     def logprobs(self, token: int, n_top: int = 0) -> tuple:
         """
-        Natural log probability of the token and the n_top most likely (id, logprob).
+        Natural log probability of the token, and (id, logprob) of the n_top likeliest.
         """
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[float]:
-        """Log probability of every token after the first. Replaces the timeline."""
+        """
+        Natural log probability of every token after the first. Replaces the timeline.
+        """
 
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
         """
@@ -111,11 +117,13 @@ class Session:
 
     def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
         """
-        Seconds of an append with the logits of its last n_logits rows, none of them brought to the host.
+        Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.
         """
 
     def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
-        """The same by kernel, the longest first: (kernel, launches, seconds)."""
+        """
+        The work of time_append per kernel, longest first: (kernel, launches, seconds).
+        """
 
     def commit(self, path: Sequence[int]) -> None: ...
 
@@ -125,33 +133,35 @@ class Session:
 
     @property
     def page_bytes(self) -> int:
-        """Of one page of 64 tokens, over all attention layers."""
+        """Bytes of one page of 64 tokens, over all attention layers."""
 
     @property
     def recurrent_bytes(self) -> int:
-        """Of the recurrent state; 0: attention only."""
+        """Bytes of the recurrent state; 0 without recurrent layers."""
 
     @property
     def prefill_chunk(self) -> int:
-        """Prompts are computed in appends that end at its multiples."""
+        """
+        Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.
+        """
 
     def held(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
         """
-        How many of ids the timeline holds, computed in appends with these ends.
+        Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.
         """
 
     def read_pages(self, first: int, count: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
 
     def read_recurrent(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
-        """At the newest token."""
+        """The recurrent state after the newest token."""
 
     def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]] = [], recurrent: object | None = None) -> None:
         """
-        Makes the timeline ids, computed in appends with these ends: the pages before first_page are held, the others and the recurrent state are given.
+        Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page and takes the other pages and the recurrent state from the arguments.
         """
 
     def save(self) -> bytes:
-        """The timeline and its state as bytes."""
+        """A snapshot of the timeline and its state, as bytes."""
 
     def load(self, data: bytes, where: str = 'snapshot') -> None: ...
 
