@@ -1,4 +1,4 @@
-"""docs/server.md names the fields that act and those that are ignored, and the flags: no more and no fewer."""
+"""docs/server.md lists exactly the fields with an effect, the ignored fields and the flags of the code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from lucebox.serve.protocols.openai_responses import ResponsesRequest
 from lucebox.serve.settings import ServeSettings
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
-FIELDS, IGNORED = re.findall(r"(?:^\|.*\|\n)+", TEXT, re.M)[1:3]
+TABLES = re.findall(r"(?:^\|.*\|\n)+", TEXT, re.M)
+FIELDS, IGNORED = TABLES[2:4]
 COLUMNS = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
 }
-# What is asked, and fields with one value that changes nothing, which the text names.
+# Required fields, and fields with only one allowed value, which the prose names.
 ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation"}
 
 
@@ -40,18 +41,18 @@ def test_fields(protocol: str) -> None:
     body, column = COLUMNS[protocol], [*COLUMNS].index(protocol) + 2
     cells = [row.split("|") for row in FIELDS.splitlines()]
     assert cells[0][column].strip() == protocol
-    said: set[str] = set()
+    documented: set[str] = set()
     for row in cells[2:]:
         says_same = row[column].strip().startswith("the same")
-        said |= names(row[2] if says_same else "") | names(row[column])
-    assert said - {"allowed_tools", *FORMS} == set(body.model_fields) - ignored(body) - ELSEWHERE
+        documented |= names(row[2] if says_same else "") | names(row[column])
+    assert documented - {"allowed_tools", *FORMS} == set(body.model_fields) - ignored(body) - ELSEWHERE
     (line,) = [row for row in IGNORED.splitlines() if row.startswith(f"| {protocol} |")]
     assert names(line) - {"tools"} == ignored(body)
 
 
-FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values
+FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values of response_format.type
 
 
 def test_flags() -> None:
-    said = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "threads"}
-    assert said == {field.name.replace("_", "-") for field in fields(ServeSettings)}
+    documented = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "threads"}
+    assert documented == {field.name.replace("_", "-") for field in fields(ServeSettings)}
