@@ -46,5 +46,5 @@ def test_swiglu(pack: _engine.gpu.Pack, rows: int, dim: int, bits: int, seed: in
 
 def test_broken_runs_are_refused(pack: _engine.gpu.Pack) -> None:
     x = np.ones((1, 2, 48), np.float32)
-    with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole runs of 32"):
+    with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole blocks of 32"):
         gpu_ops.rms_norm_rounded(pack, x, x[0, 0], 1e-6, 8)

@@ -1,5 +1,5 @@
-// Which attention kernel, and into how many runs the context is cut: as many as fill the chip when it is full, never
-// depending on how full it is.
+// Which attention kernel, and into how many splits the context is cut. Splits fill the chip when the cache is full;
+// their number never depends on how full the cache is, so a recorded launch stays valid.
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace lb::gpu {
 namespace {
 
-// Blocks that an SM holds at once where it has the shared memory: their registers allow no more.
+// Co-resident blocks per SM, as registers allow; shared memory may allow fewer.
 constexpr int kBlocksPerSm = 2;
 constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int kSm90MinCapacity = 128;  // a cache of one tile has none that could be on its way meanwhile
+constexpr int kSm90MinCapacity = 128;  // one tile: nothing to copy ahead
 constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
 
 std::string to_string(const Attention& op) {
@@ -30,11 +30,11 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
            what, ": head_dim must be a multiple of 8 up to 512");
 }
 
-// Kernels for matrix units, by type and head_dim.
+// The kernels on matrix units, by cache type and head_dim.
 struct TileKernel {
   DType type;
   int head_dim;
-  const char *decode, *prefill_16, *prefill_32, *prefill_sm90;  // prefill: null where `many` is all there is
+  const char *decode, *prefill_16, *prefill_32, *prefill_sm90;  // prefill_32: null if there is none
 };
 constexpr TileKernel kTileKernels[] = {
     {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel",
@@ -56,17 +56,17 @@ const TileKernel* tile_kernel(const KvLayer& cache) {
   return nullptr;
 }
 
-// What a block of each kind takes.
+// A kernel and what one of its thread blocks takes.
 struct BlockShape {
   const char* kernel;
-  int queries, per_sm;
-  int ring;
+  int queries, per_sm;  // queries of a block, co-resident blocks per SM
+  int ring;             // AttentionSplits::ring
   size_t shared_bytes;
-  bool splits_first;  // x is the split; else x is the tile of queries, z the split
+  bool splits_first;  // grid x is the split; else x is the tile of queries and z the split
   uint32_t threads = kAttentionThreads;
 };
 
-// Tiles on their way at once: three where copies are asynchronous and fit; more would not raise what is in flight.
+// Tiles in the ring: three if copies are asynchronous and three fit. A fourth would not raise the bytes in flight.
 template <class Bytes>
 int ring_of(const Target& target, Bytes&& bytes) {
   int ring = target.capabilities.async_copy ? 3 : 1;
@@ -105,8 +105,8 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 
 }  // namespace
 
-// The blocks of a split op are at most what the chip holds at once: kBlocksPerSm of up to 128 queries each, or up to
-// twice as many of kDecodeQueries.
+// If the context is split, the grid is at most one wave: kBlocksPerSm blocks per SM of up to 128 queries each, or twice
+// as many of kDecodeQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
   const long by_blocks = long(kBlocksPerSm) * target.n_sms * prefill_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
@@ -137,7 +137,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   AttentionLaunches result = {};
   result.n = n_splits > 1 ? 2 : 1;
   result.params = {.op = op, .n_splits = n_splits, .ring = block.ring, .m = nullptr, .l = nullptr, .o = nullptr};
-  if (n_splits > 1) {  // o first: it is read in vectors
+  if (n_splits > 1) {  // o first: it must be 16-byte aligned
     const long entries = long(n_splits) * op.rows * op.n_heads;
     result.params.o = static_cast<float*>(scratch);
     result.params.m = result.params.o + entries * op.cache.head_dim;
@@ -191,7 +191,7 @@ Launch choose(const KvMove& op, const Target& target) {
                                name(op.cache.k_type), " and ", name(op.cache.v_type));
   check_cache(op.cache, what, target);
   constexpr int kThreads = 128;
-  size_t pieces = 0;  // of 16 bytes, of K or of V
+  size_t pieces = 0;  // of 16 bytes in a slot of K or of V, the larger
   for (DType type : {op.cache.k_type, op.cache.v_type})
     pieces = std::max(pieces, row_bytes(type, size_t(op.cache.head_dim)) * op.cache.n_kv_heads / 16);
   return checked({.kernel = "kv_move_kernel",

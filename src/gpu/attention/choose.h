@@ -1,4 +1,4 @@
-// Geometry of attention and of the paged cache's upkeep.
+// Choice of kernel, grid and parameters for attention and the paged KV cache.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,23 @@
 
 namespace lb::gpu {
 
-// The attention, and where it is split over the context, the merge.
+// The attention, then the merge if there is more than one split. Both take the same params.
 struct AttentionLaunches {
   Launch launches[2];
   int n;
-  AttentionSplits params;  // of both
+  AttentionSplits params;
 };
 
-// Whether the merge of splits, where there are several, can also round o (AttentionSplits::rounded).
+// Whether the merge, if there is one, can also round o (AttentionSplits::rounded).
 bool can_round(const Attention& op);
 
-// `capacity`: tokens that the cache has room for, which *n_past + rows never passes. `scratch`: at least
-// attention_scratch_bytes, 16-byte aligned.
+// `capacity`: tokens the cache has room for; *n_past + rows must never exceed it. `scratch`: attention_scratch_bytes(),
+// 16-byte aligned.
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target);
-// For every append of at most max_rows rows.
+// Enough for every append of at most max_rows rows.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
 
-// What has to move, K and V once, and what a row and head multiply over the slots that a chain's row sees.
+// Bytes that must move (K and V once), and flops of a chain under its causal mask.
 size_t bytes_of(const Attention& op, int n_past);
 double flops_of(const Attention& op, int n_past);
 

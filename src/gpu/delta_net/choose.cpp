@@ -1,4 +1,4 @@
-// Which kernels make up an append of a recurrent layer, and their grids.
+// Which kernels make up an append of a Gated DeltaNet layer, and their grids.
 #include "gpu/delta_net/choose.h"
 
 #include <algorithm>
@@ -41,8 +41,9 @@ size_t chunk_shared_bytes(const GatedDelta& op, int columns) {
   return (size_t(depth) * columns + kRingFloats + kMaxTree * columns) * sizeof(float);
 }
 
-// Wide slices read keys and queries fewer times; narrow ones give work to more multiprocessors, and fit everywhere. Up
-// to half a chunk is little to read: 22 rows of 48 heads take an H100 16.9 us in narrow slices, 18.1 in wide ones.
+// Wide slices of S (32 columns) read keys and queries half as often. Narrow ones (16) occupy more SMs and fit the
+// shared memory of every target. Up to half a chunk there is little to read: 22 rows of 48 heads take 16.9 us in narrow
+// slices, 18.1 us in wide ones (H100).
 Launch chunks(const GatedDelta& op, const Target& target, const std::string& what) {
   constexpr size_t kStaticBytes = 1024;
   const bool has_work = 2L * op.n_v_heads * ((op.dv + 31) / 32) > target.n_sms;
@@ -63,7 +64,8 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 }
 
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
-bool has_rows_kernel(const DeltaInputs& op) {  // of more than one row
+// delta_inputs_few and delta_inputs_chain.
+bool has_rows_kernel(const DeltaInputs& op) {
   const CausalConv& conv = op.conv;
   return conv.rows > 1 && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&
          op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
@@ -87,18 +89,6 @@ void check_shape(const GatedDelta& op, const std::string& what) {
 }
 
 }  // namespace
-
-Launch choose(const RopeTable& op, const Target& target) {
-  const std::string what = cat("[rope_table] [", op.rows, ", ", op.n_pairs, "]");
-  LB_CHECK(op.rows >= 1 && op.n_pairs >= 1, kInvalid, what, ": nothing to compute");
-  constexpr int kThreads = 256;
-  const long blocks = (long(op.rows) * op.n_pairs + kThreads - 1) / kThreads;
-  return checked({.kernel = "rope_table_kernel",
-                  .grid = {uint32_t(std::min<long>(blocks, 8L * target.n_sms)), 1, 1},
-                  .block = {kThreads, 1, 1},
-                  .overlap_previous = true},
-                 target, what);
-}
 
 Launch choose(const CausalConv& op, const Target& target) {
   const std::string what = cat("[causal_conv] [", op.rows, ", ", op.channels, "], ", op.n_taps, " taps");

@@ -1,4 +1,4 @@
-// Geometry of the recurrent mixer's ops and of the rope table.
+// Choice of kernel, grid and parameters for Gated DeltaNet, its convolution and its gates.
 #pragma once
 
 #include <cstddef>
@@ -6,34 +6,39 @@
 
 #include "gpu/delta_net/shape.h"
 #include "ops/delta_net.h"
-#include "ops/rope.h"
+
 #include "pack/launch.h"
 #include "pack/target.h"
 
 namespace lb::gpu {
 
-Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// One row alone, and more of the usual shape: convolution and preparation in one launch.
+// Whether one kernel makes DeltaInputs: one row, or more rows of the usual shape (dk = 128, 4 taps). Else the caller
+// runs conv and prepare.
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
-// One after another, all with the same params. One row: a step. No row: a fold. 2 to 64: pairs, then the chunk; up to
-// 32 one launch where there is a kernel for them. More: a fold, the pairs of all chunks, then the chunks one after
-// another in one launch; these on matrix units where is_chain().
+// Launches in order, all with the same params:
+//   no row             fold
+//   1 row              step
+//   2 to 32 rows       few, if the pack has it and the shape fits
+//   2 to 64 rows       pairs, then the chunk
+//   more               fold; the pairs of all chunks; all chunks in one launch. The last two on matrix units if
+//   is_chain()
 struct DeltaLaunches {
   Launch launches[3];
   int n;
   DeltaWork params;
 };
-// `work` has gated_delta_scratch_bytes. A step, and chunks of up to 64 rows, read S and the accepted rows before the
-// kernel in front of them has ended: that must be delta_prepare or delta_inputs, or one that starts nothing early.
+// `work`: gated_delta_scratch_bytes(). With up to 64 rows the first kernel reads S and the accepted rows before its own
+// wait_for_previous(), while the launch before it still runs. That launch must be delta_prepare or delta_inputs, which
+// let dependents start only after their own wait, or one that lets none start early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
-// One launch, none where there is no kernel for it: of the norm's y, rounded, all but what the heads of a row are
-// divided by, and in rounded.sum the sums of squares of o.
+// The recurrence and its gated norm in one launch of gated_delta_few, up to the division by each head's root mean
+// square (DeltaWork::norm). Empty if there is no kernel for it.
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target);
-// Depend on the shape alone.
+// Both depend on the shape alone.
 bool is_chain(const GatedDelta& op, const Target& target);
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target);
 

@@ -1,4 +1,4 @@
-// Block sizes: enough threads that each has about four values, in whole warps, up to what the kernel was built for.
+// Thread blocks of about four values per thread, in whole warps, up to the launch bound of the kernel.
 #include "gpu/elementwise/choose.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ uint32_t threads_for(long values, int most) {
   return static_cast<uint32_t>(std::clamp<long>(threads, kWarp, most));
 }
 
-// One block a row; a grid of none is not a launch, so rows must be there.
+// One block per row. A grid must not be empty, so at least one row.
 Launch by_rows(const char* kernel, long rows, long row_values, int max_threads, const Target& target,
                const std::string& op) {
   LB_CHECK(rows >= 1 && row_values >= 1, kInvalid, op, ": nothing to compute");
@@ -30,7 +30,7 @@ Launch by_rows(const char* kernel, long rows, long row_values, int max_threads, 
                  target, op);
 }
 
-// Values spread over a grid of at most eight blocks an SM, each thread taking one of `per_thread` after another.
+// Grid-stride: at most eight blocks per SM, each thread takes `per_thread` values at a time.
 Launch by_values(const char* kernel, long values, int per_thread, const Target& target, const std::string& op) {
   LB_CHECK(values >= 1, kInvalid, op, ": nothing to compute");
   constexpr int kThreads = 256;
@@ -42,7 +42,8 @@ Launch by_values(const char* kernel, long values, int per_thread, const Target& 
                  target, op);
 }
 
-// A block a head, or a warp: then a block has eight where multiprocessors would else have many small blocks each.
+// One block per head, or for short heads one warp. Warps share a block of eight if there are more than four heads per
+// SM.
 Launch by_heads(const char* kernel, long heads, int dim, const Target& target, const std::string& op) {
   if (dim > kWarpNormDim) return by_rows(kernel, heads, dim, 1024, target, op);
   LB_CHECK(heads >= 1 && dim >= 1, kInvalid, op, ": nothing to compute");
@@ -65,7 +66,7 @@ bool are_aligned(std::initializer_list<const void*> pointers) {
 
 template <class Op>
 void check_rounding(const Op& op, const std::string& what) {
-  LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole runs of ",
+  LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole blocks of ",
            kRoundBlock, " values are rounded");
 }
 
@@ -93,6 +94,18 @@ Launch choose(const GatedRmsNorm& op, const Target& target) {
 Launch choose(const Rope& op, const Target& target) {
   return by_values("rope_kernel", long(op.rows) * op.heads * op.n_pairs, 1, target,
                    shape("rope", op.rows, op.heads, op.dim));
+}
+
+Launch choose(const RopeTable& op, const Target& target) {
+  const std::string what = cat("[rope_table] [", op.rows, ", ", op.n_pairs, "]");
+  LB_CHECK(op.rows >= 1 && op.n_pairs >= 1, kInvalid, what, ": nothing to compute");
+  constexpr int kThreads = 256;
+  const long blocks = (long(op.rows) * op.n_pairs + kThreads - 1) / kThreads;
+  return checked({.kernel = "rope_table_kernel",
+                  .grid = {uint32_t(std::min<long>(blocks, 8L * target.n_sms)), 1, 1},
+                  .block = {kThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
 }
 
 Launch choose(const SwiGlu& op, const Target& target) {

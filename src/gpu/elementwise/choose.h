@@ -1,5 +1,5 @@
-// Geometry of the ops on independent rows or values. Each choose() is pure; an op that a pack lacks or a target cannot
-// run is an error that names it.
+// Grids of the ops on independent rows or values. Each choose() is pure. Throws, naming the op, if the pack has no
+// kernel for it or the target cannot run it.
 #pragma once
 
 #include "ops/embed.h"
@@ -15,9 +15,10 @@ namespace lb::gpu {
 Launch choose(const RmsNorm& op, const Target& target);
 Launch choose(const GatedRmsNorm& op, const Target& target);
 Launch choose(const Rope& op, const Target& target);
+Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const SwiGlu& op, const Target& target);
 
-// Whether the op's kernel can also round its y: heads of whole runs, everything 16-byte aligned.
+// Whether the op's kernel can also round its y: dim a multiple of 32, everything 16-byte aligned.
 bool can_round(const RmsNorm& op);
 bool can_round(const GatedRmsNorm& op);
 bool can_round(const SwiGlu& op);
@@ -25,7 +26,7 @@ bool can_round(const SwiGlu& op);
 Launch choose(const Embed& op, const Target& target);
 Launch choose(const ReadMemory& op, const Target& target);
 
-// Blocks of the grids that read_kernel's sums are laid out for.
+// The grid of read_kernel: ReadMemory::sums has so many entries.
 int read_blocks(const Target& target);
 
 }  // namespace lb::gpu

@@ -1,9 +1,9 @@
-// What the elementwise kernels and their launch functions must agree on. Read by host and device.
+// What host and device must agree on.
 #pragma once
 
 namespace lb::gpu {
 
-// Norms of up to so many values are made by a warp each.
+// Heads of up to so many values: one warp per norm instead of one block.
 inline constexpr int kWarpNormDim = 128;
 
 }  // namespace lb::gpu

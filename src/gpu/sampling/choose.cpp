@@ -1,5 +1,5 @@
-// The grid of the sampler: at most a block an SM, so that all are resident, and four logits a thread where there are
-// that many.
+// Grids of the sampler. sample_kernel has at most one block per SM, so that all are co-resident (they meet at grid
+// barriers), and at least four logits per thread if the vocabulary is large enough.
 #include "gpu/sampling/choose.h"
 
 #include <algorithm>

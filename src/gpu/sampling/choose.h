@@ -1,5 +1,5 @@
-// Geometry of the sampler and of what ends a decode step. Nothing here depends on a request: greedy or not, the
-// launches are the same, and a graph of them serves every request.
+// Grids and parameters of the sampler and of the end of a decode step. Nothing here depends on a request: the launches
+// are the same for greedy and random sampling, so one recorded graph serves every request.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct SampleLaunches {
   SampleOnGrid params;
 };
 
-// `scratch`: sample_scratch_bytes(vocab) at an address of a multiple of 8, zero before the first use.
+// `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use.
 SampleLaunches choose(const Sample& op, void* scratch, const Target& target);
 size_t sample_scratch_bytes(int vocab);
 
