@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,19 +24,19 @@ from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
 from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.generation import CollectedText, DecodeLoop, End, Ids
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, Sampling, engine_fields
 from lucebox.resolve import resolve
-from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
-from lucebox.text import StopMatcher, StreamDecoder, Tokenizer
+from lucebox.results import Chunk, Generation, Timings, TokenLogprob, Usage
+from lucebox.text import Tokenizer
 
 __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
 SEED_MASK = (1 << 64) - 1
-BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 LOGITS_CHUNK = 16  # tokens whose logits are computed at once
 ENGINE_FIELDS = [
     "architecture",
@@ -51,9 +51,6 @@ ENGINE_FIELDS = [
     "tied",
     "bytes_per_token",
 ]
-Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
-KernelTimes = list[tuple[str, int, float]]
-StepRow = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +247,8 @@ class LLM:
     def score(self, text_or_ids: str | Sequence[int]) -> list[float]:
         """Natural log probability of every token after the first, given the ones before it."""
         ids = self.ids(text_or_ids)
-        with self._turn():
-            return list(self._session.score(ids))
+        with self.locked_session() as session:
+            return list(session.score(ids))
 
     def ids(self, prompt: str | Sequence[int]) -> Ids:
         """The tokens of a prompt, checked.
@@ -312,72 +309,62 @@ class LLM:
             raise InvalidRequestError(
                 f"the prompt has {len(prompt)} tokens; the context holds {context}. Load with a larger context"
             )
-        ids = np.empty(context + 1, np.int32)  # the last sampled token may stand just outside the context
-        ids[: len(prompt)] = prompt
-        n = len(prompt)
-        ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(self._assets.end_ids))
-        decoder, stopper = StreamDecoder(self._assets.tokenizer), StopMatcher(sampling.stop)
-        text: list[str] = []
-        logprobs: list[TokenLogprob] = []
-        decode_s = 0.0
+        room = context + 1 - len(prompt)  # the last sampled token may stand just outside the context
+        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        output = CollectedText(sampling.stop)
+        loop = DecodeLoop(self, prompt, sampling, sampler, output, max_tokens=max_tokens)
 
         start = time.perf_counter()
-        with self._turn():
-            cached = self._session.sync(ids[:n])
-        prefill_s = time.perf_counter() - start
-        sampler.set_prompt(prompt)
+        with self.locked_session() as session:
+            cached = session.sync(prompt)
+        prefill_s, decode_s = time.perf_counter() - start, 0.0
 
-        piece, new = "", 0
-        while True:
-            finish: FinishReason = "length"
-            if n - len(prompt) == sampling.max_tokens or n > context:
-                piece, new = _flush(decoder, stopper), 0
-                break
-            start = time.perf_counter()
-            with self._turn():
-                self._session.sync(ids[:n])  # one new row; more only if another caller used the session meanwhile
-                token = self._session.sample(sampler)
-                if sampling.logprobs is not None:
-                    value, top = self._session.logprobs(token, sampling.logprobs)
-                    logprobs.append(TokenLogprob(token, value, tuple(top)))
-            decode_s += time.perf_counter() - start
-            ids[n] = token
-            n, new = n + 1, 1
-            if token in ends:
-                piece, finish = _flush(decoder, stopper), "stop"
-                break
-            piece, hit = stopper.push(decoder.push(token))
-            if hit is not None:
-                finish = "stop"
-                break
-            text.append(piece)
-            yield Chunk(piece, (token,), tuple(logprobs[-1:]) or None)
+        end: End | None = None
+        while end is None:
+            n_shown = len(output.pieces)
+            ids: tuple[int, ...] = ()
+            logprobs: tuple[TokenLogprob, ...] | None = None
+            if loop.is_full:
+                end = loop.cut()
+            else:
+                start = time.perf_counter()
+                with self.locked_session() as session:
+                    end = loop.step(session)
+                decode_s += time.perf_counter() - start
+                ids, logprobs = (loop.last_id,), tuple(output.logprobs[-1:]) or None
+            text = "".join(output.pieces[n_shown:])
+            if end is None:
+                yield Chunk(text, ids, logprobs)
 
-        text.append(piece)
-        generated = tuple(int(i) for i in ids[len(prompt) : n])
         result = Generation(
-            text="".join(text),
-            ids=generated,
-            finish_reason=finish,
-            usage=Usage(len(prompt), len(generated), cached),
-            timings=Timings(prefill_s, decode_s, len(prompt) - cached, len(generated)),
-            logprobs=tuple(logprobs) if sampling.logprobs is not None else None,
+            text="".join(output.pieces),
+            ids=loop.ids,
+            finish_reason="length" if end.reason == "length" else "stop",
+            usage=Usage(len(prompt), loop.n_generated, cached),
+            timings=Timings(prefill_s, decode_s, len(prompt) - cached, loop.n_generated),
+            logprobs=tuple(output.logprobs) if sampling.logprobs is not None else None,
         )
-        yield Chunk(
-            piece, generated[len(generated) - new :], tuple(logprobs[-1:]) if new and logprobs else None, result
-        )
+        yield Chunk(text, ids, logprobs, result)
 
     # --- session
 
+    @contextmanager
+    def locked_session(self) -> Iterator[_engine.Session]:
+        """The session, which no other thread uses meanwhile."""
+        if self._closed:
+            raise InvalidRequestError("this LLM was closed")
+        with self._lock:
+            yield self._session
+
     def reset(self) -> None:
         """Forgets what the session holds."""
-        with self._turn():
-            self._session.reset()
+        with self.locked_session() as session:
+            session.reset()
 
     def snapshot(self) -> bytes:
         """The session (tokens, KV cache, recurrent state) as bytes, for `restore` on the same model and settings."""
-        with self._turn():
-            return bytes(self._session.save())
+        with self.locked_session() as session:
+            return bytes(session.save())
 
     def restore(self, snapshot: bytes, *, where: str = "snapshot") -> None:
         """Replaces the session by a snapshot.
@@ -386,8 +373,8 @@ class LLM:
             FormatError: the bytes are damaged.
             UnsupportedError: they belong to another model, other settings, or a longer context.
         """
-        with self._turn():
-            self._session.load(snapshot, where)
+        with self.locked_session() as session:
+            session.load(snapshot, where)
 
     def save_session(self, path: str | os.PathLike[str]) -> None:
         """Writes `snapshot()` to a file, atomically."""
@@ -415,6 +402,11 @@ class LLM:
         return None if self._pack is None else self._pack.target
 
     @property
+    def loaded_pack(self) -> _engine.gpu.Pack | None:
+        """The pack on its device, for measurements; None on the CPU."""
+        return self._pack
+
+    @property
     def kernels(self) -> str:
         """What computes: threads and instruction set, or the pack."""
         if self.pack is not None:
@@ -426,130 +418,23 @@ class LLM:
         """What the driver says of the device; None for the CPU."""
         return None if self._pack is None else self._pack.device
 
-    def read_bandwidth(self) -> float:
-        """GB/s at which this device reads memory, measured now: the ceiling of decoding."""
-        if self._pack is not None:
-            return _engine.gpu_ops.read_bandwidth(self._pack, BANDWIDTH_BYTES) / 1e9
-        assert self.options.threads is not None  # an open LLM knows its number
-        return _engine.read_bandwidth(self.options.threads, BANDWIDTH_BYTES)
-
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [len(ids), vocab] after every one of these tokens, from an empty session."""
         tokens = self.ids(ids)
         rows = []
-        with self._turn():
-            self._session.reset()
+        with self.locked_session() as session:
+            session.reset()
             for at in range(0, len(tokens), LOGITS_CHUNK):
                 chunk = tokens[at : at + LOGITS_CHUNK]
-                rows.append(self._session.append(chunk)[0])
-                self._session.commit(list(range(len(chunk))))
+                rows.append(session.append(chunk)[0])
+                session.commit(list(range(len(chunk))))
         return np.concatenate(rows)
-
-    def bench_prefill(self, n_tokens: int) -> float:
-        """Seconds to compute a prompt of n_tokens from an empty session."""
-        ids = self._bench_ids(n_tokens)
-        with self._turn():
-            self._session.reset()
-            start = time.perf_counter()
-            self._session.sync(ids)
-            return time.perf_counter() - start
-
-    def bench_decode(
-        self, n_tokens: int, depth: int, window: AbstractContextManager[object] | None = None
-    ) -> list[float]:
-        """Seconds of each of n_tokens greedy decode steps after `depth` tokens, entering `window` meanwhile."""
-        ids = self._bench_ids(depth + n_tokens + 1)
-        sampler, seconds = _engine.Sampler(self.info.vocab), []
-        with self._turn():
-            self._session.reset()
-            if depth:
-                self._session.sync(ids[:depth])
-                ids[depth] = self._session.sample(sampler)
-            with window or nullcontext():
-                for n in range(depth + 1, depth + n_tokens + 1):
-                    start = time.perf_counter()
-                    self._session.sync(ids[:n])
-                    ids[n] = self._session.sample(sampler)
-                    seconds.append(time.perf_counter() - start)
-        return seconds
 
     @property
     def decode_path(self) -> str:
         """How a GPU decodes: "graph", with what spoke against the megakernel, or that and its phases, a line each.
         Empty on the CPU, and for a graph that was wanted, before the first token."""
         return self._session.decode_path
-
-    def decode_timelines(self, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:
-        """Of each of n_tokens decoded after `depth` tokens by the megakernel: (block, phase, task, began, waited, done)
-        of its steps, in ns, and what each task is. Empty where something else decodes.
-
-        Raises:
-            UnsupportedError: the pack was built without LUCEBOX_TIMELINE.
-        """
-        timelines: list[tuple[list[StepRow], list[str]]] = []
-        ids = self._bench_ids(depth + n_tokens + 2)
-        sampler = _engine.Sampler(self.info.vocab)
-        with self._turn():
-            self._session.reset()
-            for n in range(max(depth, 1), max(depth, 1) + n_tokens):
-                self._session.sync(ids[:n])
-                ids[n] = self._session.sample(sampler)  # the step with this token has begun
-                timelines.append(self._session.timeline())
-        return [timeline for timeline in timelines if timeline[0]]
-
-    def bench_fill(self, depth: int) -> None:
-        """Makes the session hold `depth` tokens, for `bench_append`."""
-        with self._turn():
-            self._session.reset()
-            if depth:
-                self._session.sync(self._bench_ids(depth))
-
-    def bench_append(self, rows: int, repeats: int) -> float:
-        """Seconds of an append of `rows` with the logits of each, which stay on the device: the mean of `repeats` that
-        follow each other, each keeping its first row as verification would."""
-        ids = self._bench_ids(rows)
-        seconds = 0.0
-        with self._turn():
-            for _ in range(repeats):
-                seconds += self._session.time_append(ids, rows)
-                self._session.commit([0])
-        return seconds / repeats
-
-    def profile_prefill(self, n_tokens: int) -> list[KernelTimes]:
-        """(kernel, launches, seconds) of each chunk of a prompt of n_tokens.
-
-        Raises:
-            UnsupportedError: the device is the CPU.
-        """
-        chunk = self.options.prefill_chunk
-        assert chunk is not None
-        return self._profile([min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
-
-    def profile_decode(self, n_tokens: int, depth: int) -> list[KernelTimes]:
-        """(kernel, launches, seconds) of each of n_tokens steps after `depth` tokens, without choosing the token.
-
-        Raises:
-            UnsupportedError: the device is the CPU.
-        """
-        return self._profile([1] * n_tokens, depth)
-
-    def _profile(self, appends: Sequence[int], depth: int) -> list[KernelTimes]:
-        """Of appends that follow each other, the logits of the last row of each with it."""
-        self.bench_fill(depth)
-        times = []
-        with self._turn():
-            for rows in appends:
-                times.append(self._session.profile_append(self._bench_ids(rows), 1))
-                self._session.commit(list(range(rows)))
-        return times
-
-    def _bench_ids(self, n: int) -> Ids:
-        return np.arange(n, dtype=np.int32) % self.info.vocab
-
-    def _turn(self) -> threading.Lock:
-        if self._closed:
-            raise InvalidRequestError("this LLM was closed")
-        return self._lock
 
 
 def _check(sampling: Sampling) -> None:
@@ -559,12 +444,6 @@ def _check(sampling: Sampling) -> None:
         raise InvalidRequestError(f"max_tokens must not be negative, got {sampling.max_tokens}")
     if isinstance(sampling.stop, str) or not all(isinstance(s, str) and s for s in sampling.stop):
         raise InvalidRequestError("stop must be a tuple of strings that are not empty")
-
-
-def _flush(decoder: StreamDecoder, stopper: StopMatcher) -> str:
-    """What both still hold back at the end of a text."""
-    piece, hit = stopper.push(decoder.finish())
-    return piece if hit is not None else piece + stopper.finish()
 
 
 def _last(chunks: Iterator[Chunk]) -> Generation:

@@ -8,6 +8,7 @@ measured. Measures only; the CLI and plots.py show it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from lucebox import _engine
 from lucebox.energy import Meter, find_meter
 from lucebox.errors import InvalidRequestError
+from lucebox.generation import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
@@ -28,14 +33,18 @@ __all__ = [
     "Profile",
     "Report",
     "Summary",
+    "arbitrary_ids",
     "context_for",
     "measure",
     "profile",
+    "read_bandwidth",
 ]
 
 APPENDS = 4  # per run of an append test
 MAX_APPEND = 64  # rows; more cannot be taken back from a recurrent state
+BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 Window = AbstractContextManager[object]
+KernelTimes = list[tuple[str, int, float]]  # (kernel, launches, seconds)
 OnRun = Callable[[str, int], None]
 
 
@@ -178,11 +187,11 @@ def measure(
         batch = (1, *batch)
 
     if decode:
-        llm.bench_decode(1, 0)  # a way to decode that is not there is refused before anything is measured
+        _decode_s(llm, 1, 0, nullcontext())  # a way to decode that is not there is refused before anything is measured
     meter = find_meter(llm.device_info)
-    bandwidth = llm.read_bandwidth()
+    bandwidth = read_bandwidth(llm)
     measurements = tuple(_tests(llm, meter, prefill, decode, batch, depth, runs, on_run))
-    bandwidth = max(bandwidth, llm.read_bandwidth())
+    bandwidth = max(bandwidth, read_bandwidth(llm))
     return Report(
         model=llm.info.name,
         architecture=llm.info.architecture,
@@ -208,10 +217,10 @@ def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Pro
     """
     profiles = []
     if prefill:
-        profiles.append(Profile(f"pp{prefill}", _sums(llm.profile_prefill(prefill))))
+        profiles.append(Profile(f"pp{prefill}", _sums(_profile_prefill(llm, prefill))))
     if decode:
         label = f"tg{decode}" + (f" @{depth}" if depth else "")
-        profiles.append(Profile(label, _sums(llm.profile_decode(decode, depth))))
+        profiles.append(Profile(label, _sums(_profile_appends(llm, [1] * decode, depth))))
     return tuple(profiles)
 
 
@@ -249,26 +258,97 @@ def _tests(
         seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
         yield Measurement("sampling", n, depth, seconds, n * bytes_per_token, joules)
     if batch:
-        llm.bench_fill(depth)
+        _fill(llm, depth)
     for n in batch:
         seconds, joules = repeat(f"b{n}", partial(_append_s, llm, n))
         joules = None if joules is None else joules / APPENDS
         yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
 
 
-def _prefill_s(llm: LLM, n_tokens: int, _: Window) -> float:
-    return llm.bench_prefill(n_tokens)
+def arbitrary_ids(llm: LLM, n: int) -> Ids:
+    """[n] tokens to compute where only the time counts."""
+    return np.arange(n, dtype=np.int32) % llm.info.vocab
 
 
-def _append_s(llm: LLM, rows: int, _: Window) -> float:
-    return llm.bench_append(rows, APPENDS)
+def read_bandwidth(llm: LLM) -> float:
+    """GB/s at which the device reads memory, measured now: the ceiling of decoding."""
+    if llm.loaded_pack is not None:
+        return _engine.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
+    assert llm.options.threads is not None  # an open LLM knows its number
+    return _engine.read_bandwidth(llm.options.threads, BANDWIDTH_BYTES)
+
+
+def _prefill_s(llm: LLM, n_tokens: int, _window: Window) -> float:
+    """Seconds to compute a prompt of n_tokens from an empty session."""
+    ids = arbitrary_ids(llm, n_tokens)
+    with llm.locked_session() as session:
+        session.reset()
+        start = time.perf_counter()
+        session.sync(ids)
+        return time.perf_counter() - start
 
 
 def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window) -> float:
-    return sum(llm.bench_decode(n_tokens, depth, window))
+    """Seconds of n_tokens greedy decode steps after `depth` tokens, inside `window`."""
+    ids = arbitrary_ids(llm, depth + n_tokens + 1)
+    sampler, seconds = _engine.Sampler(llm.info.vocab), 0.0
+    with llm.locked_session() as session:
+        session.reset()
+        if depth:
+            session.sync(ids[:depth])
+            ids[depth] = session.sample(sampler)
+        with window:
+            for n in range(depth + 1, depth + n_tokens + 1):
+                start = time.perf_counter()
+                session.sync(ids[:n])
+                ids[n] = session.sample(sampler)
+                seconds += time.perf_counter() - start
+    return seconds
 
 
-def _sums(appends: Sequence[Sequence[tuple[str, int, float]]]) -> tuple[KernelTime, ...]:
+def _fill(llm: LLM, depth: int) -> None:
+    """Brings `depth` tokens into the session, for appends that follow."""
+    with llm.locked_session() as session:
+        session.reset()
+        if depth:
+            session.sync(arbitrary_ids(llm, depth))
+
+
+def _append_s(llm: LLM, rows: int, _window: Window) -> float:
+    """Mean seconds of APPENDS consecutive appends with the logits of every row, which stay on the device. Each append
+    keeps its first row, as verification would."""
+    ids = arbitrary_ids(llm, rows)
+    seconds = 0.0
+    with llm.locked_session() as session:
+        for _ in range(APPENDS):
+            seconds += session.time_append(ids, rows)
+            session.commit([0])
+    return seconds / APPENDS
+
+
+def _profile_prefill(llm: LLM, n_tokens: int) -> list[KernelTimes]:
+    """One entry per chunk of a prompt of n_tokens."""
+    chunk = llm.options.prefill_chunk
+    assert chunk is not None  # an open LLM knows its number
+    return _profile_appends(llm, [min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
+
+
+def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[KernelTimes]:
+    """One entry per append, given its rows; each computes the logits of its last row and is committed.
+
+    Raises:
+        UnsupportedError: the device is the CPU.
+    """
+    _fill(llm, depth)
+    times = []
+    with llm.locked_session() as session:
+        for rows in appends:
+            times.append(session.profile_append(arbitrary_ids(llm, rows), 1))
+            session.commit(list(range(rows)))
+    return times
+
+
+def _sums(appends: Sequence[KernelTimes]) -> tuple[KernelTime, ...]:
     launches: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for append in appends:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from lucebox import _engine
+from lucebox.bench import arbitrary_ids
 from lucebox.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = ["CONTEXT", "PhaseKind", "Timeline", "as_numbers", "measure_timeline",
 N_TOKENS = 9  # looked at; the one of median duration is shown
 CONTEXT = N_TOKENS + 1  # that they take after what precedes them
 BLOCK, PHASE, TASK, BEGAN, WAITED, DONE = range(6)
+StepRow = tuple[int, int, int, int, int, int]  # by these indices; the last three in ns
 Us = NDArray[np.float64]
 
 
@@ -109,7 +112,7 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
     """
     if llm.pack is None:
         raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the device is the CPU")
-    timelines = llm.decode_timelines(N_TOKENS, depth)
+    timelines = _decode_timelines(llm, N_TOKENS, depth)
     if not timelines:
         raise UnsupportedError(
             f"a timeline is one of the megakernel; this model is decoded by the {llm.decode_path} "
@@ -118,6 +121,25 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
     label = "a token" + (f" @{depth}" if depth else "")
     made = [Timeline(label, tuple(tasks), np.array(steps, np.int64)) for steps, tasks in timelines]
     return sorted(made, key=lambda timeline: timeline.us)[len(made) // 2]
+
+
+def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:
+    """For each of n_tokens decoded after `depth` tokens by the megakernel: its steps, and the name of each task. Empty
+    where something else decodes.
+
+    Raises:
+        UnsupportedError: the pack was built without LUCEBOX_TIMELINE.
+    """
+    timelines = []
+    ids = arbitrary_ids(llm, depth + n_tokens + 2)
+    sampler = _engine.Sampler(llm.info.vocab)
+    with llm.locked_session() as session:
+        session.reset()
+        for n in range(max(depth, 1), max(depth, 1) + n_tokens):
+            session.sync(ids[:n])
+            ids[n] = session.sample(sampler)  # the step with this token has begun
+            timelines.append(session.timeline())
+    return [(steps, tasks) for steps, tasks in timelines if steps]
 
 
 def as_numbers(timeline: Timeline) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
-from lucebox import _engine, api
+from lucebox import _engine, api, bench
 from lucebox.packs import Selection
 
 
@@ -41,7 +41,7 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
 
 @pytest.fixture
 def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the pack's device as a device that LLM finds, though the pack is not installed."""
+    """The pack's device by a name that LLM finds, though the pack is not installed."""
     resolve_device = api.resolve_device
 
     def resolve(device: str) -> Selection:
@@ -49,7 +49,7 @@ def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setattr(api, "resolve_device", resolve)
     monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.info is None else pack)
-    monkeypatch.setattr(api, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
+    monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
     return pack.name
 
 

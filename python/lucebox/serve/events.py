@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from lucebox.generation import Budget, Constraint
 
 __all__ = [
     "Budget",
@@ -87,29 +86,6 @@ class Parser(Protocol):
 
     def finish(self) -> list[Event]:
         """Events of the withheld text, once no more text follows."""
-        ...
-
-
-class Constraint(Protocol):
-    """Restricts the next token. One thread calls it after every token."""
-
-    @property
-    def done(self) -> bool:
-        """No further token is allowed: the answer ends here."""
-        ...
-
-    def mask(self) -> NDArray[np.uint32] | None:
-        """[vocab / 32] bits, one per token, lowest bit first; None allows all tokens."""
-        ...
-
-    def accept(self, token: int) -> None: ...
-
-
-class Budget(Protocol):
-    """Limits the reasoning. One thread calls it after every token."""
-
-    def push(self, token: int) -> list[int]:
-        """Tokens to append next without sampling; if `token` ends the answer, they replace it."""
         ...
 
 

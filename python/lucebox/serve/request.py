@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
+from lucebox.generation import Ids, StopReason
 from lucebox.options import Sampling
 from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
 
 __all__ = ["Failed", "Finished", "GenerationRequest", "Ids", "Item", "PromptToken", "Started", "StopReason"]
-
-Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
-StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
 
 
 @dataclass(frozen=True, slots=True)

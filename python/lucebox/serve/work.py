@@ -1,5 +1,5 @@
-"""One request on one session: what is known of its prompt, the rest in chunks, then a token at a time, its text parsed
-as it comes."""
+"""One request on one session: the prompt, from the prefix cache and in chunks, then one token per turn, its text parsed
+into events."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.api import LLM
+from lucebox.generation import DecodeLoop, End
 from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.channel import Sink
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta
+from lucebox.serve.events import Event, Parser, ReasoningDelta, TextDelta
 from lucebox.serve.prefix_cache import PrefixCache
 from lucebox.serve.prompt_scores import scored_prefill
-from lucebox.serve.request import Finished, GenerationRequest, Ids, Started, StopReason
-from lucebox.text import StopMatcher, StreamDecoder
+from lucebox.serve.request import Finished, GenerationRequest, Ids, Started
+from lucebox.text import StopMatcher
 
-__all__ = ["Job", "Slot", "Work", "turn_ends"]
+__all__ = ["Job", "ParsedText", "Slot", "Work", "turn_ends"]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +43,47 @@ class Slot:
         self.used_at = 0.0
 
 
+class ParsedText:
+    """The output of an answer: its text as events of the parser, put into a sink."""
+
+    def __init__(self, parser: Parser, stops: Sequence[str], sink: Sink) -> None:
+        self._parser = parser
+        self._stopper = StopMatcher(stops)
+        self._put = sink.put
+        self._is_reasoning = False
+        self.reasoning_tokens = 0
+
+    def logprob(self, value: TokenLogprob) -> None:
+        self._put(value)
+
+    def push(self, text: str) -> str | None:
+        stop = self._emit(self._parser.push(text))
+        self.reasoning_tokens += self._is_reasoning
+        return stop
+
+    def flush(self, text: str) -> str | None:
+        stop = self._emit(self._parser.push(text) + self._parser.finish())
+        if stop is None and (held := self._stopper.finish()):
+            self._put(TextDelta(held))
+        return stop
+
+    def _emit(self, events: list[Event]) -> str | None:
+        """Puts events; returns the stop string that ends the answer. Reasoning and calls are not searched for one."""
+        for event in events:
+            self._is_reasoning = isinstance(event, ReasoningDelta)
+            if not isinstance(event, TextDelta):
+                if held := self._stopper.finish():
+                    self._put(TextDelta(held))
+                self._put(event)
+                continue
+            text, stop = self._stopper.push(event.text)
+            if text:
+                self._put(TextDelta(text))
+            if stop is not None:
+                return stop
+        return None
+
+
 class Work:
     """A job on a slot, between its turns."""
 
@@ -55,26 +97,24 @@ class Work:
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
         self.n_prompt = len(request.ids)
-        self.n_generated = 0
         if request.scores_prompt:
             self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
         else:
             self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
         self.cached = self._n_done = next(self._prefill)  # from the slot or the cache
-        self._ids: Ids = np.empty(self.n_prompt + (request.sampling.max_tokens or 0), np.int32)
-        self._ids[: self.n_prompt] = request.ids
-        self._sampling = request.sampling
-        self._sampler = llm.sampler(request.sampling)
-        self._sampler.set_prompt(request.ids)
-        self._ends = set(request.sampling.stop_ids) | (set() if request.sampling.ignore_eos else set(llm.end_ids))
-        self._decoder = StreamDecoder(llm.tokenizer, skip_special=not request.parser.keeps_special)
-        self._parser = request.parser
-        self._constraint = request.constraint
-        self._budget = request.budget
-        self._forced: list[int] = []  # tokens that come next without being sampled
-        self._stopper = StopMatcher(request.sampling.stop)
-        self._reasoning_tokens = 0
-        self._is_reasoning = False
+        sampling = request.sampling
+        self._output = ParsedText(request.parser, sampling.stop, job.sink)
+        self._loop = DecodeLoop(
+            llm,
+            request.ids,
+            sampling,
+            llm.sampler(sampling),
+            self._output,
+            max_tokens=sampling.max_tokens or 0,
+            skip_special=not request.parser.keeps_special,
+            constraint=request.constraint,
+            budget=request.budget,
+        )
         slot.used_at = job.submitted
         job.sink.put(Started(self.n_prompt, self.cached))
 
@@ -82,89 +122,29 @@ class Work:
     def is_prefilling(self) -> bool:
         return self._n_done < self.n_prompt
 
+    @property
+    def n_generated(self) -> int:
+        return self._loop.n_generated
+
     def step(self) -> Finished | None:
-        """One turn; the result with the last one."""
+        """One turn: a chunk of the prompt or a token. The last turn returns the result."""
         start = time.perf_counter()
         if self.is_prefilling:
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start
-            wants_more = self.is_prefilling or self._sampling.max_tokens != 0
-            return None if wants_more else self._finished("length", None)
-        reason = self._decode()
+            return None if self.is_prefilling or not self._loop.is_full else self._finished(End("length"))
+        end = self._loop.step(self.slot.session)
+        if end is None and self._loop.is_full:
+            end = self._loop.cut()
         self.decode_s += time.perf_counter() - start
-        return reason and self._finished(*reason)
+        return end and self._finished(end)
 
-    def _decode(self) -> tuple[StopReason, str | None] | None:
-        """A token. With the last one the reason, and the stop string that was hit."""
-        n = self.n_prompt + self.n_generated
-        token = self._forced.pop(0) if self._forced else self._sample(n)
-        if self._budget is not None:
-            forced = self._budget.push(token)
-            if forced and token in self._ends:
-                token = forced.pop(0)
-                self._budget.push(token)
-            self._forced += forced
-        if self._constraint is not None:
-            self._constraint.accept(token)
-        self._ids[n] = token
-        self.n_generated += 1
-        if token in self._ends:
-            return self._flush() or ("stop", None)
-        stop = self._emit(self._parser.push(self._decoder.push(token)))
-        self._reasoning_tokens += self._is_reasoning
-        if stop is not None:
-            return "stop_string", stop
-        if self._constraint is not None and self._constraint.done:
-            return self._flush() or ("stop", None)
-        if self.n_generated == self._sampling.max_tokens:
-            return self._flush() or ("length", None)
-        return None
-
-    def _sample(self, n: int) -> int:
-        """The token after the first n."""
-        session, n_top = self.slot.session, self._sampling.logprobs
-        session.sync(self._ids[:n])
-        if self._constraint is not None:
-            self._sampler.set_mask(self._constraint.mask())
-        token = session.sample(self._sampler)
-        if n_top is not None:
-            value, top = session.logprobs(token, n_top)
-            self.job.sink.put(TokenLogprob(token, value, tuple(top)))
-        return token
-
-    def _emit(self, events: list[Event]) -> str | None:
-        """Hands events on; the stop string that ends the text, which is searched in the answer only."""
-        put = self.job.sink.put
-        for event in events:
-            self._is_reasoning = isinstance(event, ReasoningDelta)
-            if not isinstance(event, TextDelta):
-                if held := self._stopper.finish():
-                    put(TextDelta(held))
-                put(event)
-                continue
-            text, stop = self._stopper.push(event.text)
-            if text:
-                put(TextDelta(text))
-            if stop is not None:
-                return stop
-        return None
-
-    def _flush(self) -> tuple[StopReason, str | None] | None:
-        """What is held back at the end; there may be a stop string in it."""
-        events = self._parser.push(self._decoder.finish()) + self._parser.finish()
-        stop = self._emit(events)
-        if stop is not None:
-            return "stop_string", stop
-        if held := self._stopper.finish():
-            self.job.sink.put(TextDelta(held))
-        return None
-
-    def _finished(self, reason: StopReason, stop_string: str | None) -> Finished:
+    def _finished(self, end: End) -> Finished:
         return Finished(
-            reason=reason,
-            stop_string=stop_string,
+            reason=end.reason,
+            stop_string=end.stop_string,
             usage=Usage(self.n_prompt, self.n_generated, self.cached),
-            reasoning_tokens=self._reasoning_tokens,
+            reasoning_tokens=self._output.reasoning_tokens,
             timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, self.n_generated),
             queue_s=self.queue_s,
         )

@@ -1,0 +1,183 @@
+"""The decode loop of one request, which `LLM` and the server share: sample a token, detokenise it, decide whether it is
+the last one. The callers bring the prompt into the session, take turns between steps, and own the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox import _engine
+from lucebox.options import Sampling
+from lucebox.results import TokenLogprob
+from lucebox.text import StopMatcher, StreamDecoder
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+
+__all__ = ["Budget", "CollectedText", "Constraint", "DecodeLoop", "End", "Ids", "Output", "StopReason"]
+
+Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a generation ended."""
+
+    reason: StopReason
+    stop_string: str | None = None
+
+
+class Output(Protocol):
+    """Receives the text of a generation and searches it for stop strings."""
+
+    def logprob(self, value: TokenLogprob) -> None:
+        """The log probability of the next token, before its text."""
+        ...
+
+    def push(self, text: str) -> str | None:
+        """The text settled by one token, often empty. Returns the stop string that ends the generation."""
+        ...
+
+    def flush(self, text: str) -> str | None:
+        """The last text; whatever was withheld is emitted. Returns a stop string found in it."""
+        ...
+
+
+class Constraint(Protocol):
+    """Restricts the next token. One thread calls it after every token."""
+
+    @property
+    def done(self) -> bool:
+        """No further token is allowed: the answer ends here."""
+        ...
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """[vocab / 32] bits, one per token, lowest bit first; None allows all tokens."""
+        ...
+
+    def accept(self, token: int) -> None: ...
+
+
+class Budget(Protocol):
+    """Limits the reasoning. One thread calls it after every token."""
+
+    def push(self, token: int) -> list[int]:
+        """Tokens to append next without sampling; if `token` ends the answer, they replace it."""
+        ...
+
+
+class CollectedText:
+    """The output of a generation whose text is used as it is: pieces, each safe to show, and log probabilities."""
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stopper = StopMatcher(stops)
+        self.pieces: list[str] = []
+        self.logprobs: list[TokenLogprob] = []
+
+    def logprob(self, value: TokenLogprob) -> None:
+        self.logprobs.append(value)
+
+    def push(self, text: str) -> str | None:
+        piece, stop = self._stopper.push(text)
+        self.pieces.append(piece)
+        return stop
+
+    def flush(self, text: str) -> str | None:
+        stop = self.push(text)
+        if stop is None:
+            self.pieces.append(self._stopper.finish())
+        return stop
+
+
+class DecodeLoop:
+    """The tokens of one request after its prompt, one per step."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        prompt: Ids,
+        sampling: Sampling,
+        sampler: _engine.Sampler,
+        output: Output,
+        *,
+        max_tokens: int,
+        skip_special: bool = True,
+        constraint: Constraint | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.n_prompt = len(prompt)
+        self.n_generated = 0
+        self._max_tokens = max_tokens
+        self._ids: Ids = np.empty(len(prompt) + max_tokens, np.int32)
+        self._ids[: len(prompt)] = prompt
+        self._sampler = sampler
+        self._sampler.set_prompt(prompt)
+        self._n_top = sampling.logprobs
+        self._ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(llm.end_ids))
+        self._decoder = StreamDecoder(llm.tokenizer, skip_special=skip_special)
+        self._output = output
+        self._constraint = constraint
+        self._budget = budget
+        self._forced: list[int] = []  # tokens of the budget that come next without being sampled
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The generated ids, an end token included."""
+        return tuple(self._ids[self.n_prompt : self.n_prompt + self.n_generated].tolist())
+
+    @property
+    def last_id(self) -> int:
+        """The id of the last step."""
+        return int(self._ids[self.n_prompt + self.n_generated - 1])
+
+    @property
+    def is_full(self) -> bool:
+        """max_tokens have been generated: `cut` ends the generation."""
+        return self.n_generated == self._max_tokens
+
+    def step(self, session: _engine.Session) -> End | None:
+        """One token, sampled or forced; why it was the last one, None where more may follow."""
+        n = self.n_prompt + self.n_generated
+        token = self._forced.pop(0) if self._forced else self._sample(session, n)
+        if self._budget is not None:
+            forced = self._budget.push(token)
+            if forced and token in self._ends:
+                token = forced.pop(0)
+                self._budget.push(token)
+            self._forced += forced
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        self._ids[n] = token
+        self.n_generated += 1
+        if token in self._ends:
+            return self._flush("stop")
+        stop = self._output.push(self._decoder.push(token))
+        if stop is not None:
+            return End("stop_string", stop)
+        if self._constraint is not None and self._constraint.done:
+            return self._flush("stop")
+        return None
+
+    def cut(self) -> End:
+        """Ends the generation at max_tokens."""
+        return self._flush("length")
+
+    def _sample(self, session: _engine.Session, n: int) -> int:
+        """The token after the first n."""
+        session.sync(self._ids[:n])  # one new row; more only if another request used the session since
+        if self._constraint is not None:
+            self._sampler.set_mask(self._constraint.mask())
+        token = session.sample(self._sampler)
+        if self._n_top is not None:
+            value, top = session.logprobs(token, self._n_top)
+            self._output.logprob(TokenLogprob(token, value, tuple(top)))
+        return token
+
+    def _flush(self, reason: StopReason) -> End:
+        stop = self._output.flush(self._decoder.finish())
+        return End(reason) if stop is None else End("stop_string", stop)
