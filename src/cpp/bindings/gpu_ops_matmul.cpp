@@ -12,7 +12,7 @@ namespace lb {
 namespace {
 
 void run_in_order(PythonPack& pack, const gpu::GemmLaunches& batch) {
-  gpu::in_order(batch, [&](const gpu::Launch& launch, const auto& params) { pack.run(launch, params); });
+  gpu::for_each_launch(batch, [&](const gpu::Launch& launch, const auto& params) { pack.run(launch, params); });
 }
 
 // `add` is given in the memory of y, as a residual is.
@@ -198,7 +198,7 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   nb::dict result;
   result["seconds"] = seconds / sets;
   result["bytes"] = gpu::bytes_of(groups[0]);
-  result["launch"] = gpu::to_string(batch.n_skinny ? batch.few[0].launch : batch.products[0].tiles);
+  result["launch"] = gpu::to_string(batch.n_skinny ? batch.skinny[0].launch : batch.gemms[0].tiles);
   result["scratch_bytes"] = scratch_bytes;
   return result;
 }

@@ -146,7 +146,7 @@ nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vec
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
   std::vector<nb::dict> launches;
-  gpu::in_order(gpu::choose_gemm(group, {}, nullptr, nullptr, target),
+  gpu::for_each_launch(gpu::choose_gemm(group, {}, nullptr, nullptr, target),
                 [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
   result["launches"] = launches;

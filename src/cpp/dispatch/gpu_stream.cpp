@@ -172,7 +172,7 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
     const gpu::GemmLaunches gemm =
         gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
     keeps_l1_ = gemm.n_skinny > 0;
-    gpu::in_order(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+    gpu::for_each_launch(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
   }
   keeps_l1_ = false;

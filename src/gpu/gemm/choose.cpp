@@ -1,4 +1,10 @@
-// Which kernel, tiles and share of the blocks a product with many rows gets.
+// Weight type and rows -> GEMM kernel, tile, and how the tiles are shared over the blocks. For each weight type of a
+// group the first that applies:
+//   1. skinny GEMM (gpu/gemm_skinny), where the pack has a kernel for so few rows;
+//   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
+//   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
+//   4. at least 12 rows of a type without one: weights expanded to 16 bits, then 2 or 3.
+// What none of these multiplies is left to the GEMV, one row after another (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
@@ -7,30 +13,25 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "gpu/ceil_div.h"
 #include "gpu/gemm/choose_sm90.h"
 #include "gpu/gemm/instances.h"
 #include "gpu/gemm_skinny/choose.h"
+#include "gpu/linear_group.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
 namespace {
 
-constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt's
+constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt
 
-std::string to_string(const LinearGroup& group) {
-  const Linear& first = group.products[0];
-  std::string text = cat("[gemm] ", first.rows, " rows x ");
-  for (int i = 0; i < group.n; ++i)
-    text += cat(i ? " + " : "", name(group.products[i].type), " [", group.products[i].n_out, ", ", first.n_in, "]");
-  return text + (first.activations == Activations::kInt8 ? " int8" : " f32");
-}
-
+// Operands of the matrix instruction: s8, 16-bit numbers or fp32.
 enum class XForm { kBytes, kHalves, kFloats };
 
 struct GemmKernel {
   DType type;
   XForm form;
-  int bits;  // of rounded x; 0: another form
+  int bits;  // of rounded x; 0: x is not rounded
   int tile_rows, tile_outs;
   const char* name;
 };
@@ -55,10 +56,6 @@ constexpr GemmKernel kKernels[] = {
 
 constexpr const char* kExpandKernel = "expand_weights_kernel";
 
-bool is_quantised(DType type) { return quant::plane_format(type).block_values > 1; }
-
-int ceil_div(long n, int unit) { return int((n + unit - 1) / unit); }
-
 int chunk_values(const GemmKernel& kernel) {
   return kernel.form == XForm::kBytes ? kByteValues : kernel.form == XForm::kHalves ? kHalfValues : kFloatValues;
 }
@@ -70,10 +67,10 @@ size_t stage_bytes(const GemmKernel& kernel) {
   return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
 }
 
-// As many stages, up to four, as leave room for a second block on the multiprocessor.
+// Up to four stages, as many as leave shared memory for a second block on the SM; else for one block.
 struct Stages {
-  int n, blocks_per_sm;  // n 0: there is no room for two stages
-  size_t bytes;
+  int n, blocks_per_sm;  // n 0: not even two stages fit
+  size_t bytes;          // of shared memory
 };
 Stages stages_of(const GemmKernel& kernel, const Target& target) {
   for (int blocks : {2, 1})
@@ -84,15 +81,14 @@ Stages stages_of(const GemmKernel& kernel, const Target& target) {
   return {};
 }
 
-// Kernels for prompts have tiles of twice the outputs where registers and shared memory are there for them
-// (src/gpu/gemm/gemm_wide.cpp).
+// The wide kernels have tiles of 256 outputs where the target has the registers and shared memory (gemm_wide.cpp).
 GemmKernel on_target(GemmKernel kernel, const Target& target) {
   if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
     kernel.tile_outs *= 2;
   return kernel;
 }
 
-// Of the kernels of a type, the one that passes over the weights the fewest times, with the fewest rows to spare.
+// The type's kernel with the fewest passes over the weights, then with the fewest spare rows.
 std::optional<GemmKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
   std::optional<GemmKernel> best;
   const auto passes = [&](const GemmKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
@@ -107,49 +103,58 @@ std::optional<GemmKernel> kernel_of(DType type, int bits, int rows, const Target
   return best;
 }
 
-// How a group's product of one type reads x.
+// Bits of the rounded x that a matrix reads; 0: it reads fp32 x, as it is or as 16-bit numbers.
 int bits_of(const Linear& op) {
   if (!is_quantised(op.type)) return 0;
   if (op.activations == Activations::kF32) return 16;
   return op.rows > kMaxSpeculationRows ? 0 : 8;
 }
 
-// Prompts, where a warpgroup multiplies.
 std::optional<WarpgroupCut> warpgroup_cut(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   if (first.rows <= kMaxSpeculationRows || bits_of(first) != 0) return {};
-  return cut_for_warpgroups(group, target);
+  return choose_warpgroup_cut(group, target);
 }
 
-// Expanding reads a weight and writes and reads 16 bits, for the time of about ten mat-vecs. A matrix too large for the
-// scratch memory that this takes, as a head of a large vocabulary is, stays with the mat-vec.
-constexpr int kMinExpandedRows = 12;
-constexpr long kMaxExpandedBytes = 256l << 20;
-
-// The 16-bit numbers that expanded weights are.
-DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
-
-// Where x has 8 bits, or 16 as the weights, and the target's pack has a kernel for so few rows.
+// Whether skinny GEMM multiplies a group of one type, or of two that one of its kernels covers.
 bool is_skinny(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   return (bits_of(first) == 8 || skinny_is_plain(first.type)) && has_skinny(group, target);
 }
 
-// Whether a kernel reads the product's weights as they are.
-bool is_read(const Linear& op, const Target& target) {
+// Whether a kernel reads the matrix as it is stored.
+bool has_kernel(const Linear& op, const Target& target) {
   return kernel_of(op.type, bits_of(op), op.rows, target) || is_skinny({.products = {op}, .n = 1}, target);
 }
 
-// Whether none does, but expanded ones can be multiplied.
+// Expansion reads a weight, writes 16 bits and reads them: the time of about ten GEMVs. A matrix too large for the
+// scratch, such as the head of a large vocabulary, stays with the GEMV.
+constexpr int kMinExpandedRows = 12;
+constexpr long kMaxExpandedBytes = 256l << 20;
+
 bool is_expanded(const Linear& op, const Target& target) {
   return is_quantised(op.type) && bits_of(op) != 16 && op.rows >= kMinExpandedRows &&
-         2l * op.n_out * op.n_in <= kMaxExpandedBytes && target.has(kExpandKernel) && !is_read(op, target);
+         2l * op.n_out * op.n_in <= kMaxExpandedBytes && target.has(kExpandKernel) && !has_kernel(op, target);
 }
 
-// The form of x that weights of a type meet as 16-bit numbers.
+// The type of expanded weights.
+DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
+
+// Memory handed out from the start; with null memory it only counts.
+struct Scratch {
+  std::byte* memory;
+  size_t used = 0;
+  void* take(size_t bytes) {
+    void* at = memory ? memory + used : nullptr;
+    used += round_up(bytes, quant::kPlaneAlignment);
+    return at;
+  }
+};
+
+// The 16-bit x that a group of one type reads.
 struct NarrowForm {
   DType type;
-  bool meets_codes, in_tiles;
+  bool is_permuted, is_tiled;
   bool operator==(const NarrowForm&) const = default;
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
@@ -158,24 +163,9 @@ NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
           warpgroup_cut(group, target).has_value()};
 }
 
-size_t aligned(size_t bytes) {
-  return (bytes + quant::kPlaneAlignment - 1) / quant::kPlaneAlignment * quant::kPlaneAlignment;
-}
-
-// A part of the scratch memory; only counts where there is none.
-struct Scratch {
-  std::byte* memory;
-  size_t used = 0;
-  void* take(size_t bytes) {
-    void* at = memory ? memory + used : nullptr;
-    used += aligned(bytes);
-    return at;
-  }
-};
-
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
-  const int row_values = form.in_tiles ? tiled_values(op.n_in) : x16_values(op.n_in);
+  const int row_values = form.is_tiled ? tiled_values(op.n_in) : x16_values(op.n_in);
   return {.launch = checked({.kernel = "narrow_rows_kernel",
                              .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
                              .block = {kThreads, 1, 1},
@@ -187,8 +177,8 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
               .type = form.type,
               .rows = op.rows,
               .n_in = op.n_in,
-              .meets_codes = form.meets_codes,
-              .in_tiles = form.in_tiles,
+              .is_permuted = form.is_permuted,
+              .is_tiled = form.is_tiled,
           }};
 }
 
@@ -209,26 +199,26 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
                      .n_in = op.n_in}};
 }
 
-// All units are shared out evenly over the blocks that the multiprocessors take at once, so that none is idle; but many
-// tiles of a prompt get a block each, which saves their partial sums.
+// Stream-K: all units are split evenly over the blocks that the SMs run at once. Where a prompt has more tiles than
+// that, each tile gets a block, which saves the partial sums.
 int block_count(const GemmKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
-  const long most = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
-  if (kernel.tile_rows == kWideRows && n_tiles >= most) return int(n_tiles);
-  return int(std::min(most, n_tiles * n_chunks));
+  const long at_once = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
+  if (kernel.tile_rows == kWideRows && n_tiles >= at_once) return int(n_tiles);
+  return int(std::min(at_once, n_tiles * n_chunks));
 }
 
-// How a product is cut, by a kernel of warps or of warpgroups.
+// Tiles and blocks of a group of one type, for either kind of kernel.
 struct Cut {
   const char* kernel;
   int chunk_values, tile_rows, tile_outs, n_stages, threads;
   size_t shared_bytes;
-  int n_blocks, n_whole;
+  int n_blocks, n_whole_tiles;
 };
 
 long tile_count(const LinearGroup& group, int tile_rows, int tile_outs) {
-  long outs = 0;
-  for (int i = 0; i < group.n; ++i) outs += ceil_div(group.products[i].n_out, tile_outs);
-  return outs * ceil_div(group.products[0].rows, tile_rows);
+  long out_tiles = 0;
+  for (const Linear& op : ops_of(group)) out_tiles += ceil_div(op.n_out, tile_outs);
+  return out_tiles * ceil_div(group.products[0].rows, tile_rows);
 }
 
 Cut cut_of(const LinearGroup& group, const std::string& what, const Target& target) {
@@ -237,11 +227,11 @@ Cut cut_of(const LinearGroup& group, const std::string& what, const Target& targ
             .chunk_values = warpgroup_values(group.products[0].type),
             .tile_rows = cut->tile_rows,
             .tile_outs = cut->tile_outs,
-            .n_stages = 0,  // the kernel's own
+            .n_stages = 0,  // a constant of the kernel
             .threads = kWarpgroupThreads,
             .shared_bytes = cut->shared_bytes,
             .n_blocks = cut->n_blocks,
-            .n_whole = cut->n_whole};
+            .n_whole_tiles = cut->n_whole_tiles};
   const Linear& first = group.products[0];
   const std::optional<GemmKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
   if (!kernel)
@@ -257,112 +247,121 @@ Cut cut_of(const LinearGroup& group, const std::string& what, const Target& targ
           .threads = kGemmThreads,
           .shared_bytes = stages.bytes,
           .n_blocks = block_count(*kernel, stages, n_tiles, ceil_div(first.n_in, values), target),
-          .n_whole = 0};
+          .n_whole_tiles = 0};
 }
 
+// For a group of one type; `what` is the whole group, for errors.
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                        const Target& target) {
   const Linear& first = group.products[0];
   const Cut cut = cut_of(group, what, target);
-  GemmLaunch batch = {};
-  Gemm& p = batch.params;
+  GemmLaunch result = {};
+  Gemm& p = result.params;
   p.group = group;
   p.x = x;
   for (int i = 0; i < group.n; ++i)
     p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, cut.tile_outs);
   p.n_row_tiles = ceil_div(first.rows, cut.tile_rows);
   p.n_chunks = ceil_div(first.n_in, cut.chunk_values);
-  const long n_tiles = tile_count(group, cut.tile_rows, cut.tile_outs), n_left = n_tiles - cut.n_whole;
+  const long n_tiles = tile_count(group, cut.tile_rows, cut.tile_outs), n_shared = n_tiles - cut.n_whole_tiles;
   LB_CHECK(n_tiles * p.n_chunks <= 0x7fffffff, kUnsupported, what, ": too large");
   p.n_blocks = cut.n_blocks;
   p.n_stages = cut.n_stages;
   p.tile_rows = cut.tile_rows;
   p.tile_outs = cut.tile_outs;
-  p.n_whole = cut.n_whole;
-  batch.has_sum = n_left > 0 && n_left != p.n_blocks;
-  if (batch.has_sum)
+  p.n_whole_tiles = cut.n_whole_tiles;
+  result.has_sum = n_shared > 0 && n_shared != p.n_blocks;
+  if (result.has_sum)
     p.partials = static_cast<float*>(scratch.take(2 * sizeof(float) * p.n_blocks * p.tile_rows * p.tile_outs));
-  batch.tiles = checked({.kernel = cut.kernel,
-                         .grid = {uint32_t(p.n_blocks), 1, 1},
-                         .block = {uint32_t(cut.threads), 1, 1},
-                         .shared_bytes = cut.shared_bytes,
-                         .overlap_previous = true},
-                        target, what);
-  batch.sum = checked({.kernel = "gemm_sum_kernel",
-                       .grid = {uint32_t(std::max(n_left, 1l)), uint32_t(ceil_div(p.tile_rows, kGemmWarps)), 1},
-                       .block = {kGemmThreads, 1, 1},
-                       .overlap_previous = true},
-                      target, what);
-  return batch;
+  result.tiles = checked({.kernel = cut.kernel,
+                          .grid = {uint32_t(p.n_blocks), 1, 1},
+                          .block = {uint32_t(cut.threads), 1, 1},
+                          .shared_bytes = cut.shared_bytes,
+                          .overlap_previous = true},
+                         target, what);
+  result.sum = checked({.kernel = "gemm_sum_kernel",
+                        .grid = {uint32_t(std::max(n_shared, 1l)), uint32_t(ceil_div(p.tile_rows, kGemmWarps)), 1},
+                        .block = {kGemmThreads, 1, 1},
+                        .overlap_previous = true},
+                       target, what);
+  return result;
+}
+
+// What one GEMM each multiplies: the matrices of a type, of two types that a skinny kernel covers, or one matrix that
+// is expanded. Expanded matrices are alone, so that the scratch holds one at a time.
+struct GemmParts {
+  LinearGroup groups[kMaxProducts];            // an expanded matrix has the type of its expanded weights here
+  std::optional<Linear> stored[kMaxProducts];  // an expanded matrix as it is stored
+  int n;
+  bool is_skinny(int i, const Target& target) const { return !stored[i] && gpu::is_skinny(groups[i], target); }
+};
+GemmParts split_parts(const LinearGroup& group, const Target& target) {
+  GemmParts parts = {};
+  for (const Linear& op : ops_of(group)) {
+    int i = 0;
+    if (is_expanded(op, target)) {
+      i = parts.n;
+      parts.stored[i] = op;
+    }
+    while (i < parts.n && (parts.stored[i] || parts.groups[i].products[0].type != op.type)) ++i;
+    parts.n = std::max(parts.n, i + 1);
+    LinearGroup& part = parts.groups[i];
+    part.products[part.n++] = op;
+    if (parts.stored[i]) part.products[0].type = wide_type(target);
+  }
+  int n_skinny = 0;
+  for (int i = 0; i < parts.n; ++i) n_skinny += parts.is_skinny(i, target);
+  if (n_skinny == parts.n) parts.n = pair_types(parts.groups, parts.n, target);
+  return parts;
+}
+
+// The 16-bit x of a part, made by a launch that parts with the same form share; null where the part reads no such x.
+void* narrow_x(const LinearGroup& part, std::span<NarrowForm> forms, GemmLaunches& result, Scratch& scratch,
+               const Target& target) {
+  const Linear& op = part.products[0];
+  if (op.type == DType::kF32 || bits_of(op) != 0) return nullptr;
+  const NarrowForm form = narrow_form(part, target);
+  int i = 0;
+  while (i < result.n_narrow && forms[i] != form) ++i;
+  if (i == result.n_narrow) {
+    forms[result.n_narrow++] = form;
+    const size_t values =
+        form.is_tiled ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in) : size_t(op.rows) * x16_values(op.n_in);
+    result.narrow[i] = narrow_launch(op, form, scratch.take(values * sizeof(uint16_t)), target);
+  }
+  return result.narrow[i].params.y;
 }
 
 GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint32_t* arrived, Scratch& scratch,
                            const Target& target) {
-  LB_CHECK(group.n >= 1 && group.n <= kMaxProducts, kInvalid, "[gemm] a group has 1 to ", kMaxProducts,
-           " products, got ", group.n);
-  const std::string what = to_string(group);
-  const Linear& first = group.products[0];
-  LB_CHECK(first.rows >= 1 && first.n_in >= 1, kInvalid, what, ": nothing to compute");
-  LinearGroup types[kMaxProducts] = {};
-  std::optional<Linear> expanded[kMaxProducts];  // as it was; by itself, so that one matrix at a time is in the scratch
-  int n_types = 0;
+  const std::string what = checked_text(group, "gemm");
+  GemmParts parts = split_parts(group, target);
   GemmLaunches result = {};
-  for (const Linear& op : std::span(group.products, group.n)) {
-    LB_CHECK(op.n_out >= 1, kInvalid, what, ": nothing to compute");
-    LB_CHECK(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations,
-             kInvalid, what, ": the products of a group share x, rows, n_in and activations");
-    quant::checked_plane_layout(op.type, op.n_out, op.n_in);
-    int i = 0;
-    if (is_expanded(op, target)) {
-      i = n_types;
-      expanded[i] = op;
-    }
-    while (i < n_types && (expanded[i] || types[i].products[0].type != op.type)) ++i;
-    n_types = std::max(n_types, i + 1);
-    types[i].products[types[i].n++] = op;
-    if (expanded[i]) types[i].products[0].type = wide_type(target);
-  }
-  int n_skinny = 0;  // where all types have kernels for few rows, two may have one together
-  for (int i = 0; i < n_types; ++i) n_skinny += !expanded[i] && is_skinny(types[i], target);
-  if (n_skinny == n_types) n_types = pair_types(types, n_types, target);
   NarrowForm forms[std::size(result.narrow)];
-  void* narrow[kMaxProducts] = {};
-  for (int i = 0; i < n_types; ++i) {
-    const Linear& op = types[i].products[0];
-    if (op.type == DType::kF32 || bits_of(op) != 0) continue;
-    const NarrowForm form = narrow_form(types[i], target);
-    int j = 0;
-    while (j < result.n_narrow && forms[j] != form) ++j;
-    if (j == result.n_narrow) {
-      forms[result.n_narrow++] = form;
-      const size_t values =
-          form.in_tiles ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in) : size_t(op.rows) * x16_values(op.n_in);
-      void* y = scratch.take(values * sizeof(uint16_t));
-      result.narrow[j] = narrow_launch(op, form, y, target);
-    }
-    narrow[i] = result.narrow[j].params.y;
-  }
-  // The products run one after another, so they share what follows.
+  void* x16[kMaxProducts] = {};
+  for (int i = 0; i < parts.n; ++i) x16[i] = narrow_x(parts.groups[i], forms, result, scratch, target);
+  // The parts run one after another and share the rest of the scratch.
   const size_t before = scratch.used;
   size_t most = before;
-  for (int i = 0; i < n_types; ++i) {
+  for (int i = 0; i < parts.n; ++i) {
     scratch.used = before;
-    if (!expanded[i] && is_skinny(types[i], target)) {
-      auto* pieces = static_cast<std::byte*>(scratch.take(skinny_scratch(types[i], target).partials));
-      SkinnyStep step = {.group = types[i], .x = x};
-      if (skinny_is_plain(types[i].products[0].type)) step.x = {.high = static_cast<int8_t*>(narrow[i])};
-      result.few[result.n_skinny++] = skinny_launch(step, pieces, arrived, target);
+    LinearGroup& part = parts.groups[i];
+    if (parts.is_skinny(i, target)) {
+      auto* partials = static_cast<std::byte*>(scratch.take(skinny_scratch(part, target).partials));
+      SkinnyStep step = {.group = part, .x = x};
+      if (skinny_is_plain(part.products[0].type)) step.x = {.high = static_cast<int8_t*>(x16[i])};
+      result.skinny[result.n_skinny++] = skinny_launch(step, partials, arrived, target);
     } else {
       std::optional<ExpandLaunch> expand;
-      if (expanded[i]) {
-        expand = expand_launch(*expanded[i], scratch, target);
-        types[i].products[0].w = expand->params.y;
+      if (parts.stored[i]) {
+        expand = expand_launch(*parts.stored[i], scratch, target);
+        part.products[0].w = expand->params.y;
       }
-      GemmLaunch& product = result.products[result.n_products++];
-      product = gemm_launch(types[i], x, what, scratch, target);
-      product.expand = expand;
-      if (expand) product.tiles.overlap_previous = false;  // it would ask for weights that are not there yet
-      product.params.x16 = narrow[i];
+      GemmLaunch& gemm = result.gemms[result.n_gemms++];
+      gemm = gemm_launch(part, x, what, scratch, target);
+      gemm.expand = expand;
+      if (expand) gemm.tiles.overlap_previous = false;  // GEMMs load weights before they wait for the previous kernel
+      gemm.params.x16 = x16[i];
     }
     most = std::max(most, scratch.used);
   }
@@ -375,15 +374,14 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {
   const Linear& first = group.products[0];
   const auto is_of_type = [&](const Linear& op) { return op.type == first.type; };
-  if (!skinny_is_plain(first.type) || !std::ranges::all_of(std::span(group.products, group.n), is_of_type) ||
-      !is_skinny(group, target))
+  if (!skinny_is_plain(first.type) || !std::ranges::all_of(ops_of(group), is_of_type) || !is_skinny(group, target))
     return {};
   return narrow_launch(first, narrow_form(group, target), y, target);
 }
 
 int gemm_rounded_bits(const LinearGroup& group, const Target& target) {
   int bits = 0;
-  for (const Linear& op : std::span(group.products, group.n))
+  for (const Linear& op : ops_of(group))
     if (!is_expanded(op, target)) bits = std::max(bits, bits_of(op));
   return bits;
 }
@@ -395,12 +393,12 @@ GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* s
 }
 
 size_t gemm_scratch_at(const Linear& first, int bits) {
-  return bits == 0 ? 0 : (rounded_bytes(first.rows, first.n_in, bits == 16) + 255) / 256 * 256;
+  return bits == 0 ? 0 : round_up(rounded_bytes(first.rows, first.n_in, bits == 16), quant::kPlaneAlignment);
 }
 
 bool has_gemm(const LinearGroup& group, const Target& target) {
-  return std::ranges::all_of(std::span(group.products, group.n),
-                             [&](const Linear& op) { return is_read(op, target) || is_expanded(op, target); });
+  return std::ranges::all_of(ops_of(group),
+                             [&](const Linear& op) { return has_kernel(op, target) || is_expanded(op, target); });
 }
 
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target) {

@@ -1,5 +1,4 @@
-// Geometry of the matrix products with many rows of x, on matrix units: from 2 rows, the trees of speculation, to
-// whole prompts.
+// GEMM, from 2 rows of x (a speculation's tree) to a whole prompt: which launches multiply a group.
 #pragma once
 
 #include <cstddef>
@@ -20,53 +19,53 @@ struct ExpandLaunch {
   Launch launch;
   ExpandWeights params;
 };
-// The tiles of one weight type, then the sums of those that several blocks have shares of. Before them, the weights
-// expanded, where no kernel for many rows reads their type.
+// The matrices of one weight type: first the expansion of the weights, where no GEMM reads their type; then the tiles;
+// then the sums of tiles that several blocks computed parts of.
 struct GemmLaunch {
   std::optional<ExpandLaunch> expand;
   Launch tiles, sum;
   bool has_sum;
-  Gemm params;  // of both
+  Gemm params;  // of tiles and sum
 };
-// What makes up a group: x as 16-bit numbers, in the forms that its products read, then a product for each type, in
-// tiles or of a few rows.
+// A group's launches: x as 16-bit numbers, in each form that the matrices read; then one GEMM or skinny GEMM per weight
+// type.
 struct GemmLaunches {
   NarrowLaunch narrow[3];
-  GemmLaunch products[kMaxProducts];
-  SkinnyLaunch few[kMaxProducts];
-  int n_narrow, n_products, n_skinny;
+  GemmLaunch gemms[kMaxProducts];
+  SkinnyLaunch skinny[kMaxProducts];
+  int n_narrow, n_gemms, n_skinny;
 };
-// Calls run(launch, params) for each launch, in the order they have to be started.
+// Calls run(launch, params) for each launch, in the order in which they must be started.
 template <class Run>
-void in_order(const GemmLaunches& batch, Run&& run) {
-  for (int i = 0; i < batch.n_narrow; ++i) run(batch.narrow[i].launch, batch.narrow[i].params);
-  for (int i = 0; i < batch.n_products; ++i) {
-    const GemmLaunch& product = batch.products[i];
-    if (product.expand) run(product.expand->launch, product.expand->params);
-    run(product.tiles, product.params);
-    if (product.has_sum) run(product.sum, product.params);
+void for_each_launch(const GemmLaunches& launches, Run&& run) {
+  for (int i = 0; i < launches.n_narrow; ++i) run(launches.narrow[i].launch, launches.narrow[i].params);
+  for (int i = 0; i < launches.n_gemms; ++i) {
+    const GemmLaunch& gemm = launches.gemms[i];
+    if (gemm.expand) run(gemm.expand->launch, gemm.expand->params);
+    run(gemm.tiles, gemm.params);
+    if (gemm.has_sum) run(gemm.sum, gemm.params);
   }
-  for (int i = 0; i < batch.n_skinny; ++i) run(batch.few[i].launch, batch.few[i].params);
+  for (int i = 0; i < launches.n_skinny; ++i) run(launches.skinny[i].launch, launches.skinny[i].params);
 }
 
-// To how many bits the group wants its x rounded (round_rows), 8 or 16; 0 when none of its products reads that. Up to
-// 64 rows it is what the mat-vec reads; more rows, but with 16-bit x, are multiplied as 16-bit numbers, as are expanded
-// weights.
+// Bits to which the group wants its x rounded (round_rows): 8 or 16; 0 when no matrix reads rounded x. Up to 64 rows it
+// is the x of the GEMV. More rows, unless activations are fp32, and expanded weights multiply 16-bit numbers.
 int gemm_rounded_bits(const LinearGroup& group, const Target& target);
 
-// Where the scratch of a group begins, behind its rounded x.
-size_t gemm_scratch_at(const Linear& first, int bits);
-// Whether every product of the group has a kernel here; where not, the mat-vec takes row after row.
+// Whether every matrix of the group has a kernel here. If not, the GEMV computes row after row.
 bool has_gemm(const LinearGroup& group, const Target& target);
 
-// Weights lie in planes (quant/planes.h). `x` is what round_rows makes of the group's x, when gemm_rounded_bits says
-// so; `scratch`, 256-byte aligned, has gemm_scratch_bytes of the same group, and is free again afterwards;
-// `arrived` has kSkinnyArrivedBytes, zero at first, and nobody else's.
+// Weights lie in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused when
+// gemm_rounded_bits() is 0. `scratch`, 256-byte aligned, has gemm_scratch_bytes() and is free again afterwards.
+// `arrived` has kSkinnyArrivedBytes, zero before the first launch; only skinny GEMMs write it.
 GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
-                           const Target& target);
-// What makes x of a group of few rows, [rows, n_in] of the type of its 16-bit weights; none where it has no kernel for
-// them, or several types.
-std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target);
+                         const Target& target);
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target);
+// Offset of a group's scratch behind its rounded x of so many bits, where both share a buffer.
+size_t gemm_scratch_at(const Linear& first, int bits);
+
+// The launch that makes x of a group of F16 or BF16 weights for skinny GEMM: y [rows, n_in] of their type. Nothing
+// where the group has several types or no skinny kernel.
+std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target);
 
 }  // namespace lb::gpu

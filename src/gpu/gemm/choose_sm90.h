@@ -1,4 +1,4 @@
-// How the product of a prompt is cut into tiles and shared out where warpgroups multiply (src/gpu/gemm/gemm_sm90.h).
+// Prompts on sm_90 (gemm_sm90.h): the tile, and how the tiles are shared over the blocks.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace lb::gpu {
 struct WarpgroupCut {
   const char* kernel;
   int tile_rows, tile_outs;
-  int n_blocks, n_whole;
+  int n_blocks, n_whole_tiles;
   size_t shared_bytes;
 };
 
-// Of a group of one type; none where the target's pack has no such kernel.
-std::optional<WarpgroupCut> cut_for_warpgroups(const LinearGroup& group, const Target& target);
+// For a group of one type; nothing where the pack has no wgmma kernel for the type.
+std::optional<WarpgroupCut> choose_warpgroup_cut(const LinearGroup& group, const Target& target);
 
 }  // namespace lb::gpu

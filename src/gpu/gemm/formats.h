@@ -16,19 +16,19 @@ struct CodeRows {
   int stride[2];
 };
 
-struct RunPlace {
+struct BlockPosition {
   const void* w;
-  int n_out, n_in, out, run;
+  int n_out, n_in, out, block;
 };
-LB_DEVICE const uint8_t* plane_at(DType type, const RunPlace& at, int i) {
+LB_DEVICE const uint8_t* plane_row(DType type, const BlockPosition& at, int i) {
   const quant::PlaneLayout layout = quant::plane_layout(type, at.n_out, at.n_in);
   return static_cast<const uint8_t*>(at.w) + layout.offset[i] + size_t(at.out) * layout.row_bytes[i];
 }
 
 // The low nibbles of 16 bytes are the first half of a run, the high ones the second.
-LB_DEVICE void nibbles(ByteHalf (&a)[2], const CodeRows& rows, int run) {
+LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const CodeRows& rows, int block) {
   ByteHalf packed;
-  load(packed, rows.plane[0] + run * 16, rows.stride[0]);
+  load(packed, rows.plane[0] + block * 16, rows.stride[0]);
   LB_UNROLL
   for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) {
     a[0].r[i] = packed.r[i] & 0x0f0f0f0fu;
@@ -38,19 +38,20 @@ LB_DEVICE void nibbles(ByteHalf (&a)[2], const CodeRows& rows, int run) {
 
 // Bytes below 128 - n, less n each, as signed bytes: no carry crosses a byte.
 template <int n>
-LB_DEVICE void take_off(ByteHalf& half) {
+LB_DEVICE void subtract(ByteHalf& half) {
   LB_UNROLL
   for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) half.r[i] = (half.r[i] + (128 - n) * 0x01010101u) ^ 0x80808080u;
 }
 
 // One f16 for each run, in plane 1.
-template <DType kType, int kRuns>
-struct RunScales {
-  f16 d[kRuns] = {};
-  LB_DEVICE void read(const RunPlace& at) {
-    const uint8_t* from = plane_at(kType, at, 1) + at.run * 2;
+template <DType kType, int kBlocks>
+struct F16Scales {
+  f16 d[kBlocks] = {};
+  LB_DEVICE void read(const BlockPosition& at) {
+    const uint8_t* from = plane_row(kType, at, 1) + at.block * 2;
     LB_UNROLL
-    for (int i = 0; i < kRuns; ++i) d[i] = at.run + i < at.n_in / kRoundBlock ? load_cached<f16>(from + 2 * i) : f16{};
+    for (int i = 0; i < kBlocks; ++i)
+      d[i] = at.block + i < at.n_in / kRoundBlock ? load_cached<f16>(from + 2 * i) : f16{};
   }
   LB_DEVICE f32x2 field(int i) const { return {to_f32(d[i]), 0}; }
 };
@@ -58,73 +59,74 @@ struct RunScales {
 struct GemmQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   static constexpr bool kHasMin = false, kHasHalves = false;
-  template <int kRuns>
-  using Scales = RunScales<kType, kRuns>;
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
-    load(a, rows.plane[0] + run * 32, rows.stride[0]);
+  template <int kBlocks>
+  using Scales = F16Scales<kType, kBlocks>;
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
+    load(a, rows.plane[0] + block * 32, rows.stride[0]);
   }
 };
 
 struct GemmQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
   static constexpr bool kHasMin = false, kHasHalves = false;
-  template <int kRuns>
-  using Scales = RunScales<kType, kRuns>;
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
-    nibbles(a, rows, run);
-    take_off<8>(a[0]);
-    take_off<8>(a[1]);
+  template <int kBlocks>
+  using Scales = F16Scales<kType, kBlocks>;
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
+    unpack_nibbles(a, rows, block);
+    subtract<8>(a[0]);
+    subtract<8>(a[1]);
   }
 };
 
 struct GemmQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true, kHasHalves = false;
-  template <int kRuns>
+  template <int kBlocks>
   struct Scales {
-    u32x4 block = {};
-    int run = 0;
-    LB_DEVICE void read(const RunPlace& at) {
-      run = at.run % 8;
-      block = at.run < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_at(kType, at, 1) + at.run / 8 * 16) : u32x4{};
+    u32x4 entry = {};
+    int block = 0;
+    LB_DEVICE void read(const BlockPosition& at) {
+      block = at.block % 8;
+      entry =
+          at.block < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_row(kType, at, 1) + at.block / 8 * 16) : u32x4{};
     }
     LB_DEVICE f32x2 field(int i) const {
-      const uint32_t fields = quant::k4_fields(block.v, run + i);
-      const float d = to_f32(f16{uint16_t(block[0])}), dmin = to_f32(f16{uint16_t(block[0] >> 16)});
+      const uint32_t fields = quant::k4_fields(entry.v, block + i);
+      const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
       return {d * float(fields & 63), dmin * float(fields >> 6)};
     }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) { nibbles(a, rows, run); }
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) { unpack_nibbles(a, rows, block); }
 };
 
 struct GemmQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false, kHasHalves = true;
-  template <int kRuns>
+  template <int kBlocks>
   struct Scales {
-    uint16_t pairs[kRuns] = {};  // signed bytes
+    uint16_t pairs[kBlocks] = {};  // signed bytes
     f16 d = {};
-    LB_DEVICE void read(const RunPlace& at) {
-      const bool is_inside = at.run < at.n_in / kRoundBlock;
-      const uint8_t* from = plane_at(kType, at, 2) + at.run * 2;
+    LB_DEVICE void read(const BlockPosition& at) {
+      const bool is_inside = at.block < at.n_in / kRoundBlock;
+      const uint8_t* from = plane_row(kType, at, 2) + at.block * 2;
       LB_UNROLL
-      for (int i = 0; i < kRuns; ++i) pairs[i] = is_inside ? load_cached<uint16_t>(from + 2 * i) : uint16_t(0);
-      d = is_inside ? load_cached<f16>(plane_at(kType, at, 3) + at.run / 8 * 2) : f16{};
+      for (int i = 0; i < kBlocks; ++i) pairs[i] = is_inside ? load_cached<uint16_t>(from + 2 * i) : uint16_t(0);
+      d = is_inside ? load_cached<f16>(plane_row(kType, at, 3) + at.block / 8 * 2) : f16{};
     }
     LB_DEVICE f32x2 field(int i) const {
       return {to_f32(d) * float(int8_t(pairs[i])), to_f32(d) * float(int8_t(pairs[i] >> 8))};
     }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int run) {
-    nibbles(a, rows, run);
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
+    unpack_nibbles(a, rows, block);
     OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
-    load(upper, rows.plane[1] + run * 8, rows.stride[1]);
+    load(upper, rows.plane[1] + block * 8, rows.stride[1]);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
       LB_UNROLL
       for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i)
         a[half].r[i] |= (upper.v[operand_row(i)][half] >> 2 * operand_word(i) & 0x03030303u) << 4;
-      take_off<32>(a[half]);
+      subtract<32>(a[half]);
     }
   }
 };

@@ -14,11 +14,11 @@
 namespace lb::gpu {
 
 // Where a unit lies. Constant indices keep the parameters where they are.
-struct GemmPlace {
+struct GemmCursor {
   const void* w;
   int n_out, first_out, first_row, tile, chunk;
 
-  LB_DEVICE GemmPlace(const Gemm& p, int tile_, int chunk_) : tile(tile_), chunk(chunk_) { find(p); }
+  LB_DEVICE GemmCursor(const Gemm& p, int tile_, int chunk_) : tile(tile_), chunk(chunk_) { find(p); }
   LB_DEVICE void next(const Gemm& p) {
     if (++chunk < p.n_chunks) return;
     chunk = 0;
@@ -68,7 +68,7 @@ LB_DEVICE int gemm_units(const Gemm& p) {
 // One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
 // lane has one piece of 16 bytes of every (32 / pieces)-th row.
 template <int kRows, int kBytes>
-LB_DEVICE void fetch_codes(const GemmPlace& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
+LB_DEVICE void copy_codes(const GemmCursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
   static_assert(32 % kPieces == 0);
   const int thread = opaque(thread_id()), row_of_warp = thread % 32 / kPieces;
@@ -88,31 +88,31 @@ LB_DEVICE void fetch_codes(const GemmPlace& at, const uint8_t* plane, int row_by
 }
 
 template <class Product>
-LB_DEVICE void fetch_weights(const Gemm& p, const GemmPlace& at, uint8_t* stage) {
+LB_DEVICE void copy_weights(const Gemm& p, const GemmCursor& at, uint8_t* stage) {
   constexpr int kRows = 16 * Product::kFrags;
   constexpr int kBytes0 = gemm_code_bytes(Product::kType, 0, Product::kValues);
   constexpr int kBytes1 = gemm_code_bytes(Product::kType, 1, Product::kValues);
   const quant::PlaneLayout layout = quant::plane_layout(Product::kType, at.n_out, p.group.products[0].n_in);
   const uint8_t* planes = static_cast<const uint8_t*>(at.w);
-  fetch_codes<kRows, kBytes0>(at, planes, int(layout.row_bytes[0]), stage);
+  copy_codes<kRows, kBytes0>(at, planes, int(layout.row_bytes[0]), stage);
   if constexpr (kBytes1 > 0)
-    fetch_codes<kRows, kBytes1>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
-                                stage + kGemmWarps * kRows * gemm_stride(kBytes0));
+    copy_codes<kRows, kBytes1>(at, planes + layout.offset[1], int(layout.row_bytes[1]),
+                               stage + kGemmWarps * kRows * gemm_stride(kBytes0));
 }
 
 // Where the sums of a tile go: to y, or to a place for partial sums.
-struct GemmSums {
+struct SumsDestination {
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
 
   template <int kOuts>
-  LB_DEVICE static GemmSums partial(const Gemm& p, bool is_last_of_block) {
+  LB_DEVICE static SumsDestination partial(const Gemm& p, bool is_last_of_block) {
     return {nullptr, p.partials + (2l * block_id() + is_last_of_block) * p.tile_rows * kOuts, kOuts, kOuts,
             p.tile_rows};
   }
-  LB_DEVICE static GemmSums complete(const Gemm& p, int tile) {
-    const GemmPlace at(p, tile, 0);
+  LB_DEVICE static SumsDestination complete(const Gemm& p, int tile) {
+    const GemmCursor at(p, tile, 0);
     const GemmOutput output = gemm_output(p, tile);
     const long corner = long(at.first_row) * at.n_out + at.first_out;
     return {output.add != nullptr ? output.add + corner : nullptr, output.y + corner, at.n_out, at.n_out - at.first_out,
@@ -122,7 +122,7 @@ struct GemmSums {
 
 // Through the warp's shared memory, so that a row's 16 outputs are written together.
 template <class Product>
-LB_DEVICE void write_sums(Product& product, const GemmSums& sums, float* warp_memory) {
+LB_DEVICE void write_sums(Product& product, const SumsDestination& sums, float* warp_memory) {
   constexpr int kRows = Product::kPieceRows, kRowPieces = Product::kPieces / Product::kFrags;
   LB_UNROLL
   for (int piece = 0; piece < Product::kPieces; ++piece) {
@@ -151,9 +151,9 @@ LB_DEVICE void gemm(const Gemm& p) {
   const int n_ahead = p.n_stages - 1;
 
   const int first_tile = begin / p.n_chunks;
-  GemmPlace at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
+  GemmCursor at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
   for (int i = 0; i < n_ahead && begin + i < end; ++i) {
-    fetch_weights<Product>(p, ahead, ring + i * kStageBytes);
+    copy_weights<Product>(p, ahead, ring + i * kStageBytes);
     ahead.next(p);
   }
   uint8_t* warp_memory = ring + p.n_stages * kStageBytes + warp() * kGemmWarpBytes;
@@ -181,7 +181,7 @@ LB_DEVICE void gemm(const Gemm& p) {
     block_barrier();  // this chunk is there, and the one before is read
     if (unit + n_ahead < end) {
       uint8_t* stage = ring + (slot == 0 ? n_ahead : slot - 1) * kStageBytes;
-      fetch_weights<Product>(p, ahead, stage);
+      copy_weights<Product>(p, ahead, stage);
       Product::fetch_x(p, ahead.first_row, ahead.chunk, stage + kWeightBytes);
       ahead.next(p);
     }
@@ -198,7 +198,8 @@ LB_DEVICE void gemm(const Gemm& p) {
     if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
 
     const bool is_complete = first_chunk == 0 && chunk + 1 == p.n_chunks;
-    write_sums(product, is_complete ? GemmSums::complete(p, tile) : GemmSums::partial<kOuts>(p, first_chunk == 0),
+    write_sums(product,
+               is_complete ? SumsDestination::complete(p, tile) : SumsDestination::partial<kOuts>(p, first_chunk == 0),
                reinterpret_cast<float*>(warp_memory));
     first_chunk = 0;
   }

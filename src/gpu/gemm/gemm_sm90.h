@@ -14,30 +14,30 @@
 
 namespace lb::gpu {
 
-inline constexpr int kBringThreads = kWarpgroupThreads - kGemmThreads;
+inline constexpr int kProducerThreads = kWarpgroupThreads - kGemmThreads;
 inline constexpr int kSteps = 2;  // of 16 values, whose products may be under way at once
 
 // Where a unit lies. A block has whole tiles, n_blocks apart, then its share of the units of those that are left.
 // Constant indices keep the parameters where they are.
-struct WarpgroupPlace {
+struct WarpgroupCursor {
   const uint8_t* w;
   int product, n_out, first_out, first_row, tile, chunk;
-  int n_units, first_left;  // of the block; where its share begins
+  int n_units, first_shared;  // of the block; where its share begins
 
-  LB_DEVICE explicit WarpgroupPlace(const Gemm& p) {
+  LB_DEVICE explicit WarpgroupCursor(const Gemm& p) {
     int out_tiles = p.first_tile[1];
     LB_UNROLL
     for (int i = 2; i <= kMaxProducts; ++i)
       if (i <= p.group.n) out_tiles = p.first_tile[i];
-    const long n_left = long(out_tiles * p.n_row_tiles - p.n_whole) * p.n_chunks;
-    first_left = int(n_left * block_id() / n_blocks());
-    n_units = int(n_left * (block_id() + 1) / n_blocks()) - first_left;
-    if (block_id() < p.n_whole) {
-      n_units += ((p.n_whole - 1 - block_id()) / n_blocks() + 1) * p.n_chunks;
+    const long n_shared = long(out_tiles * p.n_row_tiles - p.n_whole_tiles) * p.n_chunks;
+    first_shared = int(n_shared * block_id() / n_blocks());
+    n_units = int(n_shared * (block_id() + 1) / n_blocks()) - first_shared;
+    if (block_id() < p.n_whole_tiles) {
+      n_units += ((p.n_whole_tiles - 1 - block_id()) / n_blocks() + 1) * p.n_chunks;
       tile = block_id();
       chunk = 0;
     } else {
-      enter_share(p);
+      enter_shared(p);
     }
     find(p);
   }
@@ -45,20 +45,20 @@ struct WarpgroupPlace {
   LB_DEVICE bool next(const Gemm& p) {
     if (++chunk < p.n_chunks) return false;
     chunk = 0;
-    if (tile >= p.n_whole)
+    if (tile >= p.n_whole_tiles)
       ++tile;
-    else if (tile + n_blocks() < p.n_whole)
+    else if (tile + n_blocks() < p.n_whole_tiles)
       tile += n_blocks();
     else
-      enter_share(p);
+      enter_shared(p);
     find(p);
     return true;
   }
 
  private:
-  LB_DEVICE void enter_share(const Gemm& p) {
-    tile = p.n_whole + first_left / p.n_chunks;
-    chunk = first_left % p.n_chunks;
+  LB_DEVICE void enter_shared(const Gemm& p) {
+    tile = p.n_whole_tiles + first_shared / p.n_chunks;
+    chunk = first_shared % p.n_chunks;
   }
   LB_DEVICE void find(const Gemm& p) {
     const int out_tile = tile / p.n_row_tiles;
@@ -119,7 +119,7 @@ struct RingSlot {
 
 // By one thread: 64 values of all rows of a tile are neighbours in x16.
 template <class Tile>
-LB_DEVICE void bring_rows(const Gemm& p, const WarpgroupPlace& at, uint8_t* stage, CountedBarrier* full) {
+LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, CountedBarrier* full) {
   constexpr int kParts = Tile::kValues / kHalfValues;
   const int n_rows = padded_rows(p.group.products[0].rows);
   const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
@@ -135,13 +135,13 @@ LB_DEVICE void bring_rows(const Gemm& p, const WarpgroupPlace& at, uint8_t* stag
 // One plane's codes: zeros behind the end of a row, the last output again behind the last. A thread has one piece of 16
 // bytes of every so-many-th row.
 template <class Tile, int kPlane>
-LB_DEVICE void fetch_plane(const Gemm& p, const WarpgroupPlace& at, uint8_t* to) {
+LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to) {
   constexpr int kBytes = gemm_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = gemm_stride(kBytes);
-  constexpr int kPieces = kBytes / 16, kStep = kBringThreads / kPieces;
-  static_assert(kBringThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
+  constexpr int kPieces = kBytes / 16, kStep = kProducerThreads / kPieces;
+  static_assert(kProducerThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
   constexpr bool kIsWhole = quant::plane_format(Tile::kType).block_values % Tile::kValues == 0;
   const quant::PlaneLayout layout = quant::plane_layout(Tile::kType, at.n_out, p.group.products[0].n_in);
-  const int row = thread_id() % kBringThreads / kPieces, piece = thread_id() % kPieces;
+  const int row = thread_id() % kProducerThreads / kPieces, piece = thread_id() % kPieces;
   const uint32_t byte = at.chunk * kBytes + piece * 16, row_bytes = uint32_t(layout.row_bytes[kPlane]);
   const uint8_t* plane = at.w + layout.offset[kPlane] + byte;
   to += row * kStride + piece * 16;
@@ -156,37 +156,36 @@ LB_DEVICE void fetch_plane(const Gemm& p, const WarpgroupPlace& at, uint8_t* to)
   }
 }
 template <class Tile>
-LB_DEVICE void bring_weights(const Gemm& p, const WarpgroupPlace& at, uint8_t* stage) {
+LB_DEVICE void copy_weights(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage) {
   constexpr int kRowBytes = gemm_stride(gemm_code_bytes(Tile::kType, 0, Tile::kValues));
-  fetch_plane<Tile, 0>(p, at, stage);
+  copy_plane<Tile, 0>(p, at, stage);
   if constexpr (gemm_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
-    fetch_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
+    copy_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
 }
 
 // The warpgroup that brings, as far ahead as there is room.
 template <class Tile>
-LB_DEVICE void bring_units(const Gemm& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
   RingSlot<Tile::kStages> ring;
   for (int unit = 0; unit < at.n_units; ++unit) {
     barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
-    bring_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
+    copy_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
     copy_arrive(memory.full + ring.slot);
     if (unit == 0) wait_for_previous();  // which makes x, not weights
-    if (thread_id() == kGemmThreads)
-      bring_rows<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
+    if (thread_id() == kGemmThreads) copy_x<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
     at.next(p);
     ring.next();
   }
 }
 
 // Where the sums of a tile go: to y, or to a place for partial sums.
-struct WarpgroupSums {
+struct SumsDestination {
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
 };
 template <class Tile>
-LB_DEVICE WarpgroupSums sums_place(const Gemm& p, const WarpgroupPlace& at, bool is_complete, bool is_last) {
+LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
     return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
@@ -206,12 +205,12 @@ LB_DEVICE WarpgroupSums sums_place(const Gemm& p, const WarpgroupPlace& at, bool
 
 // Through the warp's shared memory: a lane has four neighbouring outputs of a row.
 template <class Tile>
-LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const WarpgroupSums& place,
+LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const SumsDestination& destination,
                           float* warp_memory) {
   constexpr int kStride = 20;  // 16 and room: neighbouring rows lie in different banks
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(place.to) | reinterpret_cast<uintptr_t>(place.add);
-  const bool is_aligned = (bits | place.row_outs * sizeof(float)) % 16 == 0;
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
+  const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
@@ -224,19 +223,20 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
       for (int i = 0; i < 16; i += 8) {
         const int piece_row = i + lane() / 4, row = piece * 16 + piece_row;
         f32x4 sum = load<f32x4>(warp_memory + piece_row * kStride + lane() % 4 * 4);
-        if (row >= place.n_rows) continue;
-        const long at = long(row) * place.row_outs + out;
-        if (is_aligned && out + 4 <= place.n_outs) {
-          if (place.add != nullptr) {
-            const f32x4 before = load<f32x4>(place.add + at);
+        if (row >= destination.n_rows) continue;
+        const long at = long(row) * destination.row_outs + out;
+        if (is_aligned && out + 4 <= destination.n_outs) {
+          if (destination.add != nullptr) {
+            const f32x4 before = load<f32x4>(destination.add + at);
             LB_UNROLL
             for (int j = 0; j < 4; ++j) sum[j] += before[j];
           }
-          store(place.to + at, sum);
+          store(destination.to + at, sum);
         } else {
           LB_UNROLL
           for (int j = 0; j < 4; ++j)
-            if (out + j < place.n_outs) place.to[at + j] = place.add != nullptr ? sum[j] + place.add[at + j] : sum[j];
+            if (out + j < destination.n_outs)
+              destination.to[at + j] = destination.add != nullptr ? sum[j] + destination.add[at + j] : sum[j];
         }
       }
     }
@@ -244,17 +244,17 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
 }
 
 // A chunk into the sums; released() is called when the products of the chunk before have ended.
-template <class Tile, class Released>
+template <class Tile, class Release>
 LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
                               FragmentA<typename Tile::T> (&a)[kSteps][Tile::kFrags], const uint8_t* weights,
-                              const uint8_t* x, const typename Tile::Scales& scales, Released&& released) {
+                              const uint8_t* x, const typename Tile::Scales& scales, Release&& release) {
   using T = typename Tile::T;
   LB_UNROLL
-  for (int run = 0; run < Tile::kValues / kRoundBlock; ++run) {
-    const typename Tile::Weights::template Run<Tile::kFrags> operands(weights, scales, run);
+  for (int block = 0; block < Tile::kValues / kRoundBlock; ++block) {
+    const typename Tile::Weights::template Operands<Tile::kFrags> operands(weights, scales, block);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int step = 2 * run + half;
+      const int step = 2 * block + half;
       operands.half(a[step % kSteps], half);
       group_begin();
       const auto rows = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, step * 16);
@@ -262,13 +262,13 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
       for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[step % kSteps][i], rows);
       group_commit();
       group_wait<kSteps - 1>();  // those that the next fragments take the place of
-      if (step == kSteps - 2) released();
+      if (step == kSteps - 2) release();
     }
   }
 }
 
 template <class Tile>
-LB_DEVICE void multiply_units(const Gemm& p, WarpgroupPlace at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
   uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
   const int n_units = at.n_units;
   typename Tile::Scales scales(warp_memory);
@@ -283,8 +283,8 @@ LB_DEVICE void multiply_units(const Gemm& p, WarpgroupPlace at, const WarpgroupM
     FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
-    const WarpgroupPlace of_tile = at;
-    const int n_own = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_own;
+    const WarpgroupCursor tile_cursor = at;
+    const int n_tile_units = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_tile_units;
     int in_use = -1;  // the slot whose x products may still read
     const auto release = [&] {
       if (in_use >= 0) barrier_arrive(memory.empty + in_use);
@@ -306,8 +306,9 @@ LB_DEVICE void multiply_units(const Gemm& p, WarpgroupPlace at, const WarpgroupM
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags; ++i) group_wait<0>(sums[i]);
     release();
-    const WarpgroupSums place = sums_place<Tile>(p, of_tile, n_own == p.n_chunks, of_tile.chunk == 0);
-    write_sums<Tile>(sums, place, reinterpret_cast<float*>(warp_memory));
+    const SumsDestination destination =
+        sums_destination<Tile>(p, tile_cursor, n_tile_units == p.n_chunks, tile_cursor.chunk == 0);
+    write_sums<Tile>(sums, destination, reinterpret_cast<float*>(warp_memory));
   }
 }
 
@@ -316,18 +317,18 @@ LB_DEVICE void gemm_sm90(const Gemm& p) {
   const WarpgroupMemory<Tile> memory;
   if (thread_id() == 0)
     for (int i = 0; i < Tile::kStages; ++i) {
-      barrier_init(memory.full + i, kBringThreads + 1);
+      barrier_init(memory.full + i, kProducerThreads + 1);
       barrier_init(memory.empty + i, kGemmThreads);  // each has read its codes
     }
   fence_async_proxy();
   block_barrier();
-  const WarpgroupPlace at(p);
+  const WarpgroupCursor at(p);
   if (shuffle(warp(), 0) >= kGemmWarps) {
     dealloc_registers<40>();
-    bring_units<Tile>(p, at, memory);
+    produce<Tile>(p, at, memory);
   } else {
     alloc_registers<232>();
-    multiply_units<Tile>(p, at, memory);
+    consume<Tile>(p, at, memory);
   }
 }
 

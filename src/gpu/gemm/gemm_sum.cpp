@@ -10,7 +10,7 @@ namespace lb::gpu {
 LB_KERNEL(gemm_sum_kernel, Gemm, 256, 1) {
   dependents_may_launch();
   wait_for_previous();
-  const int tile = p.n_whole + block_id(), out_tile = tile / p.n_row_tiles;
+  const int tile = p.n_whole_tiles + block_id(), out_tile = tile / p.n_row_tiles;
   const long n_units = long(n_blocks()) * p.n_chunks, first_unit = long(block_id()) * p.n_chunks;
   const int first = int(((first_unit + 1) * p.n_blocks - 1) / n_units);
   const int last = int(((first_unit + p.n_chunks) * p.n_blocks - 1) / n_units);

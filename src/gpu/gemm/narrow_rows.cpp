@@ -8,7 +8,7 @@
 namespace lb::gpu {
 
 LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
-  const int n_out = p.in_tiles ? tiled_values(p.n_in) : x16_values(p.n_in),
+  const int n_out = p.is_tiled ? tiled_values(p.n_in) : x16_values(p.n_in),
             first = (block_id() * n_threads() + thread_id()) * 16;
   dependents_may_launch();
   wait_for_previous();
@@ -31,13 +31,13 @@ LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
   for (int i = 0; i < 16; ++i) moved[expanded_index(i)] = plain[i] = narrow(v[i], p.type);
   const int row = block_id_y(), chunk = first / kHalfValues, piece = first % kHalfValues / 8;
   const long tile_row = long(chunk) * padded_rows(p.rows) + row;
-  uint16_t* to = static_cast<uint16_t*>(p.y) + (p.in_tiles ? tile_row * kHalfValues : long(row) * n_out + first);
+  uint16_t* to = static_cast<uint16_t*>(p.y) + (p.is_tiled ? tile_row * kHalfValues : long(row) * n_out + first);
   LB_UNROLL
   for (int half = 0; half < 2; ++half) {
     Vec<uint16_t, 8> out;
     LB_UNROLL
-    for (int i = 0; i < 8; ++i) out[i] = p.meets_codes ? moved[8 * half + i] : plain[8 * half + i];
-    store(to + 8 * (p.in_tiles ? (piece + half) ^ row % 8 : half), out);
+    for (int i = 0; i < 8; ++i) out[i] = p.is_permuted ? moved[8 * half + i] : plain[8 * half + i];
+    store(to + 8 * (p.is_tiled ? (piece + half) ^ row % 8 : half), out);
   }
 }
 

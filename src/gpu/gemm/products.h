@@ -15,39 +15,40 @@ namespace lb::gpu {
 // Scales of quantised weights: a lane has kRuns consecutive runs of one of the warp's outputs.
 template <class Format, int kFrags, int kValues>
 struct UnpackedScales {
-  static constexpr int kRowRuns = kValues / kRoundBlock, kRuns = kFrags * kRowRuns / 2, kOutLanes = kRowRuns / kRuns;
-  typename Format::template Scales<kRuns> raw;
+  static constexpr int kRowBlocks = kValues / kRoundBlock, kBlocks = kFrags * kRowBlocks / 2,
+                       kOutLanes = kRowBlocks / kBlocks;
+  typename Format::template Scales<kBlocks> raw;
   f32x2* unpacked;  // [kFrags, kRowRuns, 16]
 
-  static_assert(kFrags * kRowRuns * 16 * sizeof(f32x2) <= kGemmWarpBytes);
+  static_assert(kFrags * kRowBlocks * 16 * sizeof(f32x2) <= kGemmWarpBytes);
 
-  template <class Place>
-  LB_DEVICE UnpackedScales(const Gemm& p, const Place& at, void* warp_memory)
+  template <class Cursor>
+  LB_DEVICE UnpackedScales(const Gemm& p, const Cursor& at, void* warp_memory)
       : unpacked(static_cast<f32x2*>(warp_memory)) {
     read(p, at);
   }
-  template <class Place>
-  LB_DEVICE void read(const Gemm& p, const Place& at) {
+  template <class Cursor>
+  LB_DEVICE void read(const Gemm& p, const Cursor& at) {
     const int out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
-    raw.read({at.w, at.n_out, p.group.products[0].n_in, min(out, at.n_out - 1), at.chunk * kRowRuns + first_run()});
+    raw.read({at.w, at.n_out, p.group.products[0].n_in, min(out, at.n_out - 1), at.chunk * kRowBlocks + first_block()});
   }
   LB_DEVICE void unpack() const {
     const int out = lane() / kOutLanes;
     LB_UNROLL
-    for (int i = 0; i < kRuns; ++i)
-      store(unpacked + (out / 16 * kRowRuns + first_run() + i) * 16 + out % 16, raw.field(i));
+    for (int i = 0; i < kBlocks; ++i)
+      store(unpacked + (out / 16 * kRowBlocks + first_block() + i) * 16 + out % 16, raw.field(i));
   }
 
  private:
-  LB_DEVICE static int first_run() { return lane() % kOutLanes * kRuns; }
+  LB_DEVICE static int first_block() { return lane() % kOutLanes * kBlocks; }
 };
 
 struct NoScales {
   f32x2* unpacked = nullptr;
-  template <class Place>
-  LB_DEVICE NoScales(const Gemm&, const Place&, void*) {}
-  template <class Place>
-  LB_DEVICE void read(const Gemm&, const Place&) {}
+  template <class Cursor>
+  LB_DEVICE NoScales(const Gemm&, const Cursor&, void*) {}
+  template <class Cursor>
+  LB_DEVICE void read(const Gemm&, const Cursor&) {}
   LB_DEVICE void unpack() const {}
 };
 
@@ -74,11 +75,12 @@ struct ByteProduct {
   LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
     // A thread has 16 bytes of codes of a row and, next to each other too, one of its scales and sums.
     constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
-    static_assert(kPieces == 2 * kRuns);
-    const int n_in = p.group.products[0].n_in, n_runs = n_in / kRoundBlock, last_row = p.group.products[0].rows - 1;
+    static_assert(kPieces == 2 * kBlocks);
+    const int n_in = p.group.products[0].n_in, n_row_blocks = n_in / kRoundBlock,
+              last_row = p.group.products[0].rows - 1;
     const int thread = opaque(thread_id()), piece = thread % kPieces;
-    const int k = chunk * kValues + piece * 16, run = chunk * kRuns + piece % kRuns;
-    const float* fields = piece < kRuns ? p.x.scale : p.x.sum;
+    const int k = chunk * kValues + piece * 16, block = chunk * kBlocks + piece % kBlocks;
+    const float* fields = piece < kBlocks ? p.x.scale : p.x.sum;
     LB_UNROLL
     for (int i = 0; i < kTileRows; i += kStep) {
       const int row = i + thread / kPieces;
@@ -87,8 +89,9 @@ struct ByteProduct {
       uint8_t* to = stage + row * kStride + piece * 16;
       copy_or_zero<16>(to, p.x.high + x_row * n_in + k, k < n_in);
       if constexpr (kBits == 16) copy_or_zero<16>(to + kPadRows * kStride, p.x.low + x_row * n_in + k, k < n_in);
-      if (Format::kHasMin || piece < kRuns)
-        copy_or_zero<4>(stage + kScalesAt + (piece * kPadRows + row) * 4, fields + x_row * n_runs + run, run < n_runs);
+      if (Format::kHasMin || piece < kBlocks)
+        copy_or_zero<4>(stage + kScalesAt + (piece * kPadRows + row) * 4, fields + x_row * n_row_blocks + block,
+                        block < n_row_blocks);
     }
   }
 
@@ -96,13 +99,13 @@ struct ByteProduct {
     const CodeRows rows = code_rows<kType, kFrags, kValues>(weights, 0);
     const float* x_scales = reinterpret_cast<const float*>(x + kScalesAt);
     LB_UNROLL_BY(1)
-    for (int pair = 0; pair < kRuns / 2; ++pair) {
+    for (int pair = 0; pair < kBlocks / 2; ++pair) {
       ByteHalf a[2][2];
       SumRowsA<f32x2> fields[2];
       LB_UNROLL
-      for (int run = 0; run < 2; ++run) {
-        Format::codes(a[run], rows, 2 * pair + run);
-        load(fields[run], scales + (2 * pair + run) * 16);
+      for (int block = 0; block < 2; ++block) {
+        Format::codes(a[block], rows, 2 * pair + block);
+        load(fields[block], scales + (2 * pair + block) * 16);
       }
       LB_UNROLL
       for (int tile = 0; tile < kPieces; ++tile) {
@@ -111,28 +114,28 @@ struct ByteProduct {
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
         if constexpr (kBits == 16) load(low, x + (kPadRows + tile * kByteRows) * kStride + pair * 64, kStride);
         LB_UNROLL
-        for (int run = 0; run < 2; ++run) {
+        for (int block = 0; block < 2; ++block) {
           SumRowsB scale, sum;
-          const int place = (2 * pair + run) * kPadRows + tile * kByteRows;
-          load(scale, x_scales + place);
-          if constexpr (Format::kHasMin) load(sum, x_scales + kRuns * kPadRows + place);
+          const int offset = (2 * pair + block) * kPadRows + tile * kByteRows;
+          load(scale, x_scales + offset);
+          if constexpr (Format::kHasMin) load(sum, x_scales + kBlocks * kPadRows + offset);
           if constexpr (Format::kHasHalves) {
             LB_UNROLL
             for (int half = 0; half < 2; ++half) {
-              const ByteSums exact = multiply_half(a[run][half], high[run], half, kStart);
-              ByteSums rest;
-              if constexpr (kBits == 16) rest = multiply_half(a[run][half], low[run], half, kStart);
-              add_scaled(sums_[tile], exact, rest, fields[run], half, scale);
+              const ByteSums high_sums = multiply_half(a[block][half], high[block], half, kStart);
+              ByteSums low_sums;
+              if constexpr (kBits == 16) low_sums = multiply_half(a[block][half], low[block], half, kStart);
+              add_scaled(sums_[tile], high_sums, low_sums, fields[block], half, scale);
             }
           } else {
-            const ByteSums exact = multiply(a[run][0], a[run][1], high[run], kStart);
-            ByteSums rest;
-            if constexpr (kBits == 16) rest = multiply(a[run][0], a[run][1], low[run], kStart);
-            add_scaled(sums_[tile], exact, rest, fields[run], 0, scale);
+            const ByteSums high_sums = multiply(a[block][0], a[block][1], high[block], kStart);
+            ByteSums low_sums;
+            if constexpr (kBits == 16) low_sums = multiply(a[block][0], a[block][1], low[block], kStart);
+            add_scaled(sums_[tile], high_sums, low_sums, fields[block], 0, scale);
           }
           if constexpr (Format::kHasMin)
             for_each_sum([&](int, int, int i, int j, int n) {
-              sums_[tile].v[n] = fma(-fields[run].v[i][1], sum.v[j], sums_[tile].v[n]);
+              sums_[tile].v[n] = fma(-fields[block].v[i][1], sum.v[j], sums_[tile].v[n]);
             });
         }
       }
@@ -148,7 +151,7 @@ struct ByteProduct {
   }
 
  private:
-  static constexpr int kRuns = kValues / kRoundBlock, kStride = gemm_stride(kValues), kPadRows = gemm_pad(kTileRows);
+  static constexpr int kBlocks = kValues / kRoundBlock, kStride = gemm_stride(kValues), kPadRows = gemm_pad(kTileRows);
   static constexpr int kStart = 0x4b400000;
   static constexpr float kStartValue = 12582912.0f;
   struct Sums {
@@ -164,13 +167,13 @@ struct ByteProduct {
     else
       store(to, Vec<uint32_t, kBytes / 4>{});
   }
-  LB_DEVICE static void add_scaled(Sums& sums, const ByteSums& exact, const ByteSums& rest,
+  LB_DEVICE static void add_scaled(Sums& sums, const ByteSums& high_sums, const ByteSums& low_sums,
                                    const SumRowsA<f32x2>& fields, int field, const SumRowsB& scale) {
     for_each_sum([&](int, int, int i, int j, int n) {
-      const float w = fields.v[i][field], whole = quant::float_of(uint32_t(exact.v[n]));
+      const float w = fields.v[i][field], whole = quant::float_of(uint32_t(high_sums.v[n]));
       float product;
       if constexpr (kBits == 16) {
-        const float part = (quant::float_of(uint32_t(rest.v[n])) - kStartValue) * (1 / 254.0f);
+        const float part = (quant::float_of(uint32_t(low_sums.v[n])) - kStartValue) * (1 / 254.0f);
         product = w * ((whole - kStartValue) + part);
       } else {
         product = fma(whole, w, -kStartValue * w);
@@ -215,16 +218,16 @@ struct PlainHalves {
   using Scales = NoScales;
 
   template <int kFrags>
-  struct Run {
+  struct Operands {
     const uint8_t* weights;
-    int run;
-    LB_DEVICE Run(const uint8_t* weights_, const f32x2*, int run_) : weights(weights_), run(run_) {}
+    int block;
+    LB_DEVICE Operands(const uint8_t* weights_, const f32x2*, int run_) : weights(weights_), block(run_) {}
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
         const CodeRows rows = code_rows<kType, kFrags, kHalfValues>(weights, frag);
         FragmentA<Stored> stored;
-        load_shared(stored, reinterpret_cast<const Stored*>(rows.plane[0]) + run * 32 + i * 16, rows.stride[0] / 2);
+        load_shared(stored, reinterpret_cast<const Stored*>(rows.plane[0]) + block * 32 + i * 16, rows.stride[0] / 2);
         if constexpr (__is_same(Stored, T))
           a[frag] = stored;
         else
@@ -243,14 +246,14 @@ struct ExpandedHalves {
   using Scales = UnpackedScales<Format, kFrags, kHalfValues>;
 
   template <int kFrags>
-  struct Run {
+  struct Operands {
     OperandRows<f32x2> fields[kFrags];
     ByteHalf codes[kFrags][2];
-    LB_DEVICE Run(const uint8_t* weights, const f32x2* scales, int run) {
+    LB_DEVICE Operands(const uint8_t* weights, const f32x2* scales, int block) {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
-        Format::codes(codes[frag], code_rows<kType, kFrags, kHalfValues>(weights, frag), run);
-        load(fields[frag], scales + (frag * (kHalfValues / kRoundBlock) + run) * 16, int(sizeof(f32x2)));
+        Format::codes(codes[frag], code_rows<kType, kFrags, kHalfValues>(weights, frag), block);
+        load(fields[frag], scales + (frag * (kHalfValues / kRoundBlock) + block) * 16, int(sizeof(f32x2)));
       }
     }
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
@@ -284,8 +287,8 @@ struct HalfProduct {
   }
   LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
     constexpr int kStride = gemm_stride(2 * kHalfValues) / 2;
-    for (int run = 0; run < kHalfValues / kRoundBlock; ++run) {
-      const typename Weights::template Run<kFrags> operands(weights, scales, run);
+    for (int block = 0; block < kHalfValues / kRoundBlock; ++block) {
+      const typename Weights::template Operands<kFrags> operands(weights, scales, block);
       LB_UNROLL
       for (int half = 0; half < 2; ++half) {
         FragmentA<T> a[kFrags];
@@ -294,7 +297,7 @@ struct HalfProduct {
         for (int tile = 0; tile < kTiles; ++tile) {
           sched_barrier();
           FragmentB<T> b;
-          load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + run * 32 + half * 16, kStride);
+          load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + block * 32 + half * 16, kStride);
           LB_UNROLL
           for (int i = 0; i < kFrags; ++i) multiply(sums_[i][tile], a[i], b);
         }

@@ -31,7 +31,7 @@ struct Gemm {
   int first_tile[kMaxProducts + 1];  // tiles of outputs [first_tile[i], first_tile[i + 1]) are those of product i
   int n_row_tiles, n_chunks, n_blocks, n_stages;
   int tile_rows, tile_outs;
-  int n_whole;  // tiles; 0 but for kernels of warpgroups
+  int n_whole_tiles;  // tiles; 0 but for kernels of warpgroups
 };
 
 // Rows of x as 16-bit numbers, padded with zeros to whole chunks. In tiles: [tiled_values(n_in) / 64,
@@ -42,8 +42,8 @@ struct NarrowRows {
   void* y;         // [rows, x16_values(n_in)], or in tiles
   DType type;      // F16: what is too large becomes the largest number; BF16
   int rows, n_in;
-  bool meets_codes;  // in the order in which the other operand is expanded from codes
-  bool in_tiles;
+  bool is_permuted;  // in the order in which the other operand is expanded from codes
+  bool is_tiled;
 };
 // Weights as 16-bit numbers, of types that no kernel for many rows reads. Both lie in planes (quant/planes.h).
 struct ExpandWeights {
@@ -77,8 +77,8 @@ LB_FN constexpr int gemm_code_row(DType type, int values) {
 // Bytes of x in a stage; tiles of rows are padded to 16.
 LB_FN constexpr int gemm_pad(int tile_rows) { return (tile_rows + 15) / 16 * 16; }
 LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
-  const int n_runs = kByteValues / kRoundBlock;
-  return gemm_pad(tile_rows) * (gemm_stride(kByteValues) * (bits / 8) + 2 * n_runs * int(sizeof(float)));
+  const int n_row_blocks = kByteValues / kRoundBlock;
+  return gemm_pad(tile_rows) * (gemm_stride(kByteValues) * (bits / 8) + 2 * n_row_blocks * int(sizeof(float)));
 }
 LB_FN constexpr int gemm_half_x(int tile_rows) { return tile_rows * gemm_stride(2 * kHalfValues); }
 LB_FN constexpr int gemm_float_x(int tile_rows) { return tile_rows * gemm_stride(4 * kFloatValues); }

@@ -12,7 +12,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kWarpgroupRuns = 128 / kRoundBlock;  // of a chunk of quantised weights
+inline constexpr int kWarpgroupBlocks = 128 / kRoundBlock;  // of a chunk of quantised weights
 
 // The rows of 16 outputs in a chunk.
 template <DType kType>
@@ -28,10 +28,10 @@ struct ChunkRows {
 // The row of an output in each plane, and its runs.
 struct OutputRow {
   const uint8_t* planes[quant::kMaxPlanes];
-  int n_runs;
+  int n_blocks;
 };
 
-LB_DEVICE void split_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride) {
+LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride) {
   ByteHalf packed;
   load(packed, rows, stride);
   LB_UNROLL
@@ -42,24 +42,24 @@ LB_DEVICE void split_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride) 
 }
 
 // One f16 for each run, in plane 1.
-template <int kRuns>
-struct RunScale {
-  f16 d[kRuns] = {};
-  LB_DEVICE void read(const OutputRow& row, int run) {
+template <int kBlocks>
+struct F16Scales {
+  f16 d[kBlocks] = {};
+  LB_DEVICE void read(const OutputRow& row, int block) {
     LB_UNROLL
-    for (int i = 0; i < kRuns; ++i)
-      d[i] = run + i < row.n_runs ? load_cached<f16>(row.planes[1] + 2 * (run + i)) : f16{};
+    for (int i = 0; i < kBlocks; ++i)
+      d[i] = block + i < row.n_blocks ? load_cached<f16>(row.planes[1] + 2 * (block + i)) : f16{};
   }
 };
 
 struct WideQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
-  template <int kRuns>
-  struct Raw : RunScale<kRuns> {
+  template <int kBlocks>
+  struct Raw : F16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return {to_f32(this->d[i]), 0}; }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
-    load(a, rows.first + run * 32, rows.kStride0);
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
+    load(a, rows.first + block * 32, rows.kStride0);
   }
   template <class T>
   LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
@@ -69,12 +69,12 @@ struct WideQ8_0 {
 
 struct WideQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
-  template <int kRuns>
-  struct Raw : RunScale<kRuns> {
+  template <int kBlocks>
+  struct Raw : F16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return code_field(to_f32(this->d[i]), 8.0f * to_f32(this->d[i])); }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
-    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
+    unpack_nibbles(a, rows.first + block * 16, rows.kStride0);
   }
   template <class T>
   LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
@@ -84,24 +84,24 @@ struct WideQ4_0 {
 
 struct WideQ4_K {
   static constexpr DType kType = DType::kQ4_K;
-  template <int kRuns>
+  template <int kBlocks>
   struct Raw {
-    u32x4 block = {};
-    int run = 0;  // of the block, a multiple of kRuns
-    LB_DEVICE void read(const OutputRow& row, int run_of_row) {
-      run = run_of_row % 8;
-      block = load_cached<u32x4>(row.planes[1] + uint32_t(run_of_row) / 8 * 16);
+    u32x4 entry = {};
+    int block = 0;  // of the block, a multiple of kRuns
+    LB_DEVICE void read(const OutputRow& row, int row_block) {
+      block = row_block % 8;
+      entry = load_cached<u32x4>(row.planes[1] + uint32_t(row_block) / 8 * 16);
     }
     LB_DEVICE f32x2 field(int i) const {
-      const bool is_upper = run >= 4;  // 48 bits for four runs
-      const uint64_t bits = uint64_t(is_upper ? block[3] : block[2]) << 32 | (is_upper ? block[2] : block[1]);
-      const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * run - 32 : 12 * run) >> 12 * i);
-      const float d = to_f32(f16{uint16_t(block[0])}), dmin = to_f32(f16{uint16_t(block[0] >> 16)});
+      const bool is_upper = block >= 4;  // 48 bits for four runs
+      const uint64_t bits = uint64_t(is_upper ? entry[3] : entry[2]) << 32 | (is_upper ? entry[2] : entry[1]);
+      const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * block - 32 : 12 * block) >> 12 * i);
+      const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
       return code_field(d * float(fields & 63), dmin * float(fields >> 6 & 63));
     }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
-    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
+    unpack_nibbles(a, rows.first + block * 16, rows.kStride0);
   }
   template <class T>
   LB_DEVICE static void to_fragment(FragmentA<T>& a, const ByteHalf& codes, const OperandRows<f32x2>& field, int) {
@@ -112,23 +112,23 @@ struct WideQ4_K {
 // The two fields are the scales of a run's halves.
 struct WideQ6_K {
   static constexpr DType kType = DType::kQ6_K;
-  template <int kRuns>
+  template <int kBlocks>
   struct Raw {
-    uint16_t pairs[kRuns] = {};  // signed bytes
+    uint16_t pairs[kBlocks] = {};  // signed bytes
     f16 d = {};
-    LB_DEVICE void read(const OutputRow& row, int run) {
+    LB_DEVICE void read(const OutputRow& row, int block) {
       LB_UNROLL
-      for (int i = 0; i < kRuns; ++i) pairs[i] = load_cached<uint16_t>(row.planes[2] + 2 * (run + i));
-      d = load_cached<f16>(row.planes[3] + uint32_t(run) / 8 * 2);
+      for (int i = 0; i < kBlocks; ++i) pairs[i] = load_cached<uint16_t>(row.planes[2] + 2 * (block + i));
+      d = load_cached<f16>(row.planes[3] + uint32_t(block) / 8 * 2);
     }
     LB_DEVICE f32x2 field(int i) const {
       return {to_f32(d) * float(int8_t(pairs[i])), to_f32(d) * float(int8_t(pairs[i] >> 8))};
     }
   };
-  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int run) {
-    split_nibbles(a, rows.first + run * 16, rows.kStride0);
+  LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
+    unpack_nibbles(a, rows.first + block * 16, rows.kStride0);
     OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
-    load(upper, rows.second + run * 8, rows.kStride1);
+    load(upper, rows.second + block * 8, rows.kStride1);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
       LB_UNROLL
@@ -155,44 +155,44 @@ struct ExpandedWeights {
 
   template <int kFrags>
   struct Scales {
-    static constexpr int kRuns = kFrags * kWarpgroupRuns / 2, kOutLanes = kWarpgroupRuns / kRuns;
-    static_assert(kFrags * kWarpgroupRuns * 16 * sizeof(f32x2) <= kWarpgroupWarpBytes);
+    static constexpr int kBlocks = kFrags * kWarpgroupBlocks / 2, kOutLanes = kWarpgroupBlocks / kBlocks;
+    static_assert(kFrags * kWarpgroupBlocks * 16 * sizeof(f32x2) <= kWarpgroupWarpBytes);
     OutputRow row;
-    typename Format::template Raw<kRuns> raw;
+    typename Format::template Raw<kBlocks> raw;
     f32x2* unpacked;  // [kFrags, kWarpgroupRuns, 16]
 
     LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<f32x2*>(warp_memory)) {}
-    template <class Place>
-    LB_DEVICE void find(const Gemm& p, const Place& at) {
+    template <class Cursor>
+    LB_DEVICE void find(const Gemm& p, const Cursor& at) {
       const int n_in = p.group.products[0].n_in, out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
       const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, n_in);
       LB_UNROLL
       for (int i = 0; i < quant::kMaxPlanes; ++i)
         row.planes[i] = at.w + layout.offset[i] + size_t(min(out, at.n_out - 1)) * layout.row_bytes[i];
-      row.n_runs = n_in / kRoundBlock;
+      row.n_blocks = n_in / kRoundBlock;
     }
-    LB_DEVICE void read(int chunk) { raw.read(row, chunk * kWarpgroupRuns + first_run()); }
+    LB_DEVICE void read(int chunk) { raw.read(row, chunk * kWarpgroupBlocks + first_block()); }
     LB_DEVICE void unpack() const {
       const int out = lane() / kOutLanes;
       LB_UNROLL
-      for (int i = 0; i < kRuns; ++i)
-        store(unpacked + (out / 16 * kWarpgroupRuns + first_run() + i) * 16 + out % 16, raw.field(i));
+      for (int i = 0; i < kBlocks; ++i)
+        store(unpacked + (out / 16 * kWarpgroupBlocks + first_block() + i) * 16 + out % 16, raw.field(i));
     }
 
    private:
-    LB_DEVICE static int first_run() { return lane() % kOutLanes * kRuns; }
+    LB_DEVICE static int first_block() { return lane() % kOutLanes * kBlocks; }
   };
 
   template <int kFrags>
-  struct Run {
+  struct Operands {
     OperandRows<f32x2> fields[kFrags];
     ByteHalf codes[kFrags][2];
-    LB_DEVICE Run(const uint8_t* weights, const Scales<kFrags>& scales, int run) {
+    LB_DEVICE Operands(const uint8_t* weights, const Scales<kFrags>& scales, int block) {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
         const ChunkRows<kType> rows(weights, kGemmWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
-        Format::codes(codes[frag], rows, run);
-        load(fields[frag], scales.unpacked + (frag * kWarpgroupRuns + run) * 16, int(sizeof(f32x2)));
+        Format::codes(codes[frag], rows, block);
+        load(fields[frag], scales.unpacked + (frag * kWarpgroupBlocks + block) * 16, int(sizeof(f32x2)));
       }
     }
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
@@ -211,22 +211,22 @@ struct PlainWeights {
   template <int kFrags>
   struct Scales {
     LB_DEVICE explicit Scales(void*) {}
-    template <class Place>
-    LB_DEVICE void find(const Gemm&, const Place&) {}
+    template <class Cursor>
+    LB_DEVICE void find(const Gemm&, const Cursor&) {}
     LB_DEVICE void read(int) {}
     LB_DEVICE void unpack() const {}
   };
 
   template <int kFrags>
-  struct Run {
+  struct Operands {
     const uint8_t* weights;
-    int run;
-    LB_DEVICE Run(const uint8_t* weights_, const Scales<kFrags>&, int run_) : weights(weights_), run(run_) {}
+    int block;
+    LB_DEVICE Operands(const uint8_t* weights_, const Scales<kFrags>&, int run_) : weights(weights_), block(run_) {}
     LB_DEVICE void half(FragmentA<T> (&a)[kFrags], int i) const {
       LB_UNROLL
       for (int frag = 0; frag < kFrags; ++frag) {
         const ChunkRows<kType> rows(weights, kGemmWarps * 16 * kFrags, (warp() * kFrags + frag) * 16);
-        load_shared(a[frag], reinterpret_cast<const T*>(rows.first) + run * 32 + i * 16, rows.kStride0 / 2);
+        load_shared(a[frag], reinterpret_cast<const T*>(rows.first) + block * 32 + i * 16, rows.kStride0 / 2);
       }
     }
   };
