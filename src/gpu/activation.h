@@ -1,10 +1,9 @@
-// The exponential and what is made of it, accurate to about two ulp: exp_fast alone loses a bit for each doubling of
-// |x|.
+// exp, sigmoid and SiLU to about two ulp. exp_fast alone loses one bit for each doubling of |x|.
 #pragma once
 
 namespace lb::gpu {
 
-// e^x for x <= 0 (and NaN); results below 2^-126 may be 0.
+// e^x for x <= 0 or NaN. Results below 2^-126 may be 0.
 LB_DEVICE float exp_nonpositive(float x) {
   const float bounded = x < -150.0f ? -150.0f : x;
   const float whole = round_even(bounded * 1.44269504f);
@@ -12,7 +11,7 @@ LB_DEVICE float exp_nonpositive(float x) {
   return exp2_fast(rest) * exp2_fast(whole);
 }
 
-// 1 / (1 + e^-x), without an infinity on the way.
+// 1 / (1 + e^-x). The intermediate e^-|x| cannot overflow.
 LB_DEVICE float sigmoid(float x) {
   const float e = exp_nonpositive(-abs(x));
   return (x < 0 ? e : 1.0f) * rcp_fast(1.0f + e);

@@ -1,5 +1,6 @@
-// Types whose four bits name a value of a table: bytes of it by the dialect's lookup8, which knows eight, none of them
-// negative. One half of each table has no negative value, the other no positive one.
+// Weight types whose 4-bit codes index a table of 16 values (IQ4_NL, IQ4_XS, MXFP4), by the dialect's lookup8. lookup8
+// takes a table of eight non-negative bytes. In each table eight values have one sign and eight the other, so two
+// lookups of magnitudes and two signs replace one lookup of values.
 #pragma once
 
 #include "gpu/vectors.h"
@@ -10,7 +11,7 @@ namespace lb::gpu {
 template <DType kType>
 inline constexpr bool kHasTable = kType == DType::kIQ4_NL || kType == DType::kIQ4_XS || kType == DType::kMXFP4;
 
-// Of eight values of a table.
+// The magnitudes of eight table values, a byte each.
 LB_DEVICE u32x2 magnitude_bytes(const int8_t* values) {
   u32x2 words = {};
   LB_UNROLL
@@ -18,7 +19,7 @@ LB_DEVICE u32x2 magnitude_bytes(const int8_t* values) {
   return words;
 }
 
-// Of eight codes the magnitudes of those below 8, and of the others; else 0.
+// For eight 4-bit codes: first has the magnitudes of codes below 8, second of codes from 8 on. The other bytes are 0.
 struct Magnitudes {
   u32x2 first, second;
 };

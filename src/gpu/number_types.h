@@ -1,4 +1,4 @@
-// Storage types of 16 and 8 bits, and fp8 conversions in plain arithmetic for chips that have no instruction for them.
+// Storage types of 16 and 8 bits, and fp8 conversions in integer arithmetic for chips without an instruction for them.
 #pragma once
 
 #include <stdint.h>
@@ -30,13 +30,13 @@ LB_DEVICE float fp8_to_f32(uint8_t x) {
   return quant::float_of(sign | quant::bits_of(float(magnitude) * 0x1p-9f));  // subnormal: units of 2^-9
 }
 
-// Nearest even; beyond 448, and infinity, become 448; NaN stays NaN.
+// To nearest even, saturated at +-448; infinity becomes 448, NaN stays NaN.
 LB_DEVICE uint8_t f32_to_fp8(float x) {
   const uint8_t sign = uint8_t(quant::bits_of(x) >> 24 & 0x80);
   const uint32_t magnitude = quant::bits_of(x) & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7f;
   if (magnitude >= 0x43e00000) return sign | 0x7e;
-  if (magnitude < 0x3c800000)  // below 2^-6: adding 2^14 leaves units of 2^-9 in the low bits, rounded by the addition
+  if (magnitude < 0x3c800000)  // below 2^-6: adding 2^14 rounds to units of 2^-9 and leaves them in the low bits
     return uint8_t(sign | (quant::bits_of(quant::float_of(magnitude) + 0x1p14f) - 0x46800000));
   return uint8_t(sign | (magnitude - (120u << 23) + 0x7ffff + (magnitude >> 20 & 1)) >> 20);
 }

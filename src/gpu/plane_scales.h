@@ -1,6 +1,6 @@
-// What the scales in the planes of runs of 32 (quant/planes.h) say: value = scale * code + offset, as in
-// quant/dequantize.h. Entries are one f16 d, the pair d and m in a word (as a pair of f16 the compiler would take it
-// apart, and wait for it, where it is loaded), the byte e, six-bit scales, or scales and mins.
+// Scales of the weight types with a scale per 32 values, from the last plane of quant/planes.h: value = scale * code +
+// offset, as in quant/dequantize.h. An entry of the plane is d (f16); d and m (f16 each, one word); e (a byte); or
+// six-bit scales, or scales and mins, of eight blocks.
 #pragma once
 
 #include "quant/dequantize.h"
@@ -13,7 +13,7 @@ LB_DEVICE auto scale_entry() {
   if constexpr (kType == DType::kMXFP4) {
     return uint8_t{};
   } else if constexpr (kType == DType::kQ4_1 || kType == DType::kQ5_1) {
-    return uint32_t{};
+    return uint32_t{};  // not two f16: the compiler would split them at the load, and so wait for it there
   } else if constexpr (kType == DType::kIQ4_XS) {
     return u32x2{};
   } else if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {
@@ -30,18 +30,18 @@ template <DType kType>
 inline constexpr bool kHasOffsets =
     kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ4_K || kType == DType::kQ5_K;
 
-// Of run `run` of those that the entry is for.
+// Scale and offset of block `block` of the 1 or 8 blocks that an entry covers.
 LB_DEVICE quant::ScaleOffset block_scale(f16 d, int) { return {to_f32(d), 0}; }
 LB_DEVICE quant::ScaleOffset block_scale(uint32_t d_m, int) {
   return {to_f32(f16{uint16_t(d_m)}), to_f32(f16{uint16_t(d_m >> 16)})};
 }
 LB_DEVICE quant::ScaleOffset block_scale(uint8_t e, int) { return {quant::mxfp4_scale(e), 0}; }
-LB_DEVICE quant::ScaleOffset block_scale(const u32x2& six_bits, int run) {
+LB_DEVICE quant::ScaleOffset block_scale(const u32x2& six_bits, int block) {
   const float d = to_f32(f16{quant::six_bit_d(six_bits[0], six_bits[1])});
-  return {d * float(quant::six_bit_scale(run < 4 ? six_bits[0] : six_bits[1], run % 4)), 0};
+  return {d * float(quant::six_bit_scale(block < 4 ? six_bits[0] : six_bits[1], block % 4)), 0};
 }
-LB_DEVICE quant::ScaleOffset block_scale(const u32x4& k4, int run) {
-  const uint32_t fields = quant::k4_fields(k4.v, run);
+LB_DEVICE quant::ScaleOffset block_scale(const u32x4& k4, int block) {
+  const uint32_t fields = quant::k4_fields(k4.v, block);
   const float d = to_f32(f16{uint16_t(k4[0])}), dmin = to_f32(f16{uint16_t(k4[0] >> 16)});
   return {d * float(fields & 63), -(dmin * float(fields >> 6))};
 }

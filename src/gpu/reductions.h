@@ -1,5 +1,5 @@
-// Warp and block reductions from shuffles, for the dialects of real chips. Every lane, and every thread, gets the
-// result; the order of additions is fixed, so the bits are too.
+// Warp and block reductions from shuffles, for CUDA and HIP (src/sim has its own). Every lane, or every thread of the
+// block, gets the result. The order of additions is fixed, so results are the same bits in every run.
 #pragma once
 
 namespace lb::gpu {
@@ -32,7 +32,7 @@ LB_DEVICE T warp_min(T v) {
   return min(v, shuffle_xor(v, 1));
 }
 
-// scratch: block-shared, 32 floats; free again on return.
+// scratch: 32 floats in shared memory; may be reused on return.
 LB_DEVICE float block_sum(float v, float* scratch) {
   v = warp_sum(v);
   if (lane() == 0) scratch[warp()] = v;

@@ -1,13 +1,13 @@
-// RoundRows by the eight lanes of a run, four values a lane: for kernels that make activations, and for the one that
-// only rounds them.
+// Rounds activations to int8 codes (ops/round_rows.h): eight lanes per block of 32 values, four values per lane. Called
+// by kernels that compute the activations, and by round_rows_kernel.
 #pragma once
 
 #include "ops/round_rows.h"
 
 namespace lb::gpu {
 
-// x / d rounded as the division is, for |x| <= 127 d: one reciprocal for many quotients, each mended by its residual
-// (Markstein). Tiny d, whose residuals could be subnormal, divide.
+// Correctly rounded x / d for |x| <= 127 d: one reciprocal for many quotients, each corrected by its residual
+// (Markstein's method). For tiny d the residual could be subnormal, so those divide.
 struct Divisor {
   float d, reciprocal;
   LB_DEVICE explicit Divisor(float value) : d(value), reciprocal(1.0f / value) {}
@@ -21,16 +21,16 @@ struct Divisor {
 LB_DEVICE float clamp_code(float q) { return min(max(q, -127.0f), 127.0f); }
 LB_DEVICE uint32_t low_byte(float whole) { return uint32_t(int(whole)) & 0xff; }
 
-LB_DEVICE int sum_over_run(int v) {
+LB_DEVICE int sum_over_block(int v) {
   LB_UNROLL
   for (int mask = 1; mask < 8; mask *= 2) v += shuffle_xor(v, mask);
   return v;
 }
 
-// Values [at, at + 4) of y, counted through all its rows. Every lane of a warp; the eight lanes of a run are all inside
-// or none is.
+// Rounds x into values [at, at + 4) of y, an index through all rows. Bit for bit RoundRows. Called by every lane of a
+// warp; is_inside must agree among the eight lanes of a block.
 LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is_inside) {
-  // As integers |x| keeps its order, and a NaN is the largest.
+  // The bits of |x| order as integers; NaN is above all numbers.
   int largest = 0;
   LB_UNROLL
   for (int j = 0; j < 4; ++j) largest = max(largest, int(quant::bits_of(x[j]) & 0x7fffffff));
@@ -49,8 +49,8 @@ LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is
       low |= low_byte(clamp_code(round_even((q - whole) * 254.0f))) << 8 * j;
     }
   }
-  const int high_sum = sum_over_run(dot4(int(high), 0x01010101, 0));
-  const int low_sum = sum_over_run(dot4(int(low), 0x01010101, 0));
+  const int high_sum = sum_over_block(dot4(int(high), 0x01010101, 0));
+  const int low_sum = sum_over_block(dot4(int(low), 0x01010101, 0));
   if (!is_inside) return;
   store(y.high + at, high);
   if (y.low != nullptr) store(y.low + at, low);
@@ -61,36 +61,36 @@ LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is
   }
 }
 
-// Rounding to 8 bits in a quarter of the instructions, for who is waited for: with a reciprocal that is a few units of
-// its last place off, so that a value halfway between two codes may fall to the other side.
+// Rounding to 8 bits in a quarter of the instructions, for latency-bound kernels. The reciprocal is a few ulp off, so a
+// value halfway between two codes may round to the other one.
 struct BlockScale {
   float top, inverse;
-  // largest: of |x| in a run, as an integer.
+  // largest: the bits of the block's largest |x|.
   LB_DEVICE explicit BlockScale(int largest)
       : top(quant::float_of(largest < 0x7f800000 ? uint32_t(largest) : 0x7fc00000u)), inverse(0) {
     const float root = rsqrt_fast(top);
     if (top > 0x1p-100f) inverse = 127.0f * root * root;
   }
   LB_DEVICE float scale() const { return top * (1 / 127.0f); }
-  // At 1.5 * 2^23 the last bit is 1, to which the sum is rounded.
+  // 1.5 * 2^23 has an ulp of 1, so the fma rounds to the nearest integer and leaves it in the low bits.
   LB_DEVICE uint32_t code(float x) const { return quant::bits_of(fma(x, inverse, 0x1.8p23f)) & 0xff; }
 };
 LB_DEVICE int magnitude(float x) { return int(quant::bits_of(x) & 0x7fffffff); }
 
-// As round_four, without sums of codes, which are left to who reads them.
+// As round_four, to 8 bits and without y.sum: readers sum the codes themselves.
 LB_DEVICE void round_to_codes(const RoundedRows& y, int at, const f32x4& x, bool is_inside) {
   int largest = 0;
   LB_UNROLL
   for (int j = 0; j < 4; ++j) largest = max(largest, magnitude(x[j]));
   LB_UNROLL
   for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-  const BlockScale run(largest);
+  const BlockScale block(largest);
   uint32_t codes = 0;
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) codes |= run.code(x[j]) << 8 * j;
+  for (int j = 0; j < 4; ++j) codes |= block.code(x[j]) << 8 * j;
   if (!is_inside) return;
   store(y.high + at, codes);
-  if (at % kRoundBlock == 0) y.scale[at / kRoundBlock] = run.scale();
+  if (at % kRoundBlock == 0) y.scale[at / kRoundBlock] = block.scale();
 }
 
 }  // namespace lb::gpu

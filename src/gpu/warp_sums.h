@@ -1,10 +1,10 @@
-// Several sums over a warp at once: halves of the values are exchanged, so that n values cost n - 1 shuffles and then
-// one for each halving of the lanes that are left, instead of five each.
+// Several sums over a warp at once, as a butterfly reduce-scatter: lanes exchange halves of their values. n sums cost
+// n - 1 shuffles and log2(32 / n) more, instead of 5 n.
 #pragma once
 
 namespace lb::gpu {
 
-// Over the lanes whose number differs in bits from 32 / kN on; lane l has the sum of v[l / (32 / kN)] in v[0].
+// Sums over the kN lanes with equal l % (32 / kN). Afterwards v[0] of lane l is the sum of v[l / (32 / kN)].
 template <int kN, int kHalf = kN / 2, int kDistance = 16>
 LB_DEVICE void reduce_scatter(float (&v)[kN]) {
   if constexpr (kHalf > 0) {
@@ -18,7 +18,7 @@ LB_DEVICE void reduce_scatter(float (&v)[kN]) {
   }
 }
 
-// Over the whole warp.
+// Sums over the whole warp. Returns, and leaves in v[0], the sum of v[l / (32 / kN)] in lane l.
 template <int kN>
 LB_DEVICE float warp_sums(float (&v)[kN]) {
   reduce_scatter<kN>(v);
@@ -26,7 +26,7 @@ LB_DEVICE float warp_sums(float (&v)[kN]) {
   for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
   return v[0];
 }
-// The same, and the sum of `more` besides, whose additions wait for nothing of the others.
+// Also sums `more` over the warp, into every lane. Its shuffles are independent of the others and run between them.
 template <int kN>
 LB_DEVICE float warp_sums(float (&v)[kN], float& more) {
   more += shuffle_xor(more, 16);

@@ -44,7 +44,7 @@ def test_swiglu(pack: _engine.gpu.Pack, rows: int, dim: int, bits: int, seed: in
     check(pack, rounded, gpu_ops.swiglu(pack, gate, up), bits)
 
 
-def test_broken_runs_are_refused(pack: _engine.gpu.Pack) -> None:
+def test_broken_blocks_are_refused(pack: _engine.gpu.Pack) -> None:
     x = np.ones((1, 2, 48), np.float32)
-    with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole blocks of 32"):
+    with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole blocks"):
         gpu_ops.rms_norm_rounded(pack, x, x[0, 0], 1e-6, 8)
