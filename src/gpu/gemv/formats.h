@@ -32,8 +32,8 @@ LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
   }
 }
 
-LB_DEVICE const uint8_t* plane(const GemvMatrix& product, int i) {
-  return i == 0 ? product.w : product.w + product.offset[i - 1] * quant::kPlaneAlignment;
+LB_DEVICE const uint8_t* plane(const GemvMatrix& matrix, int i) {
+  return i == 0 ? matrix.w : matrix.w + matrix.offset[i - 1] * quant::kPlaneAlignment;
 }
 
 // The rows of a quantised type: a thread reads one of Entries from each plane for a piece of kValues. Where an entry
@@ -45,10 +45,10 @@ struct PlaneRows {
   const uint8_t* planes[kPlanes] = {};
 
   PlaneRows() = default;
-  LB_DEVICE PlaneRows(const Gemv& p, int product, int row, int piece) {
+  LB_DEVICE PlaneRows(const Gemv& p, int matrix, int row, int piece) {
     LB_UNROLL
     for (int i = 0; i < kPlanes; ++i)
-      planes[i] = plane(p.matrices[product], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
+      planes[i] = plane(p.matrices[matrix], i) + long(row) * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
   }
   LB_DEVICE Piece read(int ahead) const {  // ahead: a multiple of 32
     Piece piece;
@@ -62,14 +62,14 @@ struct PlaneRows {
 
   // The same in a slot in shared memory, where planes of `slot_rows` rows of each team follow each other.
   struct InSlot {
-    int at[kPlanes] = {};  // of the thread's piece of its first row
+    int offsets[kPlanes] = {};  // of the thread's piece of its first row
 
     LB_DEVICE InSlot(const Gemv& p, int slot_rows, int team, int piece) {
-      int plane_at = 0;
+      int plane_offset = 0;
       LB_UNROLL
       for (int i = 0; i < kPlanes; ++i) {
-        at[i] = plane_at + team * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
-        plane_at += slot_rows * p.n_teams * p.row_bytes[i];
+        offsets[i] = plane_offset + team * p.row_bytes[i] + piece / sharers(i) * entry_bytes(i);
+        plane_offset += slot_rows * p.n_teams * p.row_bytes[i];
       }
     }
     LB_DEVICE Piece read(const Gemv& p, const uint8_t* slot, int row) const {
@@ -81,7 +81,7 @@ struct PlaneRows {
    private:
     template <int kPlane, class First, class... Rest>
     LB_DEVICE void read_parts(Parts<First, Rest...>& parts, const Gemv& p, const uint8_t* slot, int row) const {
-      parts.first = load<First>(slot + at[kPlane] + row * p.row_bytes[kPlane]);
+      parts.first = load<First>(slot + offsets[kPlane] + row * p.row_bytes[kPlane]);
       if constexpr (sizeof...(Rest) > 0) read_parts<kPlane + 1>(parts.rest, p, slot, row);
     }
   };

@@ -14,8 +14,8 @@ struct PlainFormat {
   struct Rows {
     const uint8_t* values = nullptr;
     Rows() = default;
-    LB_DEVICE Rows(const Gemv& p, int product, int row, int piece)
-        : values(p.matrices[product].w + long(row) * p.row_bytes[0] + 16 * piece) {}
+    LB_DEVICE Rows(const Gemv& p, int matrix, int row, int piece)
+        : values(p.matrices[matrix].w + long(row) * p.row_bytes[0] + 16 * piece) {}
     LB_DEVICE Piece read(int ahead) const { return load_stream<u32x4>(values + 16 * ahead); }
     LB_DEVICE void advance(const Gemv& p) { values += p.n_teams * p.row_bytes[0]; }
   };

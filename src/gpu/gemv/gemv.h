@@ -15,7 +15,7 @@ namespace lb::gpu {
 
 // v[i] += the other half's v[i], each half of the lanes keeping one half of the values: a step of sum_eight.
 template <int kHalf>
-LB_DEVICE void fold(float (&v)[8]) {
+LB_DEVICE void exchange_halves(float (&v)[8]) {
   const bool is_upper = lane() & 4 * kHalf;
   LB_UNROLL
   for (int i = 0; i < kHalf; ++i) {
@@ -26,25 +26,25 @@ LB_DEVICE void fold(float (&v)[8]) {
 
 // Sums eight values over the warp; lane l gets that of v[l / 4]. Exchanging halves costs 9 shuffles instead of 40.
 LB_DEVICE float sum_eight(float (&v)[8]) {
-  fold<4>(v);
-  fold<2>(v);
-  fold<1>(v);
+  exchange_halves<4>(v);
+  exchange_halves<2>(v);
+  exchange_halves<1>(v);
   v[0] += shuffle_xor(v[0], 2);
   return v[0] + shuffle_xor(v[0], 1);
 }
 
 // The rows of a block, and a thread's part in them.
 struct GemvBlock {
-  int product = 0, begin, n_rows;
+  int matrix = 0, begin, n_rows;
   int team, column;  // who takes which rows, and the place among the threads of a row
   LB_DEVICE explicit GemvBlock(const Gemv& p) {
     LB_UNROLL
     for (int i = 1; i < kMaxProducts; ++i)
-      if (block_id() >= p.first_block[i - 1]) product = i;
-    const int block = product == 0 ? block_id() : block_id() - p.first_block[product - 1];
-    const int n_longer = p.matrices[product].n_longer;
-    begin = block * p.matrices[product].block_rows + min(block, n_longer);
-    n_rows = p.matrices[product].block_rows + (block < n_longer);
+      if (block_id() >= p.first_block[i - 1]) matrix = i;
+    const int block = matrix == 0 ? block_id() : block_id() - p.first_block[matrix - 1];
+    const int n_longer = p.matrices[matrix].n_longer;
+    begin = block * p.matrices[matrix].block_rows + min(block, n_longer);
+    n_rows = p.matrices[matrix].block_rows + (block < n_longer);
     team = thread_id() * p.team_factor >> kGemvTeamShift;
     column = thread_id() - team * p.row_threads;
   }
@@ -53,31 +53,31 @@ struct GemvBlock {
 // The sums that the warps of a block leave in shared memory, and what becomes of them: row `thread_id()` of a pass is
 // added up by that thread, to what it had before.
 struct PassSums {
-  float* of_warps;  // [pass_rows, row_warps]
+  float* warp_sums;  // [pass_rows, row_warps]
   float* y;
-  float before = 0;
+  float initial = 0;
   int row_warps;
-  bool adds_up;
+  bool has_row;
 
   LB_DEVICE PassSums(const Gemv& p, const GemvBlock& block, int pass, int pass_end, bool continues)
-      : of_warps(dynamic_shared<float>()), row_warps(p.row_threads / 32), adds_up(thread_id() < pass_end - pass) {
-    const Linear& op = p.group.products[block.product];
+      : warp_sums(dynamic_shared<float>()), row_warps(p.row_threads / 32), has_row(thread_id() < pass_end - pass) {
+    const Linear& op = p.group.products[block.matrix];
     y = op.y + long(block_id_y()) * op.n_out + block.begin + pass + thread_id();
     const float* add = continues ? y : op.add != nullptr ? op.add + (y - op.y) : nullptr;
-    if (adds_up && add != nullptr) before = *add;
+    if (has_row && add != nullptr) initial = *add;
   }
   // Of eight rows of a team, `row` the first.
-  LB_DEVICE void put(const Gemv& p, const GemvBlock& block, int row, float (&total)[8]) const {
+  LB_DEVICE void store_sums(const Gemv& p, const GemvBlock& block, int row, float (&total)[8]) const {
     const float sum_of_warp = sum_eight(total);
     const int at = (row + lane() / 4 * p.n_teams) * row_warps + block.column / 32;
-    if (lane() % 4 == 0) of_warps[at] = sum_of_warp;
+    if (lane() % 4 == 0) warp_sums[at] = sum_of_warp;
   }
   LB_DEVICE void finish() {
     block_barrier();
-    if (!adds_up) return;
+    if (!has_row) return;
     float sum = 0;
-    for (int w = 0; w < row_warps; ++w) sum += of_warps[thread_id() * row_warps + w];
-    *y = before + sum;
+    for (int w = 0; w < row_warps; ++w) sum += warp_sums[thread_id() * row_warps + w];
+    *y = initial + sum;
   }
 };
 
@@ -89,7 +89,7 @@ LB_DEVICE void gemv(const Gemv& p) {
   const GemvBlock block(p);
   for (int first_piece = 0; first_piece < p.row_pieces; first_piece += kPieces * p.row_threads) {
     const int piece = first_piece + block.column;
-    typename Format::Rows rows(p, block.product, block.begin + block.team, piece);
+    typename Format::Rows rows(p, block.matrix, block.begin + block.team, piece);
     typename Format::Piece pieces[kBatch][kPieces] = {};
     int next = block.team;  // row to read
     const auto read = [&](typename Format::Piece(&into)[kPieces]) {
@@ -119,7 +119,7 @@ LB_DEVICE void gemv(const Gemv& p) {
           for (int k = 0; k < kPieces; ++k) total[i] += Format::dot(pieces[i % kBatch][k], x[k], piece);
           read(pieces[i % kBatch]);
         }
-        sums.put(p, block, step - pass + block.team, total);
+        sums.store_sums(p, block, step - pass + block.team, total);
       }
       sums.finish();
       block_barrier();  // the sums are read before the next pass writes them

@@ -2,8 +2,8 @@
 // gemv.h.
 #include "dialect.h"
 
-#include "gpu/gemv/formats_runs16.h"
-#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/formats_16.h"
+#include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/gemv.h"
 #include "gpu/gemv/instances.h"
 
@@ -14,13 +14,13 @@ using Q2_K = Q2_KFormat<kBits>;
 template <int kBits>
 using Q3_K = Q3_KFormat<kBits>;
 template <int kBits>
-using Q4_K = RunFormat<DType::kQ4_K, kBits>;
+using Q4_K = Block32Format<DType::kQ4_K, kBits>;
 template <int kBits>
-using Q5_K = RunFormat<DType::kQ5_K, kBits>;
+using Q5_K = Block32Format<DType::kQ5_K, kBits>;
 template <int kBits>
 using Q6_K = Q6_KFormat<kBits>;
 template <int kBits>
-using IQ4_XS = RunFormat<DType::kIQ4_XS, kBits>;
+using IQ4_XS = Block32Format<DType::kIQ4_XS, kBits>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads) \
   LB_KERNEL(kernel, Gemv, kGemvThreads, 2) { gemv<Type<kXBits>, 1, kBatch>(p); }            \

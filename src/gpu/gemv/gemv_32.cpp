@@ -2,7 +2,7 @@
 // gemv.h.
 #include "dialect.h"
 
-#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/gemv.h"
 #include "gpu/gemv/instances.h"
 
@@ -11,17 +11,17 @@ namespace lb::gpu {
 template <int kBits>
 using Q8_0 = Q8_0Format<kBits>;
 template <int kBits>
-using Q4_0 = RunFormat<DType::kQ4_0, kBits>;
+using Q4_0 = Block32Format<DType::kQ4_0, kBits>;
 template <int kBits>
-using Q4_1 = RunFormat<DType::kQ4_1, kBits>;
+using Q4_1 = Block32Format<DType::kQ4_1, kBits>;
 template <int kBits>
-using Q5_0 = RunFormat<DType::kQ5_0, kBits>;
+using Q5_0 = Block32Format<DType::kQ5_0, kBits>;
 template <int kBits>
-using Q5_1 = RunFormat<DType::kQ5_1, kBits>;
+using Q5_1 = Block32Format<DType::kQ5_1, kBits>;
 template <int kBits>
-using IQ4_NL = RunFormat<DType::kIQ4_NL, kBits>;
+using IQ4_NL = Block32Format<DType::kIQ4_NL, kBits>;
 template <int kBits>
-using MXFP4 = RunFormat<DType::kMXFP4, kBits>;
+using MXFP4 = Block32Format<DType::kMXFP4, kBits>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads) \
   LB_KERNEL(kernel, Gemv, kGemvThreads, 2) { gemv<Type<kXBits>, 1, kBatch>(p); }            \

@@ -9,20 +9,20 @@
 // Needs: wgmma
 #include "dialect.h"
 
-#include "gpu/gemv/formats_runs16.h"
-#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/formats_16.h"
+#include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/instances.h"
 #include "gpu/gemv/slots_sm90.h"
 
 namespace lb::gpu {
 
 // The ring, and how far whoever has it has come.
-struct RingPlace {
+struct RingCursor {
   CountedBarrier *full, *empty;  // [n_slots]: rows have come; all warps that multiply have read them
   uint8_t* slots;
   int slot = 0, parity = 0;
 
-  LB_DEVICE explicit RingPlace(const Gemv& p) {
+  LB_DEVICE explicit RingCursor(const Gemv& p) {
     uint8_t* begin = dynamic_shared<uint8_t>();
     full = reinterpret_cast<CountedBarrier*>(begin + p.ring.barriers_offset);
     empty = full + p.ring.n_slots;
@@ -36,47 +36,48 @@ struct RingPlace {
 };
 
 // By one thread: the rows [from, end) of the block, slot after slot; `coming`: the oldest slot on its way.
-LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingPlace& ring, RingPlace& coming) {
+LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingCursor& ring,
+                         RingCursor& in_flight) {
   const int slot_rows = kGemvSlotRows * p.n_teams;
   LB_UNROLL_BY(1)
   for (int row = from; row < end; row += slot_rows) {
     barrier_wait(ring.empty + ring.slot, ring.parity ^ 1);
     if (row >= p.ring.max_in_flight * slot_rows) {
-      barrier_wait(coming.full + coming.slot, coming.parity);
-      coming.next(p);
+      barrier_wait(in_flight.full + in_flight.slot, in_flight.parity);
+      in_flight.next(p);
     }
-    bring_rows(p, block, row, slot_rows, ring.slots + ring.slot * p.ring.slot_bytes, ring.full + ring.slot);
+    copy_rows(p, block, row, slot_rows, ring.slots + ring.slot * p.ring.slot_bytes, ring.full + ring.slot);
     ring.next(p);
   }
 }
 
 template <class Format>
 LB_DEVICE void gemv_ring(const Gemv& p) {
-  constexpr int kHeld = 2 * kGemvSlotRows;  // rows of a thread in registers
+  constexpr int kAhead = 2 * kGemvSlotRows;  // rows of a thread in registers
   dependents_may_launch();
   GemvBlock block(p);
   block.begin *= p.ring.unit_rows;
   block.n_rows *= p.ring.unit_rows;
-  RingPlace ring(p), coming(p);
-  const bool brings = shuffle(block.team, 0) == p.n_teams;  // the last warp
-  int brought = 0;
-  if (brings && lane() == 0) {
+  RingCursor ring(p), in_flight(p);
+  const bool is_producer = shuffle(block.team, 0) == p.n_teams;  // the last warp
+  int n_copied = 0;
+  if (is_producer && lane() == 0) {
     for (int i = 0; i < p.ring.n_slots; ++i) {
       barrier_init(ring.full + i, 1);
       barrier_init(ring.empty + i, p.n_teams * p.row_threads / 32);
     }
     fence_async_proxy();
-    brought = min(p.ring.max_in_flight * kGemvSlotRows * p.n_teams, block.n_rows);
-    fill_ring(p, block, 0, brought, ring, coming);  // waits for nobody
+    n_copied = min(p.ring.max_in_flight * kGemvSlotRows * p.n_teams, block.n_rows);
+    fill_ring(p, block, 0, n_copied, ring, in_flight);  // waits for nobody
   }
   block_barrier();
 
   const bool has_piece = block.column < p.row_pieces;
   const typename Format::Rows::InSlot rows(p, kGemvSlotRows, block.team, block.column);
-  typename Format::Piece pieces[kHeld] = {};
-  typename Format::Scale scales[kHeld] = {};
+  typename Format::Piece pieces[kAhead] = {};
+  typename Format::Scale scales[kAhead] = {};
   int next = 0;  // first row of the next slot; of the last some teams may have none, and add up what lay there
-  const auto read = [&](int held) {
+  const auto read = [&](int first) {
     if (next >= block.n_rows) return;
     next += kGemvSlotRows * p.n_teams;
     barrier_wait(ring.full + ring.slot, ring.parity);
@@ -84,17 +85,17 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
     LB_UNROLL
     for (int row = 0; row < kGemvSlotRows; ++row) {
       if (!has_piece) break;
-      pieces[held + row] = rows.read(p, slot, row);
-      scales[held + row] = Format::scale_of(pieces[held + row], block.column);
+      pieces[first + row] = rows.read(p, slot, row);
+      scales[first + row] = Format::scale_of(pieces[first + row], block.column);
     }
     warp_barrier();
     if (lane() == 0) barrier_arrive(ring.empty + ring.slot);
     ring.next(p);
   };
   typename Format::X x;
-  if (!brings) {
+  if (!is_producer) {
     LB_UNROLL
-    for (int row = 0; row < kHeld; row += kGemvSlotRows) read(row);
+    for (int row = 0; row < kAhead; row += kGemvSlotRows) read(row);
     wait_for_previous();
     if (has_piece) x.read(p, 0, block.column);
   }
@@ -102,11 +103,11 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
   for (int pass = 0; pass < block.n_rows; pass += p.pass_rows) {
     const int pass_end = min(pass + p.pass_rows, block.n_rows);
     PassSums sums(p, block, pass, pass_end, false);
-    if (brings) {
+    if (is_producer) {
       // As far as there is room, counting what those that multiply give back in this pass: they read ahead.
-      const int end = min(pass_end + (kHeld + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
-      if (lane() == 0) fill_ring(p, block, brought, end, ring, coming);
-      brought = max(end, brought);
+      const int end = min(pass_end + (kAhead + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
+      if (lane() == 0) fill_ring(p, block, n_copied, end, ring, in_flight);
+      n_copied = max(end, n_copied);
     } else {
       for (int step = pass; step < pass_end; step += 8 * p.n_teams) {
         float total[8];
@@ -114,10 +115,10 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
         for (int i = 0; i < 8; i += kGemvSlotRows) {
           LB_UNROLL
           for (int row = i; row < i + kGemvSlotRows; ++row)
-            total[row] = Format::dot(pieces[row % kHeld], scales[row % kHeld], x);
-          read(i % kHeld);
+            total[row] = Format::dot(pieces[row % kAhead], scales[row % kAhead], x);
+          read(i % kAhead);
         }
-        sums.put(p, block, step - pass + block.team, total);
+        sums.store_sums(p, block, step - pass + block.team, total);
       }
     }
     sums.finish();

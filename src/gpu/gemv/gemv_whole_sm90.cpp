@@ -9,7 +9,7 @@
 // Needs: wgmma
 #include "dialect.h"
 
-#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/instances.h"
 #include "gpu/gemv/slots_sm90.h"
 
@@ -23,9 +23,9 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   uint8_t* shared = dynamic_shared<uint8_t>();
   CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_offset);  // [kRows]: rows have come
   const auto slot = [&](int i) { return shared + p.ring.slots_offset + i * p.ring.slot_bytes; };
-  const auto bring = [&](int i) {
+  const auto copy_slot = [&](int i) {
     if (i * p.n_teams < block.n_rows) {
-      bring_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
+      copy_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
     } else {
       barrier_arrive(full + i);  // for those who wait for each slot
     }
@@ -35,13 +35,13 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
     for (int i = 0; i < kRows; ++i) barrier_init(full + i, 1);
     fence_async_proxy();
     LB_UNROLL_BY(1)
-    for (int i = 0; i < p.ring.max_in_flight; ++i) bring(i);
+    for (int i = 0; i < p.ring.max_in_flight; ++i) copy_slot(i);
   }
   block_barrier();
   const int own = p.ring.max_in_flight + warp();  // each of the first warps brings one more
   if (own < kRows && lane() == 0) {
     barrier_wait(full + warp(), 0);
-    bring(own);
+    copy_slot(own);
   }
   warp_barrier();
 
@@ -61,7 +61,7 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   float total[kRows];
   LB_UNROLL
   for (int i = 0; i < kRows; ++i) total[i] = Format::dot(rows.read(p, slot(i), 0), scales[i], x);
-  sums.put(p, block, block.team, total);
+  sums.store_sums(p, block, block.team, total);
   sums.finish();
 }
 

@@ -9,9 +9,9 @@
 namespace lb::gpu {
 
 // By one thread: the block's rows from `row` on, as many of slot_rows as it has, at least one.
-LB_DEVICE void bring_rows(const Gemv& p, const GemvBlock& block, int row, int slot_rows, uint8_t* slot,
-                          CountedBarrier* full) {
-  const GemvMatrix& product = p.matrices[block.product];
+LB_DEVICE void copy_rows(const Gemv& p, const GemvBlock& block, int row, int slot_rows, uint8_t* slot,
+                         CountedBarrier* full) {
+  const GemvMatrix& product = p.matrices[block.matrix];
   const int rows = min(slot_rows, block.n_rows - row);
   int bytes = 0;
   LB_UNROLL

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "gpu/gemv/formats_plain.h"
-#include "gpu/gemv/formats_runs16.h"
-#include "gpu/gemv/formats_runs32.h"
+#include "gpu/gemv/formats_16.h"
+#include "gpu/gemv/formats_32.h"
 #include "gpu/megakernel/stage_x.h"
 
 namespace lb::gpu {
@@ -25,12 +25,12 @@ struct Block32Case {
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {
     switch (p.op.type) {
       case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
-      case DType::kQ4_0: return product<RunFormat<DType::kQ4_0, 8>>(p, args...), true;
+      case DType::kQ4_0: return product<Block32Format<DType::kQ4_0, 8>>(p, args...), true;
       case DType::kQ4_1: return product<NibbleFormat<DType::kQ4_1>>(p, args...), true;
-      case DType::kQ5_0: return product<RunFormat<DType::kQ5_0, 8>>(p, args...), true;
-      case DType::kQ5_1: return product<RunFormat<DType::kQ5_1, 8>>(p, args...), true;
-      case DType::kIQ4_NL: return product<RunFormat<DType::kIQ4_NL, 8>>(p, args...), true;
-      case DType::kMXFP4: return product<RunFormat<DType::kMXFP4, 8>>(p, args...), true;
+      case DType::kQ5_0: return product<Block32Format<DType::kQ5_0, 8>>(p, args...), true;
+      case DType::kQ5_1: return product<Block32Format<DType::kQ5_1, 8>>(p, args...), true;
+      case DType::kIQ4_NL: return product<Block32Format<DType::kIQ4_NL, 8>>(p, args...), true;
+      case DType::kMXFP4: return product<Block32Format<DType::kMXFP4, 8>>(p, args...), true;
       default: return false;
     }
   }
@@ -41,11 +41,11 @@ struct Block256Case {
     switch (p.op.type) {
       case DType::kQ8_0: return product<Q8_0Format<8>>(p, args...), true;
       case DType::kQ4_K: return product<NibbleFormat<DType::kQ4_K>>(p, args...), true;
-      case DType::kQ5_K: return product<RunFormat<DType::kQ5_K, 8>>(p, args...), true;
+      case DType::kQ5_K: return product<Block32Format<DType::kQ5_K, 8>>(p, args...), true;
       case DType::kQ6_K: return product<Q6_KFormat<8>>(p, args...), true;
       case DType::kQ2_K: return product<Q2_KFormat<8>>(p, args...), true;
       case DType::kQ3_K: return product<Q3_KFormat<8>>(p, args...), true;
-      case DType::kIQ4_XS: return product<RunFormat<DType::kIQ4_XS, 8>>(p, args...), true;
+      case DType::kIQ4_XS: return product<Block32Format<DType::kIQ4_XS, 8>>(p, args...), true;
       default: return false;
     }
   }

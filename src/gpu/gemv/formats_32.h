@@ -21,7 +21,7 @@ struct Q8_0Format {
 
 // Nibbles in plane 0, the fifth bits of five-bit types in plane 1, scales in the last.
 template <DType kType>
-LB_DEVICE auto run_rows() {
+LB_DEVICE auto block32_rows() {
   if constexpr (quant::plane_format(kType).n_planes == 3) {
     return PlaneRows<kType, 32, u32x4, uint32_t, ScaleEntry<kType>>{};
   } else {
@@ -50,7 +50,7 @@ struct LookupX : RoundedX<32, kBits> {
 };
 
 template <DType kType, int kBits>
-LB_DEVICE auto run_x() {
+LB_DEVICE auto block32_x() {
   if constexpr (kHasTable<kType>) {
     return LookupX<kBits>{};
   } else {
@@ -59,28 +59,28 @@ LB_DEVICE auto run_x() {
 }
 
 template <DType kType_, int kBits>
-struct RunFormat {
+struct Block32Format {
   static constexpr DType kType = kType_;
   static constexpr int kValues = 32;
-  using Rows = decltype(run_rows<kType>());
+  using Rows = decltype(block32_rows<kType>());
   using Piece = typename Rows::Piece;
-  using X = decltype(run_x<kType, kBits>());
+  using X = decltype(block32_x<kType, kBits>());
 
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    const quant::ScaleOffset run = block_scale(part<Rows::kPlanes - 1>(piece), place % 8);
-    const float products = x.scale * (kHasTable<kType> ? dot_looked_up(piece, x) : dot_as_they_are(piece, x));
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int index) {
+    const quant::ScaleOffset block = block_scale(part<Rows::kPlanes - 1>(piece), index % 8);
+    const float products = x.scale * (kHasTable<kType> ? dot_table(piece, x) : dot_codes(piece, x));
     if constexpr (kHasOffsets<kType>) {
-      return run.scale * products + run.offset * x.sum;
+      return block.scale * products + block.offset * x.sum;
     } else {
-      return run.scale * (products - kLess * x.sum);
+      return block.scale * (products - kOffset * x.sum);
     }
   }
 
  private:
-  static constexpr float kLess = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
+  static constexpr float kOffset = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
 
   // The low nibbles of 16 bytes are the first half of a run, the high ones the second.
-  LB_DEVICE static float dot_as_they_are(const Piece& piece, const X& x) {
+  LB_DEVICE static float dot_codes(const Piece& piece, const X& x) {
     uint32_t codes[8];
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -95,7 +95,7 @@ struct RunFormat {
   }
 
   // Two sums of magnitudes.
-  LB_DEVICE static float dot_looked_up(const Piece& piece, const X& x) {
+  LB_DEVICE static float dot_table(const Piece& piece, const X& x) {
     uint32_t firsts[8], seconds[8];
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -118,7 +118,7 @@ struct NibbleFormat {
   static constexpr DType kType = kType_;
   static_assert(quant::plane_format(kType).n_planes == 2 && kHasOffsets<kType>);
   static constexpr int kValues = 32;
-  using Rows = typename RunFormat<kType, 8>::Rows;
+  using Rows = typename Block32Format<kType, 8>::Rows;
   using Piece = typename Rows::Piece;
   using Scale = quant::ScaleOffset;
 
@@ -129,11 +129,11 @@ struct NibbleFormat {
     }
   };
 
-  LB_DEVICE static Scale scale_of(const Piece& piece, int place) { return block_scale(part<1>(piece), place % 8); }
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    return dot(piece, scale_of(piece, place), x);
+  LB_DEVICE static Scale scale_of(const Piece& piece, int index) { return block_scale(part<1>(piece), index % 8); }
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int index) {
+    return dot(piece, scale_of(piece, index), x);
   }
-  LB_DEVICE static float dot(const Piece& piece, const Scale& run, const X& x) {
+  LB_DEVICE static float dot(const Piece& piece, const Scale& block, const X& x) {
     int first = 0, second = 0;
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -141,7 +141,7 @@ struct NibbleFormat {
       first = dot4(int(codes & 0x0f0f0f0fu), x.high[i], first);
       second = dot4_unsigned(codes & 0xf0f0f0f0u, x.high[4 + i], second);
     }
-    return run.scale * (x.scale * float(16 * first + second)) + run.offset * x.sum;
+    return block.scale * (x.scale * float(16 * first + second)) + block.offset * x.sum;
   }
 };
 

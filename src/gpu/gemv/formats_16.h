@@ -6,23 +6,24 @@
 namespace lb::gpu {
 
 // Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
-LB_DEVICE uint32_t bytes_less_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
+LB_DEVICE uint32_t subtract_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
 
 // Rounded x with the sums of its halves, by which codes of 0..63 are less 32 at once.
 struct HalvedX : RoundedX<32, 8> {
-  int less[2] = {};
+  int minus_32[2] = {};
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
     RoundedX<32, 8>::read(p, row, piece);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
-      less[half] = 0;
+      minus_32[half] = 0;
       LB_UNROLL
-      for (int i = 0; i < 4; ++i) less[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), less[half]);  // -32 each
+      for (int i = 0; i < 4; ++i)
+        minus_32[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), minus_32[half]);  // -32 each
     }
   }
   // Of 16 codes with a half.
-  LB_DEVICE float dot_less_32(const uint32_t (&codes)[4], int half) const {
-    int sum = less[half];
+  LB_DEVICE float dot_minus_32(const uint32_t (&codes)[4], int half) const {
+    int sum = minus_32[half];
     LB_UNROLL
     for (int i = 0; i < 4; ++i) sum = dot4(int(codes[i]), high[4 * half + i], sum);
     return float(sum);
@@ -60,11 +61,11 @@ struct Q6_KFormat {
       for (int i = 0; i < 4; ++i) {
         const uint32_t high = part<1>(piece)[half] >> 2 * i & 0x03030303u;
         codes[i] = (low[i] >> 4 * half & 0x0f0f0f0fu) | high << 4;
-        if constexpr (kBits == 16) codes[i] = bytes_less_32(codes[i]);
+        if constexpr (kBits == 16) codes[i] = subtract_32(codes[i]);
       }
       float product;
       if constexpr (kBits == 8) {
-        product = x.dot_less_32(codes, half);
+        product = x.dot_minus_32(codes, half);
       } else {
         product = x.dot(codes, 4 * half);
       }
@@ -72,8 +73,8 @@ struct Q6_KFormat {
     }
     return to_f32(scale.d) * x.scale * sum;
   }
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
-    return dot(piece, scale_of(piece, place), x);
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int index) {
+    return dot(piece, scale_of(piece, index), x);
   }
 };
 
@@ -103,9 +104,9 @@ struct Q3_KFormat {
   using Rows = PlaneRows<kType, kValues, u32x4, u32x2, u32x2>;
   using Piece = typename Rows::Piece;
   using X = RoundedX64<kBits>;
-  LB_DEVICE static float dot(const Piece& piece, const X& x, int place) {
+  LB_DEVICE static float dot(const Piece& piece, const X& x, int index) {
     const u32x2 six_bits = part<2>(piece);
-    const uint32_t scales = place % 2 ? six_bits[1] : six_bits[0];
+    const uint32_t scales = index % 2 ? six_bits[1] : six_bits[0];
     float sum = 0;
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -129,16 +130,16 @@ struct Q2_KFormat {
   using X = RoundedX64<kBits>;
   LB_DEVICE static float dot(const Piece& piece, const X& x, int) {
     const uint32_t scales = part<1>(piece) & 0x0f0f0f0fu, mins = part<1>(piece) >> 4 & 0x0f0f0f0fu;
-    float sum = 0, less = 0;
+    float sum = 0, min_sum = 0;
     LB_UNROLL
     for (int i = 0; i < 4; ++i) {
       uint32_t codes[4];
       LB_UNROLL
       for (int w = 0; w < 4; ++w) codes[w] = part<0>(piece)[i] >> 2 * w & 0x03030303u;
       sum = fma(float(scales >> 8 * i & 0xff), x.dot(codes, i), sum);
-      less = fma(float(mins >> 8 * i & 0xff), x.sums[i], less);
+      min_sum = fma(float(mins >> 8 * i & 0xff), x.sums[i], min_sum);
     }
-    return to_f32(part<2>(piece).lo) * sum - to_f32(part<2>(piece).hi) * less;
+    return to_f32(part<2>(piece).lo) * sum - to_f32(part<2>(piece).hi) * min_sum;
   }
 };
 
