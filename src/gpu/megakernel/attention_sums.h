@@ -9,7 +9,7 @@
 
 namespace lb::gpu {
 
-// Shared memory of a block. Rows are split_row_stride() apart; the first tile of K and V belongs to even tiles.
+// Shared memory of a block. Rows are split_row_stride() apart. K and V are double-buffered: two tiles each.
 template <class T>
 struct SplitMemory {
   int stride;

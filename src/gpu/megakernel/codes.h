@@ -26,7 +26,7 @@ LB_DEVICE void write_value(const Destination& to, float y, uint32_t tag) {
 // By a warp: quantises y of 32 lanes to codes and a scale. Its shuffles depend on one another, so the caller's go
 // between them: beside(mask) for masks 1, 2, 4, 8, 16.
 template <class Beside>
-LB_DEVICE void write_codes_of_warp(const Destination& to, float y, uint32_t tag, Beside beside) {
+LB_DEVICE void write_codes(const Destination& to, float y, uint32_t tag, Beside beside) {
   const BlockScale block(warp_max(magnitude(y)));
   beside(1);
   uint32_t four = block.code(y) << 8 * (lane() % 4);

@@ -8,7 +8,7 @@
 // length in the sums, not before. A warp then finishes the columns of its unit: it gates them and writes their sum of
 // squares, from which readers compute the factor of the heads' norm.
 //
-// The commit. It writes what the convolution keeps for the next row, a phase later, when nobody reads the old any more.
+// The commit, a phase later: it overwrites what the convolution keeps, once nobody reads the old values.
 //
 // Code that runs once a phase takes time by its number of instructions. So dimensions are multiples of what a warp
 // takes, the host divides, and warps without a slice only come to the barriers.
@@ -179,7 +179,7 @@ LB_DEVICE void finish_unit(const Destination& to, Mailbox* squares_to, bool is_r
   float squares = o * o;
   const auto add = [&](int mask) { squares += shuffle_xor(squares, mask); };
   if (is_rounded) {
-    write_codes_of_warp(to, y, tag, add);
+    write_codes(to, y, tag, add);
   } else {
     write_value(to, y, tag);
     LB_UNROLL
@@ -335,7 +335,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         keys_in(op, 1 - buffer)[at.k_head * op.dk + place.row] = k * k_scale;
       }
     }
-    if (first + at_once < end) block_barrier();  // the sums are used again
+    if (first + at_once < end) block_barrier();  // the sums are overwritten
   }
 }
 

@@ -10,7 +10,7 @@ namespace lb::gpu {
 // The sums of a pass of rows, in shared memory.
 struct alignas(16) RowSums {
   float v[kPassSums];                // [matrices, row_warps, pass_rows]
-  float squares[kMegaThreads / 32];  // sums of a norm's x, a warp each; of a step's first pass
+  float squares[kMegaThreads / 32];  // a warp's sums of squares of a norm's x; of a step's first pass
   float zero;                        // stands for sums that a row does not have
 };
 
@@ -101,7 +101,7 @@ struct RowEpilogue {
   LB_DEVICE void write_gated(const RowDestination& to, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
     if (!writes_codes) return write(to, result);
-    write_codes_of_warp(to.mailbox, result, tag, [](int) {});
+    write_codes(to.mailbox, result, tag, [](int) {});
   }
 };
 
@@ -109,7 +109,7 @@ struct RowEpilogue {
 // computed before the sums are there.
 struct RowSumsReader {
   static constexpr int kAtOnce = 4;
-  int at[kAtOnce], step, n;  // in dynamic shared memory
+  int at[kAtOnce], step, n;  // byte offsets in dynamic shared memory; n: warps of a row
 
   // For a pass's row of one matrix.
   LB_DEVICE RowSumsReader(const RowEpilogue& epilogue, const RowSums& sums, int matrix, int row)

@@ -23,7 +23,7 @@ struct StreamCursor {
   uint32_t chunk, pass;
 };
 
-inline constexpr int kFinisher = 2;  // index in MegaState::timed_out of the epilogue warp
+inline constexpr int kEpilogueWarp = 2;  // index in MegaState::timed_out of the epilogue warp
 
 // The state of a block, in shared memory, since tasks need the registers. Steps alternate between two halves of its
 // double buffers.
@@ -34,7 +34,7 @@ struct MegaState {
   long timeout_ns;
   uint32_t max_polls;  // of a mailbox, by a thread, until it times out
   // [0], [1]: set when a thread times out in a step of that half; all threads read the same behind a barrier of the
-  // step. [kFinisher]: set and read by the epilogue warp alone.
+  // step. [kEpilogueWarp]: set and read by the epilogue warp alone.
   uint32_t timed_out[3];
   StreamCursor cursors[2];    // of a step of each half
   StepTimes* volatile times;  // of this step, or null; volatile, since only the watcher may read it
@@ -121,7 +121,7 @@ struct PhaseWait {
   uint32_t base_tag;  // of this token's phase 0
   uint32_t tag;       // of what this phase writes: one more than the arrivals at which the phase is open
   bool is_barrier;    // the step reads plain values of other blocks
-  int half;           // of MegaState::timed_out, or kFinisher
+  int half;           // of MegaState::timed_out, or kEpilogueWarp
 
   LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (tag - 1)) >= 0; }
 

@@ -89,7 +89,7 @@ LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, P
   const bool is_chooser = choose(work);
   const SampleOptions& options = work.options;
   if (options.n_top > 0 && options.temperature > 0)
-    grid_barrier(&p.sample.grid->barrier);  // block 0 has written the top ones
+    grid_barrier(&p.sample.grid->barrier);  // block 0 has written the top tokens
   block_barrier();
   if (is_chooser && warp() == 0) {
     StepNumbers before = {};
@@ -171,8 +171,8 @@ LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor
     if (is_watcher()) mega_state().times = nullptr;  // no step waits here
   }
   const PhaseWait wait = {.base_tag = 0, .tag = first_tag(p, token), .is_barrier = true, .half = half};
-  const NumberSource numbers(
-      task_in(half ^ 1).sample.next);  // before the barrier: behind it another task may take its place
+  // Read before the barrier: behind it another task may replace this one.
+  const NumberSource numbers(task_in(half ^ 1).sample.next);
   wait();
   if (wait.has_timed_out()) {
     stop<Weights>(p.n_phases, cursor);
@@ -205,7 +205,7 @@ struct StepNumber {
 
 // After a step: stops, arrives, and at a token's end waits. False: it was the last step.
 template <class Weights>
-LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
+LB_DEVICE bool finish_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
   const StreamCursor next = mega_state().cursors[at.half() ^ 1];
   if (mega_state().timed_out[at.half()] != 0) {
@@ -224,10 +224,10 @@ LB_DEVICE bool ends_step(const Mega& p, StepNumber at) {
 // Weights: StreamedWeights or DirectWeights.
 template <class Products, class Weights>
 LB_DEVICE void megakernel(const Mega& p) {
-  constexpr int kCopiers = kMegaThreads + Weights::kHelpers;
+  constexpr int kAllThreads = kMegaThreads + Weights::kHelpers;
   unsigned char* shared = dynamic_shared<unsigned char>();
   MegaState* state = &mega_state();
-  for (int i = thread_id(); i < p.n_steps; i += kCopiers)
+  for (int i = thread_id(); i < p.n_steps; i += kAllThreads)
     store(shared + p.memory.steps_at + i * int(sizeof(TaskStep)),
           load<TaskStep>(p.steps + long(block_id()) * p.n_steps + i));
   if (thread_id() == 0) {
@@ -274,7 +274,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       block_barrier();
     }
     at.packed = opaque(at.packed);  // so that nothing derived from it stays in registers
-    if (!ends_step<Weights>(p, at)) return;
+    if (!finish_step<Weights>(p, at)) return;
   }
 }
 

@@ -57,12 +57,12 @@ struct DirectRows {
   // end the thread reads its piece before, which meets an x of zeros.
   LB_DEVICE void load_next(const ProductTask& p, const ProductShare& share, int i) {
     if (rows_left <= 0) return;
-    Gemv vec;
-    vec.n_teams = p.n_teams;
+    Gemv gemv;
+    gemv.n_teams = p.n_teams;
     LB_UNROLL
-    for (int k = 0; k < quant::kMaxPlanes; ++k) vec.row_bytes[k] = p.row_bytes[k];
+    for (int k = 0; k < quant::kMaxPlanes; ++k) gemv.row_bytes[k] = p.row_bytes[k];
     pieces[i] = row.read(share.column + ahead < p.n_pieces ? ahead : max(ahead - p.row_threads, 0));
-    if ((i + 1) * p.n_teams < rows_left) row.advance(vec);
+    if ((i + 1) * p.n_teams < rows_left) row.advance(gemv);
     if (i + 1 < kBatch) return;
     ahead += p.row_threads;
     if (ahead >= p.n_pieces) {
@@ -82,16 +82,16 @@ struct DirectRows {
  private:
   LB_DEVICE void begin(const ProductTask& p, const ProductShare& share) {
     const quant::PlaneLayout layout = quant::plane_layout(Format::kType, p.op.n_out, p.op.n_in);
-    Gemv vec;
-    vec.matrices[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
+    Gemv gemv;
+    gemv.matrices[0].w = static_cast<const uint8_t*>(matrix == 0 ? p.op.w : p.up);
     LB_UNROLL
     for (int k = 0; k < quant::kMaxPlanes; ++k) {
-      vec.row_bytes[k] = p.row_bytes[k];
-      if (k > 0) vec.matrices[0].offset[k - 1] = uint32_t(layout.offset[k] / quant::kPlaneAlignment);
+      gemv.row_bytes[k] = p.row_bytes[k];
+      if (k > 0) gemv.matrices[0].offset[k - 1] = uint32_t(layout.offset[k] / quant::kPlaneAlignment);
     }
     rows_left = share.rows_of(p, pass);
     const int first = share.begin + min(pass + share.team, share.n_rows - 1);
-    batch = typename Format::Rows(vec, 0, first, min(share.column, p.n_pieces - 1));
+    batch = typename Format::Rows(gemv, 0, first, min(share.column, p.n_pieces - 1));
     row = batch;
   }
 

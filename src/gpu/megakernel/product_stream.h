@@ -10,7 +10,7 @@ namespace lb::gpu {
 
 // How a megakernel's products get their weights: one warp copies them, another runs the epilogue.
 struct StreamedWeights {
-  static constexpr int kHelpers = kMegaHelpers;
+  static constexpr int kHelpers = kMegaHelpers;  // threads
   LB_DEVICE static void init() {
     mega_stream().init();
     mega_sums().init();
@@ -25,7 +25,9 @@ struct StreamedWeights {
   LB_DEVICE static void wait_until_published(const StreamCursor& cursor) {
     mega_sums().wait_until_published(cursor.pass);
   }
-  LB_DEVICE static void wait_until_finished(const StreamCursor& cursor) { mega_sums().wait_until_finished(cursor.pass); }
+  LB_DEVICE static void wait_until_finished(const StreamCursor& cursor) {
+    mega_sums().wait_until_finished(cursor.pass);
+  }
   LB_DEVICE static void stop(const StreamCursor& cursor) {
     mega_stream().stop(cursor.chunk);
     mega_sums().stop(cursor.pass);

@@ -201,9 +201,9 @@ LB_NOINLINE_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseW
 template <class Format, bool kIsRounded>
 LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, int piece) {
   if constexpr (kIsRounded) {
-    Gemv vec = {};
-    vec.x = staged.rounded;
-    x.read(vec, 0, piece);
+    Gemv gemv = {};
+    gemv.x = staged.rounded;
+    x.read(gemv, 0, piece);
     if constexpr (Format::kValues == 32) {  // types with offsets; a piece is the 32 values of a scale
       int sum = 0;
       LB_UNROLL

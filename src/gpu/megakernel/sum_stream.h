@@ -120,7 +120,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       const PhaseWait wait = {.base_tag = base_tag,
                               .tag = base_tag + uint32_t(phase_of(step)) * uint32_t(n_blocks()),
                               .is_barrier = false,
-                              .half = kFinisher};
+                              .half = kEpilogueWarp};
       const ProductTask& product = reinterpret_cast<const Task*>(stream.task)->product;
       const RowEpilogue epilogue(product, step.part, wait);
       if (is_before_state(step)) prefetch_state(reinterpret_cast<const Task*>(stream.next)->delta, next.part);

@@ -68,7 +68,7 @@ struct WeightStream {
     LB_UNROLL_BY(1)
     for (uint32_t n = chunk; n < chunk + kMegaChunks; ++n) {
       if (n >= kMegaChunks)
-        barrier_wait(empty_of(n), parity(n - kMegaChunks));  // whoever arrives has seen the phase before
+        barrier_wait(empty_of(n), parity(n - kMegaChunks));  // the barrier's phase before must be over
       barrier_arrive(empty_of(n));
     }
   }
