@@ -107,7 +107,9 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_context_that_does_not_fit(huge: Path) -> None:
     """Refused with the numbers; the context that it names does fit, and one page more does not."""
-    with pytest.raises(OutOfMemoryError, match=r"context = 16777216 needs \d+\.\d MiB besides \d+\.\d MiB") as caught:
+    with pytest.raises(
+        OutOfMemoryError, match=r"context = 16777216 needs \d+\.\d MiB in addition to \d+\.\d MiB"
+    ) as caught:
         open_engine(huge, context=2**24)
     message = str(caught.value)
     assert re.search(r"\d+\.\d MiB of memory are available", message)
@@ -136,7 +138,7 @@ def test_default_context_is_the_models(tmp_path: Path) -> None:
 
 def test_context_above_the_models(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", Shape("qwen3", n_layers=1, max_context=100))
-    with pytest.raises(InvalidRequestError, match="context = 101 is more than the 100 tokens the model was made for"):
+    with pytest.raises(InvalidRequestError, match="context = 101 exceeds the model's maximum of 100 tokens"):
         open_engine(path, context=101)
     assert open_engine(path, context=100).plan["context"] == 100
 

@@ -12,7 +12,7 @@
 namespace lb {
 namespace {
 
-// FNV-1a over what a session's bytes depend on: every tensor's name, type and shape, a sample of its data, and the
+// FNV-1a over all that a saved session depends on: every tensor's name, type, shape and first 64 bytes, and the
 // settings.
 class Fingerprint {
  public:

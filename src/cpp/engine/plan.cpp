@@ -65,11 +65,11 @@ MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, En
              " are available. Use a smaller model or quantisation, or free memory");
     options.context = fits;
   }
-  LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " is more than the ", max_context,
-           " tokens the model was made for");
+  LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
+           max_context, " tokens");
   const size_t needed = session_bytes(model, backend, options, options.context);
-  LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " besides ", mib(weights),
-           " of weights; ", mib(available), " of ", memory, " are available. ",
+  LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " in addition to ",
+           mib(weights), " of weights; ", mib(available), " of ", memory, " are available. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
            "; a smaller prefill_chunk or a 16-bit kv type also saves memory");
   options.prefill_chunk = std::min(options.prefill_chunk, options.context);

@@ -124,7 +124,7 @@ class Session {
                       const Interrupted& interrupted);
 
   // --- session_decode.cpp
-  // Who sets the AppendNumbers of a step: the host uploads them, or the device has counted them up (NextToken).
+  // Origin of a step's AppendNumbers: uploaded by the host, or counted up on the device by NextToken.
   enum class NumbersFrom { kHost, kDevice };
   int32_t sample_in_loop(Sampler& sampler);
   void start_step(NumbersFrom from, bool waits_for_mask);
@@ -152,15 +152,15 @@ class Session {
 
   std::vector<float> logits_;    // [vocab]
   bool has_logits_ = false;      // there are logits of tokens_.back(), in logits_ or in the loop
-  bool logits_in_loop_ = false;  // they are on the device, not yet in logits_
+  bool logits_in_loop_ = false;  // these logits are on the device, not yet in logits_
 
   // Decoding on a device. A step is pending from start_step() until sync() adopts or anything else drops it.
   std::unique_ptr<TokenLoop> loop_;  // null: tokens are sampled on the host
   uint64_t loop_sampler_ = 0;        // Sampler::version() whose state the loop has; 0: none
   int32_t sampled_ = -1;             // the token sampled last, input of the pending step; -1: none
   bool step_pending_ = false;        // that step has started
-  bool choice_waits_for_mask_ =
-      false;  // the step ends with its logits; the next token is chosen once its mask is there
+  // The step ends with its logits. The next sample() sends the mask and has the token chosen.
+  bool choice_waits_for_mask_ = false;
 };
 
 }  // namespace lb

@@ -29,7 +29,7 @@ struct Matrix {
   size_t bytes() const { return n_out * row_bytes(type, n_in); }  // of the blocks
 };
 
-// What a safetensors vector needs to equal its GGUF counterpart, which the GGUF converter has already transformed.
+// Transform of a safetensors vector. The GGUF converter has already applied it to the GGUF counterpart.
 enum class HfFix { kNone, kAddOne, kNegExp };
 
 class Binder {
