@@ -1,4 +1,4 @@
-# LUCEBOX_KERNEL_ABI: a hash of the headers that kernels and engine share, which define the parameter structs, the layout
+# LUCEBOX_KERNEL_ABI: a hash of the headers that kernels and engine share. They define the parameter structs, the layout
 # of shared memory and the quantised blocks. An engine rejects packs with another hash (pack/pack.cpp).
 set(shared_headers cpp/base/dtype_id.h cpp/device/sim_abi.h cpp/ops/*.h cpp/quant/*.h gpu/*/shape.h)
 list(TRANSFORM shared_headers PREPEND ${PROJECT_SOURCE_DIR}/src/)

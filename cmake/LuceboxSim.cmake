@@ -32,8 +32,8 @@ string(TOUPPER ${CMAKE_BUILD_TYPE} build)
 separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
 list(APPEND kernel_flags -std=c++20 ${kernel_defines})
 target_compile_options(kernels PRIVATE ${kernel_defines})
-# fma as an instruction: with calls of the C library's fma, tests with many products take most of their time there. Not for
-# wheels, which must run on any machine.
+# fma as an instruction: with calls of the C library's fma, tests with many products take most of their time there.
+# Not for wheels, which must run on any machine.
 if(NOT DEFINED SKBUILD)
   check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
   if(LUCEBOX_HAS_FMA)

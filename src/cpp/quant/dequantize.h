@@ -7,7 +7,7 @@
 
 namespace lb::quant {
 
-// Of one sub-block of kSub values: value = scale * q + offset. The offset is 0 when the type has no mins.
+// The scale and offset of a sub-block: value = scale * q + offset. The offset is 0 when the type has no mins.
 struct ScaleOffset {
   float scale, offset;
 };
