@@ -1,6 +1,7 @@
-// One arena per session: the loop's own logits, token and positions, since the executor's belong to whoever appends,
-// and what the sampler keeps. Results come through a ring in pinned memory. A step is one launch where the target has a
-// megakernel that is faster, as it is until the context is long, or was asked for; else a graph.
+// One arena per session: the loop has logits, token and positions of its own, since the executor's belong to whoever
+// appends, and the sampler's state. Results come through a ring in pinned memory. A step is a launch of the megakernel
+// where options ask for it, or where the target has one that is faster at this model's size and context length.
+// Otherwise a step is a graph.
 #include "engine/gpu_token_loop.h"
 
 #include <algorithm>
@@ -22,14 +23,14 @@
 namespace lb {
 namespace {
 
-// Of a launch of several steps, which others wait for: weights that it reads, and tokens, of which each launch costs a
-// few microseconds more.
+// Limits of one launch: other sessions wait for it, while each launch costs a few microseconds. Bytes of weights that
+// the launch reads; tokens.
 constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
 
-// What a step begins with, beside each other: one read brings both.
+// Next to each other, so that one read brings both.
 struct StepStart {
   int32_t token;
-  uint32_t keep_going;  // of the megakernel
+  uint32_t keep_going;  // gpu::TokenBudget
 };
 
 struct Buffers {
@@ -48,7 +49,7 @@ struct Buffers {
 
   Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
 
-  // The context, the token just outside of it, and the one chosen ahead.
+  // The context, the token just beyond it, and the token chosen ahead.
   static int history_capacity(int context) { return context + 2; }
 
  private:
@@ -106,24 +107,24 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
 
-// Tokens of the longest context whose step is the megakernel's: the graph reads much K and V faster. A tile of the
-// megakernel is so many slots: it reads heads of half the columns half as fast.
+// The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
+// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast.
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
-  int columns = 1;
+  int max_head_dim = 1;
   for (const LayerShape& shape : model.layer_shapes())
-    if (const auto* kv = std::get_if<KvShape>(&shape)) columns = std::max(columns, kv->head_dim);
-  const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * columns / gpu::kSplitMaxDim;
+    if (const auto* kv = std::get_if<KvShape>(&shape)) max_head_dim = std::max(max_head_dim, kv->head_dim);
+  const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * max_head_dim / gpu::kSplitMaxDim;
   return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
 }
 
-// Asked for by name, a megakernel is not replaced.
+// Whether a graph may take the megakernel's place: not where options ask for the megakernel by name.
 bool allows_graph(const Error& error, const EngineOptions& options) {
   return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
 }
 
-// A step of a new sequence as a schedule. Throws kUnsupported where the target has no kernel for it.
+// Compiles a decode step of a new sequence. Throws kUnsupported where the target has no kernel for it.
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
                         const Buffers& b, Ring* ring, const gpu::Target& target) {
   gpu::Schedule schedule(target);
@@ -154,7 +155,7 @@ class GpuTokenLoop final : public TokenLoop {
       if (wants_mega(engine.model(), engine.options(), target())) make_mega();
     } catch (const Error& error) {
       if (!allows_graph(error, engine.options())) throw;
-      why_ = cat(", as ", error.what());
+      why_graph_ = cat(", as ", error.what());
     }
   }
 
@@ -168,10 +169,10 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step() override {
-    if (by_mega()) {
+    if (uses_mega()) {
       mega_->step(started_);
     } else {
-      if (mega_) end_mega();
+      if (mega_) finish_launch();
       stream_.replay(graph_, [&] {
         run_forward();
         run_choice();
@@ -194,7 +195,7 @@ class GpuTokenLoop final : public TokenLoop {
     LB_ASSERT(taken_ != started_);
     wait(taken_);
     last_ = ring_->slots[taken_++ % Ring::kSlots];
-    if (mega_) mega_->has_written(taken_);
+    if (mega_) mega_->on_written(taken_);
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
     LB_CHECK(last_.problem != SampleProblem::kAllForbidden, kInvalid, kAllForbiddenText);
@@ -209,11 +210,11 @@ class GpuTokenLoop final : public TokenLoop {
     return result;
   }
 
-  Timeline timeline() override { return by_mega() ? mega_->timeline() : Timeline{}; }
+  Timeline timeline() override { return uses_mega() ? mega_->timeline() : Timeline{}; }
   std::string name() const override {
-    if (by_mega()) return mega_->text();
+    if (uses_mega()) return mega_->text();
     if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
-    return graph_ || !why_.empty() ? cat("graph", why_) : "";
+    return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
   void check() override { synchronize(); }
@@ -226,7 +227,7 @@ class GpuTokenLoop final : public TokenLoop {
   void drop() override {
     synchronize();
     taken_ = started_ = ring_->written;
-    if (mega_) mega_->has_written(taken_);
+    if (mega_) mega_->on_written(taken_);
   }
 
  private:
@@ -235,15 +236,15 @@ class GpuTokenLoop final : public TokenLoop {
     return Buffers(carver, engine_.model(), state_.capacity());
   }
 
-  // Positions of a step are those of text: the NextToken of the choice before counts them up.
+  // Positions of text: all three are equal. NextToken counts them up after each choice.
   std::array<int32_t, 3> next_positions() const {
     const int32_t before = state_.n_tokens() - 1;
     return {before, before, before};
   }
 
+  // Uploads the sampler's options and state.
   void bind(const Sampler& sampler) {
     const SamplingParams& params = sampler.params();
-    const int vocab = engine_.model().info().vocab;
     options_ = sample_options_of(params);
     const SampleState state{sampler.draws(), static_cast<int32_t>(sampler.history().size())};
     LB_CHECK(state.n_tokens < Buffers::history_capacity(state_.capacity()), kInvalid, "the sampler has seen ",
@@ -251,24 +252,29 @@ class GpuTokenLoop final : public TokenLoop {
     send_mask(sampler.mask());
     stream_.upload(buffers_.state, &state, sizeof state);
     stream_.upload(buffers_.history, sampler.history().data(), sampler.history().size_bytes());
-    if (options_.has_bias) {
-      std::vector<float> bias(vocab);
-      for (const auto& [id, value] : params.logit_bias)
-        bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
-      stream_.upload(buffers_.bias, bias.data(), bias.size() * sizeof(float));
-    }
-    if (sampler.generated().empty()) {
-      stream_.zero(buffers_.counts, vocab * sizeof(TokenCounts));
-    } else {
-      std::vector<TokenCounts> counts(vocab);
-      for (const auto& [id, n] : sampler.generated()) counts[id].generated = n;
-      stream_.upload(buffers_.counts, counts.data(), counts.size() * sizeof(TokenCounts));
-    }
+    if (options_.has_bias) send_bias(params);
+    send_counts(sampler);
     stream_.run(CountWindow{.options = buffers_.options,
                             .state = buffers_.state,
                             .history = buffers_.history,
                             .counts = buffers_.counts,
                             .capacity = Buffers::history_capacity(state_.capacity())});
+  }
+
+  void send_bias(const SamplingParams& params) {
+    std::vector<float> bias(engine_.model().info().vocab);
+    for (const auto& [id, value] : params.logit_bias)
+      bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
+    stream_.upload(buffers_.bias, bias.data(), bias.size() * sizeof(float));
+  }
+
+  // Counts of generated tokens; CountWindow adds those of the prompt.
+  void send_counts(const Sampler& sampler) {
+    const int vocab = engine_.model().info().vocab;
+    if (sampler.generated().empty()) return stream_.zero(buffers_.counts, vocab * sizeof(TokenCounts));
+    std::vector<TokenCounts> counts(vocab);
+    for (const auto& [id, n] : sampler.generated()) counts[id].generated = n;
+    stream_.upload(buffers_.counts, counts.data(), counts.size() * sizeof(TokenCounts));
   }
 
   void send_mask(std::span<const uint32_t> mask) {
@@ -279,23 +285,24 @@ class GpuTokenLoop final : public TokenLoop {
 
   const gpu::Target& target() const { return stream_.pack().target(); }
 
-  // Whether a step at this length is the megakernel's.
-  bool by_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
+  // Whether the megakernel runs a step at this length.
+  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
 
-  // Before a graph's step: a launch may have ended before it saw that it was to make one more token. Throws StepLost.
-  void end_mega() {
+  // Before a graph's step: waits for the launch, and starts another where the last one ended before it saw the larger
+  // budget. Throws StepLost.
+  void finish_launch() {
     for (uint32_t n = taken_; mega_->is_running();) {
       wait(n);
-      mega_->has_written(++n);
+      mega_->on_written(++n);
     }
   }
 
   void make_mega() {
     max_mega_tokens_ = max_mega_tokens(engine_.model(), state_, engine_.options(), target());
-    const size_t most = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
+    const size_t max_tokens = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
     mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
                             buffers_, ring_, target()),
-                  &buffers_.start->keep_going, int(most), ring_, stream_);
+                  &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
   void run_forward() {
@@ -307,8 +314,8 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
   }
 
-  // For token n, of which others behind it may be there already. The device writes `written` last. An error of the
-  // device would never write it, so now and then the stream is asked.
+  // Waits until token n is written; later tokens may be too. The device writes `written` last. After a device error it
+  // never does, so a long spin ends in a synchronisation, which throws that error.
   void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
     const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
@@ -317,23 +324,23 @@ class GpuTokenLoop final : public TokenLoop {
         synchronize();
         LB_ASSERT(is_there());
       }
-    if (stuck() != 0) synchronize();  // what was written then is no token
+    if (stuck() != 0) synchronize();  // the launch timed out: the token is not valid
   }
 
   uint32_t stuck() const { return std::atomic_ref(ring_->report.stuck).load(std::memory_order_relaxed); }
 
-  // Throws what went wrong. Where a block of the megakernel gave up waiting, once may be more than once: the graph
-  // goes on.
+  // Throws device errors, and StepLost where a block of the megakernel timed out. That may happen again, so the session
+  // goes on with the graph.
   void synchronize() {
     stream_.queue().synchronize();
-    const uint32_t after = stuck();
-    if (after == 0) return;
+    const uint32_t stuck_at = stuck();  // 1 + the phase
+    if (stuck_at == 0) return;
     ring_->report.stuck = 0;
     taken_ = started_ = ring_->written;
     mega_.reset();
-    const std::string what = cat("a block of the megakernel waited ", MegaSteps::kPatienceNs / 1000000000,
-                                 " s for the others to end the phase before ", after - 1);
-    why_ = ", as " + what;
+    const std::string what = cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000,
+                                 " s for the others to end the phase before ", stuck_at - 1);
+    why_graph_ = ", as " + what;
     throw StepLost(ErrorCode::kInternal,
                    cat("[megakernel] ", what, " and gave up; the schedule or the kernel is wrong. ",
                        "The session is empty now and goes on with the graph"));
@@ -348,10 +355,10 @@ class GpuTokenLoop final : public TokenLoop {
   gpu::Buffer ring_memory_;
   Ring* ring_;
   std::unique_ptr<Recording> graph_, forward_;
-  SampleOptions options_{};  // what the device has
+  SampleOptions options_{};  // as on the device
   std::optional<MegaSteps> mega_;
   int max_mega_tokens_ = 0;
-  std::string why_;  // no megakernel, though it was wanted
+  std::string why_graph_;  // why not the megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
   Sampled last_{};
 };
@@ -382,12 +389,12 @@ size_t gpu_token_loop_bytes(const Model& model, int context) {
 
 size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   if (!wants_mega(model, options, target)) return 0;
-  const int context = options.context == 0 ? kPageTokens : options.context;  // which the tables do not depend on
-  gpu::Schedule paper(target);
+  const int context = options.context == 0 ? kPageTokens : options.context;  // any: the tables do not depend on it
+  gpu::Schedule planner(target);
   SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv, options.kv},
-                      paper);
-  const auto workspace = paper.reserve(model.workspace_bytes(1)),
-             memory = paper.reserve(gpu_token_loop_bytes(model, context));
+                      planner);
+  const auto workspace = planner.reserve(model.workspace_bytes(1)),
+             memory = planner.reserve(gpu_token_loop_bytes(model, context));
   Carver carver(*memory);
   Ring ring{};
   try {

@@ -1,4 +1,4 @@
-// The token loop of a GPU: a graph for a choice, and for a step with one, or the megakernel for that.
+// The token loop of a GPU. A step is a launch of the megakernel or a replayed graph.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ SampleOptions sample_options_of(const SamplingParams& params);
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state);
 size_t gpu_token_loop_bytes(const Model& model, int context);
-// The tables of a step as one launch; 0: steps are graphs. Throws kUnsupported where such steps were asked for and the
-// target has no kernel for them.
+// Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported where options ask for the megakernel by
+// name and the target has no kernel for the model.
 size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target);
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// Tables go up once; a launch's parameters differ in the phases before it alone.
+// Tables are uploaded once. Parameters differ between launches only in the arrivals before the launch.
 #include "engine/mega_steps.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_to
       launch_(plan.launch),
       text_(gpu::to_string(plan)),
       memory_(stream.reserve(planned_bytes(plan))) {
-  for (const gpu::Task& task : plan.tasks) names_.push_back(gpu::to_string(task));
+  for (const gpu::Task& task : plan.tasks) task_names_.push_back(gpu::to_string(task));
   Carver carver(*memory_);
   const Tables to(carver, plan);
   const auto upload = [&](auto* at, const auto& from) { stream.upload(at, from.data(), from.size() * sizeof *at); };
@@ -62,21 +62,21 @@ MegaSteps::MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_to
              .keep_going = keep_going,
              .n_streams = plan.n_streams,
              .memory = plan.memory,
-             .timeout_ns = kPatienceNs,
+             .timeout_ns = kTimeoutNs,
              .report = &ring->report,
              .times = to.times};
 }
 
 void MegaSteps::step(uint32_t n) {
-  wanted_ = n + 1;
+  n_requested_ = n + 1;
   is_running_ ? allow() : launch(n);
 }
 
-void MegaSteps::has_written(uint32_t n) {
+void MegaSteps::on_written(uint32_t n) {
   if (!is_running_ || ring_->ended != n) return;
-  params_.first += (n - begin_) * uint32_t(params_.n_phases) * launch_.grid[0];
+  params_.first += (n - n_before_) * uint32_t(params_.n_phases) * launch_.grid[0];
   is_running_ = false;
-  if (wanted_ != n) launch(n);
+  if (n_requested_ != n) launch(n);
 }
 
 Timeline MegaSteps::timeline() {
@@ -84,13 +84,13 @@ Timeline MegaSteps::timeline() {
   LB_CHECK(target.has_timeline, kUnsupported, "the pack of ", target.name,
            " was built without the timeline. Build it with: pip install --force-reinstall ./targets/", target.name,
            " --config-settings cmake.define.LUCEBOX_TIMELINE=ON");
-  if (wanted_ == 0) return {};
+  if (n_requested_ == 0) return {};
   const size_t n = size_t(launch_.grid[0]) * params_.n_steps;
   std::vector<gpu::StepTimes> times(n);
   std::vector<gpu::TaskStep> steps(n);
   stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
   stream_.download(steps.data(), params_.steps, n * sizeof(gpu::TaskStep));
-  Timeline result{.steps = {}, .tasks = names_};
+  Timeline result{.steps = {}, .tasks = task_names_};
   for (size_t i = 0; i < n; ++i)
     result.steps.push_back(
         {int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began, times[i].waited, times[i].done});
@@ -98,14 +98,14 @@ Timeline MegaSteps::timeline() {
 }
 
 void MegaSteps::launch(uint32_t n) {
-  begin_ = n;
+  n_before_ = n;
   is_running_ = true;
   allow();
   stream_.pack().run(launch_, params_, stream_.queue());
 }
 
 void MegaSteps::allow() {
-  const uint32_t n = begin_ + std::min(wanted_ - begin_, uint32_t(params_.n_tokens));
+  const uint32_t n = n_before_ + std::min(n_requested_ - n_before_, uint32_t(params_.n_tokens));
   std::atomic_ref(ring_->allowed).store(n, std::memory_order_release);
 }
 

@@ -1,5 +1,5 @@
-// Steps as launches of the megakernel, of several tokens each: the schedule's tables on the device, and where the
-// launches stand.
+// Decode steps as launches of the megakernel, each of several tokens: the schedule's tables on the device, and how far
+// the launches have come.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@
 
 namespace lb {
 
-// In pinned memory: what the device tells the host, and how far it may go on.
+// In pinned memory: results from the device, and the host's token budget for it.
 struct Ring {
-  static constexpr uint32_t kSlots = 4;  // more than are ever on their way
+  static constexpr uint32_t kSlots = 4;  // more than there are tokens in flight
 
   std::array<Sampled, kSlots> slots;
   uint32_t written;
@@ -23,23 +23,24 @@ struct Ring {
   gpu::MegaReport report;
 };
 
-// Tokens are counted as the ring counts them.
+// Tokens are numbered as in the ring: 0 is the first one that the session's loop chose.
 class MegaSteps {
  public:
-  static constexpr long kPatienceNs = 2'000'000'000;
+  static constexpr long kTimeoutNs = 2'000'000'000;  // of a block's wait for other blocks
 
   static size_t planned_bytes(const gpu::MegaPlan& plan);
-  // keep_going: of the plan's Leave.
+  // keep_going: as in the plan's TokenBudget.
   MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_tokens, Ring* ring, GpuStream& stream);
 
-  // One more token after n that were asked for: by the launch that is running, if that sees it in time.
+  // Requests token n. The running launch makes it, if it sees the larger budget in time; else the next launch does.
   void step(uint32_t n);
-  // Token n has been written; the launch may have ended with it.
-  void has_written(uint32_t n);
-  // Tokens asked for may be missing: has_written() has not told of a launch's end with the last of them.
+  // The host has seen n tokens written. If the launch has ended there, starts another where more were requested.
+  void on_written(uint32_t n);
+  // A launch has not been seen to end: requested tokens may still be missing.
   bool is_running() const { return is_running_; }
   const std::string& text() const { return text_; }
-  // Of the last step, [blocks, n_steps]; ends the launch that is running. Throws where the pack takes no stamps.
+  // Time stamps of the last step, [blocks, n_steps]; waits for the running launch. Throws where the pack was built
+  // without them.
   Timeline timeline();
 
  private:
@@ -50,11 +51,12 @@ class MegaSteps {
   Ring* ring_;
   gpu::Launch launch_;
   std::string text_;
-  std::vector<std::string> names_;  // of tasks
+  std::vector<std::string> task_names_;
   std::unique_ptr<Memory> memory_;
   gpu::Mega params_ = {};
-  uint32_t wanted_ = 0, begin_ = 0;  // tokens: asked for, and before the last launch
-  bool is_running_ = false;          // it has not been seen to end
+  uint32_t n_requested_ = 0;  // tokens
+  uint32_t n_before_ = 0;     // tokens before the last launch
+  bool is_running_ = false;
 };
 
 }  // namespace lb

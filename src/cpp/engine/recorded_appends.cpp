@@ -1,4 +1,4 @@
-// A shape's first time is only remembered: most ends of prompts come once.
+// A shape's first append is not recorded: most prompt tails come only once.
 #include "engine/recorded_appends.h"
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 namespace lb {
 
 void RecordedAppends::send(int rows, bool is_tree, Stream& stream, const std::function<void()>& work) {
-  const auto is_this = [&](const Shape& shape) { return shape.rows == rows && shape.is_tree == is_tree; };
-  const auto found = std::ranges::find_if(shapes_, is_this);
+  const auto has_shape = [&](const Shape& shape) { return shape.rows == rows && shape.is_tree == is_tree; };
+  const auto found = std::ranges::find_if(shapes_, has_shape);
   if (found == shapes_.end()) {
     if (shapes_.size() == kMax) shapes_.pop_back();
     shapes_.insert(shapes_.begin(), {rows, is_tree, nullptr});

@@ -1,5 +1,5 @@
-// Appends of few rows, as verification sends them again and again: from a shape's second time on the stream replays
-// what it has written down, so that the device does not wait for hundreds of launches of the host.
+// Appends of few rows, as verification sends them again and again. From a shape's second time on, the stream replays
+// its recording, so the device does not wait for hundreds of launches from the host.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace lb {
 
 class RecordedAppends {
  public:
-  // Shapes of one session: who verifies keeps to a few numbers of rows. (On an H100 the recordings of a 27B fit into
-  // what the driver has set aside.)
+  // Shapes of one session: verification uses few numbers of rows. (On an H100, 8 recordings of a 27B model fit into
+  // memory that the driver has reserved anyway.)
   static constexpr size_t kMax = 8;
 
-  // `work` sends an append that depends on nothing but these, and what the stream's memory holds.
+  // `work` sends an append that depends only on rows, is_tree and the contents of the stream's memory.
   void send(int rows, bool is_tree, Stream& stream, const std::function<void()>& work);
 
  private:
@@ -25,7 +25,7 @@ class RecordedAppends {
     bool is_tree;
     std::unique_ptr<Recording> recording;
   };
-  std::vector<Shape> shapes_;  // those sent last first
+  std::vector<Shape> shapes_;  // most recent first
 };
 
 }  // namespace lb

@@ -1,5 +1,5 @@
-// Decoding with the sampler on the device: a step ends by choosing its token, which is the next step's input, so that
-// the host only reads results. A place without one (the CPU) samples from logits on the host.
+// Decoding with the sampler on the device: a step ends by choosing its token, which is the next step's input, so the
+// host only reads results. A backend without a token loop (the CPU) samples from logits on the host.
 #pragma once
 
 #include <cstdint>
@@ -12,48 +12,48 @@
 
 namespace lb {
 
-// When a block of the megakernel began a step, had what it waited for and was done, in nanoseconds of one clock.
+// When a block of the megakernel began a step, had its inputs and was done, in nanoseconds of one clock.
 struct StepTime {
-  int block, phase, task;
+  int block, phase, task;  // task: index in Timeline::tasks
   uint64_t began, waited, done;
 };
 
 struct Timeline {
   std::vector<StepTime> steps;     // of all blocks
-  std::vector<std::string> tasks;  // what they are
+  std::vector<std::string> tasks;  // as text
 };
 
-// A step began and never ended: what the sequence holds is unknown. The loop itself goes on.
+// A step began and never ended, so the sequence's state is unknown. The loop itself can go on.
 struct StepLost : Error {
   using Error::Error;
 };
 
-// Whatever looks at what a step made may throw StepLost.
+// Every function that reads what a step made may throw StepLost.
 class TokenLoop {
  public:
   virtual ~TokenLoop() = default;
 
-  // Starts choosing a token from these logits [vocab] of the host as `sampler` would.
+  // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
-  // Starts a step with the token chosen last as its input, in the append of one row that the state has begun, and then
-  // the choice of the next token by the same sampler.
+  // Starts a step whose input is the token chosen last, then the choice of the next token by the same sampler. The
+  // state has begun an append of one row.
   virtual void step() = 0;
-  // The same without the choice, for which choose() then sends the mask: the host finds it while the device computes.
+  // As step() without the choice; choose() then sends the mask, which the host computes meanwhile.
   virtual void step_only() = 0;
   virtual void choose(std::span<const uint32_t> mask) = 0;
-  // Waits for the token chosen first of those not taken. Throws when its logits are not finite.
+  // Waits for the oldest token not yet taken. Throws when its logits are not finite.
   virtual int32_t take() = 0;
-  // Log probabilities of the token taken last; the sampler was made with n_top.
+  // Log probabilities of the token taken last. Throws where the sampler was made for fewer than n_top.
   virtual Logprobs logprobs(int n_top) const = 0;
   // Logits [vocab] of the step started last.
   virtual void download_logits(std::span<float> to) = 0;
-  // Waits for the steps started.
+  // Waits for all steps started.
   virtual void check() = 0;
-  // How steps are run, where that is decided: for a graph when there has been one.
+  // How steps run: "graph" or the megakernel's schedule. Empty before the first graph.
   virtual std::string name() const = 0;
-  // Of the last step where it is a megakernel's, empty otherwise. Throws where its pack takes no stamps.
+  // Time stamps of the last step, if the megakernel ran it; else empty. Throws where the pack was built without them.
   virtual Timeline timeline() = 0;
-  // Forgets choices not taken.
+  // Waits, then drops all tokens not taken.
   virtual void drop() = 0;
 };
 
