@@ -1,8 +1,9 @@
-// Attention of at most 16 queries a KV head (rows x the query heads of that head) over F16 or BF16 pages.
+// Decode attention (split-K): up to 16 queries per KV head, over F16 or BF16 pages. Queries are rows times the query
+// heads that share the KV head.
 //
-// Grid: splits of the context, KV heads. Each warp has all queries and every fourth run of 16 slots, its own ring of
-// tiles and its own softmax, so the loop has no block barrier; at the end the four softmaxes of a block become one.
-// Bound: bandwidth, the bytes of K and V up to the last slot.
+// Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, its own
+// ring of tiles and its own online softmax, so the loop has no block barrier. At the end the block merges the four.
+// Bound: read bandwidth, the bytes of K and V up to the last slot.
 #include "dialect.h"
 
 #include "gpu/attention/tile.h"
@@ -50,7 +51,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
 
   QueryTiles<T, kDim, kSlots, 1> tile;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = first_slot + i * kPageTokens - n_past;  // of the tile's first slot from the rows of this append
+    const int offset =
+        first_slot + i * kPageTokens - n_past;  // the tile's first slot, counted from this append's row 0
     const T* k = ring.take();
     tile.attend(
         q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
@@ -58,7 +60,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   }
   tile.close();
 
-  // m and l of each warp, then m of the block, and what finishes o.
+  // m and l of each warp; then m and l of the block, and the factor that normalises o.
   float* all_m = stats;
   float* all_l = stats + (kAttentionWarps + 1) * kDecodeQueries;
   for_each_row(tile.o[0][0], [&](int i, int column, float&) {
@@ -82,7 +84,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   }
   block_barrier();
 
-  // o, half of the columns at a time: each warp's part lies in its ring.
+  // The block's o, half of the columns at a time: each warp leaves its rescaled o in its ring, then the block adds
+  // them.
   constexpr int kHalf = kDim / 2;
   float factors[kLaneRows];
   LB_UNROLL

@@ -1,16 +1,16 @@
-// Attention in fp32 over pages of any type, K and V each its own, and any head_dim that is a multiple of 8, up to 512:
-// what the kernels for matrix units do not take.
+// Attention in fp32, for the shapes that the kernels on matrix units do not take: F32 pages, K and V of different
+// types, any head_dim that is a multiple of 8, up to 512.
 //
-// Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread has one score, then four
-// columns of o for all queries. Bound: shared memory, about as many reads as multiplications; K and V are read once for
-// each tile of queries.
+// Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread first computes one score,
+// then four columns of o for all 8 queries. Bound: shared memory, about one read per multiplication; each tile of
+// queries reads K and V once.
 #include "dialect.h"
 
 #include "gpu/attention/queries.h"
 
 namespace lb::gpu {
 
-// Values [at, at + 8) of a cache.
+// Values [at, at + 8) of the cache, as fp32.
 struct Eight {
   f32x4 v[2];
 };
@@ -29,7 +29,7 @@ LB_DEVICE Eight eight_of(const void* values, DType type, long at) {
   return {{load_cached<f32x4>(plain), load_cached<f32x4>(plain + 4)}};
 }
 
-// Slots [slot, slot + kFp32Slots) of K or V, zero behind the last one.
+// Slots [slot, slot + kFp32Slots) of K or V to shared memory, [kFp32Slots][head_dim + 4]; zeros from `end` on.
 LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLayer& cache, int kv_head, int slot,
                           int end) {
   const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
@@ -70,7 +70,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
 
   const int own_query = thread_id() / kFp32Slots, own_slot = thread_id() % kFp32Slots, own_column = 4 * thread_id();
   const int row = queries.row(min(first + own_query, queries.n - 1));
-  float m = kNothingSeen, l = 0;  // of own_query, over the slots that are own_slot
+  float m = kNothingSeen, l = 0;  // of own_query; l over the slots with index own_slot in their tile
   f32x4 o[kFp32Queries] = {};
   for (int slot = pages.begin * kPageTokens; slot < split_end; slot += kFp32Slots) {
     read_slots(slots, cache.k, cache.k_type, cache, queries.kv_head, slot, end);

@@ -1,9 +1,10 @@
-// o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s: the splits of the context become one softmax. Also
-// rounded where asked for.
+// Merges the splits of the context into one softmax, gates, and optionally rounds:
+//   o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s
 //
-// A block a head of a row. Threads that share columns take every n-th split, so that many partials are on their way at
-// once; the order of the sums depends on the shape and on how many splits have pages. What the gate is of lies before
-// attention_prepare, and is asked for ahead of the wait. Bound: latency; 4 head_dim bytes a split, row and head.
+// One block per head of a row, a thread per four columns of a part of the splits (every n_parts-th), so that many loads
+// are in flight. The order of the sums depends on the shape and on how many splits have pages. The gate is older than
+// attention_prepare, so it is loaded ahead of wait_for_previous(). Bound: latency; 4 head_dim bytes per split, row and
+// head.
 #include "dialect.h"
 
 #include "gpu/attention/queries.h"
@@ -11,12 +12,12 @@
 
 namespace lb::gpu {
 
-// A softmax that is open: exponents of 2 are over m.
+// State of an online softmax: l = sum 2^(s - m), o = sum 2^(s - m) v.
 struct OpenSums {
   float m = kNothingSeen, l = 0;
   f32x4 o = {};
 
-  // `top` is at least m.
+  // Rescales to a new maximum, top >= m.
   LB_DEVICE void raise(float top) {
     const float shrink = exp2_fast(m - (top == kNothingSeen ? 0.0f : top));
     m = top;
@@ -24,7 +25,7 @@ struct OpenSums {
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] *= shrink;
   }
-  // Of one whose m is not above; its o is no number where it has seen nothing.
+  // Adds another state whose m is not larger. If it has seen no slot, its o was never written and may be NaN.
   LB_DEVICE void add(float of_m, float of_l, const f32x4& of_o) {
     const float weight = exp2_fast(of_m - (m == kNothingSeen ? 0.0f : m));
     l += weight * of_l;
@@ -74,7 +75,7 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   part_m[thread_id()] = sums.m;
   part_l[thread_id()] = sums.l;
   block_barrier();
-  if (warp() * 32 >= n_columns) return;  // rounding takes whole warps
+  if (warp() * 32 >= n_columns) return;  // whole warps, as round_four needs
 
   const bool is_inside = part == 0;
   const int n_with = min(n_parts, n_live), own = is_inside ? thread_id() : 0;

@@ -1,4 +1,4 @@
-// Attention of more than 16 queries a KV head over F16 or BF16 pages, 16 queries a warp.
+// Attention of more than 16 queries per KV head over F16 or BF16 pages, 16 queries per warp.
 #include "dialect.h"
 
 #include "gpu/attention/prefill.h"

@@ -1,7 +1,6 @@
-// Attention of long chains over F16 or BF16 pages, 32 queries a warp: half the reads of shared memory for each product.
-// Not for chips whose lanes have values of eight rows of a sum, nor for heads of 256: the state would not fit
-// registers.
-// Needs: nvidia
+// Attention of more than 64 rows over F16 or BF16 pages, 32 queries per warp: half the shared-memory reads per product
+// of attention_prefill_16. The state would not fit registers for head_dim 256, nor on AMD, where a lane holds eight
+// rows of a fragment of sums. Needs: nvidia
 #include "dialect.h"
 
 #include "gpu/attention/prefill.h"

@@ -13,7 +13,7 @@
 
 namespace lb::gpu {
 
-// The tiles of K or of V on their way: a ring whose places are full or empty.
+// Cursor into the ring of K or V tiles, with a full and an empty barrier per stage.
 struct TileRing {
   CountedBarrier* full;   // [kStages]
   CountedBarrier* empty;  // [kStages]
@@ -21,8 +21,8 @@ struct TileRing {
 
   LB_DEVICE void wait_full() const { barrier_wait(full + stage, parity); }
   LB_DEVICE void wait_empty() const { barrier_wait(empty + stage, parity ^ 1); }
-  // By each warp, when all of its lanes are done.
-  LB_DEVICE void tell(CountedBarrier* which) const {
+  // Called by every warp, after all of its lanes are done.
+  LB_DEVICE void arrive(CountedBarrier* which) const {
     if (lane() == 0) barrier_arrive(which + stage);
   }
   LB_DEVICE void step() {
@@ -32,7 +32,7 @@ struct TileRing {
   }
 };
 
-// What a block works on.
+// The queries, split and slots of this block.
 struct BlockWork {
   Queries queries;
   int split, n_past, first, first_row, last_row, end, first_slot, n_slots;
@@ -50,7 +50,8 @@ struct BlockWork {
   }
 };
 
-// The slots of a tile into shared memory; behind the last they are zero, as a weight of zero would not hide a NaN.
+// Copies the slots of a tile to shared memory. Slots from n_valid on become zero: a weight of zero would not hide a
+// NaN.
 template <class T, int kDim>
 LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv_head,
                          const int (&pages)[sm90_slots(kDim) / kPageTokens], int n_valid) {
@@ -63,7 +64,7 @@ LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv
     const T* from = static_cast<const T*>(values) + first * kDim + piece;
     LB_UNROLL
     for (int i = 0; i < kPageTokens; i += kRowStep) {
-      const int slot = page * kPageTokens + i;  // kRowStep is a multiple of 8: the place of the piece stays
+      const int slot = page * kPageTokens + i;  // kRowStep is a multiple of 8, so the swizzle does not change
       LB_UNROLL
       for (int block = 0; block < kDim / 64; ++block) {
         T* at = to + (block * kSlots + slot) * 64;
@@ -82,29 +83,30 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
   const KvLayer& cache = p.op.cache;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, last_page = (work.end - 1) / kPageTokens;
-  TileRing k_done = k_ring, v_done = v_ring;  // the next to come
+  TileRing k_done = k_ring, v_done = v_ring;  // the oldest tiles still being copied
   int k_pages[kPages], v_pages[kPages], next_pages[kPages];
-  const auto find = [&](int i) {  // one tile ahead
+  const auto find_pages = [&](int i) {  // of tile i, one tile ahead
     LB_UNROLL
     for (int page = 0; page < kPages; ++page)
       next_pages[page] =
           load_cached<int32_t>(cache.page_table + min(work.first_slot / kPageTokens + i * kPages + page, last_page));
   };
-  const auto tell = [&](TileRing& ring) {
+  const auto publish = [&](TileRing& ring) {
     fence_async_proxy();
     warp_barrier();
-    ring.tell(ring.full);
+    ring.arrive(ring.full);
     ring.step();
   };
 
-  find(0);
+  find_pages(0);
   begin_attention();
-  for (int i = 0; i <= n_tiles;
-       ++i) {  // K i, then V i - 1: the order of their use; a tile is told when the next is asked for
+  // K i, then V i - 1, the order in which consumers use them. A tile is published once the next one's copies are
+  // issued.
+  for (int i = 0; i <= n_tiles; ++i) {
     LB_UNROLL
     for (int page = 0; page < kPages; ++page) v_pages[page] = k_pages[page], k_pages[page] = next_pages[page];
     if (i < n_tiles) {
-      find(i + 1);
+      find_pages(i + 1);
       k_ring.wait_empty();
       copy_tile<T, kDim>(k_tiles + k_ring.stage * kTile, cache.k, cache, work.queries.kv_head, k_pages,
                          work.n_slots - i * kSlots);
@@ -113,7 +115,7 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
     copy_commit();
     if (i > 1) {
       copy_wait<1>();
-      tell(v_done);
+      publish(v_done);
     }
     if (i > 0) {
       v_ring.wait_empty();
@@ -124,15 +126,15 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
     copy_commit();
     if (i < n_tiles) {
       copy_wait<1>();
-      tell(k_done);
+      publish(k_done);
     }
   }
   copy_wait<0>();
-  tell(v_done);
+  publish(v_done);
 }
 
-// Queries of 256 values, scaled so that scores are exponents of 2 and zero beyond the last, by the warps that multiply:
-// a warp a query, and eight on their way at once.
+// The block's queries to shared memory, for head_dim 256: scaled so that scores are exponents of 2, zeros beyond the
+// last query. By the consumer warps, a warp per query, eight queries in flight.
 template <class T, int kDim>
 LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& work, int own_warp) {
   constexpr int kWarps = 2 * kSm90GroupThreads / 32, kAtOnce = 8;
@@ -160,18 +162,19 @@ LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& w
   }
 }
 
-// 64 queries in four warps.
+// The 64 queries of a consumer warpgroup, 16 per warp, and their online softmax.
 template <class T, int kDim>
 struct WarpgroupQueries {
   static constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
-  static constexpr int kColumns = kDim < 128 ? kDim : 128;  // of a product
+  static constexpr int kColumns = kDim < 128 ? kDim : 128;  // of one wgmma of P V
   static constexpr bool kHasRegisters = sm90_query_bytes(kDim) == 0;
   FragmentA<T> q[kHasRegisters ? kDim / 16 : 1];
   FragmentA<T> weights[kSlots / 16];
   FragmentC s[kSlots / 16], o[kDim / 16];
   float m[kLaneRows], l[kLaneRows];
 
-  // Q, scaled so that scores are exponents of 2; zero beyond the last query.
+  // Clears the state. If queries stay in registers: loads Q, scaled so that scores are exponents of 2, zeros beyond the
+  // last query.
   LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first, T* scratch) {
     const float scale = op.scale * kLog2E;
     LB_UNROLL
@@ -196,6 +199,7 @@ struct WarpgroupQueries {
     }
   }
 
+  // Issues S = Q K^T.
   LB_DEVICE void start_scores(const T* shared_q, const T* k) {
     group_begin();
     LB_UNROLL
@@ -217,6 +221,7 @@ struct WarpgroupQueries {
     group_commit();
   }
 
+  // Issues O += P V.
   LB_DEVICE void start_values(const T* v) {
     group_begin();
     LB_UNROLL
@@ -228,7 +233,8 @@ struct WarpgroupQueries {
     group_commit();
   }
 
-  // Scores become weights under the new maximum; `shrink` is for what was summed under the old one. Whether any grew.
+  // Online softmax: scores become weights under the new maximum, l is rescaled. Returns whether a maximum of the warp
+  // grew; then the caller must multiply o by `shrink`.
   LB_DEVICE bool update_softmax(float (&shrink)[kLaneRows]) {
     float top[kLaneRows];
     LB_UNROLL
@@ -282,7 +288,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   tile.load_queries(op, work.queries, own_first, scratch);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
-  uint64_t ancestors[kLaneRows];  // none of them comes behind its row
+  uint64_t ancestors[kLaneRows];  // bit masks; an ancestor's index is below its row's
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     rows[i] = min(work.queries.row(own_first + lane_row(i)), work.last_row);
@@ -290,8 +296,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   }
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
-    const int offset = work.first_slot + i * kSlots - work.n_past;  // of the tile's first slot from this append's rows
-    const int n_valid = work.n_slots - i * kSlots;                  // what is behind belongs to the next split
+    const int offset = work.first_slot + i * kSlots - work.n_past;  // the tile's first slot, from this append's row 0
+    const int n_valid = work.n_slots - i * kSlots;                  // slots beyond belong to the next split
     if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots) return;
     int last[kLaneRows];
     LB_UNROLL
@@ -316,18 +322,18 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     tile.start_scores(shared_q, k_tiles + k_ring.stage * kTile);
     if (i == 0) {
       group_wait<0>(tile.s);
-      k_ring.tell(k_ring.empty);
+      k_ring.arrive(k_ring.empty);
       mask(i);
       tile.update_softmax(shrink);
     } else {
       v_ring.wait_full();
       tile.start_values(v_tiles + v_ring.stage * kTile);
       group_wait<1>(tile.s);
-      k_ring.tell(k_ring.empty);
+      k_ring.arrive(k_ring.empty);
       mask(i);
       const bool max_grew = tile.update_softmax(shrink);
       group_wait<0>(tile.o);
-      v_ring.tell(v_ring.empty);
+      v_ring.arrive(v_ring.empty);
       v_ring.step();
       if (max_grew) {
         LB_UNROLL
@@ -353,7 +359,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
       write_softmax(p, work.queries, query, tile.m[i], l, work.split);
   }
   if (n_tiles == 0) return;
-  if (p.n_splits > 1) {  // in little code, which runs once
+  if (p.n_splits > 1) {  // partials, as 8-byte writes: short code, because it runs once
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const int query = own_first + lane_row(i);
@@ -368,7 +374,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     }
     return;
   }
-  // Neighbours have two columns each of the same two rows; each takes four of one.
+  // Two neighbouring lanes hold two columns each of the same two rows. After an exchange each has four columns of one.
   const int own = lane() % 2, query = own_first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
   float* to = op.o + work.queries.at(op, query) * kDim + first_column;

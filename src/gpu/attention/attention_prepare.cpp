@@ -1,4 +1,5 @@
-// Bound: latency for a few rows, else bandwidth, 8 bytes a value of q, 4 and what the cache's types have of K, V.
+// RmsNorm and Rope of q and k, K and V into the cache, in one launch (prepare.h). A warp per head of a row.
+// Bound: latency for few rows, else bandwidth: 8 bytes per value of q; of k and v 4 plus the cache type's.
 #include "dialect.h"
 
 #include "gpu/attention/prepare.h"

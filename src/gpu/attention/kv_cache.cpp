@@ -1,5 +1,5 @@
-// The paged cache: rounding new keys and values into their slots, and moving the rows of an accepted path together.
-// Bound: latency for a few rows, else bandwidth, 4 bytes a value and what the cache's types have.
+// The paged cache: kv_append rounds new keys and values into their slots, kv_move compacts the rows of an accepted
+// path. Bound: latency for few rows, else bandwidth: 4 bytes per value plus the cache type's.
 #include "dialect.h"
 
 #include "gpu/attention/kv_slots.h"
@@ -14,7 +14,7 @@ LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
   store(static_cast<T*>(values) + at, out);
 }
 
-// Grid: K and V in y; a thread four values.
+// Grid y: K, V. A thread has four values.
 LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
   dependents_may_launch();
   wait_for_previous();
@@ -36,8 +36,8 @@ LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
     store_four<float>(values, at, x);
 }
 
-// Grid: K and V in y; a thread the same 16 bytes of every row. Rows ascend and path[j] >= j, so that a row is written
-// only after it was read, also where eight are read before the first of them is written.
+// Grid y: K, V. A thread moves the same 16 bytes of every row, so no other thread touches them. path[j] >= j and path
+// ascends, so every row is read before it is overwritten, also in batches of kBatch reads.
 LB_KERNEL(kv_move_kernel, KvMove, 128, 1) {
   constexpr int kBatch = 8;
   dependents_may_launch();

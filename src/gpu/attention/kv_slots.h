@@ -1,4 +1,4 @@
-// Where a token's keys and values lie in the paged cache, and how they are rounded to its types.
+// Addresses of keys and values in the paged cache, and rounding to its types.
 #pragma once
 
 #include "ops/attention.h"
@@ -8,7 +8,7 @@ namespace lb::gpu {
 LB_DEVICE int32_t page_of(const KvLayer& cache, int slot) {
   return load_cached<int32_t>(cache.page_table + slot / kPageTokens);
 }
-// The row of head_dim values, counted through all pages, of a slot of this page.
+// Index, through all pages, of the row of head_dim values of a slot in this page.
 LB_DEVICE long row_in(const KvLayer& cache, int32_t page, int slot, int head) {
   return (long(page) * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens;
 }

@@ -1,9 +1,9 @@
-// The body of attention for many queries a KV head: batches of rows, trees and prefill.
+// The body of attention_prefill_16 and _32: more than 16 queries per KV head (trees, batches of rows, prefill).
 //
-// Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and meets every tile of K and V
-// that the block brings into shared memory; tiles behind the last row of a chain are left out, and the long ones of a
-// prefill start first. Blocks of one split are neighbours, so that K and V come from the L2 cache for all but one.
-// Bound: bandwidth up to about 64 queries a KV head, arithmetic beyond: 4 head_dim flops a query and slot.
+// Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and attends to every tile of K
+// and V that the block copies to shared memory. Tiles beyond the causal mask are skipped; the longest query tiles start
+// first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2.
+// Bound: bandwidth up to about 64 queries per KV head; beyond, arithmetic: 4 head_dim flops per query and slot.
 #pragma once
 
 #include "gpu/attention/tile.h"
@@ -55,7 +55,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int own_first = first + warp() * kWarpQueries;
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = first_slot + i * kSlots - n_past;  // of the tile's first slot from the rows of this append
+    const int offset = first_slot + i * kSlots - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0);
     const T* k = ring.take();
     tile.attend(
@@ -64,7 +64,8 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   }
   tile.close();
 
-  // o by way of the memory of the warp's own queries, half of the columns at a time, so that whole lines are written.
+  // o leaves through shared memory (the space of the warp's queries), half of the columns at a time, so that writes are
+  // coalesced.
   constexpr int kHalf = kDim / 2;
   float* columns = reinterpret_cast<float*>(own_q);
   LB_UNROLL

@@ -1,8 +1,9 @@
-// The body of AttentionPrepare: queries and keys normalised and rotated, keys and values into the cache.
+// The body of AttentionPrepare, for its kernel and for the megakernel: RmsNorm and Rope of queries and keys, keys and
+// values into the cache.
 //
-// A warp a head of a row: the query heads, then those of K, then those of V. A lane has runs of four values in
-// registers; pairs of the rotation attend in shared memory. Asked for ahead of the wait: norm weights, and what lies
-// before the embedding of a step: the rotation's table, n_past, the page table.
+// One item is a head of a row: the query heads, then K's, then V's. One warp has it, four consecutive values per lane
+// and round. Pairs of the rotation meet in shared memory. Loaded ahead of start(), which waits for the previous kernel:
+// norm weights and everything older than the step's embedding (the table of angles, n_past, the page table).
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
@@ -26,8 +27,8 @@ LB_DEVICE void store_four(void* values, DType type, long at, const f32x4& x) {
     store_four<float>(values, at, x);
 }
 
-// Of heads of up to 128 kRounds values; loops of no more rounds than a head has need of, as their instructions are what
-// takes time. With four the table would take too many registers for 8 blocks on a processor, were it asked for ahead.
+// Heads of up to 128 kRounds values. kRounds is a template parameter because instructions bound this kernel. With four
+// rounds the table of angles is loaded late: ahead, it would take too many registers for 8 blocks per SM.
 template <int kRounds, class Start>
 LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
   constexpr int kPairRounds = 2 * kRounds, kPairsAhead = kRounds <= 2 ? kPairRounds : 0;
@@ -108,7 +109,8 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   }
 }
 
-// One item, by a warp; staged: [head_dim], its own. start() is called when the inputs are needed, by every warp.
+// Called by a warp. staged: [head_dim] in shared memory, the warp's own. Every warp calls start() once, before it reads
+// the projections.
 template <class Start>
 LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
   if (p.cache.head_dim <= 128)

@@ -1,4 +1,4 @@
-// What the attention kernels share: which query is what, which slots a row sees, where a result goes.
+// Common parts of the attention kernels: the split's pages, queries of a KV head, the mask, where results go.
 #pragma once
 
 #include "gpu/activation.h"
@@ -6,10 +6,10 @@
 
 namespace lb::gpu {
 
-inline constexpr float kNothingSeen = -__builtin_inff();  // the maximum of no score
+inline constexpr float kNothingSeen = -__builtin_inff();  // a masked score, and the maximum of no score
 inline constexpr float kLog2E = 1.44269504f;
 
-// The first splits share the pages; behind them are those of a context that has fewer pages than splits.
+// Splits that have pages: all, or the first n_pages of them if the context has fewer pages than splits.
 LB_DEVICE int live_splits(int n_splits, int n_slots) {
   return min(n_splits, (n_slots + kPageTokens - 1) / kPageTokens);
 }
@@ -24,7 +24,8 @@ LB_DEVICE PageRange pages_of(int split, int n_splits, int n_slots) {
   return {n_pages * split / n_live, n_pages * (split + 1) / n_live};
 }
 
-// The queries of one KV head, row after row, each row's heads together: a tile of them reads K and V once.
+// The queries of one KV head, indexed row by row with the query heads of a row together (GQA packing): a tile of
+// queries reads K and V once.
 struct Queries {
   int kv_head, group, n;
 
@@ -32,25 +33,26 @@ struct Queries {
       : kv_head(head), group(op.n_heads / op.cache.n_kv_heads), n(op.rows * group) {}
   LB_DEVICE int row(int query) const { return query / group; }
   LB_DEVICE int head(int query) const { return kv_head * group + query % group; }
-  // Its index in [rows, n_heads].
+  // Index in [rows, n_heads].
   LB_DEVICE long at(const Attention& op, int query) const { return long(row(query)) * op.n_heads + head(query); }
 };
 
-// Before q and the rows of this append are read. What lies before the embedding of a step (n_past, the page table,
-// older rows) may be read ahead of this, and by who starts after it also what lies before attention_prepare.
+// Call before reading q or this append's rows in the cache. What is older than the step's embedding (n_past, the page
+// table, older rows) may be read earlier. Dependents may start after this, so they may read ahead of their own wait
+// everything older than attention_prepare.
 LB_DEVICE void begin_attention() {
   wait_for_previous();
   dependents_may_launch();
 }
 
-// Whether `row` sees the slot n_past + `offset`.
+// The mask: whether `row` attends to slot n_past + offset.
 LB_DEVICE bool sees(const Attention& op, int row, int offset) {
   if (offset < 0) return true;
   if (op.tree.ancestors == nullptr) return offset <= row;
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
 
-// Slots of a block whose last row is `last_row`: a chain's rows see none behind themselves.
+// Slots that rows up to last_row attend to. A chain is causal: none behind last_row.
 LB_DEVICE int slots_seen(const Attention& op, int n_past, int last_row) {
   return n_past + (op.tree.ancestors == nullptr ? min(last_row + 1, op.rows) : op.rows);
 }
@@ -59,7 +61,7 @@ LB_DEVICE float gate_of(const Attention& op, int row, int head, int i) {
   return op.gate == nullptr ? 1.0f : sigmoid(op.gate[row * op.gate_row_stride + head * op.gate_head_stride + i]);
 }
 
-// Four columns of a query's o: gated to the result when there is one split, else to the partials.
+// Writes four columns of a query's o: gated, to op.o, if there is one split; else to the partials.
 LB_DEVICE void write_columns(const AttentionSplits& p, const Queries& queries, int query, int column, f32x4 o,
                              int split) {
   const Attention& op = p.op;
@@ -82,8 +84,8 @@ LB_DEVICE void write_softmax(const AttentionSplits& p, const Queries& queries, i
 LB_DEVICE f16 as_operand(float x, f16) { return to_f16(x); }
 LB_DEVICE bf16 as_operand(float x, bf16) { return to_bf16(x); }
 
-// kRows queries from `first` on for the matrix unit, [kRows][kDim]: scaled so that scores are exponents of 2, and zero
-// beyond the last query. A thread asks for eight pieces before it needs the first.
+// kRows queries from `first` on to shared memory as operands [kRows][operand_stride(kDim)]: scaled so that scores are
+// exponents of 2; zeros beyond the last query. A thread has up to eight loads in flight.
 template <class T, int kDim, int kRows>
 LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first) {
   constexpr int kPieces = kDim / 4, kEach = kRows * kPieces / kAttentionThreads, kAtOnce = kEach < 8 ? kEach : 8;
@@ -91,7 +93,7 @@ LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries,
   static_assert(kEach <= kWidth && kEach % kAtOnce == 0);
   const float scale = op.scale * kLog2E;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
-  // Where the n-th piece's query lies, by the n-th of these lanes: a division each instead of one for each piece.
+  // Lane n of a group finds the address of the group's n-th query: one integer division per lane, not per load.
   const int of_lane = int(queries.at(op, min(first + own_row + lane() % kWidth * kStep, queries.n - 1)));
   LB_UNROLL_BY(1)
   for (int done = 0; done < kEach; done += kAtOnce) {

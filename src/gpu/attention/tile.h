@@ -1,14 +1,13 @@
-// Attention on matrix units: tiles of K and V on their way through shared memory, and 16 queries of a warp that attend
-// them with an open softmax. S = Q K^T, P = 2^(S - m), O = O 2^(m_old - m) + P V; Q and P are rounded to the type of
-// the tiles, all sums are fp32.
+// Attention on matrix units (mma): the ring of K and V tiles in shared memory, and a warp's queries with their online
+// softmax. S = Q K^T, P = 2^(S - m), O = O 2^(m_old - m) + P V. Q and P are rounded to the tiles' type; sums are fp32.
 #pragma once
 
 #include "gpu/attention/queries.h"
 
 namespace lb::gpu {
 
-// What the matrix unit reads where the cache holds Stored: bf16 becomes f16 on chips without bf16 fragments, which is
-// exact for the exponents of f16 and loses what a key or value has below 2^-24 or above 65504.
+// The operand type for a cache of Stored. Chips without bf16 fragments (sm_75) use f16 for bf16: exact within f16's
+// range; keys and values below 2^-24 or above 65504 lose precision.
 template <bool kHasMatrix, class Stored>
 struct OperandOf {
   using Type = Stored;
@@ -20,8 +19,8 @@ struct OperandOf<false, bf16> {
 template <class Stored>
 using Operand = typename OperandOf<kHasBf16Matrix, Stored>::Type;
 
-// kSlots consecutive slots of a page as operands [kSlots][kDim]; those from `n_valid` on become zero, as a weight of
-// zero would not hide a NaN.
+// Copies kSlots consecutive slots of a page to a tile [kSlots][operand_stride(kDim)]. Slots from n_valid on become
+// zero: a softmax weight of zero would not hide a NaN.
 template <class T, int kDim, int kSlots, int kThreads>
 LB_DEVICE void copy_slots(T* to, const T* from, int n_valid, int thread) {
   LB_UNROLL
@@ -48,8 +47,8 @@ LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
   }
 }
 
-// Tiles of K and V in turn: K 0, V 0, K 1, V 1, ... All but one of the ring's buffers are on their way while one is in
-// use. kThreads threads share a ring, `barrier` is theirs.
+// Ring of tiles in the order K 0, V 0, K 1, V 1, ... While one buffer is in use, copies into all others are in flight.
+// kThreads threads share a ring; `barrier` synchronises them.
 template <class Stored, int kDim, int kSlots, int kThreads, class Barrier>
 struct Ring {
   using T = Operand<Stored>;
@@ -58,7 +57,7 @@ struct Ring {
   const KvLayer& cache;
   int kv_head, n_buffers, thread;
   T* buffers;                          // [n_buffers][kTile]
-  int first_slot, step, end, n_tiles;  // tile i: slots first_slot + i * step on, as far as they are before `end`
+  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
   Barrier barrier = {};
   int n_issued = 0, next = 0, now = 0;
 
@@ -72,18 +71,18 @@ struct Ring {
       next = next + 1 == n_buffers ? 0 : next + 1;
       ++n_issued;
     }
-    copy_commit();  // also where there is nothing left: waiting counts groups
+    copy_commit();  // also without copies: copy_wait counts groups
   }
   LB_DEVICE void start() {
     for (int i = 0; i < n_buffers - 1; ++i) issue();
   }
-  // The next tile; the one before it is given back.
+  // Waits for the next tile, and frees the buffer of the tile before.
   LB_DEVICE const T* take() {
     if (n_buffers == 3) copy_wait<1>();
     if (n_buffers == 2) copy_wait<0>();
     barrier();
     issue();
-    if (n_buffers == 1) {  // nothing runs ahead
+    if (n_buffers == 1) {  // no copy runs ahead
       copy_wait<0>();
       barrier();
     }
@@ -93,12 +92,12 @@ struct Ring {
   }
 };
 
-// 16 kTiles queries of a warp: the more tiles, the more often an operand of K or V is used that was read from shared
-// memory, which is what limits long appends.
+// 16 kTiles queries of a warp. More tiles reuse each K or V fragment more often; reading fragments from shared memory
+// bounds long appends.
 template <class T, int kDim, int kSlots, int kTiles>
 struct QueryTiles {
   static constexpr int kStride = operand_stride(kDim);
-  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; l of the lane's own columns until close()
+  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; until close() l sums the lane's columns only
   FragmentC o[kTiles][kDim / 16];
 
   LB_DEVICE QueryTiles() {
@@ -111,8 +110,8 @@ struct QueryTiles {
     }
   }
 
-  // Scores over a tile of K, their weights, and what these make of a tile of V, which `take_v` brings meanwhile.
-  // is_visible(row, slot): whether the warp's query sees a slot of this tile; asked where `is_masked`.
+  // Scores with a tile of K, softmax update, then P V with the tile of V that take_v() returns. If is_masked,
+  // is_visible(query, slot) says whether the warp's query attends to a slot of this tile.
   template <class TakeV, class IsVisible>
   LB_DEVICE void attend(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, IsVisible&& is_visible) {
     FragmentC s[kTiles][kSlots / 16];
@@ -153,7 +152,7 @@ struct QueryTiles {
       for (int t = 0; t < kTiles; ++t) to_operand(a[t], s[t][j], scratch);
       LB_UNROLL
       for (int d = 0; d < kDim; d += 16) {
-        if (kSlots == 16 && d % 64 == 0) warp_barrier();  // sm_75 would read all operands ahead, and spill
+        if (kSlots == 16 && d % 64 == 0) warp_barrier();  // keeps sm_75's compiler from hoisting all loads and spilling
         FragmentB<T> b;
         load_shared_transposed(b, v + 16 * j * kStride + d, kStride);
         LB_UNROLL
@@ -162,6 +161,7 @@ struct QueryTiles {
     }
   }
 
+  // Sums l over the lanes that share a row.
   LB_DEVICE void close() {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
@@ -170,7 +170,7 @@ struct QueryTiles {
     }
   }
 
-  // Half of the columns of o, each row by its factor, [16][kDim / 2 + 4].
+  // Half of the columns of o to shared memory, each row times its factor, [16][kDim / 2 + 4].
   LB_DEVICE void put(float* to, int t, int half, const float (&factors)[kLaneRows]) {
     LB_UNROLL
     for (int d = 0; d < kDim / 32; ++d)
@@ -180,7 +180,7 @@ struct QueryTiles {
   }
 
  private:
-  // Scores become weights under the new maximum; what was summed under the old one shrinks, where it has grown.
+  // Online softmax: scores become weights under the new maximum; l and o are rescaled if a maximum of the warp grew.
   LB_DEVICE static void update_softmax(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],
                                        FragmentC (&o)[kDim / 16]) {
     float top[kLaneRows];
