@@ -1,7 +1,7 @@
 """Shortens recorded requests to fixtures: `python tests/clients/fixtures.py RECORDED tests/serve/traffic`.
 
-What the server looks at stays: fields, types, roles, names, order, ids that belong together. Long texts are cut, and
-what tells of a machine or a person is replaced.
+Everything the server reads stays: fields, types, roles, names, order, matching ids. Long texts are truncated; data of the
+machine or a person is replaced.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MOST = 60  # characters of a text
-MEANT = re.compile(r"lucebox-(?:tool-ran|client-ok)")  # what the tests look for
+MAX_TEXT = 60  # characters of a text
+MARKERS = re.compile(r"lucebox-(?:tool-ran|client-ok)")  # the tests search for these
 PATHS = re.compile(r"/(?:tmp|root|work|home|Users|private)\b[\w./~+-]*")
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
 PRIVATE = frozenset({"user_id", "client_metadata", "prompt_cache_key"})
@@ -29,9 +29,13 @@ def shortened(value: Any, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
     text = UUID.sub("00000000-0000-4000-8000-000000000000", PATHS.sub("/project", value))
-    if len(text) <= MOST or key in ("arguments", "id", "call_id", "tool_use_id", "tool_call_id") or MEANT.search(text):
+    if (
+        len(text) <= MAX_TEXT
+        or key in ("arguments", "id", "call_id", "tool_use_id", "tool_call_id")
+        or MARKERS.search(text)
+    ):
         return text
-    return text[:MOST].rstrip() + " ..."
+    return text[:MAX_TEXT].rstrip() + " ..."
 
 
 def main() -> None:

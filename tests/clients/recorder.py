@@ -1,8 +1,7 @@
-"""A proxy between a client and the server that keeps the requests, and forces what the model answers.
+"""A proxy between a client and the server that records the requests and forces the model's answers.
 
-A tiny model neither calls tools nor ends what it says. The proxy makes its answer certain with means that the server
-offers every client: `tool_choice` names a tool whose schema has one value only, so that the model can but call it; or
-an answer's schema has one value only. The client's request is otherwise handed on as it came.
+A tiny model neither calls tools nor ends its answers. The proxy forces both with regular request fields: `tool_choice`
+with a single-valued schema, or a single-valued schema for the answer. It forwards the rest of the request unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-KEPT_HEADERS = ("anthropic-beta", "anthropic-version", "content-type")
+RECORDED_HEADERS = ("anthropic-beta", "anthropic-version", "content-type")
 HOP_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding", "date"})
-SAID = "lucebox-client-ok"
+SAID = "lucebox-client-ok"  # the forced answer
 
 
 @dataclass
 class Call:
-    """A tool call to be forced: what the client executes."""
+    """A tool call to force; the client executes it."""
 
     tool: str
     arguments: dict[str, Any]
@@ -32,7 +31,7 @@ class Call:
 
 @dataclass
 class Exchange:
-    """A request as the client sent it, and the status of its answer."""
+    """A request as the client sent it, and its response."""
 
     path: str
     headers: dict[str, str]
@@ -47,16 +46,16 @@ class Recorder:
 
     upstream: str
     call: Call | None = None
-    """The first answer; None: a plain one."""
+    """The first answer; None for a plain answer."""
     extra_words: int = 0
-    """Put behind the first prompt."""
+    """Words appended to the first prompt."""
     url: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
 
     def changed(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The request that the server gets."""
+        """The request that is forwarded to the server."""
         if not body.get("tools"):
-            return body  # for a title and the like
+            return body  # a side request, such as for a title
         if self.extra_words:
             words, self.extra_words = self.extra_words, 0
             return lengthened(path, body, words)
@@ -84,7 +83,7 @@ def text_of(content: Any) -> str:
 
 
 def calling(path: str, body: dict[str, Any], call: Call) -> dict[str, Any]:
-    """The model must call the tool, once, with these arguments."""
+    """Forces one call of the tool with these arguments."""
     schema = {
         "type": "object",
         "properties": {name: {"type": kind_of(value), "enum": [value]} for name, value in call.arguments.items()},
@@ -103,6 +102,7 @@ def calling(path: str, body: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def lengthened(path: str, body: dict[str, Any], n_words: int) -> dict[str, Any]:
+    """Appends words to the prompt."""
     field = "input" if path == "/v1/responses" else "messages"
     return {**body, field: [*body[field], {"role": "user", "content": "word " * n_words}]}
 
@@ -112,6 +112,7 @@ def kind_of(value: Any) -> str:
 
 
 def narrowed(tool: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The tool; if it has this name, with this schema."""
     if "function" in tool:
         return {**tool, "function": narrowed(tool["function"], name, schema)}
     if tool.get("name") != name:
@@ -120,7 +121,7 @@ def narrowed(tool: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[st
 
 
 def answering(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The model must say one word, as JSON."""
+    """Forces an answer of one word, as JSON."""
     schema = {"type": "string", "enum": [SAID]}
     if path == "/v1/messages":
         return {**body, "tool_choice": {"type": "none"}, "output_config": {"format": {"type": "json_schema",
@@ -145,8 +146,8 @@ class Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         body = json.loads(raw) if raw else None
         path = urlsplit(self.path).path
-        kept = {name: self.headers[name] for name in KEPT_HEADERS if name in self.headers}
-        exchange = Exchange(self.path, kept, body)
+        recorded = {name: self.headers[name] for name in RECORDED_HEADERS if name in self.headers}
+        exchange = Exchange(self.path, recorded, body)
         self.recorder.exchanges.append(exchange)
         if body is not None:
             raw = json.dumps(self.recorder.changed(path, body)).encode()
@@ -167,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
-            self.close_connection = True  # the client has gone
+            self.close_connection = True  # the client has disconnected
         upstream.close()
 
     def log_message(self, *_: Any) -> None:

@@ -1,13 +1,12 @@
-"""Real clients, headless, on a real server: a plain turn, one in which the client executes a tool, and one whose prompt
-is longer than the context.
+"""Runs real clients, headless, on a real server: a plain turn, a turn in which the client executes a tool, and a turn
+whose prompt exceeds the context.
 
     npm install --prefix DIR @anthropic-ai/claude-code @openai/codex opencode-ai @mariozechner/pi-coding-agent
     python tests/clients/round_trip.py --npm DIR [--record DIR] [client ...]
 
-They take 1.3 GB and are therefore no part of the test suite. They are started with `lucebox launch`, on the tiny model,
-which is told that its context is longer than it was trained for: what it says has no meaning, but every byte of it
-comes from the server. recorder.py says how answers and calls are forced. Without a network one sees that none is
-needed:
+The clients take 1.3 GB, so this is not part of the test suite. `lucebox launch` starts them on the tiny model, whose
+context is set longer than it was trained for: its text has no meaning, but every byte comes from the server. recorder.py
+forces answers and calls. To show that no network is needed, run it in a namespace without one:
 `unshare -n sh -c 'ip link set lo up && exec python tests/clients/round_trip.py ...'`.
 """
 
@@ -40,14 +39,14 @@ TIMEOUT_SECONDS = 240
 
 @dataclass(frozen=True)
 class Trial:
-    """How a client is run without a terminal."""
+    """A client and how it runs without a terminal."""
 
     name: str
     arguments: tuple[str, ...]
     call: Call
-    """Of its tool that runs a command."""
+    """A call of the client's command tool."""
     overflow: str
-    """What it says when it has understood that a prompt is too long."""
+    """The client's message for a prompt that is too long."""
 
 
 TRIALS = (
@@ -80,7 +79,7 @@ TRIALS = (
 
 
 def make_model(path: Path) -> None:
-    """The tiny model, with a long context."""
+    """Copies the tiny model and sets a long context."""
     shutil.copyfile(catalog.fetch("tiny-hybrid"), path)
     reader = gguf.GGUFReader(path, "r+")
     context = reader.fields["qwen35.context_length"]
@@ -90,7 +89,7 @@ def make_model(path: Path) -> None:
 
 @contextmanager
 def served(model: Path) -> Iterator[str]:
-    """The URL of a server."""
+    """Starts a server; yields its URL."""
     flags = ["--json", "--port", "0", "--context", str(CONTEXT), "--alias", "*", "--max-tokens", "96"]
     command = [sys.executable, "-m", "lucebox", "serve", str(model), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -103,7 +102,7 @@ def served(model: Path) -> Iterator[str]:
 
 
 def run(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[int, str, Path]:
-    """Exit code, output, and the folder it worked in."""
+    """Runs a client; returns exit code, output and working directory."""
     work, home = folder / "work", folder / "home"
     for each in (work, home):
         each.mkdir(parents=True)
@@ -125,7 +124,7 @@ def run(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[int, str, Path
         except subprocess.TimeoutExpired:
             code = 124
         finally:
-            end_group(process.pid)  # what it left behind, too
+            end_group(process.pid)  # also ends processes the client left behind
     return code, (folder / "output").read_text(errors="replace"), work
 
 
@@ -143,6 +142,7 @@ def version(trial: Trial, npm: Path) -> str:
 
 
 def refused(recorder: Recorder) -> list[str]:
+    """The requests that the server did not answer with 200."""
     return [
         f"{each.path} answered {each.status}: {each.answer[:300].decode(errors='replace')}"
         for each in recorder.exchanges
@@ -151,7 +151,7 @@ def refused(recorder: Recorder) -> list[str]:
 
 
 def plain_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
-    """What is wrong with a turn without tools; and the requests."""
+    """Runs a turn without tools; returns the problems found, and the requests."""
     with recording(url) as recorder:
         code, output, _ = run(trial, recorder.url, folder, npm)
     problems = refused(recorder)
@@ -163,7 +163,7 @@ def plain_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[st
 
 
 def tool_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
-    """The same of a turn with a tool call."""
+    """Runs a turn with a tool call; returns like plain_turn."""
     with recording(url, trial.call) as recorder:
         code, output, work = run(trial, recorder.url, folder, npm)
     problems = refused(recorder)
@@ -180,7 +180,7 @@ def tool_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str
 
 
 def long_turn(trial: Trial, url: str, folder: Path, npm: Path) -> tuple[list[str], list[Exchange]]:
-    """The same of a turn that the context has no room for: the client must say so in its own words, or compact."""
+    """Runs a turn whose prompt exceeds the context: the client must report it in its own words, or compact."""
     with recording(url, extra_words=CONTEXT) as recorder:
         _, output, _ = run(trial, recorder.url, folder, npm)
     problems = [] if trial.overflow in output else [f"it does not say {trial.overflow!r}: {output[-500:]}"]

@@ -1,4 +1,4 @@
-"""What the tests of answers share: tools, a parser, and its events in a form that is easy to compare."""
+"""Shared by the tests of answers: tools, a parser, and its events in a form that is easy to compare."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def simple(events: Sequence[Event]) -> list[Simple]:
 
 
 def read(text: str, reader: OutputParser, cuts: Sequence[int] = ()) -> list[Simple]:
-    """The whole text, cut at these places."""
+    """Parses a text cut at these positions."""
     events: list[Event] = []
     for start, end in itertools.pairwise([0, *sorted(cuts), len(text)]):
         events += reader.push(text[start:end])

@@ -1,4 +1,4 @@
-"""Servers for the tests: `lucebox serve` as a process of its own, on a free port of the loopback."""
+"""Servers for the tests: `lucebox serve` in a process of its own, on a free loopback port."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def patient() -> Iterator[Running]:
-    """A server with room for answers that are still in progress when a test has seen what it waits for."""
+    """A server with a long context, for answers that must still run when the test looks."""
     with started("--slots", "2", context=WHOLE_CONTEXT) as running:
         yield running

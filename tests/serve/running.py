@@ -1,4 +1,4 @@
-"""Starting and ending `lucebox serve`."""
+"""Starts and stops `lucebox serve`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import httpx
 import openai
 
 MODEL = "tiny-hybrid"
-WHOLE_CONTEXT = 8192  # all that it has
+WHOLE_CONTEXT = 8192  # the model's maximum
 ASK = [{"role": "user", "content": "Once upon a time there was a small dog."}]
 
 
 @dataclass
 class Running:
-    """A server that listens."""
+    """A listening server."""
 
     url: str
     process: subprocess.Popen[str]
@@ -49,7 +49,7 @@ class Running:
         return httpx.get(f"{self.url}/status").json()
 
     def wait_until(self, **expected: int) -> dict[str, Any]:
-        """The status once its fields have these values."""
+        """Waits until fields of /status have these values; returns the status."""
         for _ in range(200):
             status = self.status()
             if all(status[name] == value for name, value in expected.items()):
@@ -60,7 +60,7 @@ class Running:
 
 @contextmanager
 def started(*flags: str, model: str = MODEL, context: int = 2048) -> Iterator[Running]:
-    """Ends with a signal, and looks that this was a clean end."""
+    """Starts a server; at the end, stops it with a signal and checks for a clean exit."""
     options = ["--port", "0", "--json", "--context", str(context), "--prefill-chunk", "64", "--threads", "1"]
     command = [sys.executable, "-m", "lucebox", "serve", model, *options, *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))

@@ -1,4 +1,4 @@
-"""/v1/messages through Anthropic's own SDK."""
+"""/v1/messages through Anthropic's SDK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from running import ASK, MODEL, Running
 
-GREEDY = {"model": MODEL, "max_tokens": 12, "extra_body": {"temperature": 0}}  # newer SDKs have no such argument
+GREEDY = {"model": MODEL, "max_tokens": 12, "extra_body": {"temperature": 0}}  # newer SDKs have no temperature argument
 TOOL = {
     "name": "get_weather",
     "description": "The weather of a city.",
@@ -26,14 +26,14 @@ def total_input(usage: dict) -> int:
     return int(usage["input_tokens"]) + int(usage["cache_read_input_tokens"])
 
 
-def test_whole_answer(server: Running) -> None:
+def test_answer(server: Running) -> None:
     message = server.anthropic().messages.create(messages=ASK, system="You tell stories.", **GREEDY)
     assert message.content[0].type == "text" and message.content[0].text
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens == 12
 
 
-def test_streamed_answer_is_the_whole_one(server: Running) -> None:
+def test_streamed_answer_equals_the_document(server: Running) -> None:
     client = server.anthropic()
     whole = client.messages.create(messages=ASK, **GREEDY)
     with client.messages.stream(messages=ASK, **GREEDY) as stream:
@@ -100,14 +100,14 @@ def test_a_forced_tool_and_its_result(server: Running) -> None:
     assert after.stop_reason in ("end_turn", "max_tokens")
 
 
-def test_count_tokens_is_what_a_message_takes(server: Running) -> None:
+def test_count_tokens_equals_the_usage(server: Running) -> None:
     client = server.anthropic()
     counted = client.messages.count_tokens(model=MODEL, messages=ASK, system="Be brief.", tools=[TOOL])
     message = client.messages.create(messages=ASK, system="Be brief.", tools=[TOOL], **GREEDY)
     assert counted.input_tokens == message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
 
 
-# Long enough to be left: the form lets no answer end before its thousandth number.
+# Long enough to disconnect from: the schema needs a thousand numbers.
 NUMBERS = {"type": "json_schema", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 1000}}
 LONG = {"model": MODEL, "max_tokens": 1500, "messages": ASK, "extra_body": {"output_config": {"format": NUMBERS}}}
 
@@ -167,8 +167,8 @@ def test_errors(server: Running) -> None:
     }
 
 
-def test_what_claude_code_sends(server: Running) -> None:
-    """The shape of its requests (specs: billing line, system message among the messages, adaptive thinking)."""
+def test_claude_code_requests(server: Running) -> None:
+    """The shape of Claude Code's requests: billing line, late system message, adaptive thinking."""
     body = {
         "model": "claude-some-model",
         "max_tokens": 8,
@@ -198,4 +198,4 @@ def test_what_claude_code_sends(server: Running) -> None:
         body["system"][0]["text"] = "x-anthropic-billing-header: a=2"  # type: ignore[index]
         body["messages"][1]["content"] = "Environment"  # type: ignore[index]
         second = client.post("/v1/messages?beta=true", json=body)
-    assert total_input(first.json()["usage"]) == total_input(second.json()["usage"])  # to the model they are the same
+    assert total_input(first.json()["usage"]) == total_input(second.json()["usage"])  # the prompts are equal

@@ -1,4 +1,4 @@
-"""Constraints: what each form lets through, token by token, and whole answers of models that know nothing."""
+"""Constraints: the tokens each format allows, and complete answers from random logits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PERSON = {
 @functools.cache
 def tokens() -> GrammarTokens:
     tokenizer = tiny_tokenizer()
-    return GrammarTokens(tokenizer, tokenizer.n_vocab + 70, tokenizer.eos_ids)  # as a padded table has
+    return GrammarTokens(tokenizer, tokenizer.n_vocab + 70, tokenizer.eos_ids)  # like a padded vocabulary
 
 
 def allows(constraint: Constraint, token: int) -> bool:
@@ -54,7 +54,7 @@ def allows(constraint: Constraint, token: int) -> bool:
 
 
 def refused_at(constraint: Constraint, text: str) -> str | None:
-    """What is left of a text at the first token that is not allowed; None where all are."""
+    """The rest of a text from its first forbidden token; None if all tokens are allowed."""
     tokenizer = tokens().tokenizer
     ids = tokenizer.encode(text, add_bos=False)
     for n, token in enumerate(ids):
@@ -65,7 +65,7 @@ def refused_at(constraint: Constraint, text: str) -> str | None:
 
 
 def ends(constraint: Constraint) -> bool:
-    """The answer may end here."""
+    """Whether the answer may end here."""
     return constraint.done or allows(constraint, tokens().end_ids[0])
 
 
@@ -84,7 +84,7 @@ def ends(constraint: Constraint) -> bool:
         ('start: "ja" | "nein" rest?\nrest: ", danke"', ["ja", "nein", "nein, danke"], ["ja, danke"]),
     ],
 )
-def test_answers_of_a_form(grammar: str, good: list[str], bad: list[str]) -> None:
+def test_structured_output(grammar: str, good: list[str], bad: list[str]) -> None:
     for text in good:
         constraint = TokenConstraint(tokens(), grammar)
         assert refused_at(constraint, text) is None and ends(constraint)
@@ -92,7 +92,7 @@ def test_answers_of_a_form(grammar: str, good: list[str], bad: list[str]) -> Non
         assert refused_at(TokenConstraint(tokens(), grammar), text) is not None
 
 
-def test_done_when_nothing_may_follow() -> None:
+def test_done_when_no_token_may_follow() -> None:
     constraint = TokenConstraint(tokens(), json_grammar(PERSON))
     assert not constraint.done
     refused_at(constraint, '{"name": "T", "age": 3, "kind": "dog", "more": []}')
@@ -105,12 +105,12 @@ def test_done_when_nothing_may_follow() -> None:
     assert constraint.done
 
 
-def test_masks_are_of_the_models_whole_table() -> None:
+def test_masks_cover_the_padded_vocabulary() -> None:
     mask = TokenConstraint(tokens(), "start: /(?s:.*)/").mask()
     assert mask is not None and mask.dtype == np.uint32 and len(mask) == (tokens().vocab + 31) // 32
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
     n_vocab = tokens().tokenizer.n_vocab
-    assert bits[:n_vocab].any() and not bits[n_vocab:].any()  # ids without a token are never chosen
+    assert bits[:n_vocab].any() and not bits[n_vocab:].any()  # ids without a token are never allowed
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_masks_are_of_the_models_whole_table() -> None:
         ("", "the constraint cannot be compiled"),
     ],
 )
-def test_what_cannot_be_held_to(grammar: str, message: str) -> None:
+def test_invalid_constraints(grammar: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
         TokenConstraint(tokens(), grammar)
 
@@ -149,17 +149,17 @@ def test_thinking_is_free(between: str) -> None:
 
 
 def test_thinking_that_the_model_may_begin() -> None:
-    """With a tag that is one token; here the tokens stand in for such a vocabulary's."""
+    """The opening tag is one token; these tokens stand in for such a vocabulary."""
     tags = Thinking("<|im_start|>", "</think>", "</think>")
     for text in ("<|im_start|>so", "{}"):
         constraint = TokenConstraint(tokens(), json_grammar(), thinking=tags, prompt_text="assistant\n")
         assert refused_at(constraint, text) is None
         assert (constraint.mask() is None) == (text != "{}")
     constraint = TokenConstraint(tokens(), json_grammar(), thinking=tags, prompt_text="<|im_start|>\n\n</think>\n\n")
-    assert refused_at(constraint, "<|im_start|>") is not None  # it has thought: there is an empty block
+    assert refused_at(constraint, "<|im_start|>") is not None  # the prompt already has an empty thinking block
 
 
-def test_a_token_that_holds_the_tags_end_and_more() -> None:
+def test_a_token_that_closes_the_tag_and_continues() -> None:
     tokenizer = tokens().tokenizer
     tags = Thinking(close="}", stop="}")
     joined = next(i for i in range(tokenizer.n_vocab) if tokenizer.token_bytes(i) == b"})")
@@ -177,7 +177,7 @@ def calls(dialect: str, **more: Any) -> TokenConstraint:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_calls_that_are_required(dialect: str) -> None:
+def test_required_calls(dialect: str) -> None:
     write = DIALECTS[dialect].render_call
     full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
     first, second = write("get_weather", full), write("nothing", {})
@@ -202,7 +202,7 @@ def test_calls_that_are_required(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_form_or_calls(dialect: str) -> None:
+def test_structured_output_or_calls(dialect: str) -> None:
     profile = Profile("x", dialect=dialect)
     grammar = json_or_tools_grammar(profile, [WEATHER, NOTHING], ToolChoice(parallel=False), PERSON)
     call = DIALECTS[dialect].render_call("get_weather", {"city": "x"})
@@ -230,7 +230,7 @@ def test_schemas_with_references(dialect: str, where: str) -> None:
     assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"m": 1}]})) is not None
 
 
-def test_a_choice_that_leaves_no_tool() -> None:
+def test_a_tool_choice_without_tools() -> None:
     with pytest.raises(InvalidRequestError, match="tool_choice names 'x', which is not among the tools"):
         calls("qwen_xml", names=("x",))
     with pytest.raises(InvalidRequestError, match="there are no tools"):
@@ -250,11 +250,11 @@ def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
     assert refused_at(constraint, "\n" + write("get_weather", {"days": 1})) is not None
 
 
-# --- whole answers
+# --- complete answers
 
 
 @pytest.mark.parametrize("dialect", ["hermes_json", "llama_json"])
-def test_random_logits_give_whole_calls(dialect: str, seed: int = 5) -> None:
+def test_random_logits_give_complete_calls(dialect: str, seed: int = 5) -> None:
     rng = np.random.default_rng(seed)
     tool = Tool("person", parameters=PERSON)
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool, NOTHING], ToolChoice("required", parallel=False))

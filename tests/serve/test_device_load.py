@@ -1,4 +1,4 @@
-"""Load and power of a device, from files as the kernel writes them."""
+"""Utilisation and power of a device, from files in the kernel's format."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_amd_files(tmp_path: Path) -> None:
     assert read().busy is None
 
 
-def test_a_device_that_says_nothing() -> None:
+def test_a_device_without_readings() -> None:
     assert load_reader(Named("sim", ""))() == DeviceLoad(None, None)

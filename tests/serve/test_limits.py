@@ -1,4 +1,4 @@
-"""What the server refuses before a route sees it, and routes that only tell."""
+"""Requests that the guard refuses, and the informational routes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
-def test_every_key_opens(guarded: Running, key: str, header: str) -> None:
+def test_every_key_is_accepted(guarded: Running, key: str, header: str) -> None:
     value = f"Bearer {key}" if header == "authorization" else key
     with guarded.client(headers={header: value}) as client:
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
@@ -40,7 +40,7 @@ def test_every_key_opens(guarded: Running, key: str, header: str) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer first-ke"}, {"x-api-key": "first-keyy"}], ids=str)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/metrics", "/v1/models", "/nowhere"])
-def test_nothing_opens_without(guarded: Running, headers: dict[str, str], path: str) -> None:
+def test_requests_without_a_key_are_refused(guarded: Running, headers: dict[str, str], path: str) -> None:
     with guarded.client(headers=headers) as client:
         refused = client.post(path, json=CHAT)
         assert refused.status_code == 401
@@ -63,7 +63,7 @@ def connected(server: Running) -> socket.socket:
     return socket.create_connection((address.host, address.port or 80), timeout=10)
 
 
-def test_a_head_that_does_not_come(guarded: Running) -> None:
+def test_head_timeout(guarded: Running) -> None:
     with connected(guarded) as silent:
         assert silent.recv(1) == b""  # closed by the server
     with connected(guarded) as slow:
@@ -71,7 +71,7 @@ def test_a_head_that_does_not_come(guarded: Running) -> None:
         assert slow.recv(1) == b""
 
 
-def test_a_body_that_does_not_come(guarded: Running) -> None:
+def test_body_timeout(guarded: Running) -> None:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-api-key: {KEYS[0]}\r\nContent-Length: 9\r\n\r\n{{"
     with connected(guarded) as slow:
         slow.sendall(head.encode())
@@ -84,19 +84,19 @@ def test_a_head_that_is_too_large(guarded: Running) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_body_whose_end_comes_with_much_of_it(server: Running) -> None:
-    """What is read at once may hold more than a head may have."""
+def test_a_body_larger_than_a_head(server: Running) -> None:
+    """One read may return more body bytes than a head may have."""
     body = json.dumps({"messages": [{"role": "user", "content": "word " * 40_000}]}).encode()
     fields = ["Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close"]
     with connected(server) as client, client.makefile("rb") as answer:
         client.sendall("\r\n".join(["POST /v1/messages HTTP/1.1", *fields, "", ""]).encode())
         time.sleep(0.1)
         client.sendall(body)
-        assert b"max_tokens" in answer.read()  # is what the body lacks
+        assert b"max_tokens" in answer.read()  # the missing field
 
 
 def test_health_does_not_wait_for_a_long_prompt(server: Running) -> None:
-    """Its tokens take seconds, all of them in another thread that lets Python's others run."""
+    """Tokenizing takes seconds, in a worker thread that releases the GIL."""
     long = {"messages": [{"role": "user", "content": Path(__file__).read_text() * 60}], "max_tokens": 1}
     with server.client() as client, ThreadPoolExecutor() as pool:
         answer = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=long, timeout=60)
@@ -122,15 +122,15 @@ def test_cors_is_off_by_default(server: Running) -> None:
     assert "access-control-allow-origin" not in answered.headers
 
 
-def test_a_foreign_name_is_refused(server: Running) -> None:
-    """A page whose name was made to point at this machine."""
+def test_a_foreign_host_name_is_refused(server: Running) -> None:
+    """DNS rebinding: a page's own name resolves to this machine."""
     with server.client() as client:
         assert client.get("/v1/models", headers={"host": "page.example"}).status_code == 403
         assert client.get("/v1/models", headers={"host": "localhost:80"}).status_code == 200
 
 
 def test_form_posts_are_refused(server: Running) -> None:
-    """What a page may send across origins without asking."""
+    """Content types that a page may send across origins without a preflight request."""
     with server.client() as client:
         for kind in ("text/plain", "application/x-www-form-urlencoded"):
             refused = client.post("/v1/chat/completions", content=json.dumps(CHAT), headers={"content-type": kind})
@@ -165,7 +165,7 @@ def test_a_file_without_keys(tmp_path: Path) -> None:
         ServeSettings(api_key_file=str(tmp_path / "keys")).all_keys()
 
 
-# --- what the server tells
+# --- informational routes
 
 
 def test_models(guarded: Running, server: Running) -> None:
@@ -178,7 +178,7 @@ def test_models(guarded: Running, server: Running) -> None:
     assert [model.id for model in server.anthropic().models.list()] == [MODEL]
 
 
-def test_tokens_there_and_back(server: Running) -> None:
+def test_tokenize_and_detokenize(server: Running) -> None:
     with server.client() as client:
         tokens = client.post("/v1/tokenize", json={"content": "Grüße, world!"}).json()
         assert tokens["count"] == len(tokens["tokens"])
@@ -187,7 +187,7 @@ def test_tokens_there_and_back(server: Running) -> None:
         assert client.post("/v1/detokenize", json={"tokens": [10**9]}).status_code == 400
 
 
-def test_what_other_servers_clients_probe(server: Running) -> None:
+def test_routes_for_clients_of_other_servers(server: Running) -> None:
     with server.client() as client:
         assert client.get("/props").json()["default_generation_settings"]["n_ctx"] == 2048
         assert client.get("/api/tags").json()["models"][0]["name"] == MODEL
@@ -222,7 +222,7 @@ def test_the_status_has_no_text(server: Running) -> None:
     assert json.loads(client_status := told[: told.index("# HELP")])["requests"], client_status
 
 
-def test_a_slow_reader_is_dropped_and_holds_nobody_up() -> None:
+def test_a_slow_reader_is_dropped_and_delays_nobody() -> None:
     ask = {"messages": ASK, "max_tokens": 1900, "temperature": 0, "ignore_eos": True, "stream": True}
     ask |= {"logprobs": True, "top_logprobs": 20, "n": 2}
     body = json.dumps(ask).encode()

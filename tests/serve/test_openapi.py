@@ -1,4 +1,4 @@
-"""The OpenAPI document, held against the server by schemathesis: requests that fit it and requests that do not."""
+"""Checks the server against its OpenAPI document with schemathesis: valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-EXAMPLES = 12  # of each operation
+EXAMPLES = 12  # per operation
 CHECKS = [
     not_a_server_error,
     content_type_conformance,
@@ -30,7 +30,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def brief() -> Iterator[Running]:
-    """A server whose answers are short."""
+    """A server with short answers."""
     with started("--max-tokens", "3", "--alias", "*") as running:
         yield running
 
@@ -45,7 +45,7 @@ def test_every_operation(document: schemathesis.BaseSchema, mode: schemathesis.G
     operations = [result.ok() for result in document.get_all_operations()]
     assert len(operations) > 15
     for operation in operations:
-        if mode.is_positive or operation.body:  # what has no body cannot be asked wrongly
+        if mode.is_positive or operation.body:  # without a body there is no invalid request
             held_to_the_document(operation, mode)
 
 

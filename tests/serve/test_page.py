@@ -1,5 +1,5 @@
-"""The page at "/", in a headless browser. Needs a Chromium on PATH and the package playwright; the files themselves are
-looked at without."""
+"""The page at "/" in a headless browser. Needs Chromium on PATH and the package playwright; the tests of the files need
+neither."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_files_come_with_their_types_and_policy(server: Running) -> None:
         assert client.get("/static/%2e%2e%2fapp.py").status_code == 404
 
 
-def test_nothing_comes_from_elsewhere(server: Running) -> None:
+def test_nothing_is_loaded_from_elsewhere(server: Running) -> None:
     with server.client() as client:
         texts = [client.get(path).text for path in ("/", "/static/main.js", "/static/page.css", "/static/live.js")]
     assert not [text for text in texts if re.search(r"https?://|//cdn", text)]
@@ -96,7 +96,7 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
     assert card(page, "running / slots") == "0 / 2"
 
 
-def test_stop_ends_it_here_and_on_the_server(page: Page, patient: Running) -> None:
+def test_stop_cancels_on_the_page_and_the_server(page: Page, patient: Running) -> None:
     ask(page, patient, "Tell me everything.", temperature=2, max_tokens=8000, seed=1)
     until(page, "document.querySelector('.assistant .text')?.textContent.length > 20")
     page.click("#stop")
@@ -111,7 +111,7 @@ def test_stop_ends_it_here_and_on_the_server(page: Page, patient: Running) -> No
     assert page.locator(".message").count() == 0
 
 
-def test_an_error_is_shown_and_the_chat_goes_on(page: Page, server: Running) -> None:
+def test_an_error_is_shown_and_the_chat_continues(page: Page, server: Running) -> None:
     ask(page, server, "word " * 4000)
     page.wait_for_selector(".failure")
     assert "context" in page.inner_text(".failure")
@@ -123,7 +123,7 @@ def test_an_error_is_shown_and_the_chat_goes_on(page: Page, server: Running) -> 
 
 
 def test_text_of_the_model_is_never_markup(page: Page, server: Running) -> None:
-    """What a person typed takes the same way."""
+    """User text takes the same path."""
     ask(page, server, "<img src=x onerror=alert(1)><b>bold</b>", max_tokens=2)
     page.wait_for_selector(".assistant")
     assert page.locator(".message img, .message b").count() == 0
@@ -164,7 +164,7 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
     }
 
 
-def test_a_key_opens_the_page(page: Page) -> None:
+def test_a_key_unlocks_the_page(page: Page) -> None:
     with started("--api-key", "secret") as guarded:
         page.goto(guarded.url)
         until(page, "document.getElementById('connection').textContent.includes('API key')")

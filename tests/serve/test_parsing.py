@@ -1,4 +1,4 @@
-"""Answers to events: every dialect, what models get wrong, and that the way a text is cut never shows."""
+"""The output parser: every dialect, malformed calls, and independence of how the text is cut."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_types_behind_references() -> None:
         ("llama_json", f"Here: {LLAMA_CALL}", [("text", f"Here: {LLAMA_CALL}")]),
     ],
 )
-def test_forms_that_are_calls_too(dialect: str, text: str, expected: list[Any]) -> None:
+def test_other_accepted_forms_of_calls(dialect: str, text: str, expected: list[Any]) -> None:
     assert read(text, parser(dialect)) == expected
 
 
@@ -162,7 +162,7 @@ def test_forms_that_are_calls_too(dialect: str, text: str, expected: list[Any]) 
         ("llama_json", '{"answer": 5}', "a call has no 'answer'"),
     ],
 )
-def test_what_is_no_call_is_text(dialect: str, text: str, why: str) -> None:
+def test_malformed_calls_are_text(dialect: str, text: str, why: str) -> None:
     if why != "it is incomplete":
         text += " tail"
     events = read(text, parser(dialect))
@@ -178,8 +178,8 @@ def test_a_tag_in_prose_before_a_call() -> None:
     assert "".join(e[1] for e in events if e[0] == "text") == "I use <tool_call><tool_call> tags:"
 
 
-def test_a_call_that_breaks_off() -> None:
-    """Its arguments stay what they are, no valid JSON, so that no client runs it."""
+def test_a_truncated_call() -> None:
+    """The arguments stay invalid JSON, so that no client runs the call."""
     for dialect, text, begun in (
         ("qwen_xml", XML_CALL[:70], '{"city": "Par'),
         ("hermes_json", JSON_CALL[:-18], '{"city": "Par'),
@@ -191,7 +191,7 @@ def test_a_call_that_breaks_off() -> None:
         assert read(text, parser(dialect))[1][0] == "warning"
 
 
-def test_a_call_that_goes_wrong_after_its_name() -> None:
+def test_a_call_malformed_after_its_name() -> None:
     text = '<tool_call>{"name": "write", "arguments": {"path": 1,,}}</tool_call>'
     call, warning, rest = read(text, parser("hermes_json"))
     assert call == ("call", "write", '{"path": 1,')
@@ -249,7 +249,7 @@ def test_thinking(prompt: str, text: str, expected: list[Any]) -> None:
     ],
 )
 def test_calls_while_thinking(text: str, expected: list[Any]) -> None:
-    """They count where the answer ends with them; before anything else they were only planned."""
+    """Calls count if the answer ends with them; otherwise they are reasoning."""
     assert read(text, parser("qwen_xml", prompt="<think>\n")) == expected
 
 
@@ -272,7 +272,7 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=25).map
 @given(
     st.data(), TEXTS, st.sampled_from(sorted(DIALECTS)), st.sampled_from(["", "<think>\n", "<think>\n\n</think>\n\n"])
 )
-def test_cuts_do_not_show(data: st.DataObject, text: str, dialect: str, prompt: str) -> None:
+def test_events_do_not_depend_on_cuts(data: st.DataObject, text: str, dialect: str, prompt: str) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
     whole = read(text, parser(dialect, prompt=prompt))
     assert read(text, parser(dialect, prompt=prompt), cuts) == whole
@@ -281,8 +281,8 @@ def test_cuts_do_not_show(data: st.DataObject, text: str, dialect: str, prompt: 
 
 @given(TEXTS, st.sampled_from(sorted(DIALECTS)), st.sampled_from(["", "<think>\n"]))
 @example("<tool_call><tool_call>" + JSON_CALL, "hermes_json", "")
-def test_nothing_is_swallowed(text: str, dialect: str, prompt: str) -> None:
-    """What is not in a call comes out, but for white space and the tags of thinking and of calls."""
+def test_no_text_is_lost(text: str, dialect: str, prompt: str) -> None:
+    """All text outside calls is emitted, except white space and tags."""
     events = read(text, parser(dialect, prompt=prompt))
     calls = [e for e in events if e[0] == "call"]
     if not calls:
@@ -312,8 +312,8 @@ SEGMENTS = st.lists(
 
 @settings(max_examples=50)
 @given(SEGMENTS, st.sampled_from(["qwen_xml", "hermes_json"]))
-def test_what_was_written_is_read(segments: list[Any], dialect: str) -> None:
-    """Calls as the dialect writes them, with any text between."""
+def test_rendered_calls_are_parsed_back(segments: list[Any], dialect: str) -> None:
+    """Calls rendered by the dialect, with any text between them."""
     tool = type(NOTHING)("nothing", parameters={"type": "object"})
     expected: list[Any] = []
     text = ""
@@ -330,7 +330,7 @@ def test_what_was_written_is_read(segments: list[Any], dialect: str) -> None:
 
 
 def _plain(value: object) -> str:
-    """Without a schema all values are text, and a text must not hold what ends it."""
+    """Without a schema all values are text, and a value must not contain its own closing tag."""
     return str(value).replace("</parameter>", "")
 
 
@@ -348,7 +348,7 @@ def _squeezed(event: Any) -> Any:
     return (event[0], "".join(event[1].split())) if event[0] == "text" else event
 
 
-def test_text_is_not_held_back_for_long() -> None:
+def test_text_is_not_withheld_for_long() -> None:
     reader = parser("hermes_json")
     assert reader.push("Hello") == [TextDelta("Hello")]
     assert reader.push(" <") == []
@@ -373,8 +373,8 @@ def test_dialects_are_known_by_the_template() -> None:
 @pytest.mark.parametrize(
     "piece", ["<tool_call>", "<function=nothing><parameter=a>\n", '<tool_call>{"arguments": {"', "</"]
 )
-def test_many_beginnings(piece: str, prompt: str) -> None:
-    """Neither deep recursion nor time that grows with the square."""
+def test_many_tag_beginnings(piece: str, prompt: str) -> None:
+    """Needs neither deep recursion nor quadratic time."""
     for end in ("", "</think>", "\n</tool_call>"):
         for dialect in TAGGED:
             assert read(piece * 500 + end, parser(dialect, prompt=prompt))

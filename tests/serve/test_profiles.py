@@ -1,4 +1,4 @@
-"""What is known of each family, what its template shows, and files of the user's."""
+"""Profiles of the families, capabilities read from templates, and users' files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_families_of_one_architecture_by_their_template() -> None:
     assert smollm2.defaults(thinking=False, tools=True) == Sampling(temperature=0.2, top_p=0.9)
 
 
-def test_a_model_that_no_card_is_known_of() -> None:
+def test_a_model_without_a_known_card() -> None:
     recommended = {"temperature": 0.3, "top_k": 5, "eos_token_id": 7, "do_sample": True, "max_new_tokens": 9}
     card = profile("other", None, generation_defaults=recommended)
     assert card.name == "any" and card.defaults(thinking=True, tools=True) == Sampling(temperature=0.3, top_k=5)
@@ -75,7 +75,7 @@ def test_tags_that_are_control_tokens_are_kept() -> None:
     assert profile_for("qwen35", shipped("Qwen3.5-4B"), tokenizer).keeps_special
 
 
-def test_a_users_file_goes_before_all(tmp_path: Path) -> None:
+def test_a_users_file_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(
         json.dumps(
@@ -105,7 +105,7 @@ def test_a_users_file_goes_before_all(tmp_path: Path) -> None:
         ({"thinking": {"tags": 1}}, "thinking: unknown field 'tags'"),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+def test_invalid_profile_files(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(content))
     with pytest.raises(FormatError, match=message) as error:

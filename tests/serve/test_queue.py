@@ -1,4 +1,4 @@
-"""Clients that leave, and requests that wait: each step is taken when the server's status shows the one before it."""
+"""Disconnects and the queue. Each step waits until /status shows the previous one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def asked(server: Running, body: dict[str, Any], **status: int) -> AsyncIt
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-def test_a_client_that_leaves_ends_its_request(patient: Running, is_stream: bool) -> None:
+def test_a_disconnect_cancels_the_request(patient: Running, is_stream: bool) -> None:
     async def leave() -> None:
         async with asked(patient, ENDLESS | {"stream": is_stream}, running=1):
             pass
@@ -42,7 +42,7 @@ def test_a_client_that_leaves_ends_its_request(patient: Running, is_stream: bool
     assert after["totals"]["generated_tokens"] - before < ENDLESS["max_tokens"]
 
 
-def test_a_client_that_leaves_the_queue_or_a_prefill(patient: Running) -> None:
+def test_a_disconnect_while_queued_or_in_prefill(patient: Running) -> None:
     async def leave() -> None:
         async with asked(patient, ENDLESS | {"stream": True}, running=1):
             async with asked(patient, LONG_PROMPT, running=2):
@@ -58,8 +58,8 @@ def test_a_client_that_leaves_the_queue_or_a_prefill(patient: Running) -> None:
     asyncio.run(leave())
     records = patient.wait_until(running=0, waiting=0)["requests"][-4:]
     assert [record["outcome"] for record in records] == ["cancelled"] * 4
-    assert records[0]["generated_tokens"] == 0  # it was in its prompt
-    assert sum(record["generated_tokens"] == 0 for record in records[1:]) >= 1  # and one had no slot
+    assert records[0]["generated_tokens"] == 0  # cancelled in prefill
+    assert sum(record["generated_tokens"] == 0 for record in records[1:]) >= 1  # and one while queued
     assert records[0]["prompt_tokens"] > WHOLE_CONTEXT - 200
 
 

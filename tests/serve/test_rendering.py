@@ -1,4 +1,4 @@
-"""Conversations through real chat templates, the prompts written out by hand."""
+"""Conversations rendered by real chat templates, compared with prompts written by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shipped(name: str) -> ChatTemplate:
     return ChatTemplate.from_file(DATA / "templates" / f"{name}.jinja")
 
 
-# Written for this test in the manner of Llama 3.1: own tags, calls as JSON, results of role ipython.
+# Written for this test in the style of Llama 3.1: its tags, calls as JSON, results with role ipython.
 LLAMA = """{{- bos_token }}
 {%- if tools %}{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}
 {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{% endif -%}
@@ -90,7 +90,7 @@ def test_qwen35() -> None:
     )
 
 
-def test_qwen35_takes_late_system_messages_as_the_users() -> None:
+def test_qwen35_late_system_messages_become_user_messages() -> None:
     assert not profile("qwen35").takes_late_system
     messages = [TURN[0], TURN[2], LATE, {"role": "assistant", "content": "A cat."}, LATE, TURN[2]]
     assert prompt("qwen35", messages, [], enable_thinking=False) == (
@@ -150,8 +150,8 @@ def test_llama() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen3", "smollm2"])
-def test_what_a_template_writes_is_read_back(name: str) -> None:
-    """The calls of an earlier turn, as rendered, are the calls that the parser reads."""
+def test_calls_written_by_a_template_are_parsed_back(name: str) -> None:
+    """The parser reads the calls of an earlier turn from the rendered prompt."""
     rendered = prompt(name, TURN, [LOOK], add_generation_prompt=False)
     answer = rendered.split("<|im_start|>assistant\n")[1].split("<|im_end|>")[0]
     reader = OutputParser(profile(name), [LOOK], ToolChoice(), True, "")
@@ -161,7 +161,7 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     assert len(starts) == 2 and arguments == '{"at": "left", "n": 2}{"at": "right"}'
 
 
-def test_a_longer_conversation_begins_with_the_shorter() -> None:
+def test_a_longer_conversation_extends_the_prompt() -> None:
     for name in ("qwen3", "smollm2", "llama"):
         history = TURN[:3]
         for _ in range(3):

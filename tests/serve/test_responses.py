@@ -1,4 +1,4 @@
-"""/v1/responses and /v1/completions through OpenAI's own SDK."""
+"""/v1/responses and /v1/completions through OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOL = {
 }
 
 
-def test_whole_answer(server: Running) -> None:
+def test_answer(server: Running) -> None:
     response = server.openai().responses.create(input="Once upon a time", **GREEDY)
     assert response.output_text
     assert response.status == "incomplete"
@@ -37,7 +37,7 @@ def test_whole_answer(server: Running) -> None:
     assert response.usage is not None and response.usage.output_tokens == 12
 
 
-def test_streamed_answer_is_the_whole_one(server: Running) -> None:
+def test_streamed_answer_equals_the_document(server: Running) -> None:
     client = server.openai()
     whole = client.responses.create(input="Once upon a time", **GREEDY)
     events = list(client.responses.create(input="Once upon a time", stream=True, **GREEDY))
@@ -59,7 +59,7 @@ def test_streamed_answer_is_the_whole_one(server: Running) -> None:
     assert text == whole.output_text == events[-1].response.output_text
 
 
-def test_the_sdk_helper_puts_the_stream_together(server: Running) -> None:
+def test_the_stream_through_the_sdk_helper(server: Running) -> None:
     with server.openai().responses.stream(
         model=MODEL, input="Once upon a time", temperature=0, max_output_tokens=60, tools=[TOOL], tool_choice="required"
     ) as stream:
@@ -70,8 +70,8 @@ def test_the_sdk_helper_puts_the_stream_together(server: Running) -> None:
     assert json.loads(final.output[0].arguments)["city"] is not None
 
 
-def test_a_turn_with_a_call_goes_on(server: Running) -> None:
-    """As Codex does: all items come back, with store off."""
+def test_a_conversation_with_a_call(server: Running) -> None:
+    """Codex's way: the client sends all items back, with store off."""
     client = server.openai()
     options = {"model": MODEL, "temperature": 0, "max_output_tokens": 60, "store": False, "tools": [TOOL]}
     first = client.responses.create(input=ASK, tool_choice={"type": "function", "name": "get_weather"}, **options)
@@ -122,7 +122,7 @@ def test_cancel(server: Running) -> None:
 
 
 def ended(server: Running, response_id: str) -> Any:
-    """What is polled, once it has ended."""
+    """Polls a response until it has ended."""
     statuses = []
     for _ in range(200):
         response = server.openai().responses.retrieve(response_id)
@@ -133,7 +133,7 @@ def ended(server: Running, response_id: str) -> Any:
     raise AssertionError(statuses)
 
 
-def test_a_response_in_the_background(server: Running) -> None:
+def test_a_background_response(server: Running) -> None:
     client = server.openai()
     asked = {"model": MODEL, "input": "Where is the dog?", "temperature": 0, "max_output_tokens": 12}
     whole = client.responses.create(**asked)
@@ -146,7 +146,7 @@ def test_a_response_in_the_background(server: Running) -> None:
     assert further.usage is not None and further.usage.input_tokens > response.usage.total_tokens
 
 
-def test_a_response_in_the_background_is_cancelled_or_deleted(server: Running) -> None:
+def test_a_background_response_is_cancelled_or_deleted(server: Running) -> None:
     client = server.openai()
     form = {
         "type": "json_schema",
@@ -171,8 +171,8 @@ def test_a_response_in_the_background_is_cancelled_or_deleted(server: Running) -
             client.responses.create(**asked, **wrong)
 
 
-def test_an_overflow_is_an_event_of_the_stream(server: Running) -> None:
-    """Codex looks for the code there; a client that does not stream gets a status."""
+def test_context_overflow_is_a_stream_event(server: Running) -> None:
+    """Codex reads the code from the stream; a client without streaming gets an HTTP status."""
     client = server.openai()
     *_, last = client.responses.create(input="word " * 3000, stream=True, **GREEDY)
     assert last.type == "response.failed"
@@ -190,7 +190,7 @@ def test_tools_that_only_openai_runs_are_named(server: Running) -> None:
     assert answered.headers["lucebox-ignored"] == "service_tier, tools.web_search"
 
 
-def test_a_title_as_codex_asks_for_it(server: Running) -> None:
+def test_a_codex_title_request(server: Running) -> None:
     schema = {
         "type": "object",
         "properties": {"title": {"type": "string", "minLength": 1, "maxLength": 36}},
@@ -220,8 +220,8 @@ def test_completion(server: Running) -> None:
     assert echoed.choices[0].text == "The dog" + choice.text
 
 
-def test_a_prompt_with_its_probabilities(server: Running) -> None:
-    """As evaluation harnesses ask for them: of each token after the first, with the likeliest."""
+def test_prompt_logprobs(server: Running) -> None:
+    """For evaluation harnesses: every token after the first, with the likeliest alternatives."""
     client = server.openai()
     text = "Once upon a time there was a small dog. " * 9
     asked = {"model": MODEL, "prompt": text, "temperature": 0, "echo": True, "logprobs": 2}
@@ -230,7 +230,7 @@ def test_a_prompt_with_its_probabilities(server: Running) -> None:
     with LLM(MODEL, context=512, threads=1) as llm:
         ids, (session,) = llm.ids(text), llm.sessions(1)
         rows = []
-        for start in range(0, len(ids), 64):  # as the server cuts it, so that the logits have the same bits
+        for start in range(0, len(ids), 64):  # the server's append sizes, so that the logits are bit-identical
             rows.append(session.append(ids[start : start + 64])[0])
             session.commit(list(range(len(rows[-1]))))
     assert len(rows) > 1

@@ -1,4 +1,4 @@
-"""The scheduler with a real engine, and sinks that just collect."""
+"""The scheduler with a real engine, and sinks that collect items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = "Once upon a time there was a small dog. It lived in"
 
 @dataclass
 class Collected:
-    """A sink; the times are those at which items came."""
+    """A sink that records items and their arrival times."""
 
     items: list[Item] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Collected:
         self.new.put(item)
 
     def until(self, kind: type) -> Any:
-        """The next item of a kind."""
+        """Waits for the next item of a kind."""
         while not isinstance(item := self.new.get(timeout=60), kind):
             assert not isinstance(item, Finished | Failed), item
         return item
@@ -79,7 +79,7 @@ def fresh_texts(llm: LLM, prompts: list[str], max_tokens: int) -> list[str]:
         return [alone.generate(p, Sampling(max_tokens=max_tokens, ignore_eos=True)).text for p in prompts]
 
 
-def test_answers_as_the_engine_alone(llm: LLM, scheduler: Scheduler) -> None:
+def test_answers_equal_those_of_the_engine_alone(llm: LLM, scheduler: Scheduler) -> None:
     _, sink = submit(scheduler, asked(llm))
     answer = sink.answer()
     assert answer.text == fresh_texts(llm, [TEXT], 16)[0]
@@ -98,7 +98,7 @@ def test_requests_that_take_turns_do_not_disturb_each_other(llm: LLM, scheduler:
     assert first[0] < second[-1] and second[0] < first[-1]
 
 
-def test_a_long_prompt_does_not_hold_up_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:
+def test_a_long_prompt_does_not_block_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:
     _, long = submit(scheduler, asked(llm, "word " * 900, 4))
     long.until(Started)
     _, short = submit(scheduler, asked(llm, "The cat", 8))
@@ -125,9 +125,9 @@ def test_cancel_while_waiting_prefilling_and_decoding(llm: LLM, scheduler: Sched
         n_before = len(sink.items)
         scheduler.cancel(job)
         assert sink.until(Failed).error.kind == "cancelled"
-        assert len(sink.items) - n_before <= 3  # at most the step that was being computed
+        assert len(sink.items) - n_before <= 3  # at most the running step
     assert not any(isinstance(item, TextDelta) for item in first.items)
-    scheduler.cancel(decoding)  # once more does nothing
+    scheduler.cancel(decoding)  # a second cancel does nothing
     assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
 
 
@@ -144,7 +144,7 @@ def test_the_queue_is_bounded(llm: LLM, scheduler: Scheduler) -> None:
         scheduler.cancel(job)
 
 
-def test_a_request_has_its_time(llm: LLM) -> None:
+def test_request_timeout(llm: LLM) -> None:
     scheduler = Scheduler(llm, slots=1, request_timeout_s=0.3)
     _, running = submit(scheduler, asked(llm, "The cat", 1000))
     _, waiting = submit(scheduler, asked(llm, "The cat", 1000))
@@ -153,7 +153,7 @@ def test_a_request_has_its_time(llm: LLM) -> None:
     scheduler.close()
 
 
-def test_closing_lets_answers_end(llm: LLM) -> None:
+def test_close_drains_running_answers(llm: LLM) -> None:
     scheduler = Scheduler(llm, slots=1)
     sinks = [submit(scheduler, asked(llm))[1] for _ in range(3)]
     closing = threading.Thread(target=scheduler.close, args=(60.0,))
@@ -164,7 +164,7 @@ def test_closing_lets_answers_end(llm: LLM) -> None:
         submit(scheduler, asked(llm))
 
 
-def test_closing_at_once_fails_what_runs_and_waits(llm: LLM) -> None:
+def test_close_without_drain_fails_all_requests(llm: LLM) -> None:
     scheduler = Scheduler(llm, slots=1)
     sinks = [submit(scheduler, asked(llm, "The cat", 1000))[1] for _ in range(2)]
     sinks[0].until(Started)
@@ -173,7 +173,7 @@ def test_closing_at_once_fails_what_runs_and_waits(llm: LLM) -> None:
 
 
 class Broken:
-    """A constraint that fails in the middle of an answer."""
+    """A constraint that raises in the middle of an answer."""
 
     done = False
 
@@ -184,7 +184,7 @@ class Broken:
         raise RuntimeError("broken")
 
 
-def test_a_fault_ends_its_own_request_only(llm: LLM, scheduler: Scheduler) -> None:
+def test_a_fault_fails_only_its_own_request(llm: LLM, scheduler: Scheduler) -> None:
     _, good = submit(scheduler, asked(llm, "The cat", 40))
     broken = GenerationRequest(llm.ids(TEXT), Sampling(max_tokens=4), PlainText(), Broken())
     _, bad = submit(scheduler, broken)
@@ -194,7 +194,7 @@ def test_a_fault_ends_its_own_request_only(llm: LLM, scheduler: Scheduler) -> No
 
 
 class Allowing:
-    """Tokens of a set, three times."""
+    """Allows three tokens from a set."""
 
     def __init__(self, allowed: set[int], vocab: int) -> None:
         bits = np.zeros((vocab + 31) // 32 * 32, np.uint8)
@@ -213,7 +213,7 @@ class Allowing:
         self.taken.append(token)
 
 
-def test_a_constraint_holds_and_ends_the_answer(llm: LLM, scheduler: Scheduler) -> None:
+def test_a_constraint_restricts_and_ends_the_answer(llm: LLM, scheduler: Scheduler) -> None:
     constraint = Allowing({100, 200, 300}, llm.info.vocab)
     request = GenerationRequest(llm.ids(TEXT), Sampling(max_tokens=50, temperature=1.0), PlainText(), constraint)
     answer = submit(scheduler, request)[1].answer()
@@ -223,7 +223,7 @@ def test_a_constraint_holds_and_ends_the_answer(llm: LLM, scheduler: Scheduler) 
 
 
 class Budget:
-    """After the second token come these."""
+    """Forces these tokens after the second token."""
 
     def __init__(self, forced: list[int]) -> None:
         self.forced = forced

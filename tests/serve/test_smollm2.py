@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct behind every protocol: one question, asked of each SDK, has one answer."""
+"""SmolLM2-135M-Instruct behind every protocol: every SDK gets the same answer to a question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK = [{"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[Running]:  # which is there then, under its name
+def server(smollm2: Path) -> Iterator[Running]:  # the catalog then has the model under its name
     with started("--activations", "f32", model=NAME, context=1024) as running:
         yield running
 
@@ -39,7 +39,7 @@ def test_one_answer_in_all_protocols(server: Running) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
 
 
-def test_a_conversation_reuses_what_it_began_with(server: Running) -> None:
+def test_a_conversation_reuses_its_prefix(server: Running) -> None:
     client = server.openai()
     first = {"role": "user", "content": f"{'Here is a long list of things. ' * 30}\n{QUESTION}"}
     one = client.chat.completions.create(model=NAME, messages=[first], temperature=0, max_tokens=16)
@@ -60,7 +60,7 @@ GREEDY = {"model": NAME, "temperature": 0, "max_tokens": 64}
 
 
 def test_tools_and_forms(server: Running) -> None:
-    """Its template knows of no tools: their list, the call and its result are written out."""
+    """The template has no tool support: tools, call and result are rendered as text."""
     client = server.openai()
     tool = {"type": "function", "function": {"name": "capital", "description": "Looks up.", "parameters": CITY}}
     called = client.chat.completions.create(
@@ -89,7 +89,7 @@ def test_tools_and_forms(server: Running) -> None:
     assert json.loads(answer.choices[0].message.content or "") == {"city": "Paris"}
 
 
-def test_clients_that_leave_and_clients_that_ask_too_much(server: Running) -> None:
+def test_disconnects_and_oversized_requests(server: Running) -> None:
     async def leave() -> None:
         stream = await server.async_openai().chat.completions.create(
             model=NAME, messages=ASK, stream=True, max_tokens=900, extra_body={"ignore_eos": True}

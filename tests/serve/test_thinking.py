@@ -1,4 +1,4 @@
-"""Budgets of thinking: where it begins, how long it may be, and what is forced when it is spent."""
+"""Thinking budgets: where thinking begins, its limit, and the tokens forced at the limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def budget(prompt: str, limit: int) -> ThinkingBudget:
 
 
 def run(prompt: str, limit: int, text: str, *, end: bool = True) -> tuple[str, ThinkingBudget]:
-    """The answer as a scheduler would write it: a model that says `text` and ends."""
+    """The scheduler's answer of a model that says `text` and ends."""
     tokenizer, thinking = tiny_tokenizer(), budget(prompt, limit)
     said = tokenizer.encode(text, add_bos=False) + ([tokenizer.eos_ids[0]] if end else [])
     out: list[int] = []
@@ -76,7 +76,7 @@ def test_without_thinking_nothing_is_counted() -> None:
         assert got == text and thinking.n_tokens == 0
 
 
-def test_an_answer_that_ends_while_thinking_is_made_to_go_on() -> None:
+def test_an_answer_that_ends_while_thinking_is_continued() -> None:
     got, thinking = run(OPENED, 100, "hm")
     assert got == "hm</think>\n\n" and not thinking.is_thinking
 
@@ -117,14 +117,14 @@ def test_efforts_of_a_card_ascend() -> None:
     assert limits == sorted(limits) and (limits[1], limits[-1]) == (4096, 81920)
 
 
-def test_a_reply_is_kept_room() -> None:
+def test_tokens_are_reserved_for_the_reply() -> None:
     assert thinking_limit(CARD, ThinkingRequest("on", budget_tokens=5000), 600) == 500
     assert thinking_limit(CARD, ThinkingRequest("on", budget_tokens=5000), 60) == 30
     assert thinking_limit(CARD, ThinkingRequest("on", budget_tokens=7), 600) == 7
     assert thinking_limit(CARD, ThinkingRequest("on"), 1) == 1
 
 
-def test_limits_that_are_refused() -> None:
+def test_invalid_limits() -> None:
     with pytest.raises(InvalidRequestError, match="effort is 'most', expected one of minimal, low"):
         thinking_limit(CARD, ThinkingRequest("on", "most"), 10)
     with pytest.raises(InvalidRequestError, match="budget_tokens is 0"):
@@ -139,7 +139,7 @@ def test_the_tags_of_a_real_vocabulary_need_not_be_tokens() -> None:
     assert not thinking.is_thinking
 
 
-def test_a_users_file_says_how_thinking_ends(tmp_path: Path) -> None:
+def test_a_users_file_sets_the_end_of_thinking(tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     file.write_text(json.dumps({"thinking": {"stop": "Enough.</think>"}}))
     template = ChatTemplate.from_file(DATA / "templates" / "Qwen3.5-4B.jinja")

@@ -1,4 +1,4 @@
-"""What real clients sent, as tests/clients recorded and shortened it, sent again to a real server."""
+"""Replays requests of real clients, recorded and shortened by tests/clients, on a real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from text_data import DATA, tiny_tokenizer
 TRAFFIC = Path(__file__).parent / "traffic"
 FILES = sorted(path.stem for path in TRAFFIC.glob("*.json"))
 WITH_TOOL = [name for name in FILES if name.endswith("-tool")]
-RESULT = "lucebox-tool-ran"  # what the tool printed
+RESULT = "lucebox-tool-ran"  # the tool's output
 BEGIN = "<|im_start|>assistant\n"
 
 
@@ -41,7 +41,7 @@ def conversation_of(path: str, body: dict[str, Any]) -> Conversation:
 
 
 def rendered(request: dict[str, Any]) -> str:
-    """The prompt by the template of Qwen3.5."""
+    """The prompt as Qwen3.5's template renders it."""
     template = ChatTemplate.from_file(DATA / "templates" / "Qwen3.5-4B.jinja")
     profile = profile_for("qwen35", template, tiny_tokenizer(), generation_defaults={}, override=None)
     conversation = conversation_of(request["path"], request["body"])
@@ -57,7 +57,7 @@ def server() -> Iterator[Running]:
         yield running
 
 
-def test_all_clients_are_here() -> None:
+def test_all_clients_have_fixtures() -> None:
     assert [f"{name}-{kind}" for name in ("claude", "codex", "opencode", "pi") for kind in ("plain", "tool")] == FILES
 
 
@@ -73,14 +73,14 @@ def test_every_request_is_answered(server: Running, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_TOOL)
-def test_the_tools_result_is_in_the_prompt(name: str) -> None:
+def test_the_tool_result_is_in_the_prompt(name: str) -> None:
     *_, last = requests_of(name)
     results = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", rendered(last), re.DOTALL)
     assert len(results) == 1 and RESULT in results[0]
 
 
 @pytest.mark.parametrize("name", WITH_TOOL)
-def test_a_turn_begins_with_the_prompt_of_the_one_before(name: str) -> None:
-    """Otherwise nothing of it could be reused."""
+def test_a_turn_extends_the_previous_prompt(name: str) -> None:
+    """The condition for prefix reuse."""
     *_, before, after = map(rendered, requests_of(name))
     assert after.startswith(before[: before.rindex(BEGIN) + len(BEGIN)])

@@ -1,6 +1,7 @@
-"""Each protocol's stream of one scripted answer (reasoning, text, two calls, a warning), as the SDKs put it together.
-The tiny models reason and call only when they are made to, so the events are given here; the writers and the SDKs are
-the real ones."""
+"""Each protocol's stream of one scripted answer (reasoning, text, two calls, a warning), as the SDKs assemble it.
+
+Tiny models reason and call only when forced, so the events are scripted; writers and SDKs are real.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def taken(items: list[Item]) -> Answer:
 
 @pytest.fixture
 def replying() -> Iterator[Callable[[bytes], str]]:
-    """Gives the address of a server that answers everything with these bytes."""
+    """Starts servers that answer every request with given bytes."""
     servers = []
 
     def reply(body: bytes) -> str:
@@ -115,7 +116,7 @@ def test_chat(replying: Callable[[bytes], str]) -> None:
     assert final.usage.completion_tokens_details.reasoning_tokens == 3
 
 
-def test_chat_whole() -> None:
+def test_chat_document() -> None:
     document = chat_completion("m", [taken(ANSWER)], None)
     message = document["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Let me see: 🙂", "I should look.")
@@ -125,7 +126,7 @@ def test_chat_whole() -> None:
 
 @pytest.mark.parametrize("omits", [False, True])
 def test_messages(replying: Callable[[bytes], str], omits: bool) -> None:
-    """What is streamed, what is sent whole and what comes back in the next turn are the same blocks."""
+    """The stream, the document and the next turn's request have the same blocks."""
     writer = MessageWriter("m", omits_thinking=omits)
     with anthropic_client(replying(streamed(writer, ANSWER))).messages.stream(
         model="m", max_tokens=9, messages=[]
