@@ -87,7 +87,7 @@ struct GemvShape {
   bool has_ring() const { return unit_rows > 0 && !is_whole; }
 };
 
-// Weights go straight into registers. Of the teams that can hold a row, the one that leaves the fewest threads idle.
+// Weights go straight into registers. The team is as small as a row allows, in whole warps.
 GemvShape register_shape(const GemvKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, ceil_div(n_in, piece_values(kernel.type)));
   // The launch bound. Where the pack lacks the kernel, checked() will say so.

@@ -1,11 +1,14 @@
-// How a thread of the mat-vec reads and multiplies a weight type, from the planes of quant/planes.h. The formats are in
-// vec_plain.h, vec_runs.h and vec_half_runs.h; what those of quantised types share is here. A format has
-//   kValues  of a row in one piece: 16 bytes of codes and what belongs to them
-//   Piece    those bytes, in registers
-//   Rows     where a thread's pieces of one weight row lie: read(ahead) is the piece `ahead` further, advance() goes
-//            on to the team's next row
-//   X        the values of x that a piece meets, in registers for the whole launch
-//   dot      of a piece with its X
+// What the GEMV formats share: pieces of planes (quant/planes.h) and rounded x. A format is how a thread reads and
+// multiplies a weight type; the formats are in formats_plain.h, formats_16.h and formats_32.h. A format has
+//   kType    the weight type
+//   kValues  values of a piece: 16 bytes of codes or plain numbers, and the scales that belong to them
+//   Piece    a piece in registers
+//   Rows     cursor over a thread's pieces of a weight row: read(ahead) loads the piece `ahead` further in the row,
+//            advance() moves on to the team's next row
+//   X        the values of x for one piece, in registers for the whole launch
+//   dot      the dot product of a piece, at `index` in its row, with its X
+// and for the kernels that decode scales before x is ready (gemv_ring, gemv_whole)
+//   Scale, scale_of    the decoded scales of a piece
 #pragma once
 
 #include "gpu/gemv/shape.h"
@@ -36,8 +39,8 @@ LB_DEVICE const uint8_t* plane(const GemvMatrix& matrix, int i) {
   return i == 0 ? matrix.w : matrix.w + matrix.offset[i - 1] * quant::kPlaneAlignment;
 }
 
-// The rows of a quantised type: a thread reads one of Entries from each plane for a piece of kValues. Where an entry
-// has more than a piece's share of its plane, neighbours read the same one.
+// Rows of a quantised type. For a piece of kValues a thread reads one of Entries from each plane. An entry larger than
+// the piece's share of the plane is read by all threads that share it.
 template <DType kType, int kValues, class... Entries>
 struct PlaneRows {
   using Piece = Parts<Entries...>;
@@ -60,9 +63,9 @@ struct PlaneRows {
     for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
 
-  // The same in a slot in shared memory, where planes of `slot_rows` rows of each team follow each other.
+  // Rows in a slot of shared memory: plane after plane, `slot_rows` rows of each team in each.
   struct InSlot {
-    int offsets[kPlanes] = {};  // of the thread's piece of its first row
+    int offsets[kPlanes] = {};  // bytes from the slot to the thread's piece of its first row, in each plane
 
     LB_DEVICE InSlot(const Gemv& p, int slot_rows, int team, int piece) {
       int plane_offset = 0;
@@ -91,7 +94,7 @@ struct PlaneRows {
     const int bytes[] = {int(sizeof(Entries))...};
     return bytes[plane];
   }
-  LB_DEVICE static constexpr int sharers(int plane) {  // pieces that have an entry in common
+  LB_DEVICE static constexpr int sharers(int plane) {  // pieces that share an entry
     const quant::PlaneFormat format = quant::plane_format(kType);
     return format.block_values / kValues * entry_bytes(plane) / format.part_bytes[plane];
   }
@@ -109,7 +112,7 @@ struct PlaneRows {
   }
 };
 
-// Rounded x of a piece of kValues codes, 16 or 32, within one run. kBits: 8 or 16.
+// Rounded x of a piece of kValues codes, 16 or 32, inside one block of 32. kBits: 8 or 16.
 template <int kValues, int kBits>
 struct RoundedX {
   static constexpr int kWords = kValues / 4;
@@ -127,7 +130,8 @@ struct RoundedX {
     sum = p.x.sum[first / kRoundBlock];
   }
 
-  // Of codes with the 4-value words of x from `from` on, in units of scale: exact integers, but for the last division.
+  // Codes times the words of x from word `from` on (4 values a word), in units of scale. Integer sums are exact; the
+  // 16-bit form divides the low bytes' sum by 254.
   template <int kCount>
   LB_DEVICE float dot(const uint32_t (&codes)[kCount], int from) const {
     int a = 0, b = 0;

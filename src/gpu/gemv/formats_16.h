@@ -1,14 +1,14 @@
-// Quantised types with a scale for each 16 values in the mat-vec: Q6_K, Q3_K and Q2_K.
+// GEMV formats of the types with one scale per 16 values: Q6_K, Q3_K and Q2_K.
 #pragma once
 
 #include "gpu/gemv/formats.h"
 
 namespace lb::gpu {
 
-// Four bytes of 0..63 less 32 each, as signed bytes: no carry crosses a byte.
+// Subtracts 32 from each of four bytes of 0..63, as signed bytes: no carry crosses a byte.
 LB_DEVICE uint32_t subtract_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
 
-// Rounded x with the sums of its halves, by which codes of 0..63 are less 32 at once.
+// Rounded x, and -32 times the sum of each half: subtracts 32 from 16 codes of 0..63 at once.
 struct HalvedX : RoundedX<32, 8> {
   int minus_32[2] = {};
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
@@ -21,7 +21,7 @@ struct HalvedX : RoundedX<32, 8> {
         minus_32[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), minus_32[half]);  // -32 each
     }
   }
-  // Of 16 codes with a half.
+  // (16 codes - 32) times a half of x.
   LB_DEVICE float dot_minus_32(const uint32_t (&codes)[4], int half) const {
     int sum = minus_32[half];
     LB_UNROLL
@@ -39,6 +39,7 @@ LB_DEVICE auto half_x() {
   }
 }
 
+// value = scale * (code - 32), codes of 0..63, a scale for each half of the piece.
 template <int kBits>
 struct Q6_KFormat {
   static constexpr DType kType = DType::kQ6_K;
@@ -78,11 +79,11 @@ struct Q6_KFormat {
   }
 };
 
-// Rounded x of 64 codes with four scales of their own.
+// Rounded x of 64 codes, which have four scales.
 template <int kBits>
 struct RoundedX64 {
   RoundedX<32, kBits> halves[2];
-  float sums[4] = {};  // of the rounded values of each 16
+  float sums[4] = {};  // of 16 rounded values each
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
     const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
     LB_UNROLL
@@ -90,13 +91,13 @@ struct RoundedX64 {
     LB_UNROLL
     for (int i = 0; i < 4; ++i) sums[i] = dot(ones, i);
   }
-  // Of 16 codes with the 16 values of x at `i`.
+  // 16 codes times the i-th 16 values of x.
   LB_DEVICE float dot(const uint32_t (&codes)[4], int i) const {
     return halves[i / 2].scale * halves[i / 2].dot(codes, 4 * (i % 2));
   }
 };
 
-// Codes of 0..7, less 4.
+// value = scale * (code - 4), codes of 0..7.
 template <int kBits>
 struct Q3_KFormat {
   static constexpr DType kType = DType::kQ3_K;
@@ -121,6 +122,7 @@ struct Q3_KFormat {
   }
 };
 
+// value = scale * code - min, codes of 0..3.
 template <int kBits>
 struct Q2_KFormat {
   static constexpr DType kType = DType::kQ2_K;

@@ -1,4 +1,4 @@
-// Quantised types with one scale for each run of 32 values in the mat-vec: all but Q6_K, Q3_K and Q2_K.
+// GEMV formats of the types with one scale per block of 32 values: all quantised types but Q6_K, Q3_K and Q2_K.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -29,7 +29,7 @@ LB_DEVICE auto block32_rows() {
   }
 }
 
-// x in the order of what lookup8 makes of the codes.
+// x in the order in which lookup8 returns the values of the codes.
 template <int kBits>
 struct LookupX : RoundedX<32, kBits> {
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
@@ -58,6 +58,7 @@ LB_DEVICE auto block32_x() {
   }
 }
 
+// All of them but Q8_0: nibbles, with a fifth bit or a table of values where the type has one.
 template <DType kType_, int kBits>
 struct Block32Format {
   static constexpr DType kType = kType_;
@@ -77,9 +78,9 @@ struct Block32Format {
   }
 
  private:
-  static constexpr float kOffset = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
+  static constexpr float kOffset = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // subtracted from codes
 
-  // The low nibbles of 16 bytes are the first half of a run, the high ones the second.
+  // The low nibbles of 16 bytes are the first half of a block, the high nibbles the second.
   LB_DEVICE static float dot_codes(const Piece& piece, const X& x) {
     uint32_t codes[8];
     LB_UNROLL
@@ -94,7 +95,7 @@ struct Block32Format {
     return x.dot(codes, 0);
   }
 
-  // Two sums of magnitudes.
+  // The table's negative and positive values in two sums of magnitudes.
   LB_DEVICE static float dot_table(const Piece& piece, const X& x) {
     uint32_t firsts[8], seconds[8];
     LB_UNROLL
@@ -111,8 +112,9 @@ struct Block32Format {
   }
 };
 
-// Four-bit codes and 8-bit x for kernels that decode scales before x is there. High nibbles are multiplied where they
-// are, 16 times too large: so are the low ones' products then, and x's scale is a sixteenth. The bits of RunFormat.
+// Four-bit codes and 8-bit x, for kernels that decode scales before x is ready. High nibbles are multiplied in place,
+// 16 times too large; the low nibbles' sum is scaled up to match, and x's scale is a sixteenth. Same bits as
+// Block32Format.
 template <DType kType_>
 struct NibbleFormat {
   static constexpr DType kType = kType_;

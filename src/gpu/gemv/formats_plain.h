@@ -1,4 +1,4 @@
-// Plain numbers in the mat-vec: F32 F16 BF16, with x as it is.
+// GEMV formats of plain weights, F32, F16 and BF16, with fp32 x.
 #pragma once
 
 #include "gpu/gemv/formats.h"

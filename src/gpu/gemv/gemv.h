@@ -1,19 +1,18 @@
-// The body of the mat-vec: y = w x (+ add) for one row of x and one of the products of a group.
+// The body of GEMV: y[n_out] = w[n_out, n_in] x[n_in] (+ add[n_out]), for each row of x and each matrix of a group.
 //
-// A block has one product and a contiguous share of its rows (GemvMatrix). Columns stay, rows pass:
-// row_threads threads share a weight row, each holds the x of its own pieces of 16 bytes in registers and meets the
-// same pieces of row after row; the block's teams of row_threads take turns over its rows. Reading runs kBatch rows
-// ahead in registers, and the first batch is asked for before the previous kernel has ended: weights never depend on
-// it. Sums of a row end in shared memory, one from each warp, so the loop has no barrier. The order of additions
-// depends on the shape and the launch alone. Grid: x shares the products' rows, y the rows of x. Bound: bandwidth, the
-// bytes of the weights (bytes_of in gpu/gemv/choose.h). Notebook: docs/kernels/gemv.md.
+// Grid: x, the rows of all matrices; y, the rows of x. A block has contiguous rows of one matrix (GemvMatrix), and its
+// teams take turns over them. Columns stay, rows pass: a thread keeps the x of its own pieces in registers and
+// multiplies the same pieces of row after row. Weights are loaded kBatch rows ahead into registers. The first loads
+// start before the previous kernel has ended, because weights never depend on it. Each warp leaves its sum of a row in
+// shared memory, so the loop has no barrier. The order of additions depends on shape and launch only. Bound: bandwidth,
+// the bytes of the weights (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
 #pragma once
 
 #include "gpu/gemv/shape.h"
 
 namespace lb::gpu {
 
-// v[i] += the other half's v[i], each half of the lanes keeping one half of the values: a step of sum_eight.
+// One step of sum_eight: each half of the lanes gives half of its values to the other half and adds the values it gets.
 template <int kHalf>
 LB_DEVICE void exchange_halves(float (&v)[8]) {
   const bool is_upper = lane() & 4 * kHalf;
@@ -24,7 +23,7 @@ LB_DEVICE void exchange_halves(float (&v)[8]) {
   }
 }
 
-// Sums eight values over the warp; lane l gets that of v[l / 4]. Exchanging halves costs 9 shuffles instead of 40.
+// Sums each of eight values over the warp; lane l gets the sum of v[l / 4]. 9 shuffles instead of 40.
 LB_DEVICE float sum_eight(float (&v)[8]) {
   exchange_halves<4>(v);
   exchange_halves<2>(v);
@@ -33,10 +32,10 @@ LB_DEVICE float sum_eight(float (&v)[8]) {
   return v[0] + shuffle_xor(v[0], 1);
 }
 
-// The rows of a block, and a thread's part in them.
+// The rows of a thread block, [begin, begin + n_rows) of a matrix, and the thread's place in its team.
 struct GemvBlock {
   int matrix = 0, begin, n_rows;
-  int team, column;  // who takes which rows, and the place among the threads of a row
+  int team, column;  // the thread's team, and its index in the team
   LB_DEVICE explicit GemvBlock(const Gemv& p) {
     LB_UNROLL
     for (int i = 1; i < kMaxProducts; ++i)
@@ -50,8 +49,8 @@ struct GemvBlock {
   }
 };
 
-// The sums that the warps of a block leave in shared memory, and what becomes of them: row `thread_id()` of a pass is
-// added up by that thread, to what it had before.
+// The row sums of a pass. Warps leave theirs in shared memory; then thread t adds those of row t, to `add` or, in later
+// passes over the columns, to y.
 struct PassSums {
   float* warp_sums;  // [pass_rows, row_warps]
   float* y;
@@ -66,7 +65,7 @@ struct PassSums {
     const float* add = continues ? y : op.add != nullptr ? op.add + (y - op.y) : nullptr;
     if (has_row && add != nullptr) initial = *add;
   }
-  // Of eight rows of a team, `row` the first.
+  // Stores the warp's sums of eight rows of its team; `row` is the first.
   LB_DEVICE void store_sums(const Gemv& p, const GemvBlock& block, int row, float (&total)[8]) const {
     const float sum_of_warp = sum_eight(total);
     const int at = (row + lane() / 4 * p.n_teams) * row_warps + block.column / 32;
@@ -81,7 +80,7 @@ struct PassSums {
   }
 };
 
-// kPieces of a row a thread holds at once; kBatch rows are on their way at once.
+// kPieces: pieces of a row that a thread holds at once. kBatch: rows in flight.
 template <class Format, int kPieces, int kBatch>
 LB_DEVICE void gemv(const Gemv& p) {
   static_assert(8 % kBatch == 0);
@@ -91,7 +90,7 @@ LB_DEVICE void gemv(const Gemv& p) {
     const int piece = first_piece + block.column;
     typename Format::Rows rows(p, block.matrix, block.begin + block.team, piece);
     typename Format::Piece pieces[kBatch][kPieces] = {};
-    int next = block.team;  // row to read
+    int next = block.team;  // row to load
     const auto read = [&](typename Format::Piece(&into)[kPieces]) {
       if (next >= block.n_rows) return;
       LB_UNROLL
@@ -122,7 +121,7 @@ LB_DEVICE void gemv(const Gemv& p) {
         sums.store_sums(p, block, step - pass + block.team, total);
       }
       sums.finish();
-      block_barrier();  // the sums are read before the next pass writes them
+      block_barrier();  // the next pass overwrites the sums
     }
   }
 }

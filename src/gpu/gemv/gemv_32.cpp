@@ -1,5 +1,4 @@
-// The mat-vec kernels of types with blocks of 32 values, for x of 8 and of 16 bits and for longer rows. Body:
-// gemv.h.
+// GEMV kernels of the types with blocks of 32 values, for 8-bit and 16-bit x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_32.h"

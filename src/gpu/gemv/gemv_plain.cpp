@@ -1,4 +1,4 @@
-// The mat-vec kernels of plain weights, and their wide ones for longer rows. Body: gemv.h.
+// GEMV kernels of plain weights, with fp32 x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_plain.h"

@@ -1,11 +1,10 @@
-// The mat-vec of gemv.h with weights on their way in shared memory, for one row of x.
+// GEMV (gemv.h) with weights through a ring in shared memory, for one row of 8-bit x: large launches of long rows.
 //
-// A warp of its own brings the block's rows by bulk copies into a ring, from the start of the launch on: what the ring
-// holds has come when the kernels before have ended, and the memory is not idle meanwhile. Only some copies are on
-// their way at a time: more would not come sooner, and what the kernels before still read and write would stand behind
-// them. A slot has kGemvSlotRows rows of each team. The threads that multiply have two slots' rows in registers, scales
-// decoded. One block to a multiprocessor. The order of additions depends on the
-// shape and the launch alone. Bound: bandwidth. Notebook: docs/kernels/gemv.md.
+// One block per SM. A producer warp fills the ring by bulk copies from the start of the launch on, so that memory works
+// while the previous kernels end. At most max_in_flight slots are in flight: more would not arrive sooner, and would
+// delay what the previous kernels still read and write. A slot has kGemvSlotRows rows of each team. Consumers keep two
+// slots' rows in registers, scales decoded. The order of additions depends on shape and launch only.
+// Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 
@@ -16,9 +15,9 @@
 
 namespace lb::gpu {
 
-// The ring, and how far whoever has it has come.
+// A position in the ring, with the parity of the barriers' phase there.
 struct RingCursor {
-  CountedBarrier *full, *empty;  // [n_slots]: rows have come; all warps that multiply have read them
+  CountedBarrier *full, *empty;  // [n_slots]: rows have arrived; all consumer warps have read them
   uint8_t* slots;
   int slot = 0, parity = 0;
 
@@ -35,7 +34,8 @@ struct RingCursor {
   }
 };
 
-// By one thread: the rows [from, end) of the block, slot after slot; `coming`: the oldest slot on its way.
+// Called by one thread. Copies the rows [from, end) of the block, slot after slot. `in_flight` is the oldest slot in
+// flight.
 LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingCursor& ring,
                          RingCursor& in_flight) {
   const int slot_rows = kGemvSlotRows * p.n_teams;
@@ -53,7 +53,7 @@ LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int en
 
 template <class Format>
 LB_DEVICE void gemv_ring(const Gemv& p) {
-  constexpr int kAhead = 2 * kGemvSlotRows;  // rows of a thread in registers
+  constexpr int kAhead = 2 * kGemvSlotRows;  // rows of a team in registers
   dependents_may_launch();
   GemvBlock block(p);
   block.begin *= p.ring.unit_rows;
@@ -68,7 +68,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
     }
     fence_async_proxy();
     n_copied = min(p.ring.max_in_flight * kGemvSlotRows * p.n_teams, block.n_rows);
-    fill_ring(p, block, 0, n_copied, ring, in_flight);  // waits for nobody
+    fill_ring(p, block, 0, n_copied, ring, in_flight);  // does not wait: all these slots are empty
   }
   block_barrier();
 
@@ -76,7 +76,8 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
   const typename Format::Rows::InSlot rows(p, kGemvSlotRows, block.team, block.column);
   typename Format::Piece pieces[kAhead] = {};
   typename Format::Scale scales[kAhead] = {};
-  int next = 0;  // first row of the next slot; of the last some teams may have none, and add up what lay there
+  // First row of the next slot. In the last slot some teams may have no row: they sum old bytes, and nobody reads that.
+  int next = 0;
   const auto read = [&](int first) {
     if (next >= block.n_rows) return;
     next += kGemvSlotRows * p.n_teams;
@@ -104,7 +105,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
     const int pass_end = min(pass + p.pass_rows, block.n_rows);
     PassSums sums(p, block, pass, pass_end, false);
     if (is_producer) {
-      // As far as there is room, counting what those that multiply give back in this pass: they read ahead.
+      // As far as the ring has room, with the slots that consumers will free in this pass: they read ahead.
       const int end = min(pass_end + (kAhead + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
       if (lane() == 0) fill_ring(p, block, n_copied, end, ring, in_flight);
       n_copied = max(end, n_copied);
@@ -122,7 +123,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
       }
     }
     sums.finish();
-    block_barrier();  // the sums are read before the next pass writes them
+    block_barrier();  // the next pass overwrites the sums
   }
 }
 

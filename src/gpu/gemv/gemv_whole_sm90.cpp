@@ -1,11 +1,9 @@
-// The mat-vec of gemv.h for launches whose rows all lie in shared memory, eight of a team at most, for one row
-// of x.
+// GEMV (gemv.h) with all rows of a block in shared memory at once, at most eight of a team, for one row of 8-bit x.
 //
-// Rows come by bulk copies, a slot with one row of each team after another, some at a time, from the start of the
-// launch on. Their scales are decoded while the kernels before still run: what x waits for is products alone.
-// Registers and shared memory are for two blocks to a multiprocessor, so that the next launch's rows come during this
-// one's products. The order of additions depends on the shape and the launch alone. Bound: bandwidth. Notebook:
-// docs/kernels/gemv.md.
+// Bulk copies bring the rows from the start of the launch on, a slot with one row of each team at a time, max_in_flight
+// slots in flight. Scales are decoded while the previous kernels still run, so that only dot products are left once x
+// is ready. Registers and shared memory leave room for two blocks per SM: the next launch loads its rows beside this
+// one. The order of additions depends on shape and launch only. Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 
@@ -17,17 +15,18 @@ namespace lb::gpu {
 
 template <class Format>
 LB_DEVICE void gemv_whole(const Gemv& p) {
-  constexpr int kRows = kGemvWholeRows;  // of a team, each in a slot
+  constexpr int kRows = kGemvWholeRows;  // rows of a team, each in a slot of its own
   dependents_may_launch();
   const GemvBlock block(p);
   uint8_t* shared = dynamic_shared<uint8_t>();
-  CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_offset);  // [kRows]: rows have come
+  // [kRows]: the slot's rows have arrived.
+  CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_offset);
   const auto slot = [&](int i) { return shared + p.ring.slots_offset + i * p.ring.slot_bytes; };
   const auto copy_slot = [&](int i) {
     if (i * p.n_teams < block.n_rows) {
       copy_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
     } else {
-      barrier_arrive(full + i);  // for those who wait for each slot
+      barrier_arrive(full + i);  // nothing to copy; consumers wait for every slot
     }
   };
   if (thread_id() == 0) {
@@ -38,14 +37,15 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
     for (int i = 0; i < p.ring.max_in_flight; ++i) copy_slot(i);
   }
   block_barrier();
-  const int own = p.ring.max_in_flight + warp();  // each of the first warps brings one more
+  // The first warps copy one more slot each, once slot warp() has arrived.
+  const int own = p.ring.max_in_flight + warp();
   if (own < kRows && lane() == 0) {
     barrier_wait(full + warp(), 0);
     copy_slot(own);
   }
   warp_barrier();
 
-  // A team that has no row in a slot adds up what lies there, and nobody reads the sum.
+  // A team without a row in a slot sums old bytes there, and nobody reads the sum.
   const bool has_piece = block.column < p.row_pieces;
   const typename Format::Rows::InSlot rows(p, 1, block.team, has_piece ? block.column : 0);
   typename Format::Scale scales[kRows];

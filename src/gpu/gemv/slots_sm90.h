@@ -1,5 +1,5 @@
-// Rows of the mat-vec on their way into shared memory, where a slot has the rows' planes one after another (sm_90 and
-// up). PlaneRows::InSlot reads them.
+// Bulk copies of weight rows into slots of shared memory (sm_90): a slot has the rows' planes one after another.
+// PlaneRows::InSlot reads a slot.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -8,7 +8,8 @@
 
 namespace lb::gpu {
 
-// By one thread: the block's rows from `row` on, as many of slot_rows as it has, at least one.
+// Called by one thread. Starts the copy of the block's rows [row, row + slot_rows), or up to its last row, into `slot`;
+// `full` completes when the bytes have arrived. There is at least one row.
 LB_DEVICE void copy_rows(const Gemv& p, const GemvBlock& block, int row, int slot_rows, uint8_t* slot,
                          CountedBarrier* full) {
   const GemvMatrix& product = p.matrices[block.matrix];
