@@ -1,7 +1,7 @@
 """Shortens recorded requests to fixtures: `python tests/clients/fixtures.py RECORDED tests/serve/traffic`.
 
-Everything the server reads stays: fields, types, roles, names, order, matching ids. Long texts are truncated; data of the
-machine or a person is replaced.
+Everything the server reads stays: fields, types, roles, names, order, matching ids. Long texts are truncated, and data
+of the machine or a person is replaced.
 """
 
 from __future__ import annotations

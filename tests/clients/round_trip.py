@@ -5,8 +5,8 @@ whose prompt exceeds the context.
     python tests/clients/round_trip.py --npm DIR [--record DIR] [client ...]
 
 The clients take 1.3 GB, so this is not part of the test suite. `lucebox launch` starts them on the tiny model, whose
-context is set longer than it was trained for: its text has no meaning, but every byte comes from the server. recorder.py
-forces answers and calls. To show that no network is needed, run it in a namespace without one:
+context is set longer than it was trained for: its text has no meaning, but every byte comes from the server.
+recorder.py forces answers and calls. To show that no network is needed, run it in a namespace without one:
 `unshare -n sh -c 'ip link set lo up && exec python tests/clients/round_trip.py ...'`.
 """
 
