@@ -1,10 +1,11 @@
-// Attention of more than 64 queries a KV head over F16 or BF16 pages, on the matrix unit of a warpgroup (sm_90a).
+// Attention of more than 64 queries per KV head over F16 or BF16 pages, on wgmma (sm_90a). Warp-specialised.
 //
-// Grid: tiles of 128 queries, KV heads, splits of the context; of a prefill the long ones start first. One warpgroup
-// brings K and V by asynchronous copies, two others have 64 queries each and never attend: what they wait for is a tile
-// that has come, and what the first waits for is a tile that both have used. S of the next tile and what the present
-// weights make of V run while the softmax of S does, and while the other warpgroup's does.
-// Bound: arithmetic, 4 head_dim flops a query and slot.
+// Grid: tiles of 128 queries, KV heads, splits of the context; the longest query tiles of a prefill start first. One
+// producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups have 64 queries each and never
+// synchronise with each other. They wait on full barriers; the producer waits on empty barriers, at which both consumers
+// arrive. A consumer issues S of tile i and P V of tile i - 1 together; both overlap with its softmax of S and with the
+// other consumer's.
+// Bound: arithmetic, 4 head_dim flops per query and slot.
 // Needs: wgmma
 #include "dialect.h"
 
