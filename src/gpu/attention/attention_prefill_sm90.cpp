@@ -3,8 +3,8 @@
 // Grid: tiles of 128 queries, KV heads, splits of the context; the longest query tiles of a prefill start first. One
 // producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups have 64 queries each and never
 // synchronise with each other. They wait on full barriers; the producer waits on empty barriers, at which both
-// consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together; both overlap with its softmax of S and
-// with the other consumer's.
+// consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together; both overlap with its softmax of S
+// and with the other consumer's.
 // Bound: arithmetic, 4 head_dim flops per query and slot.
 // Needs: wgmma
 #include "dialect.h"
