@@ -303,7 +303,7 @@ def peers(machine: Machine) -> None:
     from_, to = b.upload(sequence(50)), gpu.Buffer(a.device, 200)
     a.stream.copy_peer(to, a.device, from_, b.device, bytes=200)
     assert (a.download(to) == sequence(50)).all()
-    with raises(errors.InvalidRequestError, "of device 0", "cannot run in a stream of device 1"):
+    with raises(errors.InvalidRequestError, "of device 0", "cannot run on a queue of device 1"):
         a.scale(to, to, 2.0, stream=b.stream)
     if machine.vendor != "sim":
         with raises(errors.UnsupportedError, "belong to different drivers"):
