@@ -17,7 +17,7 @@ from lucebox._engine import ops
 from lucebox.cli.selftest import print_report
 from lucebox.errors import DeviceError, UnsupportedError
 from lucebox.packs import Manifest
-from lucebox.selftest_cases import LIMITS, Case, cases
+from lucebox.selftest import LIMITS, Case, cases, runner
 from numpy.typing import NDArray
 from reference.linear import decode, linear
 
@@ -61,7 +61,7 @@ def known() -> list[Case]:
 
 @pytest.fixture(autouse=True)
 def only_known(monkeypatch: pytest.MonkeyPatch, known: list[Case]) -> None:
-    monkeypatch.setattr(selftest, "cases", lambda _, wide: known)
+    monkeypatch.setattr(runner, "cases", lambda _, wide: known)
 
 
 class Twin:
@@ -108,7 +108,7 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
         made.append(next(case for case in cases(rng, wide) if case.op == "matmul" and case.arguments[1] == "BF16"))
         return made
 
-    monkeypatch.setattr(selftest, "cases", first_product)
+    monkeypatch.setattr(runner, "cases", first_product)
     device = Twin()
     device.manifest = replace(device.manifest, capabilities={**device.manifest.capabilities, "bf16": has_bf16})
     selftest.run(device, 3)

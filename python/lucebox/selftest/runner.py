@@ -1,7 +1,6 @@
-"""`run`: every kernel of a pack on a device of this machine, beside the same op on the CPU.
+"""`run`: every kernel of a pack on a device of this machine, compared with the same op on the CPU.
 
-The device says which kernels it started for a case, so that a kernel no case reaches is known, and fails. Judges
-numbers only; speed is not its business.
+The device reports the kernels it launched for a case, so a kernel that no case reaches fails. Numbers only, no speed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from lucebox import _engine
 from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
 from lucebox.packs import Manifest, Selection, parse_device
-from lucebox.selftest_cases import LIMITS, Case, cases
+from lucebox.selftest.case import LIMITS, Case
+from lucebox.selftest.cases import cases
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
 
@@ -26,14 +26,14 @@ Progress = Callable[[int, int, str], None]
 
 
 class DeviceOps(Protocol):
-    """A device with a pack on it."""
+    """A device with a loaded pack."""
 
     name: str
     """cuda:0"""
     manifest: Manifest
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
-        """What the device makes of a case, and the kernels that were started for it."""
+        """The device's result of a case, and the kernels launched for it."""
         ...
 
 
@@ -45,7 +45,7 @@ class PackDevice:
         self.manifest = manifest
         self._selection = selection
         self._packs: dict[tuple[str, ...], _engine.gpu.Pack] = {}
-        self._pack(())  # one that does not load says so here
+        self._pack(())  # a pack that does not load fails here
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
         pack = self._pack(case.without)
@@ -55,16 +55,17 @@ class PackDevice:
     def _pack(self, without: tuple[str, ...]) -> _engine.gpu.Pack:
         if without not in self._packs:
             pack = open_pack(self._selection, without)
-            assert pack is not None  # open_device() has seen one
+            assert pack is not None  # open_device() found one
             self._packs[without] = pack
         return self._packs[without]
 
 
 def open_device(device: str, note: Callable[[str], None]) -> PackDevice:
-    """The device that `device` names, with its pack; `note` hears why this device and this pack.
+    """The device named `device`, with its pack. `note` receives the reason for this device and this pack.
 
     Raises:
-        InvalidRequestError, DeviceError, PackError: it names the CPU, there is no such device, or no pack for it.
+        InvalidRequestError: it is the CPU.
+        DeviceError, PackError: no such device, or no pack for it.
     """
     if parse_device(device).backend == "cpu":
         raise InvalidRequestError("a self-test compares a GPU pack with the CPU: device must be cuda:N, hip:N or sim")
@@ -78,18 +79,18 @@ def open_device(device: str, note: Callable[[str], None]) -> PackDevice:
 
 @dataclass(slots=True)
 class KernelResult:
-    """What the cases say of one kernel."""
+    """The results of one kernel's cases."""
 
     kernel: str
     n_cases: int = 0
     worst: float = 0.0
-    """Largest error of a value, in the units of its case."""
+    """The largest error of a value, in units of its case."""
     limit: float = 0.0
-    """What the worst case was held to."""
+    """The limit of the worst case."""
     seconds: float = 0.0
-    """Of all its cases, copies to and from the device included."""
+    """Time of all cases, copies to and from the device included."""
     problem: str | None = None
-    """The first case that failed, and how."""
+    """The first failed case, and its error."""
 
     @property
     def verdict(self) -> Literal["ok", "failed", "no test"]:
@@ -100,14 +101,14 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole run."""
+    """The results of a self-test."""
 
     device: str
     pack: str
     seed: int
     kernels: tuple[KernelResult, ...]
     errors: tuple[str, ...]
-    """Cases the device refused or failed to run."""
+    """Cases that the device failed to run."""
 
     @property
     def ok(self) -> bool:
@@ -115,7 +116,7 @@ class Report:
 
 
 def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report:
-    """Runs every case; `on_case` hears (cases done, cases in all, what comes next)."""
+    """Runs every case. `on_case` receives (cases done, all cases, the next case) before each."""
     results = {kernel.name: KernelResult(kernel.name) for kernel in device.manifest.kernels}
     errors = []
     wide = "BF16" if device.manifest.capabilities["bf16"] else "F16"
@@ -126,7 +127,7 @@ def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report
         try:
             _run_case(device, case, results)
         except UnsupportedError:
-            continue  # no kernel in this pack; one that has no other case shows as "no test"
+            continue  # the pack has no kernel for it; a kernel without another case is reported as "no test"
         except (DeviceError, InternalError) as error:
             errors.append(f"{case.label}: {error}")
     return Report(device.name, device.manifest.target, seed, tuple(results.values()), tuple(errors))
@@ -151,13 +152,13 @@ def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -
 
 
 def row_unit(expected: NDArray[Any]) -> NDArray[Any]:
-    """The largest finite value of each row."""
+    """[..., 1]: the largest finite absolute value of each row."""
     finite = np.where(np.isfinite(expected), np.abs(expected), 0)
     return np.asarray(finite.max(axis=-1, keepdims=True))
 
 
 def compare(got: NDArray[Any], expected: NDArray[Any], unit: NDArray[Any], limit: float) -> tuple[float, str | None]:
-    """The largest error in these units, and what is wrong if it passes the limit."""
+    """The largest error in units of `unit`, and a description where it exceeds the limit."""
     if got.shape != expected.shape:
         return np.inf, f"shape {list(got.shape)}, expected {list(expected.shape)}"
     with np.errstate(invalid="ignore"):  # signalling NaN among the conversions

@@ -1,0 +1,32 @@
+"""`lucebox selftest`: every kernel of a pack on a device, compared with the same op on the CPU.
+
+runner.py runs the cases and judges the results, case.py has the limits, cases.py lists the cases, and a file per family
+of ops makes them.
+"""
+
+from lucebox.selftest.case import LIMITS, Case
+from lucebox.selftest.cases import cases
+from lucebox.selftest.runner import (
+    DeviceOps,
+    KernelResult,
+    PackDevice,
+    Report,
+    compare,
+    open_device,
+    row_unit,
+    run,
+)
+
+__all__ = [
+    "LIMITS",
+    "Case",
+    "DeviceOps",
+    "KernelResult",
+    "PackDevice",
+    "Report",
+    "cases",
+    "compare",
+    "open_device",
+    "row_unit",
+    "run",
+]

@@ -1,0 +1,30 @@
+"""Every case of the self-test, on fresh random inputs in odd sizes. A file per family of ops holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lucebox.selftest import attention, delta_net, elementwise, products, sampling
+from lucebox.selftest.case import Case
+
+__all__ = ["cases"]
+
+
+def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
+    """All cases. wide: BF16, or F16 where the matrix units have no BF16; x is rounded to it to meet BF16 weights."""
+    yield from elementwise.embeds(rng)
+    yield from elementwise.norms(rng)
+    yield from products.products(rng)
+    yield from products.groups(rng)
+    yield from products.gemms(rng, wide)
+    yield from elementwise.swiglu_and_rope(rng)
+    yield from elementwise.rounded(rng)
+    yield from products.megakernels(rng)
+    yield from delta_net.inputs(rng)
+    yield from delta_net.recurrences(rng)
+    yield from attention.caches(rng)
+    yield from attention.attentions(rng)
+    yield from elementwise.reads(rng)
+    yield from sampling.samples(rng)

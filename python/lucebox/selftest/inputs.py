@@ -1,0 +1,109 @@
+"""Random inputs: fp32 values, weights of every type, accepted paths and trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox._engine import ops
+from lucebox.selftest.case import Array
+
+__all__ = [
+    "BLOCKS",
+    "BlockType",
+    "ancestors_of",
+    "as_fp32",
+    "converted",
+    "n_values",
+    "normal",
+    "path",
+    "raw_bytes",
+    "weights_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """The layout of a block of weights, as needed to fill it with random bytes."""
+
+    values: int
+    bytes: int
+    scales: tuple[int, ...]
+    """Byte offsets of the f16 scales; every other byte may have any value."""
+
+
+BLOCKS = {
+    "F32": None,
+    "F16": None,
+    "BF16": None,
+    "Q8_0": BlockType(32, 34, (0,)),
+    "Q4_0": BlockType(32, 18, (0,)),
+    "Q4_1": BlockType(32, 20, (0, 2)),
+    "Q5_0": BlockType(32, 22, (0,)),
+    "Q5_1": BlockType(32, 24, (0, 2)),
+    "Q2_K": BlockType(256, 84, (80, 82)),
+    "Q3_K": BlockType(256, 110, (108,)),
+    "Q4_K": BlockType(256, 144, (0, 2)),
+    "Q5_K": BlockType(256, 176, (0, 2)),
+    "Q6_K": BlockType(256, 210, (208,)),
+    "IQ4_NL": BlockType(32, 18, (0,)),
+    "IQ4_XS": BlockType(256, 136, (0,)),
+    "MXFP4": BlockType(32, 17, ()),
+}
+
+
+def normal(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    return rng.standard_normal(shape, np.float32)
+
+
+def raw_bytes(values: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def as_fp32(data: Array, dtype: str) -> NDArray[np.float32]:
+    """Bytes of F32, F16 or BF16 as fp32."""
+    if dtype == "BF16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    values: NDArray[np.float32] = data.view(np.float16 if dtype == "F16" else np.float32).astype(np.float32)
+    return values
+
+
+def converted(data: NDArray[np.uint8], start: str, end: str) -> NDArray[np.float32]:
+    """Values of type `start` rounded to type `end`, as fp32."""
+    return as_fp32(np.asarray(ops.convert(data, start, end)), end)
+
+
+def n_values(w: Array, dtype: str) -> int:
+    """Number of values in the bytes of weights."""
+    block = BLOCKS[dtype]
+    return w.size // block.bytes * block.values if block else w.size // (4 if dtype == "F32" else 2)
+
+
+def weights_of(rng: np.random.Generator, dtype: str, count: int) -> NDArray[np.uint8]:
+    """The bytes of `count` random weights."""
+    block = BLOCKS[dtype]
+    if block is None:
+        values = normal(rng, count)
+        return raw_bytes(values) if dtype == "F32" else np.asarray(ops.convert(raw_bytes(values), "F32", dtype))
+    blocks = rng.integers(0, 256, (count // block.values, block.bytes), np.uint8)
+    for at in block.scales:
+        scale = rng.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float16)
+        blocks[:, at : at + 2] = scale.view(np.uint8)
+    if dtype == "MXFP4":
+        blocks[:, 0] = rng.integers(116, 124, len(blocks))  # the exponents: scales of 2^-12 to 2^-5
+    return blocks.reshape(-1)
+
+
+def path(rng: np.random.Generator, rows: int) -> NDArray[np.int32]:
+    """Rows of an append that a commit accepts, each with probability 1/2."""
+    return np.flatnonzero(rng.integers(0, 2, rows)).astype(np.int32)
+
+
+def ancestors_of(parent: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """[rows] bit masks of each row's ancestors and itself."""
+    masks = np.zeros(len(parent), np.uint64)
+    for i, p in enumerate(parent):
+        masks[i] = (masks[p] if p >= 0 else np.uint64(0)) | np.uint64(1 << i)
+    return masks

@@ -1,0 +1,156 @@
+"""Cases of matrix products: GEMV, skinny GEMM and GEMM of every weight type, groups of products, the megakernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from lucebox._engine import ops
+from lucebox.selftest.case import Array, Case, same
+from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
+
+# (n_out, n_in): fewer outputs than a thread block computes, odd counts of outputs and of quantisation blocks, and rows
+# too long for one piece per thread.
+PRODUCTS = ((1, 256), (3, 768), (67, 1280), (5, 17408))
+ROW_COUNTS = (1, 2, 5)
+# (n_out, n_in): tiles of 128 outputs, split over several thread blocks. Rows: the tile sizes of every kernel, and sizes
+# between them.
+GEMMS = ((3, 256), (130, 768), (5, 17408))
+GEMM_ROWS = (2, 22, 13, 32, 47, 130, 64)
+# Types with a tiled GEMM that also have a skinny GEMM, which is preferred.
+TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16", "BF16")
+# Types without a GEMM of their own: their weights are expanded to 16 bits.
+EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+MIN_EXPANDED_ROWS = 12
+PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types with a skinny GEMM that takes Q6_K as well
+SHARED = ("Q4_K", "Q6_K")  # types whose GEMV stages weights in shared memory
+# Kernel names that leave one warpgroup tile at a time, and none.
+PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("gemm_sm90",))
+
+
+def products(rng: np.random.Generator) -> Iterator[Case]:
+    for dtype, block in BLOCKS.items():
+        for n_out, n_in in PRODUCTS:
+            w = weights_of(rng, dtype, n_out * n_in)
+            for rows in ROW_COUNTS:
+                x = normal(rng, rows, n_in)
+                add = normal(rng, rows, n_out) if rows % 2 else None
+                for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
+                    unit = partial(_terms, w, dtype, x)
+                    yield same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
+    for dtype in SHARED:
+        kernel = f"gemv_{dtype.lower()}_int8"
+        for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: in pairs of rows
+            w, x, add = weights_of(rng, dtype, n_out * n_in), normal(rng, 1, n_in), normal(rng, 1, n_out)
+            unit = partial(_terms, w, dtype, x)
+            case = same("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, activations="int8")
+            yield case
+            yield replace(case, without=(f"{kernel}_kernel", f"{kernel}_wide_kernel"))
+            yield replace(case, without=(f"{kernel}_ring_kernel", f"{kernel}_whole_kernel"))
+
+
+def groups(rng: np.random.Generator) -> Iterator[Case]:
+    """Groups: products of several weight types with the same x."""
+    n_out, n_in = [67, 3, 130], 768
+    for dtypes, activations, limit in (
+        (["Q4_K", "Q6_K", "Q8_0"], "int8", "int8"),
+        (["Q2_K", "Q5_K", "Q2_K"], "int8", "int8"),
+        (["Q4_0", "Q4_K", "Q6_K"], "f32", "int16"),
+        (["F32", "BF16", "F16"], "f32", "sum"),
+    ):
+        weights = [weights_of(rng, dtype, n * n_in) for dtype, n in zip(dtypes, n_out, strict=True)]
+        x = normal(rng, 3, n_in)
+
+        arguments, options = (weights, dtypes, n_out, n_in, x), {"activations": activations}
+        expected = partial(_one_by_one, *arguments, activations)
+        unit = partial(_group_terms, weights, dtypes, x)
+        yield Case("linear_group", limit, expected, arguments, options, _side_by_side, unit)
+
+
+def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
+    """Products on matrix units: skinny GEMM, GEMM, and pairs of types."""
+    for dtype in BLOCKS:
+        for i, rows in enumerate(GEMM_ROWS):
+            yield from _gemm(rng, wide, dtype, GEMMS[i % len(GEMMS)], rows)
+        for without in PREFERRED:
+            for case in _gemm(rng, wide, dtype, (130, 768), 65):
+                yield replace(case, without=without)
+    for dtype in TILES:
+        for rows in GEMM_ROWS:
+            for case in _gemm(rng, wide, dtype, (130, 768), rows):
+                yield replace(case, without=("gemm_skinny",), limit="int8" if case.limit == "skinny" else case.limit)
+    for dtype in PAIRED:
+        for rows in PAIR_ROWS:
+            is_expanded = dtype in EXPANDED and rows >= MIN_EXPANDED_ROWS
+            dtypes, n_out, n_in = [dtype, "Q6_K", dtype], [67, 130, 3], 768
+            weights = [weights_of(rng, one, n * n_in) for one, n in zip(dtypes, n_out, strict=True)]
+            arguments = (weights, dtypes, n_out, n_in, normal(rng, rows, n_in))
+            expected = partial(_one_by_one, *arguments, "f32" if is_expanded else "int8")
+            unit = partial(_group_terms, weights, dtypes, arguments[-1])
+            limit = "half" if is_expanded else "skinny"
+            yield Case("matmul_group", limit, expected, arguments, {"activations": "int8"}, _side_by_side, unit)
+
+
+def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
+    """One shape. x is rounded to 16 bits for 16-bit weights, for quantised weights from 65 rows on, and for expanded
+    weights."""
+    n_out, n_in = shape
+    w, x = weights_of(rng, dtype, n_out * n_in), normal(rng, rows, n_in)
+    add = normal(rng, rows, n_out) if rows % 2 else None
+    unit = partial(_terms, w, dtype, x)
+    for activations in ("int8", "f32") if BLOCKS[dtype] else ("f32",):
+        is_expanded = dtype in EXPANDED and rows >= MIN_EXPANDED_ROWS
+        is_wide = activations == "int8" and (rows > 64 or is_expanded)
+        limit = "half" if is_wide else "int16" if activations == "f32" else "skinny"
+        exact, given = "f32" if is_wide else activations, x
+        if not BLOCKS[dtype]:
+            limit = "matrix"
+            rounded = wide if dtype == "BF16" else dtype
+            given = x if dtype == "F32" else converted(raw_bytes(x), "F32", rounded).reshape(x.shape)
+        expected = partial(ops.linear, w, dtype, n_out, n_in, given, add, activations=exact)
+        arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
+        yield Case("matmul", limit, expected, arguments, options, unit=unit)
+
+
+def megakernels(rng: np.random.Generator) -> Iterator[Case]:
+    """A norm and a product as one phase, in each megakernel. The simulator's pack has both kinds: weights by bulk
+    copies, and weights by direct loads."""
+    streamed = ("megakernel_plain_kernel", "megakernel_32_kernel", "megakernel_256_kernel")
+    for dtype in ("BF16", "Q5_0", "Q4_K"):
+        for n_out, n_in, without in ((131, 256, ()), (517, 2048, ()), (131, 256, streamed), (517, 2048, streamed)):
+            x, norm, w = normal(rng, n_in), normal(rng, n_in), weights_of(rng, dtype, n_out * n_in)
+            normed = ops.rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
+            expected = partial(ops.linear, w, dtype, n_out, n_in, normed, None, activations="int8")
+            limit = "row" if dtype == "BF16" else "int8"
+            unit = partial(_terms, w, dtype, normed)
+            given = (x, norm, 0.03, w, dtype, n_out)
+            yield Case("megakernel", limit, expected, given, {}, _as_row, unit, without)
+
+
+def _as_row(y: Array) -> Array:
+    return y.reshape(1, -1)
+
+
+def _terms(w: Array, dtype: str, x: Array) -> Array:
+    """[rows, n_out]: the sum of the absolute values of the terms of each dot product."""
+    weights = np.asarray(ops.dequantize(w, dtype, n_values(w, dtype))).reshape(-1, x.shape[1])
+    return np.asarray(np.abs(x) @ np.abs(weights).T)
+
+
+def _group_terms(weights: list[Array], dtypes: list[str], x: Array) -> Array:
+    return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])
+
+
+def _one_by_one(
+    weights: list[Array], dtypes: list[str], n_out: list[int], n_in: int, x: Array, activations: str
+) -> Array:
+    """Every product of a group, computed alone."""
+    each = zip(weights, dtypes, n_out, strict=True)
+    return _side_by_side([np.asarray(ops.linear(w, d, n, n_in, x, activations=activations)) for w, d, n in each])
+
+
+def _side_by_side(results: list[Array]) -> Array:
+    return np.concatenate(results, axis=-1)

@@ -1,0 +1,45 @@
+"""Cases of the sampler: filters, penalties, biases and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox._engine import Sampler
+from lucebox.selftest.case import Array, Case
+from lucebox.selftest.inputs import normal
+
+
+def samples(rng: np.random.Generator) -> Iterator[Case]:
+    """Consecutive tokens, each with the counts and the draw number that the previous one left."""
+    filters = {"temperature": 0.8, "top_k": 50, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.01}
+    penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "penalty_window": 3}
+    bias = {"logit_bias": [(0, -100.0), (1, 2.0)]}
+    for steps, vocab in ((4, 1), (20, 37), (3, 32_003)):
+        prompt = rng.integers(0, vocab, 5, np.int32)
+        x, ties = 3 * normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
+        for logits in (x, ties):
+            mask = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) | 4  # a token that no bias forbids
+            masked = {"mask": mask} if vocab > 2 else {}
+            for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
+                some: dict[str, Any] = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
+                yield Case(
+                    "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
+                )
+
+
+def _sampled(
+    logits: Array, prompt: NDArray[np.int32], mask: NDArray[np.uint32] | None = None, **options: Any
+) -> NDArray[np.int32]:
+    sampler = Sampler(logits.shape[1], **options)
+    sampler.set_prompt(prompt)
+    sampler.set_mask(mask)
+    return np.array([sampler.sample(row) for row in logits], np.int32)
+
+
+def _tokens(result: Mapping[str, Array]) -> Array:
+    return np.where(result["problems"] == 0, result["tokens"], -1)
