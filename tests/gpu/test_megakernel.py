@@ -1,4 +1,4 @@
-"""Whole decode steps as one launch: the same tokens as from one launch for each op, and as on the CPU."""
+"""Decode steps as one launch make the same tokens as one launch per op, and as the CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {
     "qwen3": Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=4, head_dim=64),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
 }
-# Eight queries a KV head, in two tiles; three value heads a key head; heads as large as any.
+# Eight queries per KV head, in two tiles; three value heads per key head; the largest head_dim.
 WIDE = Shape(
     "qwen35",
     n_layers=2,
@@ -44,23 +44,23 @@ MIDDLE = Shape("qwen3", n_layers=2, hidden=256, ffn=256, n_heads=8, n_kv_heads=4
 PENALISED = {"repetition_penalty": 1.3}
 SAMPLED = {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7, "logprobs": 2}
 
-# How weights come to the products, by bulk copies through a ring or by plain loads: the kernels of the other way.
-# Chips without bulk copies lack some more, and sm_75 and AMD have the least shared memory.
+# Weights reach the products by bulk copies through a ring or by plain loads. For each way, the kernels to leave out:
+# chips without bulk copies lack more than the other megakernels.
 OTHERS = {
     "stream": r"megakernel_\w+_direct_kernel",
     "direct": r"megakernel_(plain|32|256)_kernel|\w+_sm90_.*|gemv_\w+_(whole|ring)_.*|gated_delta_chain_.*",
 }
-LEAST_SHARED_BYTES = 65536
+MIN_SHARED_BYTES = 65536  # of a block: sm_75 and AMD
 
 Write = Callable[[Shape], Path]
 
 
 @pytest.fixture(scope="module", params=OTHERS)
 def pack(request: pytest.FixtureRequest, pack_folder: Path) -> _engine.gpu.Pack:
-    """With the kernels of one way alone."""
+    """A pack with the kernels of one way only."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS[request.param])
     if request.param == "direct":
-        manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
+        manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come that way")
     return gpu_packs.load(pack_folder, manifest)
@@ -105,7 +105,7 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
     ],
 )
 def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int, kv: str) -> None:
-    """Splits of the context of one tile and of several, across a page, the row's own slot within any of them."""
+    """Splits of one tile and of several, across a page, with the row's own slot in any of them."""
     path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
     ids, logits = [], []
     for engine in (open_engine(path, kv=kv), open_engine(path, kv=kv, pack=pack, decode_path="megakernel")):
@@ -123,11 +123,11 @@ def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: i
 
 
 def test_tiles_that_do_not_fit(pack_folder: Path, write: Write) -> None:
-    """K and V of four bytes, of heads as large as any, where a block has little shared memory."""
+    """K and V in F32 with the largest head_dim exceed the smallest shared memory."""
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
-    manifest["capabilities"]["shared_block_bytes"] = LEAST_SHARED_BYTES
+    manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
     pack = gpu_packs.load(pack_folder, manifest)
     with pytest.raises(LuceboxError, match="needs more shared memory for a row than a block has"):
         open_engine(write(WIDE), kv="f32", pack=pack, decode_path="megakernel")
@@ -144,23 +144,23 @@ def logits_behind_a_token(pack: _engine.gpu.Pack, path: Path, way: str, activati
 
 
 def check_logits(pack: _engine.gpu.Pack, path: Path) -> None:
-    """Those after a token that the megakernel has decoded are the graph's."""
+    """Logits after a token that the megakernel has decoded equal the graph's."""
     graph, mega = (logits_behind_a_token(pack, path, way) for way in ("graph", "megakernel"))
     assert largest_difference(mega, graph) < tolerance("logits", "f32_device")
 
 
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
 def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
-    """Logits after a decoded token: x is rounded to 8 bits on both ways, and attention differs in its last bits."""
+    """Both ways round x to 8 bits; attention differs in its last bits."""
     check_logits(pack, write(replace(SHAPES["qwen35"], dtype=dtype)))
 
 
 @pytest.mark.parametrize("d_state", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_K"])
 def test_heads_that_their_makers_gate(pack: _engine.gpu.Pack, write: Write, dtype: str, d_state: int) -> None:
-    """What a recurrent step leaves for the output projection, of eight, four and two slices of a head at once; rounded
-    for quantised weights, of which two slices make a run. Codes are of values before the head's norm, so that one that
-    lies between two may fall to the other side: that costs a part of what rounding does."""
+    """A recurrent step hands o to the output projection, in eight, four and two slices of a head; quantised weights get
+    codes, whose scale spans two slices. Codes are of values before the head's norm, so a value between two codes may
+    fall to the other side. That costs a part of what rounding costs."""
     path = write(replace(SHAPES["qwen35"], n_k_heads=2, n_v_heads=8, d_state=d_state, dtype=dtype))
     graph, mega = (logits_behind_a_token(pack, path, way) for way in ("graph", "megakernel"))
     most = tolerance("logits", "f32_device")
@@ -172,21 +172,21 @@ def test_heads_that_their_makers_gate(pack: _engine.gpu.Pack, write: Write, dtyp
 
 @pytest.mark.parametrize(("dtype", "ffn"), [("Q8_0", 1056), ("Q4_K", 2560), ("Q6_K", 2304), ("F16", 2112)])
 def test_rows_of_several_pieces_a_thread(pack: _engine.gpu.Pack, write: Write, dtype: str, ffn: int) -> None:
-    """Rows of the down projection that fewer threads share than they have pieces, the last pass over them not whole;
-    gate and up in several passes."""
+    """Fewer threads than pieces share a row of the down projection, and the last pass is not whole; gate and up take
+    several passes."""
     check_logits(pack, write(replace(SHAPES["qwen3"], ffn=ffn, dtype=dtype)))
 
 
 @pytest.mark.parametrize("dtype", ["F32", "Q8_0"])
 def test_vectors_that_end_within_a_group(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
-    """Words lie in groups of 128: lengths of which none is a multiple of it (hidden 160, o 576, v and z 192, ffn 224),
-    beside others, and gates that begin within one, 192 behind their queries."""
+    """Mailboxes lie in groups of 128. Lengths that are no multiple of it (hidden 160, o 576, v and z 192, ffn 224), and
+    gates that begin within a group, 192 behind their queries."""
     odd = {"hidden": 160, "ffn": 224, "n_heads": 3, "n_kv_heads": 1, "head_dim": 192}
     check_logits(pack, write(replace(SHAPES["qwen35"], **odd, n_v_heads=6, d_state=32, dtype=dtype)))
 
 
 def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
-    """Barriers of a layer: 5 of a recurrent one, 6 of one with attention; embedding, head and sampler have one each."""
+    """A recurrent layer has 5 phases, one with attention 6; embedding, head and sampler have one each."""
     for family, n in (("qwen35", 5 + 6), ("qwen3", 6 + 6)):
         _, how = decode(open_engine(write(SHAPES[family]), pack=pack, decode_path="megakernel"), 1, [3])
         found = re.search(r"(\d+) phases", how)
@@ -194,7 +194,7 @@ def test_phases(pack: _engine.gpu.Pack, write: Write) -> None:
 
 
 def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
-    """A ring that has the weights of several phases is filled in parts; so test_weight_types sees those, too."""
+    """A ring that holds the weights of several phases is filled in parts, so test_weight_types covers parts too."""
     path = write(replace(SHAPES["qwen35"], dtype="Q8_0"))
     _, how = decode(open_engine(path, pack=pack, decode_path="megakernel", activations="int8"), 1, [3])
     assert ("in parts of 5 KB" in how) == ("a ring of" in how), how
@@ -206,7 +206,7 @@ def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
 def test_steps_asked_for_ahead(
     pack: _engine.gpu.Pack, write: Write, family: str, ahead: int, options: dict[str, Any]
 ) -> None:
-    """Launches of several tokens, each of which folds the one before: the tokens of a launch for each."""
+    """Launches of several tokens, each of which folds the one before, make the tokens of single launches."""
     path = write(SHAPES[family])
     graph, mega = (open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))
     vocab, ids = graph.info["vocab"], []
@@ -218,7 +218,7 @@ def test_steps_asked_for_ahead(
 
 @pytest.mark.parametrize(("most", "allowed"), [(1, 1), (5, 1), (5, 3), (4, 4)])
 def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowed: int) -> None:
-    """A launch ends with the last token that the host allows, says so, and leaves the logits of that."""
+    """A launch ends with the last token that the host allows, reports the end, and leaves that token's logits."""
     rng = np.random.default_rng(seed)
     x, norm, w = (rng.standard_normal(n).astype(np.float32) for n in (256, 256, 517 * 256))
     arguments = (pack, x, norm, 1e-6, w.astype(np.float16).view(np.uint8), "F16", 517)
@@ -241,8 +241,8 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
 def test_the_end_of_the_ring(
     pack_folder: Path, seed: int, dtype: str, n_in: int, block_rows: int, chunk_bytes: int
 ) -> None:
-    """Chunks of weights, one or two a batch, that end before a ring's end, with it, or would end 16 bytes behind it; in
-    rings of any size those of several planes. The least ring has room for some chunks and up to 16 bytes for each."""
+    """Chunks that end before the ring's end, at it, or would end 16 bytes behind it, one or two to a batch; chunks of
+    several planes in rings of any size. The smallest ring has room for two batches and up to 16 bytes per chunk."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS["stream"])
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel whose weights come through a ring")
@@ -276,10 +276,10 @@ def test_the_end_of_the_ring(
 @pytest.mark.parametrize(
     ("options", "phase"),
     [({"missing": 1, "most": 2, "allowed": 2}, 2), ({"is_lost": True}, 1)],
-    ids=["barrier", "words"],
+    ids=["barrier", "mailboxes"],
 )
-def test_what_never_comes(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -> None:
-    """The barrier before a second token; the words of the likeliest."""
+def test_timeouts(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -> None:
+    """A wait times out: at the barrier before a second token, and for the mailboxes of the likeliest token."""
     x = np.ones(256, np.float32)
     with pytest.raises(LuceboxError, match=f"gave up waiting for phase {phase}"):
         _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options)

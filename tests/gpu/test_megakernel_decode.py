@@ -1,5 +1,5 @@
-"""The megakernel over many tokens: beside the graph path, after prompts of any length, and where the host changes its
-mind."""
+"""The megakernel over many tokens: against the graph, after prompts of any length, and where the host goes on with
+other tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tolerances import tolerance
 SHAPE = Shape("qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64)
 DEEP = replace(SHAPE, n_layers=4, recurrent=(True, True, True, False), vocab=509)
 CLOSE = tolerance("logits", "f32_device")
-N_TOKENS = {"sim": 80}  # elsewhere as many as issue 5 names
+N_TOKENS = {"sim": 80}  # on GPUs ALL_TOKENS
 ALL_TOKENS = 10_000
 
 Logits = NDArray[np.float32]
@@ -45,13 +45,13 @@ def engine(pack: _engine.gpu.Pack, model: Path) -> _engine.Engine:
 
 @pytest.fixture(scope="module")
 def decoded(engine: _engine.Engine) -> list[int]:
-    """A token, and what follows it without a prompt."""
+    """One token and 133 decoded after it."""
     return [3, *Decoder(engine, [3]).decode(133)]
 
 
 @pytest.mark.slow  # 8 s: 80 tokens twice
 def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> None:
-    """Where the two likeliest are almost alike the paths may part; both go on with the graph's token."""
+    """The tokens may differ where the two likeliest are almost equal; both go on with the graph's token."""
     n = N_TOKENS.get(pack.name, ALL_TOKENS)
     graph, mega = (
         Decoder(open_engine(model, pack=pack, decode_path=way, context=n + 8), [3, 1, 4])
@@ -70,7 +70,7 @@ def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> Non
 
 @pytest.mark.parametrize("n_prompt", [2, 15, 16, 17, 63, 64, 65, 127, 128, 129])
 def test_a_prompt_as_what_was_decoded(engine: _engine.Engine, decoded: list[int], n_prompt: int) -> None:
-    """The same tokens at once as a prompt, of lengths around tiles of attention, pages and runs of recurrent rows."""
+    """Decoded tokens as a prompt give the same next tokens: lengths around attention tiles, pages, recurrent chunks."""
     assert Decoder(engine, decoded[:n_prompt]).decode(4) == decoded[n_prompt:][:4]
 
 
@@ -81,8 +81,8 @@ def test_two_runs_are_equal_in_every_bit(engine: _engine.Engine) -> None:
 
 
 @pytest.mark.parametrize("n_kept", [6, 5, 2])
-def test_what_runs_ahead_is_dropped(engine: _engine.Engine, n_kept: int) -> None:
-    """The step after a token has begun when the host goes on with another one, or from an earlier point."""
+def test_steps_ahead_are_dropped(engine: _engine.Engine, n_kept: int) -> None:
+    """The next step has begun when the host goes on with another token, or from an earlier point."""
     decoder = Decoder(engine, [3, 1, 4])
     decoder.decode(3)
     unwanted = decoder.choose()
@@ -96,7 +96,7 @@ def test_what_runs_ahead_is_dropped(engine: _engine.Engine, n_kept: int) -> None
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str) -> None:
-    """The choice after a token has begun with its step; the host goes on with tokens of its own."""
+    """The choice of the next token has begun when the host goes on with tokens of its own."""
     engine = open_engine(model, pack=pack, decode_path=way)
     decoder = Decoder(engine, [3, 1, 4])
     decoder.decode(3)
@@ -109,7 +109,7 @@ def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str)
 
 
 def test_sessions_take_turns(engine: _engine.Engine) -> None:
-    """Each has a step on its way while the other computes."""
+    """Each session has a step in flight while the other computes."""
     alone = [Decoder(engine, [n, 1]).decode(6) for n in (3, 8)]
     both = [Decoder(engine, [n, 1]) for n in (3, 8)]
     for _ in range(6):
@@ -119,7 +119,7 @@ def test_sessions_take_turns(engine: _engine.Engine) -> None:
 
 
 def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
-    """The last token stands outside of it; no step follows, and there is none to drop."""
+    """The last token lies beyond the context: no step follows, and none has to be dropped."""
     small = open_engine(model, pack=pack, decode_path="megakernel", context=9)
     decoder = Decoder(small, [3, 1, 4])
     expected = [*decoder.decode(6), decoder.choose()]
@@ -131,9 +131,8 @@ def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
 def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
-    """Where x is rounded to 8 bits, sums that differ in their last bit now and then move a code by one. That must cost
-    less than the rounding itself, and a part of it over all tokens, as which of them it strikes is chance; where it has
-    not happened, the logits are those of the graph."""
+    """Sums that differ in their last bit now and then move a code of rounded x by one. For each token that must cost
+    less than the rounding itself, and on average a part of it; where no code moved, the logits are the graph's."""
     path, ids = write_model(tmp_path / "deep.gguf", replace(DEEP, dtype=dtype)), [7 * i % 61 for i in range(24)]
     ways = {"graph": "int8", "megakernel": "int8", "auto": "f32"}
     decoders = [
@@ -147,15 +146,15 @@ def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path:
             decoder.sync()
         logits.append([decoder.session.logits() for decoder in decoders])
     graph, mega, exact = np.swapaxes(np.array(logits), 0, 1)
-    of_order, of_rounding = (np.abs(other - graph).max(axis=1) for other in (mega, exact))
-    assert of_order.min() < CLOSE
-    assert np.all(of_order < of_rounding)
-    assert of_order.mean() < tolerance("logits", "rounded_share") * of_rounding.mean()
+    order_difference, rounding_difference = (np.abs(other - graph).max(axis=1) for other in (mega, exact))
+    assert order_difference.min() < CLOSE
+    assert np.all(order_difference < rounding_difference)
+    assert order_difference.mean() < tolerance("logits", "rounded_share") * rounding_difference.mean()
 
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_a_token_that_cannot_be_chosen(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
-    """The logits stop being finite when the step behind them has begun: the session starts anew."""
+    """Logits that are not finite are noticed when the next step has begun: the session starts anew."""
     path, poison = write_model(tmp_path / "damaged.gguf", SHAPE), 60
     embedding = next(t for t in gguf.GGUFReader(path, "r+").tensors if t.name == "token_embd.weight")
     embedding.data[poison] = np.nan

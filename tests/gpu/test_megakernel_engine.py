@@ -1,4 +1,4 @@
-"""The engine around the megakernel: what it plans at load, and what it does when a step never ends."""
+"""The engine around the megakernel: the plan at load, the choice of path, and steps that never end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SHAPES = {
 MUCH_KV = Shape(
     "qwen35", n_layers=3, recurrent=(True, False, False), n_heads=16, n_kv_heads=16, head_dim=128, d_state=64
 )
-CHOSEN = {"megakernel_max_mib": 64, "megakernel_max_kv_mib": 1}  # by the engine, for these models; of heads of 256
-N_GOOD = 2  # steps of tests/sim_kernels/late/megakernel.cpp that end
+CHOSEN = {"megakernel_max_mib": 64, "megakernel_max_kv_mib": 1}  # with these, the engine takes it for these models
+N_GOOD = 2  # steps before tests/sim_kernels/late/megakernel.cpp goes wrong
 PROMPT = [3, 1, 4]
 
 Write = Callable[[Shape], Path]
@@ -41,7 +41,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 @pytest.fixture(scope="module")
 def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
-    """A pack whose megakernel is wrong on purpose, and which the engine takes by itself."""
+    """A pack whose megakernel goes wrong, and which the engine chooses by itself."""
     manifest: dict[str, Any] = gpu_packs.manifest_of(pack_folder)
     if manifest["vendor"] != "sim":
         pytest.skip("a kernel that waits in vain is built for the simulator alone")
@@ -60,7 +60,7 @@ def bytes_of_step(engine: _engine.Engine) -> int:
 @pytest.mark.parametrize("family", SHAPES)
 def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
     device = _engine.gpu.Device(pack.device.vendor)
-    tries = 1 if pack.name == "sim" else 8  # other processes take and give back memory of a GPU meanwhile
+    tries = 1 if pack.name == "sim" else 8  # other processes allocate and free memory of a GPU meanwhile
 
     def adds_nothing(decoder: Decoder) -> bool:
         before = device.memory()[0]
@@ -68,7 +68,7 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
         return device.memory()[0] == before
 
     def used(way: str) -> tuple[int, int]:
-        """By a session, and what the plan says of its steps."""
+        """Bytes that a session uses, and bytes that the plan has for its steps."""
         engine = open_engine(write(SHAPES[family]), pack=pack, decode_path=way)
         before = device.memory()[0]
         decoder = Decoder(engine, PROMPT)
@@ -84,7 +84,7 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 
 
 def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
-    """Asked for by name it is an error at load; otherwise the graph says why."""
+    """By name, it is an error at load; otherwise the graph decodes and its name says why."""
     manifest = gpu_packs.manifest_without(pack_folder, "megakernel_.*")
     manifest["tuning"] |= CHOSEN
     pack = gpu_packs.load(pack_folder, manifest)
@@ -100,7 +100,7 @@ def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
 
 @pytest.mark.slow  # 11 s: a context of 32768
 def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) -> None:
-    """In the middle of a sequence, with steps asked for ahead; the next, shorter one is the megakernel's again."""
+    """In the middle of a sequence, with steps requested ahead; the next, shorter sequence is the megakernel's again."""
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
         pytest.skip(f"the pack of {pack_folder.name} has no megakernel")
@@ -115,7 +115,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
         return _engine.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 24, n)
 
     expected = ahead(engines[0], 1)
-    for n in (2, 3):  # what a launch owes is not launched for when it is the graph's turn
+    for n in (2, 3):  # tokens that a launch owes are made before the graph's step
         assert ahead(engines[1], n) == expected
     graph, mixed = (Decoder(engine, PROMPT) for engine in engines)
     for n, way in ((8, "megakernel_plain_"), (8, "graph, as it decodes faster after more than 16 tokens")):
@@ -130,7 +130,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
 @pytest.mark.parametrize("when", ["sample", "logits", "another prompt"])
 @pytest.mark.parametrize("family", SHAPES)
 def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, family: str, when: str) -> None:
-    """Whoever looks at it first hears of it, once; then the session begins anew, by the graph."""
+    """The first call that reads the step's result raises, once; then the session begins anew, by the graph."""
     engine, graph = (open_engine(write(SHAPES[family]), pack=late_pack, decode_path=way) for way in ("auto", "graph"))
     expected = Decoder(graph, PROMPT)
     expected.decode(7)
@@ -150,12 +150,12 @@ def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, famil
     decoder.decode(7)
     assert decoder.ids == expected.ids
     assert largest_difference(decoder.session.logits(), expected.session.logits()) < tolerance("logits", "f32_device")
-    other = Decoder(engine, PROMPT)  # is not concerned
+    other = Decoder(engine, PROMPT)  # another session is not affected
     assert other.decode(N_GOOD) == expected.ids[len(PROMPT) :][:N_GOOD]
 
 
 def test_a_step_that_never_ends_before_one_of_a_graph(late_pack: _engine.gpu.Pack, write: Write) -> None:
-    """The third step, with which the context has 16 tokens: the graph's, behind it, hears of it."""
+    """The third step, with which the context has 16 tokens: the graph's step behind it raises."""
     path, prompt = write(MUCH_KV), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
     decoder, expected = (
         Decoder(open_engine(path, pack=late_pack, decode_path=way), prompt) for way in ("auto", "graph")
