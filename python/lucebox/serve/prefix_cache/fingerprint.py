@@ -18,6 +18,5 @@ def fingerprint(engine: _engine.Engine, manifest_json: str = "", device: str = "
     """
     build = hashlib.sha256(Path(_engine.__file__).read_bytes()).hexdigest()
     pack = hashlib.sha256(manifest_json.encode()).hexdigest() if manifest_json else ""
-    info, plan = engine.info, engine.plan
-    options = [info["isa"], info["kv"], info["prefill_chunk"], plan["context"]]
+    options = [engine.options[name] for name in ("isa", "kv", "prefill_chunk", "context")]
     return " ".join(map(str, [engine.fingerprint, *options, build, pack, device]))
