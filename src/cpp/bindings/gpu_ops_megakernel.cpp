@@ -16,8 +16,8 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come;
-// `is_lost`: nor do the words by which a greedy choice hears of other blocks.
+// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come.
+// `is_lost`: the mailboxes of a greedy choice never get their tags either.
 nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float eps, const Bytes& w,
                       const std::string& dtype, int n_out, uint32_t missing, bool is_lost, int most, uint32_t allowed) {
   const DType type = dtype_named(dtype);
