@@ -52,7 +52,8 @@ struct SkinnyScratch {
 SkinnyScratch skinny_scratch(const LinearGroup& group, const Target& target);
 
 // Defers the last group of skinny GEMMs until the op that reads its sums is known. A norm or gate becomes the epilogue
-// of the deferred GEMM and needs no launch; then the y that only a gate would read is not written.
+// of the deferred GEMM and needs no launch. Its own y is then not written, and neither is the y of GEMMs that only the
+// gate reads.
 class DeferredGemm {
  public:
   bool is_empty() const { return n_ == 0; }

@@ -1,8 +1,9 @@
-// What a thread block of products of few rows has, and what becomes of the pieces of its range: they are added in the
-// order of slices and warps by all blocks of the range, a share of its outputs each, and of the sums, where nobody else
-// reads them, the x of the next products is made at once: their norm, but for what it divides by, or their gate. The
-// blocks of a range wait for each other: as a cluster where there are two of them, else the grid has to be alive at
-// once. The code runs once and comes from memory, so it is short.
+// The end of a skinny GEMM: the thread blocks of a range add its partials and run the epilogue.
+//
+// Each block adds the partials of its share of the range's tiles, in the order of slices and warps. Where only the next
+// GEMMs read the sums, it makes their x at once: the norm without its factor, or the gate. The blocks of a range spin
+// on each other: two blocks are a cluster, more need all blocks of the grid co-resident. This code runs once per
+// launch, so it comes from memory, and is kept short.
 #pragma once
 
 #include "cluster.h"
@@ -13,7 +14,7 @@
 
 namespace lb::gpu {
 
-// A tile's product, and its first output there. Constant indices keep the parameters where they are.
+// The matrix of a tile, and the tile's first output in it. Constant indices keep the parameters in constant memory.
 struct SkinnyTile {
   const void* w;
   const float* add;
@@ -35,7 +36,7 @@ struct SkinnyTile {
   }
 };
 
-// What a thread block has; is_second: of the group's second type.
+// The range and slice of a thread block. is_second: the range is of the group's second type.
 struct SkinnyWork {
   int range, slice;
   int first_k_block, n_k_blocks, n_grains, first_tile, n_tiles;
@@ -54,7 +55,7 @@ struct SkinnyWork {
         n_in(p.group.products[0].n_in) {}
 };
 
-// The tiles of a range that a thread block adds up.
+// The tiles of its range that a thread block adds the partials of, [first, first + n).
 struct SkinnySumTiles {
   int first, n;
   LB_DEVICE SkinnySumTiles(const GemmSkinny& p, const SkinnyWork& work) {
@@ -65,8 +66,8 @@ struct SkinnySumTiles {
   }
 };
 
-// Until all blocks of a range have left their pieces. Adds up to 2^31, which flips the top bit of the counter and
-// leaves the rest as it was, as grid_barrier does: nobody resets it.
+// Waits until all blocks of the range have stored their partials. Together the blocks add 2^31: that flips the top bit
+// of the counter and leaves the other bits, so nobody resets it (as in grid_barrier).
 LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
   block_barrier();
   if (thread_id() == 0 && n_slices > 1) {
@@ -85,7 +86,7 @@ LB_DEVICE uint8_t* skinny_behind_table(const GemmSkinny& p) {
   return dynamic_shared<uint8_t>() + skinny_table_bytes(p.max_sum_tiles, p.tile_partials);
 }
 
-// Where the pieces of the tiles that the block adds up lie, -1 for none.
+// Fills the table: the indices of the partials of the tiles that the block adds up, -1 for none.
 LB_DEVICE void build_partial_table(const GemmSkinny& p, const SkinnyWork& work) {
   const SkinnySumTiles sum_tiles(p, work);
   const int slots = skinny_partials(p.max_range_tiles);
@@ -105,14 +106,14 @@ LB_DEVICE void build_partial_table(const GemmSkinny& p, const SkinnyWork& work) 
   }
 }
 
-// The sums of a tile that the block has left in shared memory, [tiles it adds up, eights].
+// This lane's 16 bytes of a tile's sums in shared memory, [tiles of SkinnySumTiles, rows / 8, 32 lanes].
 template <int kRows>
 LB_DEVICE uint8_t* skinny_sums_of(const GemmSkinny& p, int tile, int eight) {
   return skinny_behind_table(p) + (tile * (kRows / 8) + eight) * kSkinnySumBytes + lane() * 16;
 }
 
-// Sums of the pieces of eight rows of a tile, by a warp; they are y, but for a gate, and stay in shared memory for what
-// is made of them.
+// Adds the partials; a warp takes eight rows of a tile. The sums are y, except before a gate. For kNormed and kGated
+// they also stay in shared memory.
 template <int kRows>
 LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, const SkinnySumTiles& sum_tiles) {
   constexpr int kEights = kRows / 8;
@@ -120,7 +121,7 @@ LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, cons
   for (int item = warp(); item < sum_tiles.n * kEights; item += kSkinnyWarps) {
     const int tile = item / kEights, eight = item % kEights;
     const SkinnyTile matrix(p, work.first_tile + sum_tiles.first + tile);
-    long offsets[4];  // in y, as for_each_sum has them; none behind the product and the last row
+    long offsets[4];  // in y, in the order of for_each_sum; -1 outside the matrix
     for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
       const int out = matrix.first_out + of_16, row = eight * 8 + row_of_8;
       offsets[n] = out < matrix.n_out && row < p.group.products[0].rows ? long(row) * matrix.n_out + out : -1;
@@ -154,7 +155,8 @@ LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, cons
   }
 }
 
-// Rounds 32 values of eight rows, as two tiles have them, by a warp. The lanes of a row differ in lane / 4.
+// Rounds a block of 32 values, which lies in two tiles, for eight rows, by a warp. The lanes of a row differ in lane
+// / 4.
 LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
                                 const f32x4 (&v)[2]) {
   LB_UNROLL
@@ -164,17 +166,17 @@ LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out,
     for (int i = 0; i < 4; ++i) largest = max(largest, magnitude(v[i / 2][i % 2 * 2 + j]));
     LB_UNROLL
     for (int mask = 4; mask < 32; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-    const BlockScale run(largest);
+    const BlockScale scale(largest);
     const int row = first_row + lane() % 4 * 2 + j;
     if (row >= rows) continue;
     const long at = long(row) * n_out + first_out;
     LB_UNROLL
-    for (int i = 0; i < 4; ++i) to.high[at + i * 8 + lane() / 4] = int8_t(run.code(v[i / 2][i % 2 * 2 + j]));
-    if (lane() / 4 == 0) to.scale[at / kRoundBlock] = run.scale();
+    for (int i = 0; i < 4; ++i) to.high[at + i * 8 + lane() / 4] = int8_t(scale.code(v[i / 2][i % 2 * 2 + j]));
+    if (lane() / 4 == 0) to.scale[at / kRoundBlock] = scale.scale();
   }
 }
 
-// The same as 16-bit numbers.
+// The same, to 16-bit numbers.
 template <DType kType>
 LB_DEVICE void narrow_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
                                  const f32x4 (&v)[2]) {
@@ -188,7 +190,7 @@ LB_DEVICE void narrow_eight_rows(const RoundedRows& to, int n_out, int first_out
   }
 }
 
-// The weights of a norm that a warp needs to make eight rows of 32 values.
+// The weights of the norm for a block of 32 values.
 LB_DEVICE f32x4 load_norm_weights(const GemmSkinny& p, int first_out) {
   f32x4 w = {};
   if (p.epilogue != Epilogue::kNormed) return w;
@@ -197,7 +199,8 @@ LB_DEVICE f32x4 load_norm_weights(const GemmSkinny& p, int first_out) {
   return w;
 }
 
-// What is made of tiles that belong together, for eight rows, by a warp. norm_w is of them; kType: of the weights.
+// Makes eight rows of a block of 32 values of next_x from the tiles of a grain, by a warp. norm_w: the weights of that
+// block. kType: the type of the weights, which sets the form of x.
 template <DType kType, int kRows>
 LB_DEVICE void make_next_x(const GemmSkinny& p, int tile, int eight, int first_out, const f32x4& norm_w) {
   const bool is_gated = p.epilogue == Epilogue::kGated;
@@ -233,7 +236,7 @@ LB_DEVICE void make_next_x(const GemmSkinny& p, int tile, int eight, int first_o
   }
 }
 
-// A block adds up its share of the range's tiles, and makes of them what is asked for.
+// The whole epilogue of a thread block.
 template <DType kType, int kRows>
 LB_DEVICE void reduce_range(const GemmSkinny& p, const SkinnyWork& work) {
   constexpr int kEights = kRows / 8;
@@ -246,7 +249,7 @@ LB_DEVICE void reduce_range(const GemmSkinny& p, const SkinnyWork& work) {
   };
   int item = warp();
   f32x4 norm_w = {};
-  if (item < n_items) norm_w = load_norm_weights(p, out_of(item));  // while others have units
+  if (item < n_items) norm_w = load_norm_weights(p, out_of(item));  // while other blocks still multiply
   if (p.is_cluster)
     cluster_barrier();
   else

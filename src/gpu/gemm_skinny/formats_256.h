@@ -1,5 +1,5 @@
-// Products of few rows: types of blocks of 256 values. Operands are whole numbers, code times scale, which f16 holds
-// exactly up to 2048.
+// Skinny GEMM formats of the types with superblocks of 256 values. Operands are integers, code times scale, which f16
+// holds exactly up to 2048.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -7,7 +7,7 @@
 
 namespace lb::gpu {
 
-// Nibbles, and an entry of scales for 256 values.
+// Types of two planes: nibbles, and one entry of scales per superblock.
 template <class Entry>
 struct SkinnyNibbleCursor {
   const uint8_t *codes, *scales;
@@ -42,7 +42,7 @@ struct SkinnyQ4_K {
   using Unit = SkinnyNibbleUnit<u32x4>;
   struct Fields {
     uint32_t d[2];
-    f16x2 scales[2], min_fields[2];  // of runs t and t + 4
+    f16x2 scales[2], min_fields[2];  // of blocks t and t + 4
     template <class AnyUnit>
     LB_DEVICE explicit Fields(const AnyUnit& unit) {
       const int t = lane() % 4;
@@ -59,7 +59,7 @@ struct SkinnyQ4_K {
     }
     LB_DEVICE float scale(int i) const { return to_f32(f16{uint16_t(d[i])}); }
     LB_DEVICE float min(int i) const { return to_f32(f16{uint16_t(d[i] >> 16)}); }
-    LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
+    LB_DEVICE PairsA mins() const {  // once for the sums' high f16, once for their rest
       const uint32_t a = pair_bits(min_fields[0]), b = pair_bits(min_fields[1]);
       return {{a, b, a, b}};
     }
@@ -69,7 +69,7 @@ struct SkinnyQ4_K {
       return uint32_t((uint64_t(high) << 32 | low) >> (bit & 31));
     }
   };
-  // 1024 + code and 1024 + 16 * code, as masks leave them, become code * scale.
+  // Masks leave 1024 + code and 1024 + 16 * code as f16; these become code * scale.
   struct Scales {
     f16x2 low[2], low_off[2], high[2], high_off[2];
     LB_DEVICE Scales(const Fields& fields, int part) {
@@ -95,7 +95,7 @@ struct SkinnyQ4_K {
   }
 };
 
-// Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly too.
+// Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly.
 struct SkinnyQ5_K {
   static constexpr DType kType = DType::kQ5_K;
   static constexpr bool kHasMin = true;
@@ -104,7 +104,7 @@ struct SkinnyQ5_K {
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -149,14 +149,14 @@ struct SkinnyQ5_K {
   }
 };
 
-// Codes of six bits less 32, a scale of 8 bits for each 16 values: products up to 4096 are rounded to 11 bits.
+// Six-bit codes minus 32, an 8-bit scale per 16 values: products up to 4096, rounded to 11 bits.
 struct SkinnyQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales, d;  // from there; matrices are smaller than 4 GiB
+    uint32_t upper, scales, d;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -191,7 +191,7 @@ struct SkinnyQ6_K {
     }
   };
   struct Fields {
-    uint32_t scales[2];  // + 128, of both parts
+    uint32_t scales[2];  // scale + 128, bytes of both parts
     float d[2];
     LB_DEVICE explicit Fields(const Unit& unit) {
       LB_UNROLL
@@ -202,9 +202,9 @@ struct SkinnyQ6_K {
     }
     LB_DEVICE float scale(int i) const { return d[i]; }
   };
-  // 64 + code, which is a number of f16 with the code in bits 4 to 9, becomes (code - 32) * scale.
+  // 64 + code, an f16 with the code in bits 4..9, becomes (code - 32) * scale.
   struct Scales {
-    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    f16x2 scale[2][2], off[2][2];  // [output, half of the block]
     LB_DEVICE Scales(const Fields& fields, int part) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -234,7 +234,7 @@ struct SkinnyQ6_K {
   }
 };
 
-// What scales of 6 bits are multiples of.
+// Types of six-bit scales: d, which they are multiples of.
 template <class Unit>
 struct SkinnySixBitFields {
   const Unit& unit;
@@ -246,14 +246,14 @@ struct SkinnySixBitFields {
   LB_DEVICE float scale(int i) const { return d[i]; }
 };
 
-// Three bits, a scale of 6 bits for each 16 values: at most 4 * 32, which f16 holds exactly.
+// Three-bit codes minus 4, a 6-bit scale per 16 values: at most 4 * 32, which f16 holds exactly.
 struct SkinnyQ3_K {
   static constexpr DType kType = DType::kQ3_K;
   static constexpr bool kHasMin = false;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
@@ -268,7 +268,7 @@ struct SkinnyQ3_K {
     }
   };
   struct Unit {
-    u32x2 codes[2][2];  // [output, part], a word for each half of the run
+    u32x2 codes[2][2];  // [output, part], a word for each half of the block
     uint32_t upper[2][2];
     u32x4 scales[2];
     LB_DEVICE void read(const RowCursor (&rows)[2]) {
@@ -284,9 +284,9 @@ struct SkinnyQ3_K {
     }
   };
   using Fields = SkinnySixBitFields<Unit>;
-  // 64 + code, which is a number of f16 with the code in bits 4 to 6, becomes (code - 4) * scale.
+  // 64 + code, an f16 with the code in bits 4..6, becomes (code - 4) * scale.
   struct Scales {
-    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    f16x2 scale[2][2], off[2][2];  // [output, half of the block]
     LB_DEVICE Scales(const Fields& fields, int part) {
       const int t = lane() % 4;
       LB_UNROLL
@@ -318,14 +318,14 @@ struct SkinnyQ3_K {
   }
 };
 
-// Two bits, a scale and a min of 4 bits each for each 16 values: at most 3 * 15.
+// Two-bit codes, a 4-bit scale and a 4-bit min per 16 values: at most 3 * 15.
 struct SkinnyQ2_K {
   static constexpr DType kType = DType::kQ2_K;
   static constexpr bool kHasMin = true;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t scales, d;  // from there; matrices are smaller than 4 GiB
+    uint32_t scales, d;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
@@ -340,9 +340,9 @@ struct SkinnyQ2_K {
     }
   };
   struct Unit {
-    u32x2 codes[2][2];  // [output, part], a word for each half of the run
+    u32x2 codes[2][2];  // [output, part], a word for each half of the block
     uint16_t scales[2][2];
-    uint32_t d[2];  // and of mins
+    uint32_t d[2];  // d and dmin
     LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
       for (int i = 0; i < 2; ++i) {
@@ -369,7 +369,7 @@ struct SkinnyQ2_K {
   };
   // 1024 + code becomes code * scale.
   struct Scales {
-    f16x2 scale[2][2], off[2][2];  // [output, half of the run]
+    f16x2 scale[2][2], off[2][2];  // [output, half of the block]
     uint32_t min_fields[2][2];
     LB_DEVICE Scales(const Fields& fields, int part) {
       LB_UNROLL
@@ -403,7 +403,7 @@ struct SkinnyQ2_K {
   }
 };
 
-// Values of a table of up to 127, scales of 6 bits: products up to 4064 are rounded to 11 bits.
+// Table values up to 127, 6-bit scales: products up to 4064, rounded to 11 bits.
 struct SkinnyIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;
   static constexpr bool kHasMin = false;

@@ -1,5 +1,5 @@
-// Products of few rows: types of blocks of 32 values, eight of them at a time. Their scales go into the operands in
-// units of a power of two for 256 values; code times scale is rounded to 11 bits.
+// Skinny GEMM formats of the types with blocks of 32 values, eight blocks at a time. The blocks' scales go into the
+// operands in units of a power of two for the 256 values; code times scale is rounded to 11 bits.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// Numbers of the runs t and t + 4 of an output, and a unit of all eight in which the largest is 8 to 16.
+// The scales (or offsets) of blocks t and t + 4 of an output, in a unit of all eight in which the largest is 8 to 16.
 struct SkinnyBlockScales {
   float unit;
   f16x2 of_blocks;
@@ -17,11 +17,11 @@ struct SkinnyBlockScales {
     int largest = max(first.bits & 0x7fff, second.bits & 0x7fff);
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-    const int exponent = max(largest >> 10, 3);  // of f16; the smallest ones are brought below 8
+    const int exponent = max(largest >> 10, 3);  // of the f16; the smallest scales end below 8
     unit = quant::float_of(uint32_t(exponent - 18 + 127) << 23);
     of_blocks = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
   }
-  // Powers of two, as quant::mxfp4_scale has them; the unit is the largest.
+  // MXFP4: powers of two (quant::mxfp4_scale); the unit is the largest.
   LB_DEVICE SkinnyBlockScales(uint8_t first, uint8_t second) {
     int largest = max(int(first), int(second));
     LB_UNROLL
@@ -34,7 +34,7 @@ struct SkinnyBlockScales {
   }
 };
 
-// Of a part, twice each.
+// The scale of a part's block, twice in a word, for each output.
 struct SkinnyPartScales {
   uint32_t of_part[2];
   template <class Fields>
@@ -53,7 +53,7 @@ struct SkinnyQ8_0 {
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t d;  // from there; matrices are smaller than 4 GiB
+    uint32_t d;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 256 + lane() % 4 * 32;
@@ -66,7 +66,7 @@ struct SkinnyQ8_0 {
     }
   };
   struct Unit {
-    u32x4 codes[2][2][2];  // [output, part, half of the run]
+    u32x4 codes[2][2][2];  // [output, part, half of the block]
     uint16_t d[2][2];
     LB_DEVICE void read(const RowCursor (&rows)[2]) {
       LB_UNROLL
@@ -103,18 +103,20 @@ struct SkinnyQ8_0 {
   }
 };
 
-// Nibbles, of some types with a fifth bit; what lies in the last plane is plane_scales.h's.
+// Nibbles, with a fifth bit in some types; plane_scales.h describes the last plane.
 template <DType kType_>
 struct SkinnyNibbles {
   static constexpr DType kType = kType_;
   static constexpr bool kHasMin = kHasOffsets<kType>;
   static constexpr bool kHasFifth = kType == DType::kQ5_0 || kType == DType::kQ5_1;
-  static constexpr uint32_t kLess = kType == DType::kQ4_0 ? 8 : kType == DType::kQ5_0 ? 16 : 0;  // codes are less it
+  static constexpr uint32_t kOffset = kType == DType::kQ4_0   ? 8
+                                      : kType == DType::kQ5_0 ? 16
+                                                              : 0;  // subtracted from codes
   using Entry = ScaleEntry<kType>;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // from there; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -161,7 +163,7 @@ struct SkinnyNibbles {
     }
     LB_DEVICE float scale(int i) const { return scales[i].unit; }
     LB_DEVICE float min(int i) const { return -offsets[i].unit; }
-    LB_DEVICE PairsA mins() const {  // once for what the sums' 16-bit numbers hold, once for their rests
+    LB_DEVICE PairsA mins() const {  // once for the sums' high f16, once for their rest
       const uint32_t a = pair_bits(offsets[0].of_blocks), b = pair_bits(offsets[1].of_blocks);
       return {{a, b, a, b}};
     }
@@ -176,7 +178,7 @@ struct SkinnyNibbles {
       } else {
         LB_UNROLL
         for (int odd = 0; odd < 2; ++odd) {
-          uint32_t low = twice(0x6400), high = low;  // 1024 + code, 1024 + 16 * code
+          uint32_t low = twice(0x6400), high = low;  // f16 of 1024 + code and of 1024 + 16 * code
           if constexpr (kHasFifth) {
             const uint32_t upper = unit.upper[i][part] >> (8 * odd + word) << 4;
             low = masked_or(upper, twice(0x10), low);
@@ -184,8 +186,8 @@ struct SkinnyNibbles {
           }
           low = masked_or(codes >> 8 * odd, twice(0x0f), low);
           high = masked_or(codes >> 8 * odd, twice(0xf0), high);
-          const f16x2 first = fma2(pair_of(low), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kLess)));
-          const f16x2 second = fma2(pair_of(high), pair_of(twice(0x2c00)), pair_of(twice(0xd400 + 16 * kLess)));
+          const f16x2 first = fma2(pair_of(low), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kOffset)));
+          const f16x2 second = fma2(pair_of(high), pair_of(twice(0x2c00)), pair_of(twice(0xd400 + 16 * kOffset)));
           a[0].r[2 * odd + i] = pair_bits(times(first, scales.of_part[i]));
           a[1].r[2 * odd + i] = pair_bits(times(second, scales.of_part[i]));
         }

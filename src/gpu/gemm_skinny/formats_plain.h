@@ -1,6 +1,7 @@
-// Products of few rows: 16-bit weights. x is of their type and lies in shared memory as it comes: of 256 values a lane
-// has eight times eight of each output, and of x the same. What it has multiplied makes room for what comes next. Of a
-// format (gemm_skinny_formats.h) it has Row and Unit; multiply takes values as they are.
+// Skinny GEMM formats of F16 and BF16 weights. x has their type and lies in shared memory as it is. Of a k-block of 256
+// values a lane has eight pieces of 8 values of each of two outputs, and the same pieces of x. As soon as a piece is
+// multiplied, the next unit's piece is loaded over it. Of a format (formats.h) it has RowCursor and Unit; `multiply`
+// takes the place of Fields, Scales and expand.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"

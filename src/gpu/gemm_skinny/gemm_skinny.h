@@ -1,12 +1,11 @@
-// The products of a few rows of x: y = x w^T (+ add), or what the next products read of it.
+// The body of skinny GEMM: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add), or the next GEMMs' x instead of y.
 //
-// A thread block has a slice of the inner dimension and a range of outputs (gpu/gemm_skinny/shape.h). x of its slice
-// lies in shared memory, as 16-bit numbers, of quantised weights in units of a power of two for each row and 256
-// values, which is multiplied into their sums; weights go from memory straight into registers, where they become 16-bit
-// operands: no ring, no barrier. A warp reads its units of 16 outputs and 256 values one after another and has room for
-// kUnits of them. Sums of pieces leave for memory as they lie in registers; gemm_skinny_sums.h has what becomes of
-// them. Weights are asked for before the previous kernel has ended. Bound: bandwidth, weights read once.
-// docs/kernels/gemm_skinny.md.
+// Grid: x, slices of the inner dimension; y, ranges of outputs (shape.h). x of the slice lies in shared memory as
+// 16-bit numbers. For quantised weights these are in units of a power of two per row and 256 values, which is
+// multiplied into their sums. Weights go straight into registers and become 16-bit operands there: no ring, no barrier
+// in the loop. A warp reads its units (16 outputs, 256 values) one after another and has room for kUnits of them. The
+// first units are loaded before the previous kernel has ended. Partials leave in the layout of the accumulators;
+// epilogue.h adds them. Bound: bandwidth, weights read once. Notebook: docs/kernels/gemm_skinny.md.
 #pragma once
 
 #include "gpu/gemm_skinny/epilogue.h"
@@ -14,7 +13,7 @@
 
 namespace lb::gpu {
 
-// Where a lane reads: of a tile's outputs lane / 4 and lane / 4 + 8, behind a product's last the last again.
+// The weights that a lane reads next: outputs lane / 4 and lane / 4 + 8 of a tile, clamped to the matrix's last.
 template <class Format>
 struct SkinnyCursor {
   typename Format::RowCursor rows[2];
@@ -43,8 +42,8 @@ struct SkinnyCursor {
   }
 };
 
-// A run of 32 codes as 16-bit numbers, code times scale rounded once: the scale is two of them. Of each four codes of a
-// word the first pair is 0 and 2, the second 1 and 3. The sum of the codes.
+// Stores a block of 32 codes as f16(code * scale), rounded once: the scale is the sum of two f16. Each word of four
+// codes becomes the pairs 0, 2 and 1, 3. Returns the sum of the codes.
 LB_DEVICE int convert_block(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   const f16 high = to_f16(scale), low = to_f16(scale - to_f32(high));
   const uint32_t highs = high.bits * 0x10001u, lows = low.bits * 0x10001u;
@@ -67,11 +66,11 @@ LB_DEVICE int convert_block(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   return sum;
 }
 
-// What a row is multiplied by to become its norm, by eight lanes: of each 32 values the sum of squares was left. Up to
-// 8192 values are asked for at once.
+// The factor of a row's norm, 1 / rms, by eight lanes, from sums of squares over 32 values each. Loads cover up to 8192
+// values at once.
 struct SkinnyRowNorm {
   static constexpr int kLoads = 8;
-  const float* squares = nullptr;  // null: a row has no norm
+  const float* squares = nullptr;  // of the row, [n_in / 32]; null: the row has no norm
   int n_sums;
   f32x4 loaded[kLoads];
 
@@ -106,14 +105,14 @@ struct SkinnyRowNorm {
   }
 };
 
-// The same of a head, by the lanes of its runs.
+// The same for a head, by the lanes that hold its blocks.
 LB_DEVICE float head_norm_factor(const GemmSkinny& p, float squares) {
   LB_UNROLL
   for (int mask = 1; mask < kSkinnyHead / kRoundBlock; mask *= 2) squares += shuffle_xor(squares, mask);
   return rsqrt_fast(fma(squares, p.per_value, p.eps));
 }
 
-// x of a slice in shared memory, for weights of a type.
+// x of a slice in shared memory, [k-blocks, kRows, kSkinnyRowBytes], in the form that kType multiplies.
 template <DType kType, int kRows>
 struct SkinnyX {
   uint8_t* base;
@@ -126,7 +125,7 @@ struct SkinnyX {
     copy_commit();
   }
 
-  // norm: of row thread_id() / 8 % kRows.
+  // Turns the copied codes and scales into 16-bit numbers. norm: of row thread_id() / 8 % kRows.
   LB_DEVICE void convert(const GemmSkinny& p, const SkinnyWork& work, SkinnyRowNorm& norm) const {
     constexpr int kStep = kSkinnyThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
@@ -138,7 +137,7 @@ struct SkinnyX {
     }
     copy_wait<0>();
     LB_UNROLL_BY(1)
-    for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // n is a multiple of 64: whole warps
+    for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // whole warps: n is a multiple of 64
       const int row = at / 8 % kRows, block = at % 8;
       uint8_t* to = base + at / 8 * kSkinnyRowBytes;
       const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
@@ -155,7 +154,7 @@ struct SkinnyX {
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
       const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
       const float unit = scale * quant::float_of(uint32_t(254 - exponent) << 23);
-      warp_barrier();  // the warp has read what its values overwrite
+      warp_barrier();  // the values overwrite codes that this warp has read
       const float sum = float(convert_block(to + block * 16, codes, unit)) * unit;
       const f16 high = to_f16(sum);
       store(to_sum + block % 4 * 8 + block / 4 * 2, high.bits);
@@ -165,8 +164,8 @@ struct SkinnyX {
   }
 
  private:
-  // A lane has a run, eight lanes 256 values of a row, always of the same one or two. All codes come at once, to where
-  // values of other lanes will be, scales beside where the sums will be, sums of squares where these will be.
+  // A lane copies a block, eight lanes a k-block of a row; a lane sees one or two rows only. Codes go to where the
+  // values of other lanes will be, scales to the side part, sums of squares to where the sums will be.
   LB_DEVICE void prefetch_codes(const GemmSkinny& p, const SkinnyWork& work) const {
     const int n_in = work.n_in, rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * 8;
     LB_UNROLL_BY(1)
@@ -184,7 +183,7 @@ struct SkinnyX {
                               p.squares + from_row * (n_in / kRoundBlock) + of_row, row < rows);
     }
   }
-  // x of 16 bits stays as it is.
+  // 16-bit x is multiplied as it is.
   LB_DEVICE void prefetch_plain(const GemmSkinny& p, const SkinnyWork& work) const {
     constexpr int kPieces = kSkinnyValues * 2 / 16;
     const int rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * kPieces;
@@ -198,14 +197,14 @@ struct SkinnyX {
   }
 };
 
-// The sums of 16 outputs, as for_each_sum has them.
+// A warp's accumulators: 16 outputs, kRows rows, in the order of for_each_sum.
 template <class Format, int kRows>
 struct SkinnySums {
   using X = SkinnyX<Format::kType, kRows>;
   static constexpr int kTiles = kRows / 8;
   float v[kTiles][4] = {};
 
-  // What is read next takes the place of what has been multiplied.
+  // Plain weights. The next unit is loaded over the parts of this one that are multiplied.
   LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int k_block,
                            const typename Format::RowCursor (&next)[2], bool has_next) {
     float sums[kTiles][4] = {};
@@ -270,12 +269,12 @@ struct SkinnySums {
     }
   }
   LB_DEVICE void add_powers(const float (&sums)[4], const uint8_t* from_power, int tile) {
-    float powers[2];  // of rows 2 quarter and 2 quarter + 1
+    float powers[2];  // of rows 2 * quarter and 2 * quarter + 1
     LB_UNROLL
     for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kSkinnyRowBytes);
     for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[n], v[tile][n]); });
   }
-  // [kTiles, 32 lanes, 4]; a plain store of four neighbours would be compiled to four.
+  // Stores the partial, [kTiles, 32 lanes, 4], and clears it. A plain store of four neighbours compiles to four stores.
   LB_DEVICE void put(float* to) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -290,8 +289,8 @@ struct SkinnySums {
   }
 };
 
-// A unit is asked for when the one before has come, not sooner: of loads that a loop carries into its next round the
-// compiler keeps one count, so that whoever waits for one waits for the newest.
+// A unit is loaded once the unit before has arrived, not sooner. The compiler tracks all loads that a loop carries into
+// its next iteration together, so waiting for one of them waits for the newest.
 template <class Format, int kRows, int kUnits, bool kIsSecond = false>
 LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   const SkinnyWork work(p, block_id_y(), block_id(), kIsSecond);
@@ -334,7 +333,7 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
           ahead.next(p, work);
           into.read(ahead.rows);
         };
-        const typename Format::Fields fields(units[i]);  // waits for the unit
+        const typename Format::Fields fields(units[i]);  // waits until the unit has arrived
         if (kUnits == 2 && has_next && unit > first) read_next(units[kUnits - 1 - i]);
         sums.add(units[i], fields, x, k_block);
         if (kUnits == 1 && has_next) read_next(units[0]);
@@ -348,11 +347,11 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   }
 
   const SkinnyWork reduce_work(p, opaque(block_id_y()), opaque(block_id()),
-                               kIsSecond);  // nothing of it is kept in registers over the units
+                               kIsSecond);  // not kept in registers during the loop
   reduce_range<Format::kType, kRows>(p, reduce_work);
 }
 
-// Of two types.
+// A group of two types: each range has one of them.
 template <class First, class Second, int kRows, int kFirstUnits, int kSecondUnits>
 LB_DEVICE void gemm_skinny_pair(const GemmSkinny& p) {
   if (block_id_y() < p.second_range_begin)

@@ -1,4 +1,4 @@
-// Products of few rows of x, 8 bits of each value, by type and rows (body: gemm_skinny.h): blocks of 256 values.
+// Skinny GEMM kernels of the types with superblocks of 256 values, 8-bit x. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

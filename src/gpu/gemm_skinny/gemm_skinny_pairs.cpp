@@ -1,5 +1,5 @@
-// Products of few rows of one x, some of which are Q6_K, as in files of mixed types, by types and rows (body:
-// gemm_skinny.h).
+// Skinny GEMM kernels of two weight types in one launch, Q6_K beside another, as in files of mixed types. Body:
+// gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// Products of few rows of x of 16 bits, by type and rows (body: gemm_skinny.h).
+// Skinny GEMM kernels of F16 and BF16 weights, x of their type. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 
