@@ -130,17 +130,17 @@ struct SkinnyX {
     constexpr int kStep = kSkinnyThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
     const int n_in = work.n_in, n = work.n_k_blocks * kRows * 8;
-    float norms[kTurns] = {norm.factor(p)};
+    float factors[kTurns] = {norm.factor(p)};
     if (kTurns == 2) {
       norm.prefetch(p, (thread_id() / 8 + kStep) % kRows, n_in);
-      norms[kTurns - 1] = norm.factor(p);
+      factors[kTurns - 1] = norm.factor(p);
     }
     copy_wait<0>();
     LB_UNROLL_BY(1)
     for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // whole warps: n is a multiple of 64
       const int row = at / 8 % kRows, block = at % 8;
       uint8_t* to = base + at / 8 * kSkinnyRowBytes;
-      const float factor = turn % kTurns == 0 ? norms[0] : norms[kTurns - 1];
+      const float factor = turn % kTurns == 0 ? factors[0] : factors[kTurns - 1];
       if constexpr (skinny_is_plain(kType)) {
         if (block == 0) store(to + skinny_power_offset(row), factor);
         continue;
@@ -171,16 +171,16 @@ struct SkinnyX {
     LB_UNROLL_BY(1)
     for (int at = thread_id(); at < n; at += kSkinnyThreads) {
       const int row = at / 8 % kRows, block = at % 8;
-      const int of_row = (work.first_k_block + at / 8 / kRows) * 8 + block, from_row = row < rows ? row : 0;
+      const int x_block = (work.first_k_block + at / 8 / kRows) * 8 + block, source_row = row < rows ? row : 0;
       uint8_t* to = base + at / 8 * kSkinnyRowBytes;
-      const int8_t* from = p.x.high + (long(from_row) * n_in + of_row * kRoundBlock);
+      const int8_t* from = p.x.high + (long(source_row) * n_in + x_block * kRoundBlock);
       copy_async_or_zero<16>(to + block * 32, from, row < rows);
       copy_async_or_zero<16>(to + block * 32 + 16, from + 16, row < rows);
       copy_async_or_zero<4>(to + skinny_side_offset(row) + block * 4,
-                            p.x.scale + (from_row * (n_in / kRoundBlock) + of_row), row < rows);
+                            p.x.scale + (source_row * (n_in / kRoundBlock) + x_block), row < rows);
       if (p.norm == SkinnyNorm::kHead)
         copy_async_or_zero<4>(to + skinny_sums_offset(row) + block * 4,
-                              p.squares + from_row * (n_in / kRoundBlock) + of_row, row < rows);
+                              p.squares + source_row * (n_in / kRoundBlock) + x_block, row < rows);
     }
   }
   // 16-bit x is multiplied as it is.
@@ -189,10 +189,10 @@ struct SkinnyX {
     const int rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * kPieces;
     LB_UNROLL_BY(1)
     for (int at = thread_id(); at < n; at += kSkinnyThreads) {
-      const int of_block = at / kPieces, row = of_block % kRows, piece = at % kPieces;
-      const long from_row = long(row < rows ? row : 0) * work.n_in;
-      const long value = from_row + (work.first_k_block + of_block / kRows) * kSkinnyValues + piece * 8;
-      copy_async_or_zero<16>(base + of_block * kSkinnyRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
+      const int x_row = at / kPieces, row = x_row % kRows, piece = at % kPieces;
+      const long source_row = long(row < rows ? row : 0) * work.n_in;
+      const long value = source_row + (work.first_k_block + x_row / kRows) * kSkinnyValues + piece * 8;
+      copy_async_or_zero<16>(base + x_row * kSkinnyRowBytes + piece * 16, p.x.high + 2 * value, row < rows);
     }
   }
 };
