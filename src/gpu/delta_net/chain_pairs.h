@@ -1,11 +1,12 @@
-// Parts of gated_delta_chain_pairs_kernel: keys and queries as operands, the inverse by blocks.
+// Device functions of gated_delta_chain_pairs_kernel: keys and queries as operands, and the inverse of a triangular
+// matrix by blocks. Threads: kChainPairThreads.
 #pragma once
 
 #include "gpu/delta_net/chain_work.h"
 
 namespace lb::gpu {
 
-inline constexpr int kMatrixStride = kMaxTree + 4;  // of a square matrix of fp32 in shared memory
+inline constexpr int kMatrixStride = kMaxTree + 4;  // row stride of a square fp32 matrix in shared memory
 inline constexpr int kSumStride = 32 + 4;
 static_assert(kChainPairsBytes == 2 * KeyRows::kBytes);
 static_assert((3 * kMaxTree * kMatrixStride + 32 * kSumStride) * int(sizeof(float)) <= kChainPairsBytes);
@@ -14,8 +15,8 @@ struct alignas(16) ChainGates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Keys and queries of a chunk into shared memory, one behind the other, and into the work memory, zeros beyond the last
-// row; the last chunk's keys also stay for the next append.
+// Splits keys and queries of a chunk into operands, in shared memory (keys, then queries) and in the scratch memory;
+// zeros beyond the last row. The last chunk's keys also go to the pending buffer.
 LB_DEVICE void split_rows(const DeltaWork& p, int chunk, int k_head, unsigned char* memory) {
   const GatedDelta& op = p.op;
   constexpr int kUnits = kChainDk / 4, kEach = 2 * kMaxTree * kUnits / kChainPairThreads;
@@ -43,7 +44,7 @@ LB_DEVICE void split_rows(const DeltaWork& p, int chunk, int k_head, unsigned ch
   }
 }
 
-// Four values of a matrix [64, 64] in parts.
+// Writes four values of a matrix [64, 64], times factor, as high and low part.
 LB_DEVICE void write_lower(bf16* to, const float* from, int unit, const f32x4& factor) {
   const int row = unit / 16, column = unit % 16 * 4;
   f32x4 x = load<f32x4>(from + row * kMatrixStride + column);
@@ -57,7 +58,7 @@ LB_DEVICE void write_lower(bf16* to, const float* from, int unit, const f32x4& f
 LB_DEVICE bool is_lower(int unit) { return unit % 16 / 4 <= unit / 16 / 16; }
 inline constexpr int kUnits = kMaxTree * kMaxTree / 4;
 
-// inverse <- (I + a)^-1, blocks of 16 on the diagonal: a column a thread, 64 threads.
+// Diagonal blocks of 16 of inverse <- (I + a)^-1: a column per thread, by 64 threads.
 LB_DEVICE void invert_blocks(const float* a, float* inverse) {
   const int block = thread_id() / 16 * 16, column = thread_id() % 16;
   float x[16];
@@ -70,13 +71,13 @@ LB_DEVICE void invert_blocks(const float* a, float* inverse) {
   }
 }
 
-// Zeros in the blocks above those on the diagonal that blocks of 32 have; threads from `first` on.
+// Zeros the upper right 16 x 16 of both diagonal 32 x 32 blocks. By threads from `first` on.
 LB_DEVICE void clear_above(float* inverse, int first) {
   for (int i = thread_id() - first; i < 2 * 16 * 16; i += kChainPairThreads - first)
     store(inverse + (i / 256 * 32 + i / 16 % 16) * kMatrixStride + i / 256 * 32 + 16 + i % 16, 0.0f);
 }
 
-// y = sign b x of [kSize, kSize] blocks; a thread has every 16th row and column.
+// y = sign * b x, all [kSize, kSize]. A thread has every 16th row and column.
 template <int kSize>
 LB_DEVICE void multiply_blocks(const float* b, int b_stride, const float* x, int x_stride, float* y, int y_stride,
                                float sign) {
@@ -104,8 +105,8 @@ LB_DEVICE void multiply_blocks(const float* b, int b_stride, const float* x, int
   }
 }
 
-// The blocks below those that are there: of [A 0; C B] the inverse has -B^-1 C A^-1 below, first for pairs of 16, then
-// of 32.
+// The blocks below the diagonal, by doubling: the inverse of [A 0; C B] has -B^-1 C A^-1 at C's position. First for
+// blocks of 16, then of 32. sums: scratch [32, kSumStride].
 LB_DEVICE void invert_below(const float* a, float* inverse, float* sums) {
   const auto below = [](int first, int size) { return (first + size) * kMatrixStride + first; };
   const auto diagonal = [](int first) { return first * (kMatrixStride + 1); };
@@ -126,7 +127,8 @@ LB_DEVICE void invert_below(const float* a, float* inverse, float* sums) {
   block_barrier();
 }
 
-// The products of 16 rows, the last of kBlocks, with the rows up to their own.
+// Dot products of 16 rows (rows 16 (kBlocks - 1) on of `rows`) with the keys of the first kBlocks blocks of 16, i.e.
+// up to their own.
 template <int kBlocks>
 LB_DEVICE void multiply_rows(FragmentC (&products)[4], const KeyRows& rows, const KeyRows& keys) {
   LB_UNROLL

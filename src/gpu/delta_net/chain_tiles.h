@@ -1,4 +1,4 @@
-// Parts of gated_delta_chain_kernel: its shared memory, the tiles of a chunk on their way there, products.
+// Device functions of gated_delta_chain_kernel: shared memory, tiles copied ahead, products with triangular matrices.
 #pragma once
 
 #include "gpu/delta_net/chain_work.h"
@@ -7,7 +7,7 @@ namespace lb::gpu {
 
 inline constexpr int kValueStride = kChainColumns + 4;
 
-// Where what lies in shared memory.
+// Layout of the dynamic shared memory.
 struct ChainMemory {
   static constexpr int kGateBytes = 2 * kMaxTree * int(sizeof(float));
   static constexpr int kValueBytes = kMaxTree * kValueStride * int(sizeof(float));
@@ -31,7 +31,7 @@ struct ChainMemory {
   LB_DEVICE ColumnRows weighted() const { return ColumnRows(memory + kWeighted); }
 };
 
-// Unrolled, so that all addresses are one and a constant.
+// Unrolled, so that each address is one base plus a constant.
 LB_DEVICE void copy_rows(const KeyRows& to, const bf16* from) {
   constexpr int kPieces = kChainDk / 8, kRowsAtOnce = kChainThreads / kPieces;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 8;
@@ -59,7 +59,7 @@ LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
   }
 }
 
-// A chunk's tiles on their way into shared memory, each as soon as its place is free.
+// Issues the copies of a chunk's tiles, each as soon as its buffer is free. One commit group per call.
 struct ChainTiles {
   const DeltaWork& p;
   const ChainMemory& memory;
@@ -106,8 +106,8 @@ struct ChainTiles {
 inline constexpr int kColumnTiles = kChainColumns / 16;
 using Sums = FragmentC[kColumnTiles];
 
-// sums += x m^T for the 16 rows of m that end a block of kBlocks on its diagonal. Small products have sums of their
-// own, so that fewer wait for each other.
+// sums += x m^T for 16 rows of m, the last of kBlocks blocks; m is lower triangular by blocks. Products with a low
+// part have accumulators of their own: shorter dependency chains.
 template <int kBlocks>
 LB_DEVICE void add_blocks(Sums& sums, const ColumnRows& x, const Square& m) {
   Sums small;

@@ -1,4 +1,4 @@
-// The work memory of a chain: what the pairs leave for each chunk, as operands of two bf16 numbers.
+// Scratch memory of gated_delta_chain: what the pairs kernel leaves for each chunk, as operands of two bf16 parts.
 #pragma once
 
 #include "gpu/delta_net/gated_delta.h"
@@ -11,15 +11,15 @@ static_assert(kChainDk == 128 && kChainColumns == 32 && kMaxTree == 64);
 using KeyRows = Parts<kMaxTree, kChainDk>;
 using Square = Parts<kMaxTree, kMaxTree>;
 using State = Parts<kChainColumns, kChainDk>;       // S^T
-using ColumnRows = Parts<kChainColumns, kMaxTree>;  // of v and delta, transposed
+using ColumnRows = Parts<kChainColumns, kMaxTree>;  // residual and delta, transposed
 
 LB_DEVICE int rows_of_chunk(const GatedDelta& p, int chunk) { return min(kMaxTree, p.rows - chunk * kMaxTree); }
-// [4][64, 128]: keys, high and low, queries, high and low.
+// Keys, then queries, of a chunk and key head: [4][64, 128], high and low part of each.
 LB_DEVICE bf16* rows_work(const DeltaWork& p, int chunk, int k_head) {
   return reinterpret_cast<bf16*>(p.work + (long(chunk) * p.op.n_k_heads + k_head) * kChainRowFloats);
 }
-// [4][64, 64]: M diag(beta), high and low, P, high and low; blocks of 16 above the diagonal are never written or read.
-// Then [2][64] fp32: e^cs, e^{cs_63 - cs}.
+// M diag(beta), then P, of a chunk and value head: [4][64, 64], high and low part of each. Blocks of 16 above the
+// diagonal are neither written nor read. Then [2][64] fp32: e^cs, e^{cs_63 - cs}.
 LB_DEVICE bf16* pairs_work(const DeltaWork& p, int chunk, int v_head) {
   const long n_chunks = n_chunks_of(p.op);
   return reinterpret_cast<bf16*>(p.work + n_chunks * p.op.n_k_heads * kChainRowFloats +

@@ -1,11 +1,11 @@
-// A chunk's matrices that need no S: M diag(beta), P, and the sums of g.
+// Body of gated_delta_pairs_kernel: the matrices of a chunk that do not depend on S: M diag(beta), P and cs.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
 
 namespace lb::gpu {
 
-// The sums k_i.k_j and q_i.k_j for rows i = row + 16 a, j = column + 16 b, b <= a.
+// A thread's dot products k_i.k_j and q_i.k_j, for rows i = row + 16 a and j = column + 16 b with b <= a.
 template <int kPadded>
 struct PairSums {
   static constexpr int kGroups = Padded<kPadded>::kGroups;
@@ -36,8 +36,8 @@ struct PairSums {
   }
 };
 
-// inverse <- (I + a)^-1 for a strictly lower triangular, 16 columns and rows at a time: first the blocks on the
-// diagonal, a column a thread; then row of blocks b: X_bj = -X_bb sum_l a_bl X_lj. sums: [16, 48]. 256 threads.
+// inverse <- (I + a)^-1 for a strictly lower triangular [kPadded, kPadded], in blocks of 16. First the diagonal
+// blocks, a column per thread; then block row b: X_bj = -X_bb sum_l a_bl X_lj. sums: scratch [16, 48]. 256 threads.
 template <int kPadded>
 LB_DEVICE void invert(const float* a, float* inverse, float* sums) {
   constexpr int kStride = Padded<kPadded>::kStride;
@@ -75,12 +75,12 @@ LB_DEVICE void invert(const float* a, float* inverse, float* sums) {
   }
 }
 
-// Shared by the block: of each row.
+// Per row of the chunk, in shared memory.
 struct Gates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Every thread of the block; the barrier behind it is the caller's.
+// Called by every thread of the block. The caller puts a barrier behind it.
 LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gates) {
   const int i = thread_id(), rows = rows_of_chunk(p, chunk);
   if (i < kMaxTree) {
@@ -92,14 +92,14 @@ LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gat
   if (i >= kMaxTree) return;
   const uint64_t seen = i < rows ? seen_by(p.tree, i) : 0;
   float sum = 0;
-  for (int j = 0; j < rows; ++j) {  // from the root on, as a row adds its own to its parent's
+  for (int j = 0; j < rows; ++j) {  // from the root on: the order in which a row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }
   store(&gates->cs[i], sum);
 }
 
-// The last chunk's keys and cs, for the next append.
+// Writes the last chunk's keys and cs to the pending buffers, for the next append.
 LB_DEVICE void leave_pending(const GatedDelta& p, int chunk, int v_head, int k_head, const Gates* gates) {
   const int out = buffer_after(p, chunk + 1), rows = rows_of_chunk(p, chunk), i = thread_id();
   if (i < rows) cs_in(p, out)[long(i) * p.n_v_heads + v_head] = load<float>(&gates->cs[i]);
@@ -127,7 +127,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
     block_barrier();
   }
 
-  float* a = buffers;  // the panels are used up
+  float* a = buffers;  // reuses the panels' space
   float* inverse = buffers + Padded<kPadded>::kTileFloats;
   float* scaled_inverse = chunk_work(p, chunk, v_head);
   float* pairs = scaled_inverse + kMaxTree * kMaxTree;
@@ -141,7 +141,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
       const int column = thread_id() % 16 + 16 * m;
       float kk = 0, qk = 0;
       if (m <= n && (seen >> column & 1)) {
-        // Only here: pairs that are not on one path have exponents of any size.
+        // Only for pairs on one path: the exponent of any other pair is not bounded.
         const float decay = exp_nonpositive(cs - load<float>(&gates->cs[column]));
         kk = row == column ? 0.0f : beta * decay * products.kk[n][m];
         qk = decay * products.qk[n][m];

@@ -1,11 +1,12 @@
-// S in shared memory, chunk after chunk: deltas, o and the fold.
+// Body of the gated_delta_chunks kernels: S stays in shared memory; chunk after chunk gives deltas and o, and is
+// folded.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
 
 namespace lb::gpu {
 
-// A matrix of the work memory.
+// Stages a matrix [64, 64] of the scratch memory, its first kPadded rows and columns.
 template <int kPadded>
 LB_DEVICE void stage_matrix(const float* from, float* to) {
   constexpr int kParts = kPadded / 4;
@@ -14,7 +15,7 @@ LB_DEVICE void stage_matrix(const float* from, float* to) {
                    from + i / kParts * kMaxTree + i % kParts * 4);
 }
 
-inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: so many rows of keys, so deep
+inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: rows of keys, values of each
 inline constexpr int kFoldStride = kFoldDepth + 4;
 static_assert(kFoldRows * kFoldStride <= Padded<kMaxTree>::kTileFloats);
 
@@ -28,7 +29,8 @@ LB_DEVICE void stage_fold(const GatedDelta& p, int chunk, int k_head, int d0, in
   }
 }
 
-// The tiles that a chunk reads, one after another: panels of keys and queries, M diag(beta), P, and keys again to fold.
+// The tiles that a chunk reads, in order: panels of keys and queries, M diag(beta), P, and the keys again for the
+// fold.
 struct ChunkTiles {
   int n_panels, n_folds;
   LB_DEVICE explicit ChunkTiles(const GatedDelta& p)
@@ -50,7 +52,7 @@ struct ChunkTiles {
 };
 static_assert(kMaxTree == 2 * kFoldRows);
 
-// The rows and columns of a chunk's results that a thread makes: four columns, and every kRowLanes-th row.
+// A thread's part of a chunk's [kPadded, kColumns] results: four columns, every kRowLanes-th row.
 template <int kColumns, int kPadded>
 struct ChunkTile {
   static constexpr int kColumnLanes = kColumns / 4, kRowLanes = kChunkThreads / kColumnLanes;
@@ -60,7 +62,7 @@ struct ChunkTile {
 
   int row = thread_id() / kColumnLanes, column = thread_id() % kColumnLanes * 4;
 
-  // k_state += (rows of keys)^T S, q_state likewise, over the depth of a panel.
+  // k_state += k S and q_state += q S, over the kPanelDepth values of a panel. state: [kPanelDepth, kColumns].
   LB_DEVICE void add_state(const float* panel, const float* state, Sums& k_state, Sums& q_state) const {
     LB_UNROLL_BY(2)
     for (int d = 0; d < kPanelDepth; d += 4) {
@@ -83,7 +85,7 @@ struct ChunkTile {
     }
   }
 
-  // sums += matrix x, for a matrix that is zero above the diagonal blocks.
+  // sums += matrix x. matrix [kPadded, kPadded] is zero above its diagonal blocks; x: [kPadded, kColumns].
   LB_DEVICE void add_lower(const float* matrix, const float* x, Sums& sums) const {
     LB_UNROLL
     for (int b = 0; b < kRows; ++b) {
@@ -106,7 +108,8 @@ struct ChunkTile {
   }
 };
 
-// A whole chunk of 64 rows into S [dk, kColumns] in shared memory; deltas [64, kColumns] are weighted.
+// S <- decay S + sum_j k_j delta_j^T for a full chunk of 64 rows. state: S [dk, kColumns] in shared memory; deltas
+// [64, kColumns], already weighted by e^{cs_63 - cs_j}.
 template <int kColumns, class Tiles>
 LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas, Tiles& tiles, float* state) {
   constexpr int kColumnLanes = kColumns / 4, kApart = kChunkThreads / kColumnLanes * 4, kBlocks = kFoldDepth / kApart;
@@ -149,8 +152,8 @@ LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas,
   }
 }
 
-// The block's slice of S into shared memory [depth, kColumns], zeros beyond it; with `n` accepted rows folded, and then
-// also written back.
+// Loads the block's slice of S to shared memory, [depth, kColumns], zeros beyond it. Folds n accepted rows first; if
+// there are any, also writes S back.
 template <int kColumns>
 LB_DEVICE void open_state(const GatedDelta& p, const Slice& slice, int n, Path* path, int depth, float* state) {
   const Fold fold = read_path(p, slice.v_head, n, path);
@@ -182,8 +185,8 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
   float* deltas = buffers + kRingFloats;        // [64, kColumns]
   float* state = deltas + kMaxTree * kColumns;  // [depth, kColumns]
 
-  // S and the accepted rows are the previous append's, or a kernel's before the pairs, which let this one start only
-  // when all before them was done. A long chain has folded already.
+  // S and the accepted rows may be read before wait_for_previous(): they are older than the pairs kernel, which lets
+  // this kernel start only after everything before it is done. A long chain has been folded by the fold kernel.
   open_state<kColumns>(op, slice, n_chunks == 1 ? n_accepted(op) : 0, path, depth, state);
   wait_for_previous();
   dependents_may_launch();
@@ -191,7 +194,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
                                 [&](int i, float* to) { order.template stage<kPadded>(p, slice, i, to); });
 
   const Tile tile;
-  const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
+  const long row_values = long(op.n_v_heads) * op.dv;  // between rows of o and of delta
   const long of_head = long(slice.v_head) * op.dv + slice.column;
   for (int chunk = 0; chunk < n_chunks; ++chunk) {
     const bool is_last = chunk == n_chunks - 1;
@@ -244,7 +247,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
     }
     if (is_last) break;
 
-    block_barrier();  // the deltas were read
+    block_barrier();  // all threads have read the deltas
     LB_UNROLL
     for (int i = 0; i < Tile::kRows; ++i) {
       const float weight = exp_nonpositive(last_cs - own_cs[i]);
@@ -255,7 +258,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
     fold_chunk<kColumns>(op, exp_nonpositive(last_cs), deltas, tiles, state);
   }
   if (n_chunks == 1) return;
-  for (int d = slice.row_lane; d < op.dk; d += slice.n_row_lanes)  // all have folded: a tile was taken since
+  for (int d = slice.row_lane; d < op.dk; d += slice.n_row_lanes)  // all have folded: take() has barriers
     if (slice.is_inside)
       store(op.S + (long(slice.v_head) * op.dk + d) * op.dv + slice.column,
             load<f32x4>(state + d * kColumns + slice.column - slice.first_column));

@@ -1,4 +1,4 @@
-// Tiles of keys and queries of a chunk, and the ring in shared memory through which they pass.
+// Tiles of a chunk's keys and queries, and the ring in shared memory that stages them with asynchronous copies.
 #pragma once
 
 #include "gpu/delta_net/gated_delta.h"
@@ -9,22 +9,22 @@ LB_DEVICE int rows_of_chunk(const GatedDelta& p, int chunk) { return min(kMaxTre
 LB_DEVICE float* chunk_work(const DeltaWork& p, int chunk, int v_head) {
   return p.work + (long(chunk) * p.op.n_v_heads + v_head) * kPairFloats;
 }
-// Row i itself and its ancestors, one bit each.
+// Bit mask of row i and its ancestors.
 LB_DEVICE uint64_t seen_by(const Tree& tree, int i) {
   return tree.ancestors ? tree.ancestors[i] : ~uint64_t{0} >> (63 - i);
 }
 
-// Sizes that follow from how many rows a chunk has been padded to.
+// Sizes that depend on kPadded, the rows of a chunk after padding with zeros: 32 or 64.
 template <int kPadded>
 struct Padded {
   static constexpr int kGroups = kPadded / 16;
   static constexpr int kStride = kPadded + 4;                     // of a square matrix in shared memory
-  static constexpr int kTileFloats = 2 * kPadded * kPanelStride;  // keys and queries of a panel
-  static constexpr int kDepth = kRingFloats / kTileFloats;        // of the ring
+  static constexpr int kTileFloats = 2 * kPadded * kPanelStride;  // one panel: keys, then queries
+  static constexpr int kDepth = kRingFloats / kTileFloats;        // tiles in the ring
   static_assert(kPadded * kStride <= kTileFloats);
 };
 
-// Tiles 0 to n - 1 in their order, each staged kDepth - 1 tiles ahead.
+// Tiles 0 to n - 1 in order; tile i is staged while tile i - (kDepth - 1) is used.
 template <int kDepth, int kFloats, class Stage>
 struct Ring {
   float* buffers;
@@ -38,7 +38,7 @@ struct Ring {
       copy_commit();
     }
   }
-  // The next tile. A barrier stands between its last use and the next call.
+  // Waits for the next tile. The caller puts a barrier between the tile's last use and the next take().
   LB_DEVICE const float* take() {
     const int ahead = next + kDepth - 1;
     if (ahead < n) stage(ahead, buffers + ahead % kDepth * kFloats);
@@ -53,7 +53,8 @@ LB_DEVICE auto ring_of(float* buffers, int n, Stage stage) {
   return Ring<Padded<kPadded>::kDepth, Padded<kPadded>::kTileFloats, Stage>(buffers, n, stage);
 }
 
-// Keys of a chunk and below them its queries, kPanelDepth values from d on; zeros beyond the last row and the head.
+// Stages one panel: kPanelDepth values from d on of the chunk's keys, then of its queries. Zeros beyond the last row
+// and beyond dk. panel: [2 kPadded, kPanelStride].
 template <int kPadded>
 LB_DEVICE void stage_panel(const GatedDelta& p, int chunk, int k_head, int d, float* panel) {
   constexpr int kParts = kPanelDepth / 4;

@@ -1,17 +1,17 @@
-// Gated DeltaNet over a long chain of 64-row chunks on matrix units (equations in ops/delta_net.h), where keys have 128
-// values. The two kernels are those of gated_delta_chunks.cpp in another form:
-//   gated_delta_chain_pairs_kernel  a block a chunk of a key head: its keys and queries as operands, and for each of
-//   its
-//                                   value heads M diag(beta), P, e^cs and what a row weighs in the fold
-//   gated_delta_chain_kernel        a block 32 columns of a value head's S, chunk after chunk
-// Operands are two bf16 numbers (delta_parts.h); sums, S, gates and the inverse are fp32.
+// Gated DeltaNet over long chains on matrix units, dk = 128, in chunks of 64 rows (equations in ops/delta_net.h and,
+// with M and P, in gated_delta_chunks.cpp). Two kernels:
+//   gated_delta_chain_pairs_kernel  a block per chunk and key head: keys and queries as operands; for each of its value
+//                                   heads M diag(beta), P, e^cs and the weights of rows in the fold
+//   gated_delta_chain_kernel        a block per 32 columns of a value head's S, chunk after chunk
+// Operands are two bf16 parts (split_bf16.h). Sums, S, gates and the inverse are fp32.
 //
-// All products of the chain are made transposed, S^T K^T and so on: what changes from product to product, S, v - e^cs
-// S^T k and delta, is the small operand [32 columns, k], and the tiles that all columns share are the operand from
-// memory. A warp has a quarter of the rows, or of S, for all 32 columns. Tiles of the next chunk are copied as soon as
-// their place is free; keys, which are used first and last, have two places.
-// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds a chunk and value head; 93 KiB of tiles a chunk and
-// block.
+// All products of the chain are transposed (S^T K^T and so on). The operand that changes between products (S, the
+// residual v - e^cs S^T k, delta) is then the small one, [32 columns, k]. The tiles that all columns share are the
+// other operand, read from shared memory once per block. A warp has a quarter of the rows, or of S, for all 32
+// columns. Tiles of the next chunk are copied as soon as their buffer is free. Keys are used first and last, so they
+// are double-buffered.
+// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds per chunk and value head; 93 KiB of tiles per chunk
+// and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 
@@ -27,11 +27,11 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   const GatedDelta& op = p.op;
   const int k_head = block_id(), chunk = block_id_y(), rows = rows_of_chunk(op, chunk);
   wait_for_previous();
-  dependents_may_launch();  // after the wait: who starts then may rely on all that lies before this kernel
+  dependents_may_launch();  // after the wait: dependents may then rely on everything older than this kernel
   split_rows(p, chunk, k_head, memory);
   block_barrier();
 
-  // A warp has 16 rows of k_i.k_j, or of q_i.k_j; the long ones of both on different schedulers.
+  // A warp has 16 rows of k_i.k_j or of q_i.k_j. Long rows of both go to different schedulers.
   const int i = thread_id();
   const bool is_query = warp() >= 4;
   const int block = is_query ? 7 - warp() : warp();
@@ -42,7 +42,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   if (block == 2) multiply_rows<3>(products, own, keys);
   if (block == 3) multiply_rows<4>(products, own, keys);
 
-  // The operands are used up.
+  // Reuses the operands' space.
   float* a = reinterpret_cast<float*>(memory);
   float* pairs = a + kMaxTree * kMatrixStride;
   float* inverse = pairs + kMaxTree * kMatrixStride;
@@ -50,7 +50,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   const int n_value_heads = op.n_v_heads / op.n_k_heads;
   for (int n = 0; n < n_value_heads; ++n) {
     const int v_head = op.order == HeadOrder::kGrouped ? k_head * n_value_heads + n : k_head + n * op.n_k_heads;
-    block_barrier();  // what was there was read
+    block_barrier();  // all threads are done with the value head before
     if (i < kMaxTree) {
       const long at = (long(chunk) * kMaxTree + i) * op.n_v_heads + v_head;
       store(&gates->g[i], i < rows ? op.g[at] : 0.0f);
@@ -101,21 +101,22 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   }
 }
 
-// Warps 0 to 3 advance S: a quarter of the rows of v - e^cs S^T k and delta, a quarter of S. Warps 4 to 7 make o beside
-// them.
+// Warps 0 to 3 advance S: each has a quarter of the rows of the residual and delta, then a quarter of S. Warps 4 to 7
+// compute o meanwhile.
 LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
   const GatedDelta& op = p.op;
   const int n_slices = op.dv / kChainColumns, v_head = block_id() / n_slices;
   const int first_column = block_id() % n_slices * kChainColumns, n_chunks = n_chunks_of(op);
   const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_chunks};
-  const long row_values = long(op.n_v_heads) * op.dv;  // of o and of delta
+  const long row_values = long(op.n_v_heads) * op.dv;  // between rows of o and of delta
   const long of_head = long(v_head) * op.dv + first_column;
   const bool has_state = warp() < 4;
   const int block = warp() % 4, first_row = 16 * block, first_d = 32 * block;
 
-  // The fold of accepted rows lies before the pairs, which let this kernel start only when all before them was done.
-  FragmentC state[kColumnTiles][2];  // S^T of 32 values of the keys
+  // The fold kernel has folded accepted rows into S. It is older than the pairs kernel, which lets this kernel start
+  // only after everything before it is done, so S may be read before wait_for_previous().
+  FragmentC state[kColumnTiles][2];  // S^T, 32 of its dk columns
   float* S = op.S + long(v_head) * kChainDk * op.dv + first_column;
   const auto each_of_state = [&](auto&& visit) {
     LB_UNROLL
@@ -148,12 +149,12 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     const bool is_last = chunk == n_chunks - 1;
     const int rows = rows_of_chunk(op, chunk);
     const KeyRows keys = memory.keys(chunk);
-    copy_wait<1>();  // all but the inverse
+    copy_wait<1>();  // all copies but the inverse's
     block_barrier();
     tiles.pairs(chunk);
     tiles.keys(chunk + 1);
 
-    Sums sums;  // S^T k, then v - e^cs S^T k; S^T q, then o
+    Sums sums;  // S^T k, then the residual; in the other warps S^T q, then o
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) fill(sums[c], 0);
     const KeyRows own(has_state ? keys.high : memory.queries().high);
@@ -178,7 +179,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
       });
       write(memory.residual(), 16 * c, first_row, sums[c]);
     }
-    copy_wait<2>();  // the inverse
+    copy_wait<2>();  // the inverse has arrived
     block_barrier();
     tiles.queries_and_values(chunk + 1);
 
@@ -200,7 +201,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
         }
       }
     }
-    copy_wait<2>();  // the pairs
+    copy_wait<2>();  // P has arrived
     block_barrier();
     tiles.inverse(chunk + 1);
 
