@@ -1,9 +1,9 @@
-// y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), after the fold of the accepted rows into the history.
+// y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), after the accepted rows were appended to the history.
 //
-// A block has 32 channels; eight teams of 32 threads share the rows of a chunk. The blocks of the first chunk keep the
-// state: what the previous append left is read before the barrier, behind which history and pending rows are
-// overwritten with those of the last chunk. Blocks of later chunks read x alone.
-// Bound: bandwidth, 8 bytes a value, and 8 more for each of the last chunk's; the taps of a row come from cache.
+// A block has 32 channels and one chunk of rows, which eight teams of 32 threads share. Blocks of the first chunk
+// also keep the state: they read history and pending rows before the barrier, and overwrite both behind it, with the
+// rows of the last chunk. Blocks of later chunks read x alone.
+// Bound: bandwidth, 8 bytes per value and 8 more per value of the last chunk; taps come from cache.
 #include "dialect.h"
 
 #include "gpu/activation.h"
@@ -15,7 +15,7 @@ inline constexpr int kTeams = kConvThreads / kConvChannels;
 static_assert(kTeams >= kMaxTaps - 1, "a team for each row of history");
 
 LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
-  LB_SHARED(float, past, (kMaxTaps - 1) * kConvChannels);  // oldest first
+  LB_SHARED(float, past, (kMaxTaps - 1) * kConvChannels);  // [n_past, 32], oldest first
   dependents_may_launch();
   wait_for_previous();
   const int channel = thread_id() % kConvChannels, team = thread_id() / kConvChannels;
@@ -23,7 +23,7 @@ LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
   const int n_past = p.n_taps - 1, first_row = block_id_y() * kMaxTree;
   const bool is_inside = c < p.channels, keeps_state = first_row == 0;
   if (keeps_state && is_inside && team < n_past) {
-    const int from = team + (p.accepted.n ? *p.accepted.n : 0);  // of [history, accepted rows]
+    const int from = team + (p.accepted.n ? *p.accepted.n : 0);  // index into [history, accepted rows]
     past[team * kConvChannels + channel] = from < n_past
                                                ? p.history[long(from) * p.channels + c]
                                                : p.pending[long(p.accepted.path[from - n_past]) * p.channels + c];
@@ -31,13 +31,13 @@ LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
   block_barrier();
   if (!is_inside) return;
 
-  float taps[kMaxTaps];  // of the row itself first
+  float taps[kMaxTaps];  // index d: of the d-th ancestor
   LB_UNROLL
   for (int d = 0; d < kMaxTaps; ++d) taps[d] = p.rows > 0 && d <= n_past ? p.w[long(c) * p.n_taps + n_past - d] : 0.0f;
   const int end = min(p.rows, first_row + kMaxTree);
   for (int r = first_row + team; r < end; r += kTeams) {
     float sum = 0;
-    int row = r, n_left = n_past;  // rows of history not yet passed
+    int row = r, n_left = n_past;  // n_left: rows of history not yet used
     LB_UNROLL
     for (int d = 0; d < kMaxTaps; ++d) {
       if (d > n_past) continue;

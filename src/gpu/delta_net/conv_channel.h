@@ -1,5 +1,5 @@
-// One channel of a CausalConv of one row, held by one thread: taps and inputs of the row itself first, then of its
-// parent and so on.
+// One channel of CausalConv for one row, held by one thread. Index d counts ancestors: 0 is the row itself, 1 its
+// parent.
 #pragma once
 
 #include "gpu/activation.h"
@@ -15,18 +15,18 @@ struct ConvChannel {
     for (int d = 0; d < kMaxTaps; ++d)
       if (d < op.n_taps) taps[d] = op.w[long(c) * op.n_taps + op.n_taps - 1 - d];
   }
-  // All inputs but the row's own: what the previous append left.
+  // inputs[1...]: from history and the previous append's accepted rows.
   LB_DEVICE void read_older(const CausalConv& op, int c) {
     const int n_past = op.n_taps - 1, n_accepted = op.accepted.n ? *op.accepted.n : 0;
     LB_UNROLL
     for (int d = 1; d < kMaxTaps; ++d) {
       if (d > n_past) continue;
-      const int from = n_past - d + n_accepted;  // of [history, accepted rows]
+      const int from = n_past - d + n_accepted;  // index into [history, accepted rows]
       inputs[d] = from < n_past ? op.history[long(from) * op.channels + c]
                                 : op.pending[long(op.accepted.path[from - n_past]) * op.channels + c];
     }
   }
-  // The older inputs' share of the sum.
+  // The sum over inputs[1...].
   LB_DEVICE float older() const {
     float sum = 0;
     LB_UNROLL
@@ -34,7 +34,7 @@ struct ConvChannel {
     return sum;
   }
   LB_DEVICE float convolved() const { return silu(fma(taps[0], inputs[0], older())); }
-  // The inputs become history and pending row.
+  // Stores the inputs as history and as the pending row.
   LB_DEVICE void write(const CausalConv& op, int c) const {
     LB_UNROLL
     for (int d = 1; d < kMaxTaps; ++d)

@@ -1,7 +1,7 @@
-// DeltaInputs of one row: y = silu(taps * [history, x]), the heads of q and k of unit length, gates, and the state as
-// causal_conv leaves it. A block has as many channels as a head, a thread one of them: its history, its pending row and
-// its tap weights, which are asked for before the previous kernel has ended. The last block has the gates.
-// Bound: latency; 4 (2 n_taps + 2) bytes a channel.
+// DeltaInputs of one row: y = silu(taps * [history, x]), q and k normalised per head, gates, and the state of
+// causal_conv. A block has as many channels as a head, one per thread. The taps are loaded before the previous kernel
+// has ended. The last block has the gates.
+// Bound: latency; 4 (2 n_taps + 2) bytes per channel.
 #include "dialect.h"
 
 #include "gpu/delta_net/conv_channel.h"
@@ -9,7 +9,7 @@
 
 namespace lb::gpu {
 
-// dependents_may_launch() comes second: who starts then may rely on all that lies before this kernel.
+// dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
 LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
   LB_SHARED(float, scratch, 32);
   const CausalConv& conv = p.conv;

@@ -1,10 +1,11 @@
-// DeltaInputs of a long chain whose heads of q and k have 128 values: y = silu(taps * [history, x]), the heads of q and
-// k of unit length, gates, and the state as causal_conv leaves it.
+// DeltaInputs of a long chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per head, gates, and
+// the state of causal_conv.
 //
-// A warp has eight rows of 128 channels, four a lane: a head of q or k, or as many channels of v. What the taps reach
-// stays in its registers, so that a row is read once, and the length of a head is a sum over the warp. Grid x walks the
-// channels, behind them the gates; y the rows. The blocks of the first rows keep the state, as in causal_conv.
-// Bound: bandwidth, 8 bytes a value, and 3 rows in 8 read twice.
+// A warp has eight rows of 128 channels, four per lane: a head of q or k, or as many channels of v. It keeps all rows
+// that the taps reach in registers, so each row is read once; the norm of a head is a sum over the warp. Grid x:
+// heads of 128 channels, then one block of gates; y: tiles of rows. Blocks of the first rows keep the state, as in
+// causal_conv.
+// Bound: bandwidth, 8 bytes per value; 3 of every 8 rows are read twice.
 #include "dialect.h"
 
 #include "gpu/delta_net/gates.h"
@@ -21,14 +22,14 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   const int first_of_block = block_id_y() * kChainInputRows;
   if (block_id() == n_blocks() - 1) {
     wait_for_previous();
-    dependents_may_launch();  // after the wait: who starts then may rely on all that lies before this kernel
+    dependents_may_launch();  // after the wait: dependents may then rely on everything older than this kernel
     const int n = min(kChainInputRows, conv.rows - first_of_block) * prepare.n_v_heads;
     for (int i = thread_id(); i < n; i += n_threads())
       prepare_gates(prepare, first_of_block + i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of each channel, that of the row itself last
+  f32x4 taps[4];  // of channel c + j; [kPastRows] is the row itself's
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();
@@ -47,13 +48,13 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
     const int n_accepted = conv.accepted.n ? *conv.accepted.n : 0;
     LB_UNROLL
     for (int i = 0; i < kPastRows; ++i) {
-      const int from = i + n_accepted;  // of [history, accepted rows]
+      const int from = i + n_accepted;  // index into [history, accepted rows]
       x[i] = from < kPastRows
                  ? load<f32x4>(conv.history + long(from) * conv.channels + c)
                  : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
     }
   }
-  if (first_of_block == 0) block_barrier();  // the state was read
+  if (first_of_block == 0) block_barrier();  // history and pending rows have been read
 
   const bool is_q = head < prepare.n_k_heads, is_unit = head < 2 * prepare.n_k_heads;
   const float factor = is_q ? 1.0f / sqrt(float(kChainDk)) : 1.0f;
@@ -78,7 +79,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   }
 
   if (first_of_block > 0) return;
-  const int last_chunk = (conv.rows - 1) / kMaxTree * kMaxTree;  // not these rows
+  const int last_chunk = (conv.rows - 1) / kMaxTree * kMaxTree;  // its first row; never in this block's tile
   if (warp() < kPastRows)
     store(conv.history + long(warp()) * conv.channels + c, input(last_chunk - kPastRows + warp()));
   for (int row = last_chunk + warp(); row < conv.rows; row += n_warps())

@@ -1,9 +1,9 @@
-// DeltaInputs of 2 to 64 rows, a tree or a chain, whose heads of q and k have 128 values: y = silu(taps * [history,
-// x]), the heads of q and k of unit length, gates, and the state as causal_conv leaves it.
+// DeltaInputs of 2 to 64 rows, a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
+// head, gates, and the state of causal_conv.
 //
-// A block has 128 channels, a head of q or k or as many of v, whose rows lie in shared memory behind what the previous
-// append left; a warp has every eighth row, four channels a lane. The blocks behind have a gate a thread.
-// Bound: latency; 12 bytes a value.
+// A block has 128 channels: a head of q or k, or as many channels of v. All rows lie in shared memory, behind the
+// history. A warp has every eighth row, four channels per lane. The last blocks have one gate per thread.
+// Bound: latency; 12 bytes per value.
 #include "dialect.h"
 
 #include "gpu/delta_net/gates.h"
@@ -13,10 +13,10 @@ namespace lb::gpu {
 
 inline constexpr int kPastRows = kChainTaps - 1;
 
-// dependents_may_launch() comes second: who starts then may rely on all that lies before this kernel.
+// dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
 LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_SHARED(int32_t, parents, kMaxTree);
-  auto inputs = dynamic_shared<f32x4>();  // [past rows, oldest first, and rows, 32]
+  auto inputs = dynamic_shared<f32x4>();  // [history rows, oldest first, then rows][32 lanes]
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
   if (block_id() >= conv.channels / kChainDk) {
@@ -28,7 +28,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   }
   constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of each channel, that of the row itself last
+  f32x4 taps[4];  // of channel c + j; [kPastRows] is the row itself's
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();
@@ -41,7 +41,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
     if (row < conv.rows) own[i] = load<f32x4>(conv.x + long(row) * conv.channels + c);
   }
   if (warp() < kPastRows) {
-    const int from = warp() + (conv.accepted.n ? *conv.accepted.n : 0);  // of [history, accepted rows]
+    const int from = warp() + (conv.accepted.n ? *conv.accepted.n : 0);  // index into [history, accepted rows]
     inputs[warp() * 32 + lane()] =
         from < kPastRows ? load<f32x4>(conv.history + long(from) * conv.channels + c)
                          : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
@@ -60,7 +60,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_UNROLL_BY(1)
   for (int row = warp(); row < conv.rows; row += kWarps) {
     f32x4 y = {};
-    int of = row;  // negative: rows of history, the youngest -1
+    int of = row;  // negative: history, -1 the youngest
     LB_UNROLL
     for (int d = 0; d < kChainTaps; ++d) {
       const f32x4 x = inputs[(kPastRows + of) * 32 + lane()];

@@ -1,10 +1,10 @@
-// Gated DeltaNet, one row (equations in ops/delta_net.h), and a fold alone.
+// Gated DeltaNet of one row (gated_delta_step), and a fold alone (gated_delta_fold). Equations: ops/delta_net.h.
 //
-// A block has a slice of 16 columns of one value head's S, in registers: a thread four columns of up to four rows. The
-// state and the accepted rows were written by the previous append, so a step reads and folds them before
-// wait_for_previous(): delta_inputs, which it follows, lets it start only when everything before delta_inputs is
-// done. S^T k and S^T q are summed over the rows by exchanging halves within a warp, then over the warps by the first
-// one. Bound: bandwidth, 8 dk dv bytes a value head: S is read and written once.
+// A block has 16 columns of one value head's S in registers: a thread has up to four rows of four columns. The
+// previous append wrote S and the accepted rows, so a step reads and folds them before wait_for_previous():
+// delta_inputs, which runs before it, lets it start only after everything older is done. S^T k and S^T q are reduced
+// over the rows of S by exchanges within a warp, then over the warps by warp 0.
+// Bound: bandwidth, 8 dk dv bytes per value head: S is read and written once.
 #include "dialect.h"
 
 #include "gpu/delta_net/gated_delta.h"
@@ -14,7 +14,7 @@ namespace lb::gpu {
 inline constexpr int kSums = 2 * kStepColumns;  // S^T k and S^T q of a slice
 inline constexpr int kLanesOfRow = kStepColumns / 4;
 
-// v[i] += the other half's v[i], each half of the lanes keeping one half of the values.
+// One step of a reduce-scatter: v[i] += the partner lane's v[i]; each half of the lanes keeps half of the values.
 template <int kHalf>
 LB_DEVICE void exchange_halves(float (&v)[8]) {
   const bool is_upper = lane() & kLanesOfRow * kHalf;
@@ -42,7 +42,7 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   wait_for_previous();
   dependents_may_launch();
 
-  // Everything that the row brings is asked for at once.
+  // Issues all loads of this row before the first use.
   const float* k = op.k + long(slice.k_head) * op.dk;
   const float* q = op.q + long(slice.k_head) * op.dk;
   float keys[kSliceRows], queries[kSliceRows];
@@ -62,7 +62,7 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
     k_dot_q = warp_sum(k_dot_q);
   }
 
-  float both[8] = {};  // S^T k of four columns, S^T q of the same
+  float both[8] = {};  // S^T k of four columns, then S^T q of them
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
     LB_UNROLL
@@ -74,14 +74,14 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   exchange_halves<4>(both);
   exchange_halves<2>(both);
   exchange_halves<1>(both);
-  const int value = lane() / kLanesOfRow;  // the one that this lane has the sum of
+  const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane has
   sums[warp() * kSums + value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4] = both[0];
   block_barrier();
 
   if (warp() == 0) {
     float state = 0;
     for (int w = 0; w < n_warps(); ++w) state += sums[w * kSums + lane()];
-    const float q_state = shuffle_xor(state, kStepColumns);  // the first half of the lanes has S^T k
+    const float q_state = shuffle_xor(state, kStepColumns);  // lanes 0 to 15 have S^T k, 16 to 31 S^T q
     if (has_column) {
       const float decay = exp_nonpositive(g), delta = beta * (v - decay * state);
       op.delta[long(slice.v_head) * op.dv + column] = delta;

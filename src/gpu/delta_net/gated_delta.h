@@ -1,5 +1,6 @@
-// What the kernels of Gated DeltaNet share: who reads which head, a thread's part of a slice of S, and the fold of an
-// accepted path into it. The only place that folds pending rows: a fold gives the same bits alone and before new rows.
+// Common parts of the Gated DeltaNet kernels and of the megakernel's recurrence: heads, pending buffers, a thread's
+// part of a slice of S, and the fold. Every fold of pending rows goes through fold_path, so its bits are the same in
+// a fold alone and before new rows.
 #pragma once
 
 #include "gpu/activation.h"
@@ -16,7 +17,7 @@ LB_DEVICE bool is_first_of_key_head(const GatedDelta& p, int v_head) {
 LB_DEVICE int n_chunks_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / kMaxTree; }
 LB_DEVICE int n_accepted(const GatedDelta& p) { return p.accepted.n ? *p.accepted.n : 0; }
 
-// Which pending buffer the append leaves its rows in when `chunks` chunks have passed; 0: the previous append's.
+// Index of the pending buffer after n chunks of this append; n = 0: the previous append's.
 LB_DEVICE int buffer_after(const GatedDelta& p, int key_buffer, int chunks) {
   return (key_buffer + p.flip + chunks) % 2;
 }
@@ -24,7 +25,7 @@ LB_DEVICE int buffer_after(const GatedDelta& p, int chunks) { return buffer_afte
 LB_DEVICE float* keys_in(const GatedDelta& p, int buffer) { return buffer ? p.k_pending[1] : p.k_pending[0]; }
 LB_DEVICE float* cs_in(const GatedDelta& p, int buffer) { return buffer ? p.cs_pending[1] : p.cs_pending[0]; }
 
-// The accepted rows, oldest first, and what each weighs: e^{cs_l - cs_j}.
+// The accepted rows, oldest first, and their weights e^{cs_l - cs_j}.
 struct Path {
   int32_t rows[kMaxTree];
   float weights[kMaxTree];
@@ -35,7 +36,8 @@ struct Fold {
   const float* keys;
 };
 
-// Every thread of the block, `thread` of `team_threads` that share a path; ends with a barrier.
+// Reads the accepted path to shared memory. Called by every thread of the block, here as `thread` of `team_threads`
+// that share a path. Ends with a barrier.
 LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path, int thread, int team_threads) {
   if (n == 0) return {0, 1, nullptr};
   const int buffer = buffer_after(p, 0);
@@ -53,10 +55,10 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
   return read_path(p, v_head, n, path, thread_id(), n_threads());
 }
 
-// A thread's part of its block's slice: four columns, and every n_row_lanes-th row from row_lane on.
+// A thread's part of its block's slice of S: four columns, and rows row_lane + i * n_row_lanes.
 struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
-  bool is_inside;  // the last slice may be narrower
+  bool is_inside;  // column < dv: the last slice may be narrower
 };
 template <int kColumns>
 LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
@@ -73,7 +75,7 @@ LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   return slice;
 }
 
-// Rows first_row + i * n_row_lanes of S; zeros beyond it.
+// Rows first_row + i * n_row_lanes of S, [VH, dk, dv]; zeros beyond dk and dv.
 LB_DEVICE void read_state(const GatedDelta& p, const Slice& slice, int first_row, f32x4 (&s)[kSliceRows]) {
   LB_UNROLL
   for (int i = 0; i < kSliceRows; ++i) {
@@ -90,7 +92,7 @@ LB_DEVICE void write_state(const GatedDelta& p, const Slice& slice, int first_ro
   }
 }
 
-// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. The loads of kBatch rows are under way at
+// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. Loads of kBatch rows are in flight at
 // once.
 template <int kBatch = 4>
 LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fold, const Path* path, int first_row,
@@ -105,7 +107,7 @@ LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fo
     float keys[kBatch][kSliceRows];
     LB_UNROLL
     for (int b = 0; b < kBatch; ++b) {
-      const int j = min(first + b, fold.n - 1);  // the rows past the end weigh nothing
+      const int j = min(first + b, fold.n - 1);  // rows past the end get weight 0
       const int32_t row = load<int32_t>(&path->rows[j]);
       const float weight = first + b < fold.n ? load<float>(&path->weights[j]) : 0.0f;
       deltas[b] = {};

@@ -1,12 +1,12 @@
-// Gated DeltaNet over 2 to 32 rows, a tree or a chain, in one launch, where keys have 128 values (equations in
-// ops/delta_net.h): a block has 32 columns of a value head's S. Whatever does not need S is small for so few rows, so
-// every block makes it for itself:
-//   k_i.k_j, q_i.k_j, S^T k and S^T q   at once, on matrix units; operands are two bf16 numbers (delta_parts.h)
-//   delta                               by substitution, a row a lane
-//   o                                   from S^T q and the deltas, in fp32; as the norm behind it wants it, if one does
-// S, the accepted rows and their fold come before the wait, as in a step.
-// Bound: latency, of five barriers and of the code, which chunks once and is short; 16 KiB of S, 1 KiB of keys and
-// queries a row and block.
+// Gated DeltaNet of 2 to 32 rows, a tree or a chain, in one launch, for dk = 128 (equations in ops/delta_net.h). A
+// block has 32 columns of a value head's S. The products that do not depend on S are small for so few rows, so every
+// block computes them itself:
+//   k_i.k_j, q_i.k_j, S^T k and S^T q   together, on matrix units, from operands of two bf16 parts (split_bf16.h)
+//   delta                               by forward substitution, a row per lane
+//   o                                   from S^T q and the deltas, in fp32; optionally with the gated norm (DeltaWork)
+// S, the accepted rows and their fold come before wait_for_previous(), as in gated_delta_step.
+// Bound: latency of five barriers and of instruction fetch (the code runs once, so it is kept short); 16 KiB of S per
+// block, and 1 KiB of keys and queries per row and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 
@@ -22,10 +22,10 @@ static_assert(kDeltaFewColumns == kRoundBlock && kDeltaFewThreads / 32 * 4 == kD
 
 struct alignas(16) FewGates {
   float g[kDeltaFewRows], beta[kDeltaFewRows], cs[kDeltaFewRows];
-  uint32_t seen[kDeltaFewRows];  // row i itself and its ancestors, one bit each
+  uint32_t seen[kDeltaFewRows];  // bit mask of row i and its ancestors
 };
 
-// Where what lies in shared memory, for rows padded to kPadded.
+// Layout of the dynamic shared memory, rows padded to kPadded.
 template <int kPadded>
 struct FewMemory {
   using Operands = Parts<2 * kPadded + kDeltaFewColumns, kChainDk>;
@@ -33,17 +33,18 @@ struct FewMemory {
   static_assert(Operands::kBytes + 2 * kPadded * kStride * 4 == delta_few_bytes(kPadded));
   unsigned char* memory;
 
-  // Queries, then keys, then columns of S.
+  // [2 kPadded + 32, 128]: queries, keys, then columns of S.
   LB_DEVICE Operands operands() const { return Operands(memory); }
-  // Their products, a row of kStride for each query, then for each key: with keys, then with columns of S. Later P and
-  // A in place of the former, of the latter the keys' become deltas.
+  // Products of a query (of a key: of_key): with the kPadded keys, then with the 32 columns of S. Later, the former
+  // become P (A for keys); for keys the latter become deltas.
   LB_DEVICE float* of_query(int row) const {
     return reinterpret_cast<float*>(memory + Operands::kBytes) + row * kStride;
   }
   LB_DEVICE float* of_key(int row) const { return of_query(kPadded + row); }
 };
 
-// All of S that the block has, the accepted rows folded, as an operand. A thread has four rows of four columns.
+// Loads the block's slice of S, folds the accepted rows, and stores its columns as operands. A thread has four rows
+// of four columns.
 template <int kPadded>
 LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
   const int first = slice.row_lane * kSliceRows;
@@ -64,7 +65,7 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, cons
   }
 }
 
-// Keys and queries as operands, and gates, zeros beyond the last row. Keys stay for the next append.
+// Stores keys and queries as operands, and gates, with zeros beyond the last row. Also writes the pending keys.
 template <int kPadded>
 LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemory<kPadded>& memory, FewGates* gates) {
   constexpr int kUnits = kChainDk / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
@@ -93,12 +94,12 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemo
   }
 }
 
-// Of each row the sum of g over itself and its ancestors, by a warp.
+// cs of each row: the sum of g over the row and its ancestors. By one warp.
 LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gates) {
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
-  for (int j = 0; j < p.rows; ++j) {  // from the root on, as a row adds its own to its parent's
+  for (int j = 0; j < p.rows; ++j) {  // from the root on: the order in which a row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }
@@ -107,8 +108,8 @@ LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gate
     cs_in(p, buffer_after(p, 1))[long(lane()) * p.n_v_heads + slice.v_head] = sum;
 }
 
-// 16 rows of operands times 16 others, over the 128 values of a key. Small products have sums of their own, so that
-// fewer wait for each other.
+// 16 rows of operands times 16 others, over dk. Products with a low part have accumulators of their own: shorter
+// dependency chains.
 template <class Operands>
 LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, int other) {
   FragmentC small[2];
@@ -129,7 +130,7 @@ LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, in
   add(c, small[0]);
 }
 
-// Queries and keys with keys and columns of S.
+// Queries and keys times keys and columns of S.
 template <int kPadded>
 LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
   constexpr int kOthers = (kPadded + kDeltaFewColumns) / 16, kTiles = 2 * kPadded / 16 * kOthers;
@@ -142,7 +143,7 @@ LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
   }
 }
 
-// P and A: pairs weighed, zeros where row j is no ancestor of i.
+// Products become P and A: weighted by decay (and beta), zeros where j is no ancestor of i.
 template <int kPadded>
 LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gates) {
   constexpr int kUnits = kPadded / 4;
@@ -157,13 +158,13 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
     uint32_t seen = load<uint32_t>(&gates->seen[row]);
     if (is_key) seen &= ~(1u << row);
     LB_UNROLL
-    for (int c = 0; c < 4; ++c)  // pairs that are not on one path have exponents of any size
+    for (int c = 0; c < 4; ++c)  // only for pairs on one path: the exponent of any other is not bounded
       pairs[c] = seen >> (column + c) & 1 ? factor * exp_nonpositive(cs - before[c]) * pairs[c] : 0.0f;
     store(place, pairs);
   }
 }
 
-// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j of four columns, by a warp, a row a lane.
+// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j of four columns, by a warp, a row per lane.
 template <int kPadded>
 LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gates, const f32x4& v, int rows) {
   const int row = lane() % kPadded;
@@ -185,8 +186,8 @@ LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gate
   if (lane() < kPadded) store(place, x);
 }
 
-// A chunk of o as its norm, but for what its head is divided by, and its sum of squares: of four values the eight lanes
-// of a chunk have.
+// Writes o * w * silu(z), rounded, and the sum of o^2 over the block of 32 values; the reader divides by the head's
+// root mean square. Eight lanes have a block, four values each.
 LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4& w, const f32x4& z, bool is_inside) {
   float squares = 0;
   LB_UNROLL
@@ -226,7 +227,7 @@ LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, un
   substitute(memory, gates, v, p.rows);
   block_barrier();
 
-  if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps
+  if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps: round_normed shuffles
   f32x4 o = load<f32x4>(memory.of_query(row) + column);
   const float decay = exp_nonpositive(load<float>(&gates->cs[row]));
   LB_UNROLL
@@ -251,7 +252,7 @@ LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
   GatedDelta op = p.op;
-  op.dk = kChainDk;  // as the compiler may know
+  op.dk = kChainDk;  // a constant for the compiler
   if (op.rows <= 16)
     gated_delta_few<16>(op, p.norm, memory, &path[0], &gates[0]);
   else

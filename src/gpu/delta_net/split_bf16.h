@@ -1,13 +1,13 @@
-// Products of fp32 numbers on matrix units: an operand x is two bf16 numbers, high + low, right to 2^-17, and a product
-// three, high high + high low + low high, summed in fp32.
+// fp32 products on bf16 matrix units: an operand is two bf16 parts, x = high + low to within 2^-17. A product takes
+// three matrix products, high high + high low + low high, summed in fp32.
 #pragma once
 
 namespace lb::gpu {
 
-// A matrix as operands in shared memory: [kRows, kWidth] of the high parts, then the low ones.
+// A matrix of operands in shared memory: high parts [kRows, kStride], then low parts.
 template <int kRows, int kWidth>
 struct Parts {
-  static constexpr int kStride = kWidth + 8;  // rows start in different banks
+  static constexpr int kStride = kWidth + 8;  // padded against bank conflicts
   static constexpr int kLow = kRows * kStride, kBytes = 2 * kLow * int(sizeof(bf16));
   bf16* high;
   LB_DEVICE explicit Parts(void* at) : high(static_cast<bf16*>(at)) {}
@@ -47,7 +47,7 @@ LB_DEVICE void write(const Matrix& m, int row, int column, FragmentC& c) {
   store_parts(c, m.at(row, column), m.at(row, column) + Matrix::kLow, Matrix::kStride);
 }
 
-// Four numbers in two parts each.
+// Splits four numbers.
 LB_DEVICE void part(const f32x4& x, Vec<bf16, 4>& high, Vec<bf16, 4>& low) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) {

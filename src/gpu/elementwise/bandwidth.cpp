@@ -1,4 +1,4 @@
-// Reads a buffer once, eight 16-byte loads of a thread in flight: the measured ceiling of every bandwidth-bound kernel.
+// Reads a buffer once, with eight 16-byte loads per thread in flight: the ceiling of bandwidth-bound kernels.
 #include "dialect.h"
 
 #include "ops/read_memory.h"
@@ -25,7 +25,7 @@ LB_KERNEL(read_kernel, ReadMemory, 512, 1) {
     sum += v[0] + v[1] + v[2] + v[3];
   }
   sum = warp_sum(sum);
-  wait_for_previous();  // it may be writing the same sums
+  wait_for_previous();  // the previous kernel may write the same sums
   if (lane() == 0) scratch[warp()] = sum;
   block_barrier();
   if (thread_id() == 0) {

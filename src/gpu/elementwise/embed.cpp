@@ -1,7 +1,8 @@
-// One block a row, a thread a value: rows are short and few, codes come by whole sectors all the same.
-// Bound: latency; the bytes of a row and 4 bytes a value.
-// dependents_may_launch() comes second: all kernels of a step behind this one may rely, ahead of their own wait, on
-// what lies before it (the rotation's table, n_past, the page table, older rows of the cache).
+// One block per row, one thread per value.
+// Bound: latency; the table row's bytes, and 4 bytes per value.
+//
+// dependents_may_launch() comes after the wait. So all later kernels of the step may read, ahead of their own wait,
+// everything older than this kernel: the table of angles, n_past, the page table, older rows of the cache.
 #include "dialect.h"
 
 #include "gpu/elementwise/embed_row.h"

@@ -1,5 +1,5 @@
-// The body of Embed: table[ids[r],:] as fp32, from the planes of quant/planes.h, bit for bit what
-// quant/dequantize.h gives.
+// The body of Embed, for its kernel and for the megakernel: table[ids[r],:] as fp32 from the planes of
+// quant/planes.h, bit for bit what quant/dequantize.h gives.
 #pragma once
 
 #include "gpu/plane_scales.h"
@@ -7,14 +7,14 @@
 
 namespace lb::gpu {
 
-// The row of one output in each plane.
+// One row of the table: its address in each plane.
 struct TableRow {
   const uint8_t* plane[quant::kMaxPlanes];
 };
 
 LB_DEVICE float half_at(const uint8_t* halves, int i) { return to_f32(reinterpret_cast<const f16*>(halves)[i]); }
 
-// Value i of each kind of plane.
+// Value i of a plane of 16-, 4-, 2- or 1-bit values.
 LB_DEVICE int nibble_at(const uint8_t* q, int i) {
   const int byte = q[i / 32 * 16 + i % 16];
   return i % 32 < 16 ? byte & 15 : byte >> 4;
@@ -22,7 +22,7 @@ LB_DEVICE int nibble_at(const uint8_t* q, int i) {
 LB_DEVICE int two_bits_at(const uint8_t* q, int i) { return q[i / 16 * 4 + i % 4] >> i % 16 / 4 * 2 & 3; }
 LB_DEVICE int one_bit_at(const uint8_t* q, int i) { return q[i / 32 * 4 + i % 4] >> i % 32 / 4 & 1; }
 
-// The signed code of value i of a type with one scale for 32 values.
+// The signed code of value i, for types with one scale per 32 values.
 template <DType kType>
 LB_DEVICE int code_at(const TableRow& w, int i) {
   const uint8_t* q = w.plane[0];
@@ -77,7 +77,7 @@ LB_DEVICE TableRow row_of(const void* table, const quant::PlaneLayout& layout, s
   return w;
 }
 
-// put(i, value) of values first, first + step, ... of one row of y.
+// Calls put(i, value) for values first, first + step, ... of row ids[row].
 template <DType kType, class Put>
 LB_DEVICE void embed(const Embed& p, int row, int first, int step, Put&& put) {
   const TableRow w = row_of<kType>(p.table, quant::plane_layout(kType, p.vocab, p.dim), size_t(p.ids[row]));

@@ -1,7 +1,7 @@
-// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z), and y rounded where asked for.
-// One block a head of a row; short heads a warp each. A thread's first values stay in registers, and their weights are
-// asked for before the previous kernel has ended; the second reading of further ones comes from L1.
-// Bound: latency for a few rows, else bandwidth, 8 bytes a value (12 gated).
+// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z); y optionally rounded. One
+// block per head of a row, for short heads one warp. A thread's first values stay in registers; further values are
+// read a second time, from L1. The first weights are loaded before the previous kernel has ended.
+// Bound: latency for few rows, else bandwidth, 8 bytes per value (12 gated).
 #include "dialect.h"
 
 #include "gpu/activation.h"
@@ -12,11 +12,11 @@
 
 namespace lb::gpu {
 
-// Who makes the norm of one head: the block, or one of its warps.
+// The threads of one norm: a block, or one of its warps.
 struct Team {
-  int head;  // counted over all rows
+  int head;  // index through all rows
   int mine, n_threads;
-  float* scratch;  // of the block's sum; null: a warp
+  float* scratch;  // for the block's sum; null: the team is a warp
 
   LB_DEVICE Team(int dim, float* scratch_) {
     const bool is_warp = dim <= kWarpNormDim;
@@ -28,7 +28,7 @@ struct Team {
   LB_DEVICE float sum(float v) const { return scratch == nullptr ? warp_sum(v) : block_sum(v, scratch); }
 };
 
-// y[at + i] = x[i] * scale * w[i] * gate(i); at: the head's first value.
+// y[at + i] = x[i] * scale * w[i] * gate(i), with `at` the head's first value in y.
 template <int kWidth, class Gate>
 LB_DEVICE void normalise(const Team& team, const float* x, const float* w, float* y, const RoundedRows& rounded,
                          int dim, float eps, Gate&& gate) {
@@ -59,7 +59,7 @@ LB_DEVICE void normalise(const Team& team, const float* x, const float* w, float
       if (rounded.high != nullptr) round_four(rounded, at + long(i) * kWidth, v, i < n);
   };
   finish(mine, first, weight, first_gate);
-  for (int i = mine + team.n_threads; i - lane() < n; i += team.n_threads)  // rounding takes whole warps
+  for (int i = mine + team.n_threads; i - lane() < n; i += team.n_threads)  // whole warps, as round_four needs
     finish(i, read(x, i), read(w, i), gate(i));
 }
 
@@ -67,7 +67,7 @@ template <int kWidth>
 LB_DEVICE void rms_norm(const RmsNorm& p, float* scratch) {
   const Team team(p.dim, scratch);
   const int row = team.head / p.heads, head = team.head % p.heads;
-  if (row >= p.rows) return;  // whole teams
+  if (row >= p.rows) return;  // a whole team
   Vec<float, kWidth> ones;
   LB_UNROLL
   for (int j = 0; j < kWidth; ++j) ones[j] = 1;
@@ -84,7 +84,7 @@ LB_KERNEL(rms_norm_kernel, RmsNorm, 1024, 1) {
 template <int kWidth>
 LB_DEVICE void gated_rms_norm(const GatedRmsNorm& p, float* scratch) {
   const Team team(p.dim, scratch);
-  if (team.head >= p.rows * p.heads) return;  // whole teams
+  if (team.head >= p.rows * p.heads) return;  // a whole team
   const long at = long(team.head) * p.dim;
   normalise<kWidth>(team, p.o + at, p.w, p.y, p.rounded, p.dim, p.eps, [&](int i) {
     Vec<float, kWidth> z = {};

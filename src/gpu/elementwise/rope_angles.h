@@ -1,12 +1,12 @@
-// The body of RopeTable: cos and sin of pos inv_freq. The angle, its reduction to [-pi/4, pi/4] and both series are
-// fp64, rounded once.
+// The body of RopeTable, for its kernel and for the megakernel: cos and sin of pos * inv_freq. The angle, its
+// reduction to [-pi/4, pi/4] and both Taylor series are fp64; results are rounded once.
 #pragma once
 
 #include "ops/rope.h"
 
 namespace lb::gpu {
 
-// Taylor in r^2, off by less than 2e-14 at pi/4.
+// Taylor series in r^2; the error is below 2e-14 at pi/4.
 LB_DEVICE double sine(double r) {
   const double x = r * r;
   double sum = 1.0 / 6227020800;  // 1/13!
@@ -29,13 +29,13 @@ LB_DEVICE double cosine(double r) {
   return 1.0 + x * sum;
 }
 
-// Entries first, first + step, ...
+// Entries first, first + step, ... of [rows, n_pairs].
 LB_DEVICE void rope_angles(const RopeTable& p, long first, long step) {
   const long count = long(p.rows) * p.n_pairs;
   for (long at = first; at < count; at += step) {
     const int pair = int(at % p.n_pairs);
     const double angle = double(p.pos[long(p.axis[pair]) * p.rows + at / p.n_pairs]) * double(p.inv_freq[pair]);
-    // Quarter turns. pi/2 in two parts, the first of 33 bits: its product is exact up to 2^20 turns of a quarter.
+    // Reduction by quarter turns. pi/2 in two parts, the first of 33 bits, so turns * pi/2 is exact up to 2^20 turns.
     const double turns = (angle * 0.63661977236758134) + 6755399441055744.0 - 6755399441055744.0;
     const double r = (angle - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
     const double s = sine(r), c = cosine(r);

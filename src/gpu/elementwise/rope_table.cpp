@@ -1,4 +1,4 @@
-// One thread a pair. Bound: fp64 arithmetic, about 40 operations a pair; once an append.
+// RopeTable: one thread per pair. Bound: fp64 arithmetic, about 40 operations per pair, once per append.
 #include "dialect.h"
 
 #include "gpu/elementwise/rope_angles.h"

@@ -1,6 +1,6 @@
-// Rounds rows of activations for the products with quantised weights: RoundRows, where the kernel that made them has
-// not done so. Eight lanes a run of 32, four values a lane; grid x walks a row, y the rows. Bound: latency; 4 bytes a
-// value in, 1.25 or 2.25 out.
+// RoundRows, for activations that the kernel before could not round itself. Eight lanes per block of 32 values, four
+// values per lane. Grid x: a row; y: rows.
+// Bound: latency; per value 4 bytes read, 1.25 or 2.25 written.
 #include "dialect.h"
 
 #include "gpu/round_block.h"
@@ -12,7 +12,7 @@ LB_KERNEL(round_rows_kernel, RoundRows, 256, 1) {
   wait_for_previous();
   const long row = long(block_id_y()) * p.n_in;
   const int first = (block_id() * n_threads() + thread_id()) * 4;
-  const bool is_inside = first < p.n_in;  // of whole runs: the eight lanes of one agree
+  const bool is_inside = first < p.n_in;  // the same for the eight lanes of a block: n_in is a multiple of 32
   round_four(p.y, row + first, is_inside ? load<f32x4>(p.x + row + first) : f32x4{}, is_inside);
 }
 

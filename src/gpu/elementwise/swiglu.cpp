@@ -1,5 +1,5 @@
-// y = silu(gate) * up, and y rounded where asked for; one thread four values (one where the rest does not fill four).
-// Bound: latency for a few rows, else bandwidth, 12 bytes a value.
+// SwiGlu: y = silu(gate) * up; y optionally rounded. A thread has four values, or one if rows are not aligned.
+// Bound: latency for few rows, else bandwidth, 12 bytes per value.
 #include "dialect.h"
 
 #include "gpu/activation.h"
@@ -12,7 +12,7 @@ namespace lb::gpu {
 template <int kWidth>
 LB_DEVICE void swiglu(const SwiGlu& p) {
   const long count = long(p.rows) * p.dim / kWidth, step = long(n_blocks()) * n_threads();
-  for (long i = long(block_id()) * n_threads() + thread_id(); i - lane() < count; i += step) {  // in whole warps
+  for (long i = long(block_id()) * n_threads() + thread_id(); i - lane() < count; i += step) {  // whole warps
     const bool is_inside = i < count;
     Vec<float, kWidth> v = {};
     if (is_inside) {
