@@ -1,4 +1,4 @@
-// Ends a decode step on the device. Bound: the latency of a write across the bus, which nothing waits for.
+// Ends a decode step on the device. Bound: latency of a write across the bus, which nothing waits for.
 #include "dialect.h"
 
 #include "gpu/sampling/next_token.h"

@@ -1,12 +1,12 @@
-// The body of NextToken, of one warp, in two halves: the numbers of the next step move on, and the result goes into the
-// host's ring and is published.
+// The body of NextToken, for its kernel and for the megakernel, by one warp: move_on() advances the numbers of the
+// next step, tell_host() publishes the result in the host's ring.
 #pragma once
 
 #include "ops/next_token.h"
 
 namespace lb::gpu {
 
-// What moves on, as of the step that ends; of the positions a lane has its own.
+// The numbers before the step ends. Lane i has position i.
 struct StepNumbers {
   uint32_t n_written;
   int32_t position, n_past, key_buffer;
@@ -22,7 +22,7 @@ struct StepNumbers {
 };
 
 LB_DEVICE void move_on(const NextToken& p, const StepNumbers& before, int32_t token) {
-  warp_barrier();  // all lanes have read them
+  warp_barrier();  // all lanes have read before any writes
   if (lane() < p.n_positions) p.positions[lane()] = before.position + 1;
   if (lane() != 0) return;
   *p.token = token;
@@ -35,12 +35,12 @@ LB_DEVICE void move_on(const NextToken& p, const StepNumbers& before, int32_t to
   }
 }
 
-// *p.sampled as token n.
+// Publishes *p.sampled as token n.
 LB_DEVICE void tell_host(const NextToken& p, uint32_t n) {
   const uint32_t* from = reinterpret_cast<const uint32_t*>(p.sampled);
   uint32_t* to = reinterpret_cast<uint32_t*>(p.ring.slots + (n & uint32_t(p.ring.capacity - 1)));
   for (int i = lane(); i < int(sizeof(Sampled) / 4); i += 32) to[i] = from[i];
-  warp_barrier();  // orders the copies before the release of lane 0
+  warp_barrier();  // orders the copies of all lanes before lane 0's release
   if (lane() == 0) store_release_system(p.ring.written, n + 1);
 }
 

@@ -1,4 +1,4 @@
-// The sampler as one cooperative launch, and the counts that it starts from.
+// The sampler in one cooperative launch, and the token counts that its repetition penalty starts from.
 #include "dialect.h"
 
 #include "gpu/sampling/sample_token.h"

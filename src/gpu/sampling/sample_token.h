@@ -1,36 +1,37 @@
-// A token from logits: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw
-// (sampling/sampler.h is the twin). One cooperative launch, each block on its slice of the vocabulary; steps end at
-// grid barriers:
-//   adjust    x = the logits as penalties and temperature leave them, and the first in order; greedy ends here
-//   filters   what each keeps is a prefix of an order of candidates, whose end radix_select() finds (sample_search.h)
-//   draw      sums of the kept weights by block, then within the block where the draw falls
-// Bound: latency of the barriers; 4 bytes a logit once, x from L2 after that.
+// Sampling a token: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw. The device twin
+// of src/cpp/sampling/sampler.h. One cooperative launch: each block has a slice of the vocabulary, steps end at grid
+// barriers.
+//   adjust    x = logits after mask, bias, penalties and temperature; the first candidate in order. Greedy ends here.
+//   filters   each keeps a prefix of an order of candidates; radix_select() finds its end (search.h)
+//   draw      sums of the kept weights per block; the block in which the draw falls finds the token
+// Bound: latency of the grid barriers; 4 bytes per logit once, then x from L2.
 #pragma once
 
 #include "gpu/sampling/search.h"
 
 namespace lb::gpu {
 
-// Larger for what is first in order.
+// A key is larger for a candidate that is earlier in order: larger value, then lower id.
 LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 | ~uint32_t(id); }
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
 LB_DEVICE float value_of(uint64_t key) { return from_ordered(uint32_t(key >> 32)); }
-inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above every value's
+inline constexpr uint64_t kNotFiniteKey = ~uint64_t(0);  // above all other keys
 LB_DEVICE uint64_t key_of(float logit, float adjusted, int id) {
   return logit - logit == 0 ? key_of(adjusted, id) : kNotFiniteKey;
 }
 
-// What the steps share.
+// State shared by the steps.
 struct Work {
   const Sample& op;
   SampleGrid& grid;
-  float* x;                      // [vocab]: adjusted logits
-  const SampleOptions& options;  // read again where used: a copy would fill the registers
-  int begin, end;                // of the block's slice
-  int turn;                      // of the histograms
+  float* x;                      // [vocab] adjusted logits
+  const SampleOptions& options;  // a reference: a copy would fill the registers
+  int begin, end;                // the block's slice
+  int histogram;                 // index of the histogram to fill next
   uint64_t* scratch;
 
-  // One value a block, for all of them; a row serves once a launch.
+  // Each block publishes one value per SampleRow, which all blocks read after a grid barrier. A row is used once per
+  // launch.
   LB_DEVICE uint64_t* row(SampleRow row) const { return grid.rows[int(row)]; }
   LB_DEVICE void publish(SampleRow to, uint64_t v) const {
     if (thread_id() == 0) row(to)[block_id()] = v;
@@ -40,9 +41,9 @@ struct Work {
 
   template <class Amount>
   LB_DEVICE Rank end_of(const VocabSlice& slice, const Filters& filters, Order order, Amount amount) {
-    return radix_select(slice, filters, order, amount, grid, turn, scratch);
+    return radix_select(slice, filters, order, amount, grid, histogram, scratch);
   }
-  // Sum of f over the candidates of a slice.
+  // The block's sum of f over the candidates of its slice.
   template <class F>
   LB_DEVICE uint64_t sum(const VocabSlice& slice, F f) const {
     uint64_t v = 0;
@@ -79,7 +80,7 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   if (adjusts_by_token(work.options)) {
     for (int i = first; i < work.end; i += n_threads())
       see(i, work.op.logits[i], adjusted(work.op, work.options, work.op.logits[i], i));
-  } else {  // of a thread's logits many are asked for at once
+  } else {  // eight loads per thread in flight
     constexpr int kAtOnce = 8;
     const float temperature = work.options.temperature;
     LB_UNROLL_BY(1)
@@ -98,7 +99,7 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   if (with_raw) work.publish(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
 }
 
-// The mean distance of what the filters keep.
+// Mean distance of the kept candidates.
 LB_DEVICE uint32_t mean_distance(const Work& work, const VocabSlice& slice, const Filters& filters) {
   WeightedDistances sum = {0, 0, 0};
   for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
@@ -146,7 +147,7 @@ LB_DEVICE Filters filtered(Work& work, const VocabSlice& slice) {
   return filters;
 }
 
-// The n likeliest of the raw logits, in any order.
+// Gathers the n likeliest of the raw logits, in any order.
 LB_DEVICE void gather_top(Work& work, const VocabSlice& raw, int n) {
   Filters top;
   if (n < work.op.vocab) top.likely = work.end_of(raw, top, Order::kLikely, CountOf{uint64_t(n)});
@@ -163,7 +164,7 @@ LB_DEVICE void write_top(const Work& work, int n, float log_total) {
   work.op.result->top_logprobs[rank] = value_of(key) - log_total;
 }
 
-// The token at which the draw falls, in the block that has it; -1 in the others.
+// The token at which the draw falls, in the block that owns it; -1 in all other blocks.
 LB_DEVICE int drawn(const Work& work, const VocabSlice& slice, const Filters& filters, uint64_t uniform_number) {
   const uint64_t* of_blocks = work.row(SampleRow::kKeptWeights);
   const uint64_t goal = scaled_draw(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
@@ -203,16 +204,16 @@ LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
           scratch};
 }
 
-// The first step, of the block's slice. All blocks are done with it before any goes on.
+// The first step, on the block's slice. A grid barrier must follow.
 LB_DEVICE void adjust(const Work& work) {
   const bool is_greedy = work.options.temperature == 0, with_raw = work.options.n_top >= 0;
   adjust(work, is_greedy, with_raw);
   if (is_greedy && !with_raw) return;
-  clear_turn(work.grid, 0);
+  clear_histogram(work.grid, 0);
   if (block_id() == 0 && thread_id() == 0) work.grid.n_gathered = 0;
 }
 
-// Whether there is a first in order; by one thread, the reason otherwise.
+// False if there is a problem; is_writer then writes it to the result.
 LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
   if (best != kNotFiniteKey && value_of(best) != -__builtin_inff()) return true;
   if (is_writer) {
@@ -222,7 +223,7 @@ LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
   return false;
 }
 
-// The other steps. Whether the token was chosen by this block, whose first thread has written it.
+// All other steps. Returns true in the block that chose the token; its thread 0 has written the result.
 LB_DEVICE bool choose(Work& work) {
   const Sample& op = work.op;
   const bool is_greedy = work.options.temperature == 0;
@@ -264,7 +265,7 @@ LB_DEVICE bool choose(Work& work) {
   return token >= 0;
 }
 
-// Every block of the grid; scratch: kScratch in shared memory.
+// Called by every block of the grid. scratch: kScratch words of shared memory.
 LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
   Work work = work_of(p, scratch);
   adjust(work);

@@ -1,6 +1,5 @@
-// What the sampler asks of all candidates at once: totals, and where a prefix of an order ends. Exact integers
-// throughout (ops/sample_rules.h): neither the order of atomics nor the cut into blocks shows. Every thread gets each
-// result.
+// Reductions and radix select over all candidates. Exact integers throughout (ops/sample_rules.h), so results do not
+// depend on the order of atomics or on the number of blocks. Every thread gets each result.
 #pragma once
 
 #include "ops/sample.h"
@@ -10,11 +9,11 @@ namespace lb::gpu {
 
 using namespace sampling;
 
-inline constexpr int kScratch = 35;  // shared uint64_t: one a warp, then what find_crossing found
+inline constexpr int kScratch = 35;  // uint64_t words of shared memory: one per warp, then three for find_crossing
 
 LB_DEVICE uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// --- over blocks and grids
+// --- reductions over a block, and over one value per block
 
 LB_DEVICE uint64_t block_total(uint64_t v, uint64_t* scratch) {
   v = warp_sum(v);
@@ -52,7 +51,7 @@ LB_DEVICE uint64_t largest_of(const uint64_t* values, int n, uint64_t* scratch) 
   return block_largest(v, scratch);
 }
 
-LB_DEVICE uint64_t warp_prefix(uint64_t v) {  // the lane's own included
+LB_DEVICE uint64_t warp_prefix(uint64_t v) {  // inclusive
   LB_UNROLL
   for (int n = 1; n < 32; n *= 2) {
     const uint64_t before = shuffle_up(v, n);
@@ -63,10 +62,10 @@ LB_DEVICE uint64_t warp_prefix(uint64_t v) {  // the lane's own included
 
 struct Crossing {
   int at;
-  uint64_t before, size;  // the sum of the values ahead of it, and its own
+  uint64_t before, size;  // sum of the values before `at`; value(at)
 };
 
-// The first of value(0..n-1) at which their running sum reaches enough(total), which is 1 to total.
+// The first index at which the running sum of value(0..n-1) reaches enough(total), which must be in [1, total].
 template <class Value, class Enough>
 LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough enough) {
   const int each = (n + n_threads() - 1) / n_threads();
@@ -99,14 +98,14 @@ LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough e
 
 // --- candidates
 
-// A place in an order: lexicographic, the smaller is earlier. Candidates spread evenly over the first word, so that
-// histograms of it have few collisions; the others order what it takes for equal.
+// Position in an order, compared lexicographically; smaller is earlier. Candidates spread evenly over `coarse`, so
+// its histograms have few collisions; value and id break ties.
 struct Rank {
   uint32_t coarse, value, id;
 };
 inline constexpr Rank kLastRank = {0xffffffff, 0xffffffff, 0xffffffff};
 
-LB_DEVICE bool within(const Rank& a, const Rank& end) {  // the end itself is
+LB_DEVICE bool within(const Rank& a, const Rank& end) {  // a is not behind `end`
   if (a.coarse != end.coarse) return a.coarse < end.coarse;
   return a.value != end.value ? a.value < end.value : a.id <= end.id;
 }
@@ -125,12 +124,12 @@ LB_DEVICE Rank typical_rank(const Candidate& c, uint32_t mean) {
   return {atypicality(c.rank.coarse, c.weight, mean), c.rank.value, c.rank.id};
 }
 
-// What may still be drawn.
+// Bounds on the candidates that may still be drawn.
 struct Filters {
   Rank likely = kLastRank;
   Rank typical = kLastRank;
-  uint32_t mean = 0;        // distance, which typical places refer to
-  uint64_t min_weight = 0;  // weight
+  uint32_t mean = 0;        // mean distance, for typical_rank()
+  uint64_t min_weight = 0;  // min-p
 };
 
 LB_DEVICE bool keeps(const Filters& f, const Candidate& c) {
@@ -140,31 +139,31 @@ LB_DEVICE bool keeps(const Filters& f, const Candidate& c) {
 // A block's slice of a row of logits.
 struct VocabSlice {
   const float* x;
-  float largest;  // of the row
+  float largest;  // of the whole row
   int begin, end;
 
   LB_DEVICE Candidate at(int id) const { return candidate(largest, x[id], id); }
 };
 
-// --- the end of a prefix
+// --- the end of a prefix of an order
 
 enum class Order { kLikely, kTypical };
 
-// How much of an order a prefix takes: the candidates themselves, or a share of their weight.
+// Length of a prefix: a number of candidates, or a share of the total weight.
 struct CountOf {
   static constexpr bool kWeighs = false;
-  uint64_t count;  // no more than there are
+  uint64_t count;  // at most the number of candidates
 };
 struct ShareOf {
   static constexpr bool kWeighs = true;
   float share;
 };
 
-// The three histograms serve in turn: one fills, the next is cleared, and slower blocks may still read the one before.
-LB_DEVICE void clear_turn(SampleGrid& grid, int turn) {
+// Three histograms in rotation: one is filled, the next is cleared, and slower blocks may still read the one before.
+LB_DEVICE void clear_histogram(SampleGrid& grid, int histogram) {
   for (int i = block_id() * n_threads() + thread_id(); i < kSampleBins; i += n_blocks() * n_threads()) {
-    grid.bin_weights[turn][i] = 0;
-    grid.bin_counts[turn][i] = 0;
+    grid.bin_weights[histogram][i] = 0;
+    grid.bin_counts[histogram][i] = 0;
   }
 }
 
@@ -172,7 +171,7 @@ LB_DEVICE void add_to(uint64_t* sum, uint64_t v) {
   atomic_add(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(v));
 }
 
-// Adds each member lane's candidate to its bin; lanes of one bin, as ties make them, cost one atomic.
+// Adds each member lane's candidate to its bin. If all members meet in one bin (ties), the warp adds once.
 template <bool kWeighs>
 LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, bool member, int bin, uint64_t weight) {
   if (!any(member)) return;
@@ -190,12 +189,13 @@ LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, b
   }
 }
 
-// The last place of the shortest prefix that has `amount`, of what the filters keep in this order. Found digit by digit
-// (11, 11 and 10 bits of each word, of ids the low two), with a histogram and a grid barrier each, until a bin is taken
-// whole or holds one candidate: two digits as a rule, eight among ties.
+// Radix select: the rank of the last candidate in the shortest prefix that reaches `amount`, among those that the
+// filters keep. Each pass finds one digit (11, 11 and 10 bits of each word; the low two digits of an id) with a
+// histogram and a grid barrier. It ends when a bin is taken whole or holds one candidate: two passes as a rule, eight
+// among ties.
 template <class Amount>
 LB_DEVICE Rank radix_select(const VocabSlice& slice, const Filters& filters, Order order, Amount amount,
-                            SampleGrid& grid, int& turn, uint64_t* scratch) {
+                            SampleGrid& grid, int& histogram, uint64_t* scratch) {
   constexpr bool kWeighs = Amount::kWeighs;
   Rank end = {0, 0, 0};
   uint64_t need = 0;
@@ -203,12 +203,12 @@ LB_DEVICE Rank radix_select(const VocabSlice& slice, const Filters& filters, Ord
     if (digit == 6) continue;  // ids are below 2^21
     const int word = digit / 3, part = digit % 3;
     const int shift = part == 0 ? 21 : part == 1 ? 10 : 0, bits = part == 2 ? 10 : 11;
-    const uint32_t above = part == 0 ? 0 : 0xffffffffu << (shift + bits);  // digits of the word already found
-    const bool counting = !kWeighs || digit > 0;  // the first bin rarely holds one candidate alone
-    uint64_t* weights = grid.bin_weights[turn];
-    uint32_t* counts = grid.bin_counts[turn];
-    turn = turn == 2 ? 0 : turn + 1;
-    clear_turn(grid, turn);
+    const uint32_t above = part == 0 ? 0 : 0xffffffffu << (shift + bits);  // mask of the digits already found
+    const bool counting = !kWeighs || digit > 0;  // the first bin rarely holds a single candidate
+    uint64_t* weights = grid.bin_weights[histogram];
+    uint32_t* counts = grid.bin_counts[histogram];
+    histogram = histogram == 2 ? 0 : histogram + 1;
+    clear_histogram(grid, histogram);
     for (int from = slice.begin; from < slice.end; from += n_threads()) {  // whole warps, for add_to_bins
       const int i = from + thread_id();
       bool member = i < slice.end;
