@@ -4,7 +4,7 @@
 //   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
 //   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
 //   4. at least 12 rows of a type without one: weights expanded to 16 bits, then 2 or 3.
-// What none of these multiplies is left to the GEMV, one row after another (has_gemm).
+// Matrices for which none applies are left to the GEMV, one row after another (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
@@ -287,8 +287,8 @@ GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std
   return result;
 }
 
-// What one GEMM each multiplies: the matrices of a type, of two types that a skinny kernel covers, or one matrix that
-// is expanded. Expanded matrices are alone, so that the scratch holds one at a time.
+// One GEMM each: the matrices of a type, those of two types that a skinny kernel covers, or one matrix whose weights
+// are expanded. Expanded matrices are alone, so that the scratch holds one at a time.
 struct GemmParts {
   LinearGroup groups[kMaxProducts];            // an expanded matrix has the type of its expanded weights here
   std::optional<Linear> stored[kMaxProducts];  // an expanded matrix as it is stored

@@ -1,21 +1,23 @@
-// How the products with many rows read each quantised type, from the planes of quant/planes.h. A format has
-//   kHasMin     the second field of a run is a min, taken off once for each value: w = field 0 * code - field 1
-//   kHasHalves  the two fields are the scales of a run's halves of 16
-//   codes       signed bytes of 16 outputs and the two halves of a run, from a chunk in shared memory
-//   Scales<n>   the scales of n runs of one output on their way from memory: read, then field(i) of run i
-// The first field has at most 21 significant bits, so that 1.5 * 2^23 times it is exact (gemm_products.h).
+// How the GEMMs of gemm.h read a quantised weight type from planes (quant/planes.h). A format has
+//   kType       the weight type
+//   kHasMin     field 1 of a block of 32 values is a min: w = field 0 * code - field 1
+//   kHasHalves  the two fields are the scales of the block's halves of 16 values
+//   codes       the codes of a block as signed bytes, for 16 outputs and the two halves, from a chunk in shared memory
+//   Scales<n>   the scales of n consecutive blocks of an output: read loads them, field(i) decodes those of block i
+// Field 0 has at most 21 significant bits, so 1.5 * 2^23 times it is exact (ByteProduct in products.h).
 #pragma once
 
 #include "gpu/gemm/shape.h"
 
 namespace lb::gpu {
 
-// The rows of 16 outputs in a chunk.
+// The codes of 16 outputs in a chunk in shared memory, by plane.
 struct CodeRows {
   const uint8_t* plane[2];
   int stride[2];
 };
 
+// A block of 32 values of an output.
 struct BlockPosition {
   const void* w;
   int n_out, n_in, out, block;
@@ -25,7 +27,7 @@ LB_DEVICE const uint8_t* plane_row(DType type, const BlockPosition& at, int i) {
   return static_cast<const uint8_t*>(at.w) + layout.offset[i] + size_t(at.out) * layout.row_bytes[i];
 }
 
-// The low nibbles of 16 bytes are the first half of a run, the high ones the second.
+// The low nibbles of 16 bytes are the first half of a block, the high nibbles the second.
 LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const CodeRows& rows, int block) {
   ByteHalf packed;
   load(packed, rows.plane[0] + block * 16, rows.stride[0]);
@@ -36,14 +38,14 @@ LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const CodeRows& rows, int block)
   }
 }
 
-// Bytes below 128 - n, less n each, as signed bytes: no carry crosses a byte.
+// Subtracts n from bytes below 128 - n, as signed bytes: no carry crosses a byte.
 template <int n>
 LB_DEVICE void subtract(ByteHalf& half) {
   LB_UNROLL
   for (int i = 0; i < int(sizeof(ByteHalf) / 4); ++i) half.r[i] = (half.r[i] + (128 - n) * 0x01010101u) ^ 0x80808080u;
 }
 
-// One f16 for each run, in plane 1.
+// One f16 per block, in plane 1.
 template <DType kType, int kBlocks>
 struct F16Scales {
   f16 d[kBlocks] = {};
@@ -119,7 +121,7 @@ struct GemmQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
     unpack_nibbles(a, rows, block);
-    OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    OperandRows<u32x2> upper;  // a word per half, two bits for each of the half's words of four bytes
     load(upper, rows.plane[1] + block * 8, rows.stride[1]);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {

@@ -1,19 +1,19 @@
-// The frame of the products with many rows of x: y = x w^T (+ add), tiles of outputs over all blocks.
+// The body of the GEMMs without wgmma: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
-// A block goes through its units (gpu/gemm/shape.h): chunks of weights and of x pass through a ring of
-// n_stages in shared memory, copied asynchronously, n_stages - 1 chunks ahead. A warp has its own 16 kFrags outputs and
-// copies their weights itself; x is the block's. Scales take the way through registers, one chunk ahead, and lie
-// unpacked in shared memory. What a Product does with a chunk is in gemm_products.h, what a type's codes and
-// scales are in gemm_formats.h. Weights are asked for before the previous kernel has ended. The order of
-// additions depends on shape and launch alone.
-// Bound: 2..64 rows bandwidth, weights read once for each tile of rows; more rows arithmetic. docs/kernels/gemm.md.
+// A block goes through its units (shape.h). Chunks of weights and x pass through a ring of n_stages stages in shared
+// memory, by asynchronous copies n_stages - 1 chunks ahead. A warp computes 16 kFrags outputs and copies their weights
+// itself; all warps copy x. Scales go through registers, one chunk ahead, and lie decoded in shared memory. products.h
+// multiplies a chunk, formats.h reads a weight type. Weights are loaded before the previous kernel has ended. The order
+// of additions depends on shape and launch only.
+// Bound: 2 to 64 rows bandwidth, the weights once per tile of rows; more rows arithmetic. Notebook:
+// docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/products.h"
 
 namespace lb::gpu {
 
-// Where a unit lies. Constant indices keep the parameters where they are.
+// The position of a unit. Constant indices keep the parameters in constant memory.
 struct GemmCursor {
   const void* w;
   int n_out, first_out, first_row, tile, chunk;
@@ -65,8 +65,8 @@ LB_DEVICE int gemm_units(const Gemm& p) {
   return out_tiles * p.n_row_tiles * p.n_chunks;
 }
 
-// One plane's codes of this warp's outputs: zeros behind the end of a row, the last output again behind the last. A
-// lane has one piece of 16 bytes of every (32 / pieces)-th row.
+// Copies one plane's codes of this warp's outputs for a chunk. A lane copies one 16-byte piece of every
+// (32 / kPieces)-th row. Beyond the end of a row it stores zeros, beyond the last output it copies the last again.
 template <int kRows, int kBytes>
 LB_DEVICE void copy_codes(const GemmCursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
@@ -100,11 +100,11 @@ LB_DEVICE void copy_weights(const Gemm& p, const GemmCursor& at, uint8_t* stage)
                                stage + kGemmWarps * kRows * gemm_stride(kBytes0));
 }
 
-// Where the sums of a tile go: to y, or to a place for partial sums.
+// Where the sums of a tile go: to y, or to the block's partial sums.
 struct SumsDestination {
   const float* add;
   float* to;
-  int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
+  int row_outs, n_outs, n_rows;  // outputs from one row to the next; outputs and rows to store
 
   template <int kOuts>
   LB_DEVICE static SumsDestination partial(const Gemm& p, bool is_last_of_block) {
@@ -120,18 +120,18 @@ struct SumsDestination {
   }
 };
 
-// Through the warp's shared memory, so that a row's 16 outputs are written together.
+// Through the warp's shared memory, so that a row's 16 outputs are stored together.
 template <class Product>
 LB_DEVICE void write_sums(Product& product, const SumsDestination& sums, float* warp_memory) {
-  constexpr int kRows = Product::kPieceRows, kRowPieces = Product::kPieces / Product::kFrags;
+  constexpr int kRows = Product::kSubtileRows, kRowSubtiles = Product::kSubtiles / Product::kFrags;
   LB_UNROLL
-  for (int piece = 0; piece < Product::kPieces; ++piece) {
+  for (int subtile = 0; subtile < Product::kSubtiles; ++subtile) {
     warp_barrier();
-    product.put(piece, warp_memory);
+    product.put(subtile, warp_memory);
     warp_barrier();
-    const int out = (warp() * Product::kFrags + piece / kRowPieces) * 16 + lane() % 16;
+    const int out = (warp() * Product::kFrags + subtile / kRowSubtiles) * 16 + lane() % 16;
     for (int i = lane() / 16; i < kRows; i += 2) {
-      const int row = piece % kRowPieces * kRows + i;
+      const int row = subtile % kRowSubtiles * kRows + i;
       if (out >= sums.n_outs || row >= sums.n_rows) break;
       const long at = long(row) * sums.row_outs + out;
       const float sum = load<float>(warp_memory + i * 16 + lane() % 16);
@@ -178,7 +178,7 @@ LB_DEVICE void gemm(const Gemm& p) {
       copy_wait<1>();
     else
       copy_wait<2>();
-    block_barrier();  // this chunk is there, and the one before is read
+    block_barrier();  // this chunk has arrived, and all warps have read the one before
     if (unit + n_ahead < end) {
       uint8_t* stage = ring + (slot == 0 ? n_ahead : slot - 1) * kStageBytes;
       copy_weights<Product>(p, ahead, stage);

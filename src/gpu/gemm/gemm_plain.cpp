@@ -1,5 +1,4 @@
-// Products of many rows with plain weights, by tiles of rows; x rounded to 16 bits for weights of 16 bits. Body:
-// gemm.h.
+// GEMM kernels of plain weights: F16 and BF16 with 16-bit x, F32 with fp32 x. Body: gemm.h.
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

@@ -1,4 +1,4 @@
-// Products of many rows with Q4_K weights: of 8-bit and of 16-bit x by tiles of rows. Body: gemm.h.
+// GEMM kernels of Q4_K weights, for 8-bit and 16-bit x. Body: gemm.h.
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

@@ -1,6 +1,5 @@
-// Products of 64 rows with Q8_0 weights, 8-bit x. Body: gemm.h. Two stages need more than 64 KiB of shared
-// memory a block; chips that have less take tiles of fewer rows.
-// Needs: 80 KiB of shared memory
+// GEMM kernel of Q8_0 weights and tiles of 64 rows, for 8-bit x. Two stages need more than 64 KiB of shared memory;
+// chips with less use tiles of fewer rows. Body: gemm.h. Needs: 80 KiB of shared memory
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

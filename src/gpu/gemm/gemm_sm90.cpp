@@ -1,6 +1,5 @@
-// Products of more rows than a speculation has, where warpgroups multiply: 256 outputs and 128 or 64 rows a tile, or
-// 128 of each. A type has the tiles that are ever the fastest. Body: gemm_sm90.h.
-// Needs: wgmma
+// GEMM kernels for prompts on sm_90, wgmma: tiles of 256 outputs x 128 rows, 256 x 64 and 128 x 128. A type has the
+// tiles that are the fastest for some shape. Body: gemm_sm90.h. Needs: wgmma
 #include "dialect.h"
 
 #include "gpu/gemm/gemm_sm90.h"

@@ -1,12 +1,12 @@
-// The frame of the products of prompts on chips with products of warpgroups: y = x w^T (+ add), tiles of outputs over
-// blocks that stay.
+// The body of the GEMM for prompts on sm_90, wgmma: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
-// Two warpgroups have 16 or 32 outputs a warp and all rows of a tile. Their weights go from shared memory through
-// registers, where they become 16-bit numbers, into the matrix units; there they meet x, which the units read from
-// shared memory themselves. A third warpgroup brings both into a ring: weights by asynchronous copies, whose stalls
-// would keep a warp from multiplying, x by bulk copies, as x16 lies in tiles already (gpu/gemm/shape.h). The
-// warpgroups wait for each other through the ring alone. Weights are expanded while the products of the step before
-// run. Bound: arithmetic; the weights of a tile are expanded once, 3 instructions a code. docs/kernels/gemm.md.
+// Persistent blocks, one per SM: whole tiles first, then a share of the tiles left (shape.h). Two consumer warpgroups
+// have 16 or 32 outputs per warp and all rows of a tile. Weights are operand A: they go from shared memory through
+// registers, where they become 16-bit numbers. x is operand B, read from shared memory by the matrix units. A producer
+// warpgroup fills the ring: weights by asynchronous copies, whose stalls would keep consumers from multiplying, x by
+// bulk copies, because x16 is tiled (shape.h). The warpgroups synchronise through the ring's barriers only. The next
+// weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are expanded once, 3
+// instructions a code. Notebook: docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/weights_sm90.h"
@@ -15,14 +15,14 @@
 namespace lb::gpu {
 
 inline constexpr int kProducerThreads = kWarpgroupThreads - kGemmThreads;
-inline constexpr int kSteps = 2;  // of 16 values, whose products may be under way at once
+inline constexpr int kSteps = 2;  // steps of 16 values whose wgmma may be in flight at once
 
-// Where a unit lies. A block has whole tiles, n_blocks apart, then its share of the units of those that are left.
-// Constant indices keep the parameters where they are.
+// The position of a unit. A block has whole tiles, n_blocks apart, then its share of the units of the shared tiles.
+// Constant indices keep the parameters in constant memory.
 struct WarpgroupCursor {
   const uint8_t* w;
   int product, n_out, first_out, first_row, tile, chunk;
-  int n_units, first_shared;  // of the block; where its share begins
+  int n_units, first_shared;  // units of the block; the first unit of its share
 
   LB_DEVICE explicit WarpgroupCursor(const Gemm& p) {
     int out_tiles = p.first_tile[1];
@@ -41,7 +41,7 @@ struct WarpgroupCursor {
     }
     find(p);
   }
-  // Whether that is another tile.
+  // Returns whether the next unit is of another tile.
   LB_DEVICE bool next(const Gemm& p) {
     if (++chunk < p.n_chunks) return false;
     chunk = 0;
@@ -90,11 +90,11 @@ struct WarpgroupTile {
   static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * gemm_code_row(kType, kValues);
 };
 
-// What lies in shared memory.
+// The layout of shared memory.
 template <class Tile>
 struct WarpgroupMemory {
   uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kGemmWarps, kWarpgroupWarpBytes]
-  CountedBarrier *full, *empty;  // [kStages]: weights and x have come; all warps have used them
+  CountedBarrier *full, *empty;  // [kStages]: weights and x have arrived; all consumers have read them
 
   LB_DEVICE WarpgroupMemory() {
     uint8_t* begin = dynamic_shared<uint8_t>();
@@ -106,7 +106,7 @@ struct WarpgroupMemory {
   }
 };
 
-// A place in the ring, and the parity of the phase in which it is full.
+// A position in the ring, with the parity of the barriers' phase there.
 template <int kStages>
 struct RingSlot {
   int slot = 0, parity = 0;
@@ -117,7 +117,7 @@ struct RingSlot {
   }
 };
 
-// By one thread: 64 values of all rows of a tile are neighbours in x16.
+// Called by one thread. 64 values of all rows of a tile are contiguous in x16.
 template <class Tile>
 LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, CountedBarrier* full) {
   constexpr int kParts = Tile::kValues / kHalfValues;
@@ -132,8 +132,8 @@ LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, 
   }
 }
 
-// One plane's codes: zeros behind the end of a row, the last output again behind the last. A thread has one piece of 16
-// bytes of every so-many-th row.
+// Copies one plane's codes of a tile for a chunk. A thread copies one 16-byte piece of every kStep-th row. Beyond the
+// end of a row it stores zeros, beyond the last output it copies the last again.
 template <class Tile, int kPlane>
 LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to) {
   constexpr int kBytes = gemm_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = gemm_stride(kBytes);
@@ -163,7 +163,7 @@ LB_DEVICE void copy_weights(const Gemm& p, const WarpgroupCursor& at, uint8_t* s
     copy_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
 }
 
-// The warpgroup that brings, as far ahead as there is room.
+// The producer warpgroup, as far ahead as the ring has room.
 template <class Tile>
 LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
   RingSlot<Tile::kStages> ring;
@@ -171,18 +171,18 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
     copy_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
     copy_arrive(memory.full + ring.slot);
-    if (unit == 0) wait_for_previous();  // which makes x, not weights
+    if (unit == 0) wait_for_previous();  // the previous kernel writes x, never weights
     if (thread_id() == kGemmThreads) copy_x<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
     at.next(p);
     ring.next();
   }
 }
 
-// Where the sums of a tile go: to y, or to a place for partial sums.
+// Where the sums of a tile go: to y, or to the block's partial sums.
 struct SumsDestination {
   const float* add;
   float* to;
-  int row_outs, n_outs, n_rows;  // outputs from one row to the next; there are so many of the tile
+  int row_outs, n_outs, n_rows;  // outputs from one row to the next; outputs and rows to store
 };
 template <class Tile>
 LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
@@ -203,11 +203,11 @@ LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor&
           min(p.group.products[0].rows - at.first_row, Tile::kTileRows)};
 }
 
-// Through the warp's shared memory: a lane has four neighbouring outputs of a row.
+// Through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
 template <class Tile>
 LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const SumsDestination& destination,
                           float* warp_memory) {
-  constexpr int kStride = 20;  // 16 and room: neighbouring rows lie in different banks
+  constexpr int kStride = 20;  // 16 and padding: neighbouring rows lie in different banks
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
   const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
   const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
@@ -215,14 +215,14 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
     LB_UNROLL
-    for (int piece = 0; piece < Tile::kTileRows / 16; ++piece) {
+    for (int subtile = 0; subtile < Tile::kTileRows / 16; ++subtile) {
       warp_barrier();
-      for_each(sums[frag][piece], [&](int i, int row, float& sum) { store(warp_memory + row * kStride + i, sum); });
+      for_each(sums[frag][subtile], [&](int i, int row, float& sum) { store(warp_memory + row * kStride + i, sum); });
       warp_barrier();
       LB_UNROLL
       for (int i = 0; i < 16; i += 8) {
-        const int piece_row = i + lane() / 4, row = piece * 16 + piece_row;
-        f32x4 sum = load<f32x4>(warp_memory + piece_row * kStride + lane() % 4 * 4);
+        const int subtile_row = i + lane() / 4, row = subtile * 16 + subtile_row;
+        f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
         if (row >= destination.n_rows) continue;
         const long at = long(row) * destination.row_outs + out;
         if (is_aligned && out + 4 <= destination.n_outs) {
@@ -243,7 +243,7 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   }
 }
 
-// A chunk into the sums; released() is called when the products of the chunk before have ended.
+// Multiplies a chunk into the sums. Calls release() when the wgmma of the previous chunk have ended.
 template <class Tile, class Release>
 LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
                               FragmentA<typename Tile::T> (&a)[kSteps][Tile::kFrags], const uint8_t* weights,
@@ -261,12 +261,13 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
       LB_UNROLL
       for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[step % kSteps][i], rows);
       group_commit();
-      group_wait<kSteps - 1>();  // those that the next fragments take the place of
+      group_wait<kSteps - 1>();  // the next fragments overwrite registers that these read
       if (step == kSteps - 2) release();
     }
   }
 }
 
+// The consumer warpgroups.
 template <class Tile>
 LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
   uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
@@ -285,12 +286,12 @@ LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
     const WarpgroupCursor tile_cursor = at;
     const int n_tile_units = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_tile_units;
-    int in_use = -1;  // the slot whose x products may still read
+    int in_use = -1;  // the slot whose x the wgmma in flight may still read
     const auto release = [&] {
       if (in_use >= 0) barrier_arrive(memory.empty + in_use);
     };
     for (; unit < end; ++unit) {
-      warp_barrier();  // the scales before are read
+      warp_barrier();  // all lanes have read the previous scales
       scales.unpack();
       if (unit + 1 < n_units) {
         if (at.next(p)) scales.find(p, at);
@@ -318,7 +319,7 @@ LB_DEVICE void gemm_sm90(const Gemm& p) {
   if (thread_id() == 0)
     for (int i = 0; i < Tile::kStages; ++i) {
       barrier_init(memory.full + i, kProducerThreads + 1);
-      barrier_init(memory.empty + i, kGemmThreads);  // each has read its codes
+      barrier_init(memory.empty + i, kGemmThreads);  // every consumer thread arrives
     }
   fence_async_proxy();
   block_barrier();

@@ -31,7 +31,7 @@ LB_KERNEL(gemm_sum_kernel, Gemm, 256, 1) {
   for (int out = lane(); out < p.tile_outs && first_out + out < product.n_out; out += 32) {
     const long slot = long(p.tile_rows) * p.tile_outs;
     const float* from = p.partials + tile_row * p.tile_outs + out;
-    float sum = from[(2l * first + 1) * slot];  // the tile begins in the last part of its first block
+    float sum = from[(2l * first + 1) * slot];  // the tile is the last one of its first block
     for (int block = first + 1; block <= last; ++block) sum += from[2l * block * slot];
     const long at = long(row) * product.n_out + first_out + out;
     product.y[at] = product.add != nullptr ? sum + product.add[at] : sum;

@@ -1,6 +1,5 @@
-// Products of more rows than a speculation has, weights of 16 bits: tiles of 128 rows. Body: gemm.h. Two stages
-// of them need 80 KiB of shared memory a block; chips that have less take tiles of fewer rows.
-// Needs: no wgmma, 80 KiB of shared memory
+// GEMM kernels for prompts, F16 and BF16 weights: tiles of 128 rows. Two stages need 80 KiB of shared memory; chips
+// with less use tiles of fewer rows. Body: gemm.h. Needs: no wgmma, 80 KiB of shared memory
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

@@ -1,24 +1,24 @@
-// What the products with many rows (gemm.h) do with a chunk of weights and of x. A product has
-//   kType, kFrags   its weights, and how many times 16 outputs a warp has
-//   kValues         of the inner dimension in a chunk
-//   kXBytes         of x in a stage; fetch_x copies them, zeros behind the end of a row
-//   Scales          read: those of the next chunk, from memory; unpack: into shared memory, for this warp
+// How the GEMMs of gemm.h multiply a chunk of weights and x: bytes, 16-bit numbers or fp32. A product has
+//   kType, kFrags   the weight type; fragments of 16 outputs per warp
+//   kValues         values of a chunk
+//   kXBytes         bytes of x in a stage; fetch_x copies them, with zeros beyond the end of a row
+//   Scales          read: loads the next chunk's scales; unpack: decodes them into the warp's shared memory
 //   add             multiplies a chunk into the warp's sums
-//   kPieces         of kPieceRows rows and 16 outputs, those of fragment 0 first, make up a warp's sums; put lays one
-//                   out as [kPieceRows, 16] and starts it again from zero
+//   kSubtiles       a warp's sums are so many subtiles of kSubtileRows rows and 16 outputs, those of fragment 0 first;
+//                   put stores one as [kSubtileRows, 16] and clears it
 #pragma once
 
 #include "gpu/gemm/formats.h"
 
 namespace lb::gpu {
 
-// Scales of quantised weights: a lane has kRuns consecutive runs of one of the warp's outputs.
+// Scales of quantised weights. A lane loads those of kBlocks consecutive blocks of one of the warp's outputs.
 template <class Format, int kFrags, int kValues>
 struct UnpackedScales {
   static constexpr int kRowBlocks = kValues / kRoundBlock, kBlocks = kFrags * kRowBlocks / 2,
                        kOutLanes = kRowBlocks / kBlocks;
   typename Format::template Scales<kBlocks> raw;
-  f32x2* unpacked;  // [kFrags, kRowRuns, 16]
+  f32x2* unpacked;  // [kFrags, kRowBlocks, 16]
 
   static_assert(kFrags * kRowBlocks * 16 * sizeof(f32x2) <= kGemmWarpBytes);
 
@@ -52,7 +52,7 @@ struct NoScales {
   LB_DEVICE void unpack() const {}
 };
 
-// The rows of fragment `frag` of this warp in a chunk.
+// The codes of fragment `frag` of this warp in a chunk.
 template <DType kType, int kFrags, int kValues>
 LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
   constexpr int kStride0 = gemm_stride(gemm_code_bytes(kType, 0, kValues));
@@ -62,10 +62,10 @@ LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
   return {{weights + row * kStride0, second + row * kStride1}, {kStride0, kStride1}};
 }
 
-// Rounded x and codes as bytes, exact within a run: 8 bits of x, or 16 as two products.
+// Rounded x times codes as bytes, exact inside a block: one multiplication for 8-bit x, two for 16-bit x.
 //
-// Integer sums start from the bits of 1.5 * 2^23, so that they are fp32 numbers as they come, that much too large; the
-// fma that scales them takes it off again, exactly, as 1.5 * 2^23 times the scale of the weights is exact.
+// Integer sums start from the bits of 1.5 * 2^23. Read as fp32 they are then the sum plus 1.5 * 2^23, without a
+// conversion. The fma that scales them subtracts 1.5 * 2^23 times the weights' scale, which is exact.
 template <class Format, int kTileRows, int kBits>
 struct ByteProduct {
   static constexpr DType kType = Format::kType;
@@ -73,7 +73,7 @@ struct ByteProduct {
   using Scales = UnpackedScales<Format, kFrags, kValues>;
 
   LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
-    // A thread has 16 bytes of codes of a row and, next to each other too, one of its scales and sums.
+    // A thread copies 16 bytes of codes of a row and one of the row's scales or sums.
     constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
     static_assert(kPieces == 2 * kBlocks);
     const int n_in = p.group.products[0].n_in, n_row_blocks = n_in / kRoundBlock,
@@ -108,7 +108,7 @@ struct ByteProduct {
         load(fields[block], scales + (2 * pair + block) * 16);
       }
       LB_UNROLL
-      for (int tile = 0; tile < kPieces; ++tile) {
+      for (int tile = 0; tile < kSubtiles; ++tile) {
         sched_barrier();
         BytesB high[2], low[2];
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
@@ -142,11 +142,11 @@ struct ByteProduct {
     }
   }
 
-  static constexpr int kPieceRows = kByteRows, kPieces = (kTileRows + kByteRows - 1) / kByteRows;
-  LB_DEVICE void put(int piece, float* to) {
+  static constexpr int kSubtileRows = kByteRows, kSubtiles = (kTileRows + kByteRows - 1) / kByteRows;
+  LB_DEVICE void put(int subtile, float* to) {
     for_each_sum([&](int out, int row, int, int, int n) {
-      store(to + row * 16 + out, sums_[piece].v[n]);
-      sums_[piece].v[n] = 0;
+      store(to + row * 16 + out, sums_[subtile].v[n]);
+      sums_[subtile].v[n] = 0;
     });
   }
 
@@ -157,9 +157,10 @@ struct ByteProduct {
   struct Sums {
     float v[sizeof(ByteSums) / 4] = {};
   };
-  Sums sums_[kPieces];
+  Sums sums_[kSubtiles];
 
-  static constexpr int kScalesAt = kPadRows * kStride * (kBits / 8);  // [2, kRuns, kPadRows] of x: scales, sums
+  static constexpr int kScalesAt =
+      kPadRows * kStride * (kBits / 8);  // offset of x's scales and sums, [2, kBlocks, kPadRows]
   template <int kBytes, class T>
   LB_DEVICE static void copy_or_zero(void* to, const T* from, bool is_inside) {
     if (is_inside)
@@ -183,7 +184,7 @@ struct ByteProduct {
   }
 };
 
-// Rows of x16, whole chunks.
+// Copies rows of x16, which are whole chunks.
 template <int kTileRows>
 LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
   constexpr int kPieces = kHalfValues / 8, kStride = gemm_stride(2 * kHalfValues);
@@ -198,7 +199,7 @@ LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage
   }
 }
 
-// What chips multiply that are given bf16 weights: f16 where there is no matrix instruction for bf16.
+// The type that stands for bf16 in the matrix units: f16 on chips without a bf16 matrix instruction.
 template <bool kHasBf16>
 struct WideNumber {
   using Type = bf16;
@@ -209,7 +210,7 @@ struct WideNumber<false> {
 };
 using Wide = WideNumber<kHasBf16Matrix>::Type;
 
-// Weights of 16 bits: what a HalfProduct multiplies, T.
+// 16-bit weights as operands of type T. Operands<kFrags>::half(a, i) loads 16 of a block's 32 values.
 template <class Stored, DType kType_, class T>
 struct PlainHalves {
   using Value = T;
@@ -237,7 +238,7 @@ struct PlainHalves {
   };
 };
 
-// Quantised weights, expanded and rounded to 16 bits on their way into the matrix units.
+// Quantised weights as operands of type T, expanded in registers and rounded.
 template <class Format, class T>
 struct ExpandedHalves {
   using Value = T;
@@ -270,7 +271,7 @@ struct ExpandedHalves {
   };
 };
 
-// 16-bit numbers, fp32 sums.
+// 16-bit x times 16-bit weights, fp32 sums.
 template <class Weights, int kTileRows, int kFrags_>
 struct HalfProduct {
   using T = typename Weights::Value;
@@ -280,7 +281,7 @@ struct HalfProduct {
 
   LB_DEVICE HalfProduct() {
     LB_UNROLL
-    for (int i = 0; i < kPieces; ++i) fill(sums_[i / kTiles][i % kTiles], 0);
+    for (int i = 0; i < kSubtiles; ++i) fill(sums_[i / kTiles][i % kTiles], 0);
   }
   LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
     fetch_x16<kTileRows>(p, first_row, chunk, stage);
@@ -304,9 +305,9 @@ struct HalfProduct {
       }
     }
   }
-  static constexpr int kPieceRows = 16, kPieces = kFrags * kTileRows / 16;
-  LB_DEVICE void put(int piece, float* to) {
-    FragmentC& sums = sums_[piece / kTiles][piece % kTiles];
+  static constexpr int kSubtileRows = 16, kSubtiles = kFrags * kTileRows / 16;
+  LB_DEVICE void put(int subtile, float* to) {
+    FragmentC& sums = sums_[subtile / kTiles][subtile % kTiles];
     for_each(sums, [&](int out, int row, float& sum) { store(to + row * 16 + out, sum); });
     fill(sums, 0);
   }
@@ -316,7 +317,7 @@ struct HalfProduct {
   FragmentC sums_[kFrags][kTiles];
 };
 
-// fp32 numbers, fused multiply-adds: a lane has one output and every other row.
+// fp32 x times fp32 weights, by fused multiply-adds: a lane has one output and every other row.
 struct FloatProduct {
   static constexpr DType kType = DType::kF32;
   static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);
@@ -348,12 +349,12 @@ struct FloatProduct {
       }
     }
   }
-  static constexpr int kPieceRows = 16, kPieces = kFloatRows / 16;
-  LB_DEVICE void put(int piece, float* to) {
+  static constexpr int kSubtileRows = 16, kSubtiles = kFloatRows / 16;
+  LB_DEVICE void put(int subtile, float* to) {
     LB_UNROLL
     for (int i = 0; i < 8; ++i) {
-      store(to + (2 * i + lane() / 16) * 16 + lane() % 16, sums_[8 * piece + i]);
-      sums_[8 * piece + i] = 0;
+      store(to + (2 * i + lane() / 16) * 16 + lane() % 16, sums_[8 * subtile + i]);
+      sums_[8 * subtile + i] = 0;
     }
   }
 

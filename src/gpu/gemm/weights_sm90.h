@@ -1,31 +1,33 @@
-// How the products of warpgroups read each type: the codes of a chunk from the ring in shared memory, the scales from
-// memory, one chunk ahead. Weights have
-//   kType, Value    of the planes, and of the products
-//   Scales<kFrags>  find: the lane's output; read: its scales of a chunk; unpack: what run() needs, into shared memory
-//   Run<kFrags>     32 values of a warp's outputs: half(a, i) makes the fragments of 16 of them
-// Types of a scale for each 32 values, or two, have a format:
-//   Raw<kRuns>      those of kRuns runs, a part of a chunk: read, then field(i), as code_field makes it
-//   codes           16 rows of a run as bytes; expand: a half of them as a fragment
+// How the wgmma GEMM reads a weight type: a chunk's codes from the ring in shared memory, its scales from memory one
+// chunk ahead. Weights have
+//   kType, Value        the stored type; the type of the operands
+//   Scales<kFrags>      find: moves to the lane's output; read: loads a chunk's scales; unpack: decodes them into
+//   shared
+//                       memory
+//   Operands<kFrags>    32 values of a warp's outputs; half(a, i) makes the fragments of 16 of them
+// The formats of quantised types have
+//   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them (code_field)
+//   codes, to_fragment  a block's codes of 16 outputs as bytes; half of them as a fragment
 #pragma once
 
 #include "gpu/gemm/shape.h"
 
 namespace lb::gpu {
 
-inline constexpr int kWarpgroupBlocks = 128 / kRoundBlock;  // of a chunk of quantised weights
+inline constexpr int kWarpgroupBlocks = 128 / kRoundBlock;  // blocks of a chunk of quantised weights
 
-// The rows of 16 outputs in a chunk.
+// The codes of 16 outputs in a chunk in shared memory.
 template <DType kType>
 struct ChunkRows {
   static constexpr int kValues = warpgroup_values(kType);
   static constexpr int kStride0 = gemm_stride(gemm_code_bytes(kType, 0, kValues));
   static constexpr int kStride1 = gemm_stride(gemm_code_bytes(kType, 1, kValues));
-  const uint8_t *first, *second;  // of the two planes of codes
+  const uint8_t *first, *second;  // the two planes of codes
   LB_DEVICE ChunkRows(const uint8_t* weights, int n_outs, int out)
       : first(weights + out * kStride0), second(weights + n_outs * kStride0 + out * kStride1) {}
 };
 
-// The row of an output in each plane, and its runs.
+// The row of an output in each plane, and its blocks.
 struct OutputRow {
   const uint8_t* planes[quant::kMaxPlanes];
   int n_blocks;
@@ -41,7 +43,7 @@ LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride)
   }
 }
 
-// One f16 for each run, in plane 1.
+// One f16 per block, in plane 1.
 template <int kBlocks>
 struct F16Scales {
   f16 d[kBlocks] = {};
@@ -87,13 +89,13 @@ struct WideQ4_K {
   template <int kBlocks>
   struct Raw {
     u32x4 entry = {};
-    int block = 0;  // of the block, a multiple of kRuns
+    int block = 0;  // in the superblock, a multiple of kBlocks
     LB_DEVICE void read(const OutputRow& row, int row_block) {
       block = row_block % 8;
       entry = load_cached<u32x4>(row.planes[1] + uint32_t(row_block) / 8 * 16);
     }
     LB_DEVICE f32x2 field(int i) const {
-      const bool is_upper = block >= 4;  // 48 bits for four runs
+      const bool is_upper = block >= 4;  // 48 bits for four blocks
       const uint64_t bits = uint64_t(is_upper ? entry[3] : entry[2]) << 32 | (is_upper ? entry[2] : entry[1]);
       const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * block - 32 : 12 * block) >> 12 * i);
       const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
@@ -109,7 +111,7 @@ struct WideQ4_K {
   }
 };
 
-// The two fields are the scales of a run's halves.
+// The two fields are the scales of a block's halves.
 struct WideQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   template <int kBlocks>
@@ -127,7 +129,7 @@ struct WideQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
     unpack_nibbles(a, rows.first + block * 16, rows.kStride0);
-    OperandRows<u32x2> upper;  // a word for each half, two bits for each of its words of four bytes
+    OperandRows<u32x2> upper;  // a word per half, two bits for each of the half's words of four bytes
     load(upper, rows.second + block * 8, rows.kStride1);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -147,7 +149,7 @@ struct WideQ6_K {
   }
 };
 
-// Quantised weights, expanded in fp32 and rounded to 16 bits. A lane reads the scales of kRuns runs of an output.
+// Quantised weights, expanded in fp32 and rounded to 16 bits. A lane loads the scales of kBlocks blocks of an output.
 template <class Format, class T>
 struct ExpandedWeights {
   using Value = T;
@@ -159,7 +161,7 @@ struct ExpandedWeights {
     static_assert(kFrags * kWarpgroupBlocks * 16 * sizeof(f32x2) <= kWarpgroupWarpBytes);
     OutputRow row;
     typename Format::template Raw<kBlocks> raw;
-    f32x2* unpacked;  // [kFrags, kWarpgroupRuns, 16]
+    f32x2* unpacked;  // [kFrags, kWarpgroupBlocks, 16]
 
     LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<f32x2*>(warp_memory)) {}
     template <class Cursor>
@@ -202,7 +204,7 @@ struct ExpandedWeights {
   };
 };
 
-// Weights of 16 bits, as they are.
+// 16-bit weights, as they are.
 template <class T, DType kType_>
 struct PlainWeights {
   using Value = T;
