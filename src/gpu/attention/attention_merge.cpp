@@ -26,11 +26,11 @@ struct OpenSums {
     for (int j = 0; j < 4; ++j) o[j] *= shrink;
   }
   // Adds another state whose m is not larger. If it has seen no slot, its o was never written and may be NaN.
-  LB_DEVICE void add(float of_m, float of_l, const f32x4& of_o) {
-    const float weight = exp2_fast(of_m - (m == kNothingSeen ? 0.0f : m));
-    l += weight * of_l;
+  LB_DEVICE void add(float other_m, float other_l, const f32x4& other_o) {
+    const float weight = exp2_fast(other_m - (m == kNothingSeen ? 0.0f : m));
+    l += weight * other_l;
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) o[j] += weight * (weight != 0 ? of_o[j] : 0.0f);
+    for (int j = 0; j < 4; ++j) o[j] += weight * (weight != 0 ? other_o[j] : 0.0f);
   }
 };
 
@@ -49,14 +49,14 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
 
-  constexpr int kAtOnce = 4;
+  constexpr int kInFlight = 4;
   const long step = long(op.rows) * op.n_heads, first = block_id();
   OpenSums sums;
-  for (int s = part; s < n_live && part < n_parts; s += kAtOnce * n_parts) {
-    float m[kAtOnce], l[kAtOnce], top = sums.m;
-    f32x4 o[kAtOnce];
+  for (int s = part; s < n_live && part < n_parts; s += kInFlight * n_parts) {
+    float m[kInFlight], l[kInFlight], top = sums.m;
+    f32x4 o[kInFlight];
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const long at = (s + i * n_parts) * step + first;
       m[i] = kNothingSeen;
       if (s + i * n_parts >= n_live) continue;
@@ -65,10 +65,10 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
       o[i] = load<f32x4>(p.o + at * dim + column);
     }
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) top = max(top, m[i]);
+    for (int i = 0; i < kInFlight; ++i) top = max(top, m[i]);
     sums.raise(top);
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int i = 0; i < kInFlight; ++i)
       if (s + i * n_parts < n_live) sums.add(m[i], l[i], o[i]);
   }
   part_o[thread_id()] = sums.o;
@@ -78,22 +78,22 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   if (warp() * 32 >= n_columns) return;  // whole warps, as round_four needs
 
   const bool is_inside = part == 0;
-  const int n_with = min(n_parts, n_live), own = is_inside ? thread_id() : 0;
+  const int n_used_parts = min(n_parts, n_live), own = is_inside ? thread_id() : 0;
   float top = kNothingSeen;
   LB_UNROLL_BY(4)
-  for (int i = 0; i < n_with; ++i) top = max(top, part_m[i * n_columns + own]);
-  OpenSums whole;
-  whole.raise(top);
+  for (int i = 0; i < n_used_parts; ++i) top = max(top, part_m[i * n_columns + own]);
+  OpenSums merged;
+  merged.raise(top);
   LB_UNROLL_BY(4)
-  for (int i = 0; i < n_with; ++i) {
+  for (int i = 0; i < n_used_parts; ++i) {
     const int at = i * n_columns + own;
-    whole.add(part_m[at], part_l[at], part_o[at]);
+    merged.add(part_m[at], part_l[at], part_o[at]);
   }
-  const float scale = 1.0f / whole.l;
+  const float scale = 1.0f / merged.l;
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) whole.o[j] *= scale * (op.gate != nullptr ? sigmoid(gate[j]) : 1.0f);
-  if (is_inside) store(op.o + first * dim + column, whole.o);
-  if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, whole.o, is_inside);
+  for (int j = 0; j < 4; ++j) merged.o[j] *= scale * (op.gate != nullptr ? sigmoid(gate[j]) : 1.0f);
+  if (is_inside) store(op.o + first * dim + column, merged.o);
+  if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, merged.o, is_inside);
 }
 
 }  // namespace lb::gpu

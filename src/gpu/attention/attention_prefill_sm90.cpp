@@ -138,22 +138,22 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
 // last query. By the consumer warps, a warp per query, eight queries in flight.
 template <class T, int kDim>
 LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& work, int own_warp) {
-  constexpr int kWarps = 2 * kSm90GroupThreads / 32, kAtOnce = 8;
-  static_assert(kDim == 256 && kSm90Queries % (kWarps * kAtOnce) == 0 && kSm90Queries <= kWarps * 32);
+  constexpr int kWarps = 2 * kSm90GroupThreads / 32, kInFlight = 8;
+  static_assert(kDim == 256 && kSm90Queries % (kWarps * kInFlight) == 0 && kSm90Queries <= kWarps * 32);
   const float scale = op.scale * kLog2E;
   const int column = 8 * lane();
-  const int of_lane = int(work.queries.at(op, min(work.first + own_warp + kWarps * lane(), work.queries.n - 1)));
+  const int lane_offset = int(work.queries.at(op, min(work.first + own_warp + kWarps * lane(), work.queries.n - 1)));
   LB_UNROLL_BY(1)
-  for (int done = own_warp; done < kSm90Queries; done += kWarps * kAtOnce) {
-    f32x4 low[kAtOnce], high[kAtOnce];
+  for (int done = own_warp; done < kSm90Queries; done += kWarps * kInFlight) {
+    f32x4 low[kInFlight], high[kInFlight];
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float* from = op.q + long(shuffle(of_lane, done / kWarps + i)) * kDim + column;
+    for (int i = 0; i < kInFlight; ++i) {
+      const float* from = op.q + long(shuffle(lane_offset, done / kWarps + i)) * kDim + column;
       low[i] = high[i] = {};
       if (work.first + done + i * kWarps < work.queries.n) low[i] = load<f32x4>(from), high[i] = load<f32x4>(from + 4);
     }
     LB_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kInFlight; ++i) {
       const int query = done + i * kWarps;
       Vec<T, 8> rounded;
       LB_UNROLL

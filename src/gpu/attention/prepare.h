@@ -34,10 +34,10 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   constexpr int kPairRounds = 2 * kRounds, kPairsAhead = kRounds <= 2 ? kPairRounds : 0;
   const KvLayer& cache = p.cache;
   const int dim = cache.head_dim, n_kv = cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
-  const int row = item / n_items, of_row = item % n_items;
+  const int row = item / n_items, item_of_row = item % n_items;
   if (row >= p.rows) return start();  // whole warps
-  const bool is_q = of_row < p.n_heads, is_v = of_row >= p.n_heads + n_kv;
-  const int head = is_q ? of_row : is_v ? of_row - p.n_heads - n_kv : of_row - p.n_heads;
+  const bool is_q = item_of_row < p.n_heads, is_v = item_of_row >= p.n_heads + n_kv;
+  const int head = is_q ? item_of_row : is_v ? item_of_row - p.n_heads - n_kv : item_of_row - p.n_heads;
 
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
   const auto column = [](int j) { return 4 * lane() + 128 * j; };

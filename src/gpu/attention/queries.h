@@ -88,24 +88,25 @@ LB_DEVICE bf16 as_operand(float x, bf16) { return to_bf16(x); }
 // exponents of 2; zeros beyond the last query. A thread has up to eight loads in flight.
 template <class T, int kDim, int kRows>
 LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first) {
-  constexpr int kPieces = kDim / 4, kEach = kRows * kPieces / kAttentionThreads, kAtOnce = kEach < 8 ? kEach : 8;
+  constexpr int kPieces = kDim / 4, kRounds = kRows * kPieces / kAttentionThreads,
+                kInFlight = kRounds < 8 ? kRounds : 8;
   constexpr int kStep = kAttentionThreads / kPieces, kWidth = kPieces < 32 ? kPieces : 32;  // lanes of one row
-  static_assert(kEach <= kWidth && kEach % kAtOnce == 0);
+  static_assert(kRounds <= kWidth && kRounds % kInFlight == 0);
   const float scale = op.scale * kLog2E;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
   // Lane n of a group finds the address of the group's n-th query: one integer division per lane, not per load.
-  const int of_lane = int(queries.at(op, min(first + own_row + lane() % kWidth * kStep, queries.n - 1)));
+  const int lane_offset = int(queries.at(op, min(first + own_row + lane() % kWidth * kStep, queries.n - 1)));
   LB_UNROLL_BY(1)
-  for (int done = 0; done < kEach; done += kAtOnce) {
-    f32x4 q[kAtOnce];
+  for (int done = 0; done < kRounds; done += kInFlight) {
+    f32x4 q[kInFlight];
     LB_UNROLL
-    for (int n = 0; n < kAtOnce; ++n) {
-      const long at = shuffle(of_lane, lane() / kWidth * kWidth + done + n);
+    for (int n = 0; n < kInFlight; ++n) {
+      const long at = shuffle(lane_offset, lane() / kWidth * kWidth + done + n);
       q[n] = {};
       if (first + own_row + (done + n) * kStep < queries.n) q[n] = load<f32x4>(op.q + at * kDim + column);
     }
     LB_UNROLL
-    for (int n = 0; n < kAtOnce; ++n) {
+    for (int n = 0; n < kInFlight; ++n) {
       Vec<T, 4> rounded;
       LB_UNROLL
       for (int j = 0; j < 4; ++j) rounded[j] = as_operand(q[n][j] * scale, T{});

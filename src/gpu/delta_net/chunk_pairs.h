@@ -55,11 +55,11 @@ LB_DEVICE void invert(const float* a, float* inverse, float* sums) {
   block_barrier();
   const int row = thread_id() / 16, column = thread_id() % 16;
   for (int b = 1; b < Padded<kPadded>::kGroups; ++b) {
-    const float* of_row = a + (16 * b + row) * kStride;
+    const float* a_row = a + (16 * b + row) * kStride;
     for (int j = 0; j < b; ++j) {
       float sum = 0;
       for (int l = 16 * j; l < 16 * b; ++l)
-        sum = fma(load<float>(of_row + l), load<float>(inverse + l * kStride + 16 * j + column), sum);
+        sum = fma(load<float>(a_row + l), load<float>(inverse + l * kStride + 16 * j + column), sum);
       store(sums + row * 48 + 16 * j + column, sum);
     }
     block_barrier();

@@ -113,8 +113,8 @@ struct ChunkTile {
 template <int kColumns, class Tiles>
 LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas, Tiles& tiles, float* state) {
   constexpr int kColumnLanes = kColumns / 4, kApart = kChunkThreads / kColumnLanes * 4, kBlocks = kFoldDepth / kApart;
-  const int column = thread_id() % kColumnLanes * 4, of_tile = thread_id() / kColumnLanes * 4;
-  for (int d0 = of_tile; d0 - of_tile < p.dk; d0 += kFoldDepth) {
+  const int column = thread_id() % kColumnLanes * 4, own_d = thread_id() / kColumnLanes * 4;
+  for (int d0 = own_d; d0 - own_d < p.dk; d0 += kFoldDepth) {
     f32x4 s[kBlocks][4] = {};
     LB_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
@@ -127,7 +127,7 @@ LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas,
       }
     }
     for (int first_row = 0; first_row < kMaxTree; first_row += kFoldRows) {
-      const float* keys = tiles.take() + of_tile;
+      const float* keys = tiles.take() + own_d;
       LB_UNROLL_BY(4)
       for (int row = 0; row < kFoldRows; ++row) {
         const f32x4 delta = load<f32x4>(deltas + (first_row + row) * kColumns + column);
@@ -195,7 +195,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
 
   const Tile tile;
   const long row_values = long(op.n_v_heads) * op.dv;  // between rows of o and of delta
-  const long of_head = long(slice.v_head) * op.dv + slice.column;
+  const long head_offset = long(slice.v_head) * op.dv + slice.column;
   for (int chunk = 0; chunk < n_chunks; ++chunk) {
     const bool is_last = chunk == n_chunks - 1;
     const int rows = rows_of_chunk(op, chunk);
@@ -208,7 +208,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
       own_cs[i] = cs[row];
       v[i] = {};
       if (row < rows && slice.is_inside)
-        v[i] = load<f32x4>(op.v + (long(chunk) * kMaxTree + row) * op.row_stride + of_head);
+        v[i] = load<f32x4>(op.v + (long(chunk) * kMaxTree + row) * op.row_stride + head_offset);
     }
     const float last_cs = is_last ? 0.0f : cs[kMaxTree - 1];
 
@@ -236,14 +236,14 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
       const int row = tile.row + i * Tile::kRowLanes;
       const f32x4 own = vector_of(delta[i]);
       store(deltas + row * kColumns + tile.column, own);
-      if (is_last && row < rows && slice.is_inside) store(op.delta + row * row_values + of_head, own);
+      if (is_last && row < rows && slice.is_inside) store(op.delta + row * row_values + head_offset, own);
     }
     tile.add_lower(tiles.take(), deltas, out);
     LB_UNROLL
     for (int i = 0; i < Tile::kRows; ++i) {
       const int row = tile.row + i * Tile::kRowLanes;
       if (row < rows && slice.is_inside)
-        store(op.o + (long(chunk) * kMaxTree + row) * row_values + of_head, vector_of(out[i]));
+        store(op.o + (long(chunk) * kMaxTree + row) * row_values + head_offset, vector_of(out[i]));
     }
     if (is_last) break;
 

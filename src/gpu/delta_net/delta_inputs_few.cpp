@@ -60,13 +60,13 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_UNROLL_BY(1)
   for (int row = warp(); row < conv.rows; row += kWarps) {
     f32x4 y = {};
-    int of = row;  // negative: history, -1 the youngest
+    int source = row;  // negative: history, -1 the youngest
     LB_UNROLL
     for (int d = 0; d < kChainTaps; ++d) {
-      const f32x4 x = inputs[(kPastRows + of) * 32 + lane()];
+      const f32x4 x = inputs[(kPastRows + source) * 32 + lane()];
       LB_UNROLL
       for (int j = 0; j < 4; ++j) y[j] = fma(taps[j][kPastRows - d], x[j], y[j]);
-      of = of > 0 ? int(parents[of]) : of - 1;
+      source = source > 0 ? int(parents[source]) : source - 1;
     }
     float squares = 0;
     LB_UNROLL

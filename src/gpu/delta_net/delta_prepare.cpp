@@ -22,14 +22,14 @@ LB_KERNEL(delta_prepare_kernel, DeltaPrepare, 256, 1) {
   const int n_gates = (p.n_v_heads + 31) / 32, n_items = 2 * p.n_k_heads + n_gates;
   const long item = long(block_id()) * n_warps() + warp();
   const long row = item / n_items;
-  const int of_row = int(item % n_items);
+  const int item_of_row = int(item % n_items);
   if (row >= p.rows) return;
-  if (of_row < p.n_k_heads) {
-    normalise(p.q + row * p.row_stride + long(of_row) * p.dk, p.dk, p.eps, 1.0f / sqrt(float(p.dk)));
-  } else if (of_row < 2 * p.n_k_heads) {
-    normalise(p.k + row * p.row_stride + long(of_row - p.n_k_heads) * p.dk, p.dk, p.eps, 1.0f);
+  if (item_of_row < p.n_k_heads) {
+    normalise(p.q + row * p.row_stride + long(item_of_row) * p.dk, p.dk, p.eps, 1.0f / sqrt(float(p.dk)));
+  } else if (item_of_row < 2 * p.n_k_heads) {
+    normalise(p.k + row * p.row_stride + long(item_of_row - p.n_k_heads) * p.dk, p.dk, p.eps, 1.0f);
   } else {
-    const int head = (of_row - 2 * p.n_k_heads) * 32 + lane();
+    const int head = (item_of_row - 2 * p.n_k_heads) * 32 + lane();
     if (head >= p.n_v_heads) return;
     prepare_gates(p, row, head);
   }

@@ -110,7 +110,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const int first_column = block_id() % n_slices * kChainColumns, n_chunks = n_chunks_of(op);
   const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_chunks};
   const long row_values = long(op.n_v_heads) * op.dv;  // between rows of o and of delta
-  const long of_head = long(v_head) * op.dv + first_column;
+  const long head_offset = long(v_head) * op.dv + first_column;
   const bool has_state = warp() < 4;
   const int block = warp() % 4, first_row = 16 * block, first_d = 32 * block;
 
@@ -193,7 +193,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
         write(memory.delta(), 16 * c, first_row, delta[c]);
         if (is_last) {
           for_each(delta[c], [&](int column, int row, float x) {
-            if (first_row + row < rows) op.delta[(first_row + row) * row_values + of_head + 16 * c + column] = x;
+            if (first_row + row < rows) op.delta[(first_row + row) * row_values + head_offset + 16 * c + column] = x;
           });
         } else {
           for_each(delta[c], [&](int, int row, float& x) { x *= load<float>(decays + kMaxTree + row); });
@@ -211,7 +211,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
       for (int c = 0; c < kColumnTiles; ++c)
         for_each(sums[c], [&](int column, int row, float x) {
           if (first_row + row < rows)
-            op.o[(long(chunk) * kMaxTree + first_row + row) * row_values + of_head + 16 * c + column] = x;
+            op.o[(long(chunk) * kMaxTree + first_row + row) * row_values + head_offset + 16 * c + column] = x;
         });
     }
     if (is_last) break;

@@ -35,12 +35,12 @@ struct FewMemory {
 
   // [2 kPadded + 32, 128]: queries, keys, then columns of S.
   LB_DEVICE Operands operands() const { return Operands(memory); }
-  // Products of a query (of a key: of_key): with the kPadded keys, then with the 32 columns of S. Later, the former
-  // become P (A for keys); for keys the latter become deltas.
-  LB_DEVICE float* of_query(int row) const {
+  // Products of a query (of a key: key_products): with the kPadded keys, then with the 32 columns of S. Later, the
+  // former become P (A for keys); for keys the latter become deltas.
+  LB_DEVICE float* query_products(int row) const {
     return reinterpret_cast<float*>(memory + Operands::kBytes) + row * kStride;
   }
-  LB_DEVICE float* of_key(int row) const { return of_query(kPadded + row); }
+  LB_DEVICE float* key_products(int row) const { return query_products(kPadded + row); }
 };
 
 // Loads the block's slice of S, folds the accepted rows, and stores its columns as operands. A thread has four rows
@@ -139,7 +139,9 @@ LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
     const int first_row = tile / kOthers * 16, first_other = tile % kOthers * 16;
     FragmentC c;
     multiply_keys(c, memory.operands(), first_row, kPadded + first_other);
-    for_each(c, [&](int row, int other, float x) { store(memory.of_query(first_row + row) + first_other + other, x); });
+    for_each(c, [&](int row, int other, float x) {
+      store(memory.query_products(first_row + row) + first_other + other, x);
+    });
   }
 }
 
@@ -151,8 +153,8 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
   for (int i = thread_id(); i < 2 * kPadded * kUnits; i += kDeltaFewThreads) {
     const int row = i / kUnits % kPadded, column = i % kUnits * 4;
     const bool is_key = i >= kPadded * kUnits;
-    float* place = memory.of_query(i / kUnits) + column;
-    f32x4 pairs = load<f32x4>(place);
+    float* products = memory.query_products(i / kUnits) + column;
+    f32x4 pairs = load<f32x4>(products);
     const f32x4 before = load<f32x4>(&gates->cs[column]);
     const float cs = load<float>(&gates->cs[row]), factor = is_key ? load<float>(&gates->beta[row]) : 1.0f;
     uint32_t seen = load<uint32_t>(&gates->seen[row]);
@@ -160,7 +162,7 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
     LB_UNROLL
     for (int c = 0; c < 4; ++c)  // only for pairs on one path: the exponent of any other is not bounded
       pairs[c] = seen >> (column + c) & 1 ? factor * exp_nonpositive(cs - before[c]) * pairs[c] : 0.0f;
-    store(place, pairs);
+    store(products, pairs);
   }
 }
 
@@ -168,22 +170,22 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
 template <int kPadded>
 LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gates, const f32x4& v, int rows) {
   const int row = lane() % kPadded;
-  float* place = memory.of_key(row) + kPadded + 4 * warp();
+  float* products = memory.key_products(row) + kPadded + 4 * warp();
   const float decay = exp_nonpositive(load<float>(&gates->cs[row])), beta = load<float>(&gates->beta[row]);
   f32x4 x = {};
-  if (lane() < kPadded) x = load<f32x4>(place);
+  if (lane() < kPadded) x = load<f32x4>(products);
   LB_UNROLL
   for (int c = 0; c < 4; ++c) x[c] = beta * (v[c] - decay * x[c]);
   LB_UNROLL_BY(1)
   for (int first = 0; first < rows; first += 4) {
-    const f32x4 a = load<f32x4>(memory.of_key(row) + first);
+    const f32x4 a = load<f32x4>(memory.key_products(row) + first);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) {
       LB_UNROLL
       for (int c = 0; c < 4; ++c) x[c] = fma(-a[j], shuffle(x[c], first + j), x[c]);
     }
   }
-  if (lane() < kPadded) store(place, x);
+  if (lane() < kPadded) store(products, x);
 }
 
 // Writes o * w * silu(z), rounded, and the sum of o^2 over the block of 32 values; the reader divides by the head's
@@ -228,21 +230,21 @@ LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, un
   block_barrier();
 
   if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps: round_normed shuffles
-  f32x4 o = load<f32x4>(memory.of_query(row) + column);
+  f32x4 o = load<f32x4>(memory.query_products(row) + column);
   const float decay = exp_nonpositive(load<float>(&gates->cs[row]));
   LB_UNROLL
   for (int c = 0; c < 4; ++c) o[c] *= decay;
   LB_UNROLL_BY(1)
   for (int j = 0; j <= row; j += 4) {
-    const f32x4 pair = load<f32x4>(memory.of_query(row) + j);
+    const f32x4 pair = load<f32x4>(memory.query_products(row) + j);
     LB_UNROLL
     for (int e = 0; e < 4; ++e) {
-      const f32x4 delta = load<f32x4>(memory.of_key(j + e) + column);
+      const f32x4 delta = load<f32x4>(memory.key_products(j + e) + column);
       LB_UNROLL
       for (int c = 0; c < 4; ++c) o[c] = fma(pair[e], delta[c], o[c]);
     }
   }
-  if (row < p.rows) store(p.delta + to, load<f32x4>(memory.of_key(row) + column));
+  if (row < p.rows) store(p.delta + to, load<f32x4>(memory.key_products(row) + column));
   if (is_normed) return round_normed(norm.rounded, to, o, w, z, row < p.rows);
   if (row < p.rows) store(p.o + to, o);
 }

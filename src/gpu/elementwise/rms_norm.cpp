@@ -15,13 +15,13 @@ namespace lb::gpu {
 // The threads of one norm: a block, or one of its warps.
 struct Team {
   int head;  // index through all rows
-  int mine, n_threads;
+  int index, n_threads;
   float* scratch;  // for the block's sum; null: the team is a warp
 
   LB_DEVICE Team(int dim, float* scratch_) {
     const bool is_warp = dim <= kWarpNormDim;
     head = is_warp ? block_id() * n_warps() + warp() : block_id();
-    mine = is_warp ? lane() : thread_id();
+    index = is_warp ? lane() : thread_id();
     n_threads = is_warp ? 32 : gpu::n_threads();
     scratch = is_warp ? nullptr : scratch_;
   }
@@ -33,33 +33,33 @@ template <int kWidth, class Gate>
 LB_DEVICE void normalise(const Team& team, const float* x, const float* w, float* y, const RoundedRows& rounded,
                          int dim, float eps, Gate&& gate) {
   using Values = Vec<float, kWidth>;
-  const int n = dim / kWidth, mine = team.mine;
+  const int n = dim / kWidth, index = team.index;
   const long at = long(team.head) * dim;
   const auto read = [&](const float* from, int i) { return i < n ? values<kWidth>(from, i) : Values{}; };
-  const Values weight = read(w, mine);
+  const Values weight = read(w, index);
   dependents_may_launch();
   wait_for_previous();
 
-  const Values first = read(x, mine), first_gate = gate(mine);
+  const Values first = read(x, index), first_gate = gate(index);
   float sum = 0;
   LB_UNROLL
   for (int j = 0; j < kWidth; ++j) sum += first[j] * first[j];
-  for (int i = mine + team.n_threads; i < n; i += team.n_threads) {
+  for (int i = index + team.n_threads; i < n; i += team.n_threads) {
     const Values v = values<kWidth>(x, i);
     LB_UNROLL
     for (int j = 0; j < kWidth; ++j) sum += v[j] * v[j];
   }
   const float scale = rsqrt_fast(team.sum(sum) / float(dim) + eps);
 
-  const auto finish = [&](int i, Values v, const Values& of_weight, const Values& of_gate) {
+  const auto finish = [&](int i, Values v, const Values& weights, const Values& g) {
     LB_UNROLL
-    for (int j = 0; j < kWidth; ++j) v[j] = v[j] * scale * of_weight[j] * of_gate[j];
+    for (int j = 0; j < kWidth; ++j) v[j] = v[j] * scale * weights[j] * g[j];
     if (i < n) store(y + at + long(i) * kWidth, v);
     if constexpr (kWidth == 4)
       if (rounded.high != nullptr) round_four(rounded, at + long(i) * kWidth, v, i < n);
   };
-  finish(mine, first, weight, first_gate);
-  for (int i = mine + team.n_threads; i - lane() < n; i += team.n_threads)  // whole warps, as round_four needs
+  finish(index, first, weight, first_gate);
+  for (int i = index + team.n_threads; i - lane() < n; i += team.n_threads)  // whole warps, as round_four needs
     finish(i, read(x, i), read(w, i), gate(i));
 }
 

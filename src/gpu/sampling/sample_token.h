@@ -81,16 +81,16 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
     for (int i = first; i < work.end; i += n_threads())
       see(i, work.op.logits[i], adjusted(work.op, work.options, work.op.logits[i], i));
   } else {  // eight loads per thread in flight
-    constexpr int kAtOnce = 8;
+    constexpr int kInFlight = 8;
     const float temperature = work.options.temperature;
     LB_UNROLL_BY(1)
-    for (int from = first; from < work.end; from += kAtOnce * n_threads()) {
-      float logits[kAtOnce] = {};
+    for (int from = first; from < work.end; from += kInFlight * n_threads()) {
+      float logits[kInFlight] = {};
       LB_UNROLL
-      for (int k = 0; k < kAtOnce; ++k)
+      for (int k = 0; k < kInFlight; ++k)
         if (from + k * n_threads() < work.end) logits[k] = work.op.logits[from + k * n_threads()];
       LB_UNROLL
-      for (int k = 0; k < kAtOnce; ++k)
+      for (int k = 0; k < kInFlight; ++k)
         if (from + k * n_threads() < work.end)
           see(from + k * n_threads(), logits[k], is_greedy ? logits[k] : tempered(logits[k], temperature));
     }
@@ -127,7 +127,7 @@ LB_DEVICE uint64_t largest_weight(const Work& work, const VocabSlice& slice, con
   return work.largest(SampleRow::kKeptLargest);
 }
 
-LB_DEVICE Filters filtered(Work& work, const VocabSlice& slice) {
+LB_DEVICE Filters make_filters(Work& work, const VocabSlice& slice) {
   const SampleOptions& o = work.options;
   Filters filters;
   if (o.top_k > 0 && o.top_k < work.op.vocab)
@@ -165,11 +165,11 @@ LB_DEVICE void write_top(const Work& work, int n, float log_total) {
 }
 
 // The token at which the draw falls, in the block that owns it; -1 in all other blocks.
-LB_DEVICE int drawn(const Work& work, const VocabSlice& slice, const Filters& filters, uint64_t uniform_number) {
-  const uint64_t* of_blocks = work.row(SampleRow::kKeptWeights);
+LB_DEVICE int draw(const Work& work, const VocabSlice& slice, const Filters& filters, uint64_t uniform_number) {
+  const uint64_t* block_weights = work.row(SampleRow::kKeptWeights);
   const uint64_t goal = scaled_draw(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
   const Crossing block =
-      find_crossing(n_blocks(), work.scratch, [&](int i) { return of_blocks[i]; }, [&](uint64_t) { return goal; });
+      find_crossing(n_blocks(), work.scratch, [&](int i) { return block_weights[i]; }, [&](uint64_t) { return goal; });
   if (block.at != block_id()) return -1;
   const Crossing in_block = find_crossing(
       work.end - work.begin, work.scratch,
@@ -236,7 +236,7 @@ LB_DEVICE bool choose(Work& work) {
   const VocabSlice slice{work.x, value_of(best), work.begin, work.end};
   Filters filters;
   if (!is_greedy) {
-    filters = filtered(work, slice);
+    filters = make_filters(work, slice);
     work.publish(SampleRow::kKeptWeights,
                  work.sum(slice, [&](const Candidate& c) { return keeps(filters, c) ? c.weight : uint64_t(0); }));
   }
@@ -254,7 +254,7 @@ LB_DEVICE bool choose(Work& work) {
     log_total = raw_largest + log_fast(float(work.total(SampleRow::kRawWeights)) * 0x1p-40f);
     if (block_id() == 0) write_top(work, n_top, log_total);
   }
-  const int token = !is_greedy ? drawn(work, slice, filters, uniform_number) : block_id() == 0 ? id_of(best) : -1;
+  const int token = !is_greedy ? draw(work, slice, filters, uniform_number) : block_id() == 0 ? id_of(best) : -1;
   if (token >= 0 && thread_id() == 0) {
     op.result->token = token;
     op.result->problem = SampleProblem::kNone;

@@ -65,9 +65,9 @@ struct Crossing {
   uint64_t before, size;  // sum of the values before `at`; value(at)
 };
 
-// The first index at which the running sum of value(0..n-1) reaches enough(total), which must be in [1, total].
-template <class Value, class Enough>
-LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough enough) {
+// The first index at which the running sum of value(0..n-1) reaches goal_of(total), which must be in [1, total].
+template <class Value, class GoalOf>
+LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, GoalOf goal_of) {
   const int each = (n + n_threads() - 1) / n_threads();
   const int first = min(thread_id() * each, n), last = min(first + each, n);
   uint64_t own = 0;
@@ -75,10 +75,10 @@ LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, Enough e
   const uint64_t in_warp = warp_prefix(own);
   if (lane() == 31) scratch[warp()] = in_warp;
   block_barrier();
-  const uint64_t of_warp = lane() < n_warps() ? scratch[lane()] : 0;
-  const uint64_t of_warps = warp_prefix(of_warp);
-  uint64_t before = shuffle(of_warps - of_warp, warp()) + in_warp - own;
-  const uint64_t goal = enough(shuffle(of_warps, 31));
+  const uint64_t warp_total = lane() < n_warps() ? scratch[lane()] : 0;
+  const uint64_t warps_prefix = warp_prefix(warp_total);
+  uint64_t before = shuffle(warps_prefix - warp_total, warp()) + in_warp - own;
+  const uint64_t goal = goal_of(shuffle(warps_prefix, 31));
   if (before < goal && goal <= before + own) {
     int at = first;
     uint64_t size = value(at);
