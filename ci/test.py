@@ -32,10 +32,14 @@ def wheel() -> None:
     install(PYTHON, build_wheel(), "test")
 
 
+def packs() -> None:
+    test_packs.build_and_verify(test_packs.ONE_PER_VENDOR)
+
+
 EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
-    "packs": lambda: test_packs.build_and_verify(test_packs.ONE_PER_VENDOR),
+    "packs": packs,
     "tests": pytest("not slow"),  # its summary ends the output
 }
 MORE: dict[str, Callable[[], None]] = {
