@@ -1,9 +1,8 @@
-"""Who computes next. One thread owns the engine; requests wait in a bounded queue for one of its sessions (slots), and
-those that have one take turns.
+"""The scheduler: one thread owns the engine; requests wait in a bounded queue for a slot (a session) and take turns.
 
-A turn is a prefill chunk or a token. It goes to the job that has had the least of the engine's time, so a long prompt
-costs a short answer one chunk of waiting, which it then makes up. Batching would give one turn to several jobs that
-decode: `_run` chooses, `Work.step` computes.
+A turn is a prefill chunk or a token. It goes to the job with the least engine time, so a long prompt delays a short
+answer by one chunk, which the answer then catches up. Batching would give one turn to several decoding jobs: `_run`
+chooses, `Work.step` computes.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ class Scheduler:
         return not self._is_draining and self._thread.is_alive()
 
     def counts(self) -> tuple[int, int]:
-        """Jobs that wait, and jobs on a slot."""
+        """The numbers of waiting and running jobs."""
         with self._changed:
             return len(self._queue), len(self._works)
 
     def submit(self, requests: Sequence[GenerationRequest], sinks: Sequence[Sink]) -> list[Job]:
-        """Queues all of the requests or none; each one's items go to its sink, the last is Finished or Failed.
+        """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
             ApiError: the queue is full, or the scheduler is closing.
@@ -93,17 +92,17 @@ class Scheduler:
         return jobs
 
     def cancel(self, job: Job) -> None:
-        """Ends a job before its next turn; does nothing once it has ended."""
+        """Cancels a job before its next turn; does nothing if the job has ended."""
         with self._changed:
             was_waiting = job in self._queue
             if was_waiting:
                 self._queue.remove(job)
-            job.is_cancelled = True  # the thread looks before every turn
+            job.is_cancelled = True  # checked by the engine's thread before every turn
         if was_waiting:
             self._fail(job, CANCELLED)
 
     def close(self, drain_s: float = 0.0) -> None:
-        """Takes no more jobs, gives those that are there `drain_s` seconds to end, and stops the thread."""
+        """Refuses new jobs, gives the others `drain_s` seconds to finish, and stops the thread."""
         with self._changed:
             self._is_draining = True
             self._changed.wait_for(lambda: not self._queue and not self._works, drain_s)
@@ -134,13 +133,13 @@ class Scheduler:
             self._fail(job, CLOSING)
 
     def _wait(self) -> bool:
-        """Until there is something to do; False when there will not be."""
+        """Waits for work; False once the scheduler is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._queue or self._works)
             return not self._is_closed
 
     def _drop_ended(self) -> None:
-        """Cancelled jobs, and those whose time is over."""
+        """Ends cancelled jobs and jobs past their deadline."""
         now = time.perf_counter()
         for work in [work for work in self._works if work.job.is_cancelled]:
             self._end(work, CANCELLED)
@@ -157,7 +156,7 @@ class Scheduler:
         return ApiError("timeout", f"the request was not {what} within {self._request_timeout_s:g} s")
 
     def _admit(self) -> list[tuple[Job, Slot]]:
-        """Gives free slots to waiting jobs: the one that holds most of the prompt, else the one unused for longest."""
+        """Admits waiting jobs to free slots: the slot with the longest matched prefix, among equals the LRU one."""
         admitted = []
         with self._changed:
             while self._queue and self._free:
@@ -183,7 +182,7 @@ class Scheduler:
                 self._free.append(slot)
             self._fail(job, _reported(caught))
             return
-        # Those that are here go on as before: a new job has not earned their time.
+        # A new job starts at the least time used, so that it cannot starve the running jobs.
         work.spent_s = min((other.spent_s for other in self._works), default=0.0)
         self._works.append(work)
 
@@ -192,7 +191,7 @@ class Scheduler:
         try:
             finished = work.step()
         except Exception as caught:
-            work.slot.session.reset()  # whatever state this has left
+            work.slot.session.reset()  # the step may have left any state
             self._end(work, _reported(caught))
             return
         now = time.perf_counter()

@@ -1,5 +1,4 @@
-"""One request on one session: the prompt, from the prefix cache and in chunks, then one token per turn, its text parsed
-into events."""
+"""One request on one session: prefill in chunks after the reused prefix, then one token per turn, parsed to events."""
 
 from __future__ import annotations
 
@@ -25,18 +24,18 @@ __all__ = ["Job", "ParsedText", "Slot", "Work", "turn_ends"]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request on its way, and where its items go."""
+    """A queued or running request, and the sink of its items."""
 
     request: GenerationRequest
     sink: Sink
     deadline: float
-    """Of time.perf_counter()."""
+    """Time of time.perf_counter() at which the request times out."""
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
 
 
 class Slot:
-    """A session, and when it was last given to a job."""
+    """A session, and the submission time of its latest job."""
 
     def __init__(self, session: _engine.Session) -> None:
         self.session = session
@@ -44,7 +43,7 @@ class Slot:
 
 
 class ParsedText:
-    """The output of an answer: its text as events of the parser, put into a sink."""
+    """The output of a decode loop: parses the text into events and puts them into a sink."""
 
     def __init__(self, parser: Parser, stops: Sequence[str], sink: Sink) -> None:
         self._parser = parser
@@ -85,14 +84,14 @@ class ParsedText:
 
 
 class Work:
-    """A job on a slot, between its turns."""
+    """A job running on a slot."""
 
     def __init__(self, llm: LLM, slot: Slot, job: Job, cache: PrefixCache) -> None:
         request = job.request
         self.job = job
         self.slot = slot
         self.spent_s = 0.0
-        """The engine's time so far, as the scheduler counts it."""
+        """Engine time used so far, maintained by the scheduler."""
         self.queue_s = time.perf_counter() - job.submitted
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -101,7 +100,7 @@ class Work:
             self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
         else:
             self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
-        self.cached = self._n_done = next(self._prefill)  # from the slot or the cache
+        self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
         sampling = request.sampling
         self._output = ParsedText(request.parser, sampling.stop, job.sink)
         self._loop = DecodeLoop(
@@ -151,6 +150,6 @@ class Work:
 
 
 def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
-    """Where the turns of a prompt end: other prompts may go on from there."""
+    """Positions after the end tokens of a prompt, where turns end and other prompts may continue."""
     found: list[int] = (np.flatnonzero(np.isin(ids, end_ids)) + 1).tolist()
     return found
