@@ -1,6 +1,7 @@
 // Attention of more than 64 rows over F16 or BF16 pages, 32 queries per warp: half the shared-memory reads per product
 // of attention_prefill_16. The state would not fit registers for head_dim 256, nor on AMD, where a lane holds eight
-// rows of a fragment of sums. Needs: nvidia
+// rows of a fragment of sums.
+// Needs: nvidia
 #include "dialect.h"
 
 #include "gpu/attention/prefill.h"

@@ -1,5 +1,6 @@
 // The megakernel of weights in blocks of 256 values, and of the plain and Q8_0 weights that their recipes mix in, by
-// plain loads. Needs: no tma
+// plain loads.
+// Needs: no tma
 #include "dialect.h"
 
 #include "gpu/megakernel/formats.h"
