@@ -29,16 +29,16 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
   float* y = call.out<float>(n_in);
   gpu::Schedule schedule(pack.target());
   schedule.run_fused(RmsNorm{given, call.in(norm), y, 1, 1, n_in, n_in, n_in, eps},
-                {{{.w = call.weights(w, type, n_out, n_in),
-                   .type = type,
-                   .x = y,
-                   .add = nullptr,
-                   .y = logits,
-                   .rows = 1,
-                   .n_in = n_in,
-                   .n_out = n_out,
-                   .activations = Activations::kInt8}},
-                 1});
+                     {{{.w = call.weights(w, type, n_out, n_in),
+                        .type = type,
+                        .x = y,
+                        .add = nullptr,
+                        .y = logits,
+                        .rows = 1,
+                        .n_in = n_in,
+                        .n_out = n_out,
+                        .activations = Activations::kInt8}},
+                      1});
 
   struct Pinned {
     std::array<Sampled, 2> slots;
