@@ -20,12 +20,12 @@ TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 SOURCES = kernels_of_sources()
 KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
-BATCH_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # of tiles, and of plain numbers
+GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kernels in src/gpu/gemm
 N_SMS = 20
 
 
 def manifest(name: str, **changes: object) -> str:
-    """A pack of all that the sources have for a target, as its manifest tells."""
+    """The manifest of a pack with every kernel that the sources have for a target."""
     target = targets.load(name)
     capabilities = {key: getattr(target.capabilities, key) for key in
                     ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
@@ -50,7 +50,7 @@ def has_source(name: str, stem: str) -> bool:
 
 
 def check(launch: dict[str, object], name: str) -> None:
-    """Nothing that a device would refuse."""
+    """The geometry is within the limits of the device and the kernel."""
     grid, block = np.array(launch["grid"]), np.array(launch["block"])
     assert (grid >= 1).all() and (grid[1:] < 1 << 16).all()
     assert block[0] % 32 == 0 and 32 <= block.prod() <= KERNELS[str(launch["kernel"])]
@@ -68,7 +68,7 @@ def test_rows(name: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_a_step_fuses(name: str) -> None:
+def test_fused_ops_of_a_step(name: str) -> None:
     for dim in (8, 64, 128, 256):
         for heads in (1, 4, 16):
             inputs = gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 1, dim, heads)
@@ -89,7 +89,7 @@ def test_what_a_step_fuses(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_products(name: str, activations: str, dtype: str) -> None:
+def test_gemv(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (4096, 4096), (5120, 17408), (17408, 5120), (248320, 5120), (4, 131072)):
         for rows in (1, 8):
             (launch,) = gpu_ops.choose_linear(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
@@ -99,8 +99,8 @@ def test_products(name: str, activations: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtype", BATCH_TYPES)
-def test_batches(name: str, activations: str, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", GEMM_TYPES)
+def test_gemm(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (5120, 17408), (17408, 5120), (248320, 5120)):
         for rows in (2, 8, 22, 64, 65, 4096):
             batch = gpu_ops.choose_gemm(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
@@ -123,22 +123,23 @@ def test_batches(name: str, activations: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_kernel_of_tiles_is_chosen(name: str) -> None:
-    """Where nothing preferred to it is there; a kernel that nothing can start fails the self-test."""
+def test_every_gemm_kernel_is_chosen(name: str) -> None:
+    """In a pack without the kernels that are preferred. A kernel that nothing chooses fails the self-test."""
     kernels = json.loads(manifest(name))["kernels"]
     has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
     preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]
     chosen = set()
-    for dtype, activations, rows in itertools.product(BATCH_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
+    for dtype, activations, rows in itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
         for n_out, n_in in ((4096, 4096), (33, 17408)):
             pack = manifest(name, kernels=kernels)
             batch = gpu_ops.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
             chosen |= {launch["kernel"] for launch in batch["launches"]}
-    assert {k["name"] for k in kernels if k["name"].startswith(("gemm_", "gemm_wide_"))} <= chosen
+    of_tiles = {kernel["name"] for kernel in kernels if kernel["name"].startswith("gemm_")}
+    assert {name for name in of_tiles if not name.startswith("gemm_sm90")} <= chosen
 
 
-def test_types_without_kernels_of_many_rows_are_expanded() -> None:
+def test_types_without_a_gemm_kernel_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
             batch = gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
@@ -146,8 +147,8 @@ def test_types_without_kernels_of_many_rows_are_expanded() -> None:
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
             assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
-            products = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
-            assert not any(launch["overlap_previous"] for launch in products)  # they ask for weights at once
+            gemms = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
+            assert not any(launch["overlap_previous"] for launch in gemms)  # weights are read before the wait
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1"):
             gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
@@ -155,7 +156,7 @@ def test_types_without_kernels_of_many_rows_are_expanded() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
-def test_few_rows_of_every_type(dtype: str) -> None:
+def test_skinny_gemm_of_every_type(dtype: str) -> None:
     narrow = dtype in ("F16", "BF16")
     for n_in, is_skinny in ((4096, True), (4096 + 32, False)):
         if n_in % block_size(dtype)[0] != 0:
@@ -169,8 +170,8 @@ def test_few_rows_of_every_type(dtype: str) -> None:
                 assert int(kernel.split("_")[-2]) >= rows
 
 
-def test_long_rows_come_through_a_ring() -> None:
-    """Where a multiprocessor's share is worth it; some shared memory is left to what runs beside it."""
+def test_gemv_of_long_rows_takes_the_ring() -> None:
+    """Where each SM has 120 KiB of weights; the ring leaves shared memory to kernels beside it."""
 
     def choose(name: str, dtype: str, n_out: int, n_in: int, rows: int = 1, acts: str = "int8") -> dict[str, object]:
         (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
@@ -185,11 +186,11 @@ def test_long_rows_come_through_a_ring() -> None:
         for other in ("sm_75", "sm_121", "gfx1151"):
             assert "ring" not in str(choose(other, dtype, 9000, n_in)["kernel"])
     for shape in (
-        ("Q4_K", 4096, 4096),  # too little
+        ("Q4_K", 4096, 4096),  # too small
         ("Q4_K", 99999, 3840),  # short rows
-        ("Q6_K", 9999, 5120),  # of 16 bytes only in pairs
-        ("Q6_K", 9998, 4352),  # not even so
-        ("Q4_K", 9999, 17664),  # longer than a block has threads
+        ("Q6_K", 9999, 5120),  # a multiple of 16 bytes only in pairs of rows
+        ("Q6_K", 9998, 4352),  # not even in pairs
+        ("Q4_K", 9999, 17664),  # more pieces than a block has threads
         ("Q8_0", 9999, 5120),
         ("Q4_K", 9999, 5120, 2),
         ("Q4_K", 9999, 5120, 1, "f32"),
@@ -197,8 +198,8 @@ def test_long_rows_come_through_a_ring() -> None:
         assert "ring" not in str(choose("sm_90", *shape)["kernel"])
 
 
-def test_few_rows_lie_in_shared_memory_at_once() -> None:
-    """A multiprocessor has room for the next launch, or, where rows are short, for this one alone."""
+def test_short_gemv_launches_take_the_whole_kernel() -> None:
+    """An SM has room for the next launch, or, where rows are short, for this one only."""
 
     def choose(name: str, n_out: list[int], n_in: int, dtype: str = "Q4_K", rows: int = 1) -> dict[str, object]:
         (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
@@ -218,17 +219,16 @@ def test_few_rows_lie_in_shared_memory_at_once() -> None:
         for other in ("sm_75", "sm_121", "gfx1151"):
             assert "whole" not in str(choose(other, n_out, n_in)["kernel"])
     for launch in (
-        choose("sm_90", [4225], 4096),  # more than eight rows of a team
-        choose("sm_90", [100], 17408),  # longer than a block has threads
+        choose("sm_90", [4225], 4096),  # more than eight rows for a team
+        choose("sm_90", [100], 17408),  # more pieces than a block has threads
         choose("sm_90", [4096], 4096, "Q6_K"),
         choose("sm_90", [4096], 4096, "Q4_K", 2),
     ):
         assert "whole" not in str(launch["kernel"])
 
 
-def test_a_batch_keeps_every_multiprocessor_busy() -> None:
-    """22 rows of a speculation's tree: one pass over the weights, shared out over two blocks a multiprocessor, or over
-    one where weights go straight into registers."""
+def test_few_rows_keep_every_sm_busy() -> None:
+    """22 rows, a speculation's tree: one pass over the weights, on two blocks an SM, or one block of a skinny GEMM."""
     for n_out, n_in, waits in ((5120, 17408, "one wave"), (17408, 5120, "one wave"), (7168, 1024, "cluster 2")):
         batch = gpu_ops.choose_gemm(manifest("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
         assert [launch["kernel"] for launch in batch["launches"]] == [
@@ -241,14 +241,14 @@ def test_a_batch_keeps_every_multiprocessor_busy() -> None:
             assert 126 <= launch["grid"][0] * launch["grid"][1] <= 132 and waits in launch["text"]
 
 
-def test_blocks_that_wait_for_each_other_leave_room_for_another_grid() -> None:
-    """Slices of 17408 values that fit in shared memory are more than half of twelve multiprocessors."""
+def test_spinning_blocks_leave_room_for_another_grid() -> None:
+    """17408 values need more slices than half of twelve SMs, so that the GEMM of tiles computes them."""
     for n_sms, kernel in ((12, "gemm_q4_k_int8_16_kernel"), (24, "gemm_skinny_q4_k_16_kernel")):
         launch = gpu_ops.choose_gemm(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
 
 
-def test_a_batch_of_several_types_rounds_x_once_for_each_form() -> None:
+def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
     batch = gpu_ops.choose_gemm(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
@@ -279,7 +279,7 @@ def test_few_heads_are_cut_into_narrow_slices() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_groups_of_several_types(name: str) -> None:
+def test_gemv_of_several_types(name: str) -> None:
     dtypes, n_out = ["Q4_K", "Q6_K", "Q8_0"], [5120, 1, 1024]
     launches = gpu_ops.choose_linear(manifest(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
     assert len(launches) == 3
@@ -315,14 +315,13 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 check(launch, name)
             kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
             if types[0] == types[1] and types[0] != "F32" and head_dim in (64, 128, 256):
-                is_skinny = rows * group <= 16
-                is_prefill = rows > 64 and head_dim < 256 and "gfx" not in name
-                is_group = rows * group > 64 and name in ("sm_90", "sim")
-                queries, size = (16, "few") if is_skinny else (128, "prefill") if is_prefill else (64, "many")
-                per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_skinny else 2
-                if is_group:
-                    queries, size, per_sm = 128, "warpgroup", 1
-                assert kernel == f"attention_{size}_{types[0].lower()}_{head_dim}_kernel"
+                is_decode = rows * group <= 16
+                is_wide = rows > 64 and head_dim < 256 and "gfx" not in name
+                queries, form = (16, "decode") if is_decode else (128, "prefill_32") if is_wide else (64, "prefill_16")
+                per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_decode else 2
+                if rows * group > 64 and name in ("sm_90", "sim"):
+                    queries, form, per_sm = 128, "prefill_sm90", 1
+                assert kernel == f"attention_{form}_{types[0].lower()}_{head_dim}_kernel"
             else:
                 queries, per_sm = 8, 2
                 assert kernel == "attention_fp32_kernel"
