@@ -1,5 +1,4 @@
-"""`LLM`: a model loaded on a device, with text in and text out. The engine sees tokens only; text, chat and sampling
-options meet here."""
+"""`LLM`: a model loaded on a device, with text in and text out. Below it the engine works on token ids only."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ __all__ = ["LLM", "ModelInfo"]
 
 MAX_LOGPROBS = 20  # as in the OpenAI API
 SEED_MASK = (1 << 64) - 1
-LOGITS_CHUNK = 16  # tokens whose logits are computed at once
+LOGITS_CHUNK = 16  # rows of logits per append
 ENGINE_FIELDS = [
     "architecture",
     "n_layers",
@@ -55,7 +54,7 @@ ENGINE_FIELDS = [
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What was loaded."""
+    """The loaded model."""
 
     name: str
     path: str
@@ -69,28 +68,28 @@ class ModelInfo:
     n_kv_heads: int
     head_dim: int
     tied: bool
-    """The output head is the embedding table."""
+    """The output head shares the embedding table."""
     context_length: int
-    """Tokens the model was made for."""
+    """Maximum context of the model, in tokens."""
     n_params: int
     file_bytes: int
-    """Bytes of tensors."""
+    """Bytes of all tensors."""
     bytes_per_token: int
-    """Bytes of weights one decoded token reads."""
+    """Bytes of weights read per decoded token."""
     quant_mix: Mapping[str, int]
-    """Values stored in each tensor type."""
+    """Number of values per tensor type."""
 
 
 class LLM:
     """A model and one session on it.
 
     `model` is a path (a GGUF file or a folder of safetensors), a hub id ("org/name" or "org/name:quant") or a catalog
-    name; the other arguments are the fields of `EngineOptions`. Calls from several threads take turns token by token.
+    name; the other keywords are the fields of `EngineOptions`. Calls from several threads take turns token by token.
 
     Raises:
         ModelNotFoundError, HubError: the model cannot be found or fetched.
-        FormatError, UnsupportedError: the file is damaged, or not for this engine.
-        OutOfMemoryError: the plan does not fit; the message has the numbers.
+        FormatError, UnsupportedError: the file is damaged, or the engine cannot run it.
+        OutOfMemoryError: the memory plan does not fit; the message has the numbers.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class LLM:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
-        """What the pack says of itself, in JSON; empty on the CPU."""
+        """The manifest of the pack, JSON; empty on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
@@ -136,7 +135,7 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Gives all memory back. Further calls raise InvalidRequestError."""
+        """Frees all memory. Further calls raise InvalidRequestError."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -146,7 +145,7 @@ class LLM:
 
     @property
     def generation_defaults(self) -> Mapping[str, Any]:
-        """Sampling the checkpoint recommends, by its names in generation_config.json; empty when there is none."""
+        """Sampling recommended by the checkpoint, by the names of generation_config.json; empty without any."""
         return self._assets.generation_defaults
 
     @property
@@ -159,7 +158,7 @@ class LLM:
         return ChatTemplate.from_file(os.fspath(path), self._assets.tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of text; control tokens written out in it are recognised."""
+        """Token ids of text; control tokens spelled in it are recognised."""
         return self._assets.tokenizer.encode(text)
 
     def detokenize(self, ids: Iterable[int]) -> str:
@@ -181,7 +180,7 @@ class LLM:
     ) -> Generation | Iterator[Chunk]:
         """Continues a prompt (text or token ids).
 
-        With `stream` the result is an iterator of chunks that may be closed early; its last chunk carries the whole
+        With `stream` the result is an iterator of chunks, which may be closed early. The last chunk carries the whole
         result. Ctrl-C raises KeyboardInterrupt and leaves the session usable.
         """
         chunks = self._generate(self.ids(prompt), sampling or Sampling())
@@ -221,8 +220,8 @@ class LLM:
     ) -> Generation | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`).
 
-        `enable_thinking` reaches the template only when given. Control tokens are the template's alone: where messages
-        or tools spell them, they are text. The rest is as in `generate`.
+        `enable_thinking` is passed to the template only when given. Only the template can write control tokens; where
+        messages or tools spell one, it stays text. Otherwise as `generate`.
         """
         quoted, shown = self._quoting.messages(messages), self._quoting.values(tools)
         text = self.render(quoted, tools=shown, enable_thinking=enable_thinking, template=template)
@@ -251,10 +250,10 @@ class LLM:
             return list(session.score(ids))
 
     def ids(self, prompt: str | Sequence[int]) -> Ids:
-        """The tokens of a prompt, checked.
+        """The token ids of a prompt, checked.
 
         Raises:
-            InvalidRequestError: they are not tokens of this model.
+            InvalidRequestError: an id is outside the vocabulary.
         """
         ids = np.asarray(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -263,7 +262,7 @@ class LLM:
             raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
         return ids.astype(np.int32)
 
-    # --- parts, for a server that runs several timelines itself
+    # --- parts, for the server, which runs several sessions itself
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -272,21 +271,21 @@ class LLM:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens at which the model ends what it writes."""
+        """The end tokens of the model."""
         return self._assets.end_ids
 
     @property
     def engine(self) -> _engine.Engine:
-        """The weights, and the plan of their memory."""
+        """The weights and the memory plan."""
         return self._engine
 
     def sessions(self, n: int) -> list[_engine.Session]:
-        """n timelines: this LLM's own, which it must not use meanwhile, and further ones. They share the weights and
+        """n sessions: this LLM's own, which the LLM must not use meanwhile, and new ones. They share the weights and
         take turns on the device."""
         return [self._session, *(_engine.Session(self._engine) for _ in range(n - 1))]
 
     def sampler(self, sampling: Sampling) -> _engine.Sampler:
-        """What chooses the tokens of one request.
+        """The sampler of one request.
 
         Raises:
             InvalidRequestError: an option is out of range.
@@ -295,7 +294,7 @@ class LLM:
         return self._sampler(sampling)
 
     def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
-        sampler = self.sampler(sampling)  # before the first chunk is asked for: bad options raise at once
+        sampler = self.sampler(sampling)  # here, not in the iterator: bad options raise at once
         return self._stream(prompt, sampling, sampler)
 
     def _sampler(self, sampling: Sampling) -> _engine.Sampler:
@@ -350,19 +349,19 @@ class LLM:
 
     @contextmanager
     def locked_session(self) -> Iterator[_engine.Session]:
-        """The session, which no other thread uses meanwhile."""
+        """The session, locked against other threads."""
         if self._closed:
             raise InvalidRequestError("this LLM was closed")
         with self._lock:
             yield self._session
 
     def reset(self) -> None:
-        """Forgets what the session holds."""
+        """Empties the session."""
         with self.locked_session() as session:
             session.reset()
 
     def snapshot(self) -> bytes:
-        """The session (tokens, KV cache, recurrent state) as bytes, for `restore` on the same model and settings."""
+        """The session (tokens, KV cache, recurrent state) as bytes, for `restore` with the same model and settings."""
         with self.locked_session() as session:
             return bytes(session.save())
 
@@ -371,7 +370,7 @@ class LLM:
 
         Raises:
             FormatError: the bytes are damaged.
-            UnsupportedError: they belong to another model, other settings, or a longer context.
+            UnsupportedError: the snapshot has another model, other settings, or a longer context.
         """
         with self.locked_session() as session:
             session.load(snapshot, where)
@@ -391,14 +390,14 @@ class LLM:
                 raise
 
     def load_session(self, path: str | os.PathLike[str]) -> None:
-        """Restores a file that `save_session` wrote."""
+        """Restores a file written by `save_session`."""
         self.restore(Path(path).read_bytes(), where=os.fspath(path))
 
     # --- measurement
 
     @property
     def pack(self) -> str | None:
-        """The kernel pack that computes; None on the CPU."""
+        """The target of the kernel pack ("sm_90"); None on the CPU."""
         return None if self._pack is None else self._pack.target
 
     @property
@@ -408,18 +407,18 @@ class LLM:
 
     @property
     def kernels(self) -> str:
-        """What computes: threads and instruction set, or the pack."""
+        """The kernels: "8 threads, avx512" or "pack sm_90"."""
         if self.pack is not None:
             return f"pack {self.pack}"
         return f"{self.options.threads} threads, {self.options.isa}"
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:
-        """What the driver says of the device; None for the CPU."""
+        """The driver's description of the device; None on the CPU."""
         return None if self._pack is None else self._pack.device
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits [len(ids), vocab] after every one of these tokens, from an empty session."""
+        """[len(ids), vocab] logits after each of these tokens, from an empty session."""
         tokens = self.ids(ids)
         rows = []
         with self.locked_session() as session:
@@ -432,8 +431,8 @@ class LLM:
 
     @property
     def decode_path(self) -> str:
-        """How a GPU decodes: "graph", with what spoke against the megakernel, or that and its phases, a line each.
-        Empty on the CPU, and for a graph that was wanted, before the first token."""
+        """How a GPU decodes: "graph" with the reason against the megakernel, or the megakernel with one line per phase.
+        Empty on the CPU. With decode_path="graph", empty before the first token."""
         return self._session.decode_path
 
 
@@ -450,7 +449,7 @@ def _last(chunks: Iterator[Chunk]) -> Generation:
     result = None
     for chunk in chunks:
         result = chunk.result
-    assert result is not None  # the last chunk always carries it
+    assert result is not None  # the last chunk carries it
     return result
 
 

@@ -1,4 +1,4 @@
-"""What a model file holds besides weights: tokenizer, chat template, end tokens, recommended settings."""
+"""The parts of a model file besides its weights: tokenizer, chat template, end tokens, recommended sampling."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextAssets:
 
     @staticmethod
     def load(path: Path) -> TextAssets:
-        """Reads them from a GGUF file or a checkpoint folder.
+        """Reads the assets of a GGUF file or a checkpoint folder.
 
         Raises:
             FormatError: a part is missing or damaged.

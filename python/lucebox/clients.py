@@ -1,5 +1,5 @@
-"""Coding agents on a server of ours: for each the files and variables that point it there, in a home of its own. What a
-person has set up for it stays as it is."""
+"""Coding agents: the files and environment variables that point each of them at a lucebox server, in a separate home.
+The user's own configuration of the agent stays untouched."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["CLIENTS", "Client", "Endpoint", "Setup"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a client goes and what it finds there."""
+    """The server, and the model it offers."""
 
     url: str
-    """Of the server, without /v1."""
+    """Address of the server, without /v1."""
     model: str
     context: int
     api_key: str = "none"
-    """Clients want some key even where the server wants none."""
+    """Clients require some key even where the server needs none."""
 
     @property
     def max_tokens(self) -> int:
-        """Of an answer, so that prompts have room."""
+        """Maximum tokens of an answer, which leaves room for prompts."""
         return max(256, min(32000, self.context // 4))
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client is started with."""
+    """Files, variables and arguments to start a client with."""
 
     files: Mapping[str, str]
-    """Text by path below its home."""
+    """Content by path below the client's home."""
     variables: Mapping[str, str]
-    """Where a value begins with "~/", its home stands for the "~"."""
+    """In a value that begins with "~/", "~" is the client's home."""
     arguments: tuple[str, ...] = ()
 
 
@@ -44,7 +44,7 @@ class Client:
     name: str
     program: str
     package: str
-    """At npm."""
+    """Name on npm."""
     setup: Callable[[Endpoint], Setup]
 
 
@@ -88,7 +88,7 @@ def _claude(to: Endpoint) -> Setup:
             "ANTHROPIC_AUTH_TOKEN": to.api_key,
             "ANTHROPIC_MODEL": to.model,
             **models,
-            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.context),  # of a name it does not know it expects a million
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.context),  # for an unknown model it assumes a million
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(to.max_tokens),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",

@@ -1,4 +1,4 @@
-"""From the target a user writes to a device of this machine with its pack on it."""
+"""Resolves a device name ("cuda:0") to a device of this machine and its pack, and loads the pack."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["open_pack", "resolve_device"]
 
 
 def resolve_device(device: str) -> Selection:
-    """The device and pack that `target` ("auto", "cpu", "cuda:0", "hip:1", "sim") comes to on this machine.
+    """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine.
 
     Raises:
-        InvalidRequestError, DeviceError, PackError: it is no target, there is no such device, or no pack for it.
+        InvalidRequestError: not a device name.
+        DeviceError, PackError: no such device, or no pack for it.
     """
     spec = parse_device(device)
     if spec.backend == "cpu":
@@ -26,8 +27,8 @@ def resolve_device(device: str) -> Selection:
 
 
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:
-    """The pack of a selection, its files checked, loaded on the device; None for the CPU. Without the kernels whose
-    names have one of these words in them, where ops then do with others."""
+    """The pack of a selection, its files checked, loaded on the device; None for the CPU. `without` removes kernels
+    whose names contain one of these words, so that their fallbacks run."""
     if selection.info is None or selection.choice is None:
         return None
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)

@@ -1,7 +1,6 @@
-"""`examine`: what GPUs this machine has, which packs serve them, what is in the way and the line that mends it.
+"""`examine`: the GPUs of this machine, the packs that serve them, the obstacles and the command to run.
 
-Asks the driver libraries through the engine, and the kernel's own /proc and /sys where none answers; needs no vendor
-tool.
+Asks the driver libraries through the engine, and reads /proc and /sys where none answers. Needs no vendor tool.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ON_CPU = "Models run on the CPU."
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device that its driver answers for."""
+    """A device reported by its driver."""
 
     vendor: str
     """cuda or hip."""
@@ -38,16 +37,16 @@ class Gpu:
     total_bytes: int
     free_bytes: int | None
     error: str | None = None
-    """Why it cannot be opened."""
+    """Why the device cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the driver libraries answer."""
+    """The answers of the driver libraries."""
 
     devices: tuple[Gpu, ...]
     errors: Mapping[str, str]
-    """Why a back end (cuda, hip) has no answer."""
+    """By back end (cuda, hip): why it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,15 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """One back end's driver library."""
+    """The driver library of one back end."""
 
     backend: str
     version: str | None
-    """What the library says: "CUDA 13.0"."""
+    """Version reported by the library: "CUDA 13.0"."""
     kernel_version: str | None
-    """Version of the kernel module, where the kernel tells it."""
+    """Version of the kernel module, where known."""
     error: str | None
-    """None: it answers."""
+    """None: the library answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class DeviceState:
     """One GPU and whether lucebox can use it."""
 
     device: str | None
-    """What to pass as device: cuda:0; None where the driver does not answer."""
+    """The device's name for users: cuda:0; None where the driver does not answer."""
     name: str
     architecture: str | None
     total_bytes: int | None
@@ -89,7 +88,7 @@ class DeviceState:
     pack: str | None
     """The pack that serves it."""
     reason: str
-    """Why that pack, or why none and what to do."""
+    """Why this pack, or why none and what to do."""
     install: str | None
     """The target whose pack is missing."""
 
@@ -110,17 +109,17 @@ class PackState:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it."""
+    """The whole report."""
 
     host: Host
     drivers: tuple[DriverState, ...]
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
     install: str | None
-    """The pip line for this machine, None where nothing is missing."""
+    """The pip command for this machine; None where no pack is missing."""
     verdict: str
     ok: bool
-    """A GPU can be used, or there is none."""
+    """A GPU is usable, or there is none."""
 
 
 def survey() -> Survey:
@@ -155,7 +154,7 @@ def _gpu(info: _engine.gpu.DeviceInfo) -> Gpu:
 
 
 def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
-    """The whole report; `root` holds the /proc, /sys and /etc to read."""
+    """The report of this machine; `root` contains the /proc, /sys and /etc to read."""
     answers = drivers or survey()
     installed = _check_files(packs.find())
     devices = [_with_driver(device, installed) for device in answers.devices]
@@ -179,7 +178,7 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
 
 
 def _check_files(found: packs.Packs) -> packs.Packs:
-    """The packs, those with damaged files among the broken ones."""
+    """The packs, with those that have damaged files moved to the broken ones."""
     usable, broken = [], list(found.broken)
     for pack in found.usable:
         try:
@@ -212,7 +211,7 @@ def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
 
 
 def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed: packs.Packs) -> DeviceState:
-    """A GPU that the kernel shows and no driver library answers for."""
+    """A GPU that the kernel lists but no driver library reports."""
     backend = next(backend for backend, vendor in VENDORS.items() if vendor == gpu.vendor)
     reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
     if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
@@ -232,7 +231,7 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
 
 
 def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | None:
-    """The target to install for an architecture, None where its pack is here already."""
+    """The target whose pack to install for an architecture; None where it is installed."""
     target = packs.best_target(architecture) if architecture else None
     return None if target in {pack.target for pack in installed.installed} else target
 

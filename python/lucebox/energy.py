@@ -1,5 +1,5 @@
-"""Energy that a GPU takes, from what its driver counts: NVML for NVIDIA, hwmon in /sys for AMD. A total where there is
-one, else power read in short intervals. No vendor package is needed; where nothing can be read there is no meter."""
+"""Energy of a GPU, from its driver's counters: NVML for NVIDIA, hwmon in /sys for AMD. An energy counter where there is
+one, else power sampled at short intervals. Needs no vendor package; without a counter there is no meter."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ROOT", "Device", "Energy", "Meter", "Nvml", "find_meter", "open_nvml
 
 ROOT = Path("/")
 SAMPLE_S = 0.02
-# Counters step every 20 to 100 ms, so the ends of a time are uncertain by as much.
-LEAST_SECONDS = 0.5
+# Counters step every 20 to 100 ms, so each end of an interval is uncertain by as much.
+MIN_SECONDS = 0.5
 
 
 class Device(Protocol):
-    """What names a device to its driver; _engine.gpu.DeviceInfo is one."""
+    """Identifies a device to its driver; _engine.gpu.DeviceInfo is one."""
 
     @property
     def vendor(self) -> str: ...
@@ -30,23 +30,23 @@ class Device(Protocol):
 
 
 class Meter:
-    """One device's meter."""
+    """The energy meter of one device."""
 
     def __init__(self, source: str, *, joules: Callable[[], float] | None, watts: Callable[[], float] | None) -> None:
         self.source = source
-        """What is read: "NVML energy counter"."""
+        """The counter: "NVML energy counter"."""
         self._joules, self._watts = joules, watts
 
     def energy(self) -> Energy:
-        """A new sum."""
+        """A new measurement."""
         if self._joules is not None:
             return Counted(self._joules)
-        assert self._watts is not None  # a meter has one of them
+        assert self._watts is not None  # a meter has one of the two
         return Sampled(self._watts)
 
 
 class Energy:
-    """A sum over the times it was entered: `with energy: work()`."""
+    """Sums the energy of the intervals in which it was entered: `with energy: work()`."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -55,8 +55,8 @@ class Energy:
 
     @property
     def joules(self) -> float | None:
-        """None where a time was too short to tell, or the driver's numbers did not move."""
-        return self._sum if self._shortest >= LEAST_SECONDS and self._sum > 0 else None
+        """None where an interval was too short, or the counter did not move."""
+        return self._sum if self._shortest >= MIN_SECONDS and self._sum > 0 else None
 
     def __enter__(self) -> None:
         self._begin()
@@ -76,7 +76,7 @@ class Energy:
 
 
 class Counted(Energy):
-    """From a counter of joules."""
+    """From an energy counter."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Counted(Energy):
 
 
 class Sampled(Energy):
-    """From watts, read by a thread while the time runs; trapezoids between the readings."""
+    """From power, read by a thread; trapezoids between the readings."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Sampled(Energy):
 
 
 def find_meter(device: Device | None, root: Path = ROOT) -> Meter | None:
-    """The meter of a device; None for the CPU, the simulator, and where nothing can be read."""
+    """The meter of a device; None for the CPU, the simulator, and where no counter can be read."""
     if device is None or not device.pci:
         return None
     if device.vendor == "cuda":
@@ -139,16 +139,16 @@ class Nvml:
         self._library, self._handle = library, handle
 
     def call(self, name: str, *results: ctypes.Structure | ctypes.c_ulonglong | ctypes.c_uint) -> bool:
-        """Fills in the results; False where the device does not answer."""
+        """Fills in the results. Returns False where the device does not answer."""
         return not getattr(self._library, name)(self._handle, *map(ctypes.byref, results))
 
     def send(self, name: str, value: ctypes.c_uint) -> bool:
-        """False where the device does not take it."""
+        """Returns False where the device refuses the value."""
         return not getattr(self._library, name)(self._handle, value)
 
 
 def open_nvml(pci: str) -> Nvml | None:
-    """The library comes with the driver; it stays initialised as long as the process lives."""
+    """Opens NVML, which comes with the driver; None without it. NVML stays initialised until the process ends."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -165,7 +165,7 @@ def _nvml(pci: str) -> Meter | None:
         return None
 
     def reader(name: str, number: ctypes.c_ulonglong | ctypes.c_uint) -> Callable[[], float] | None:
-        """Of a call that fills in thousandths; None where the device does not answer it."""
+        """Reads a counter of thousandths; None where the device does not answer the call."""
 
         def read() -> float:
             if not nvml.call(name, number):
@@ -186,7 +186,7 @@ def _nvml(pci: str) -> Meter | None:
 
 
 def _hwmon(pci: str, root: Path) -> Meter | None:
-    """The kernel counts in millionths."""
+    """The counters are in millionths."""
 
     def reader(name: str) -> Callable[[], float] | None:
         for file in sorted((root / "sys/bus/pci/devices" / pci.lower() / "hwmon").glob(f"hwmon*/{name}")):

@@ -1,4 +1,4 @@
-"""The exception tree. Every error raised on purpose is a LuceboxError; the engine's error codes map onto it once."""
+"""The exceptions. Every error raised on purpose is a LuceboxError; the bindings map the engine's codes to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class LuceboxError(Exception):
-    """Base of all errors lucebox raises on purpose."""
+    """Base class of all errors that lucebox raises on purpose."""
 
 
 class FormatError(LuceboxError):
@@ -26,7 +26,7 @@ class FormatError(LuceboxError):
 
 
 class UnsupportedError(LuceboxError):
-    """The file or request is valid but names something this engine does not have."""
+    """The file or request is valid but needs something that this engine lacks."""
 
 
 class InvalidRequestError(LuceboxError, ValueError):
@@ -34,15 +34,15 @@ class InvalidRequestError(LuceboxError, ValueError):
 
 
 class OutOfMemoryError(LuceboxError, MemoryError):
-    """The planned memory does not fit; the message has the numbers and what would make it fit."""
+    """The planned memory does not fit; the message has the numbers and a way to make it fit."""
 
 
 class ModelNotFoundError(LuceboxError, FileNotFoundError):
-    """MODEL is neither a path, a catalog name, nor a hub id that can be resolved."""
+    """MODEL is neither a path, a catalog name, nor the id of a hub model."""
 
 
 class HubError(LuceboxError, OSError):
-    """A download failed or the hub cannot be reached; the message says which source and what to do."""
+    """A download failed or the hub is unreachable; the message has the source and what to do."""
 
 
 class DeviceError(LuceboxError):
@@ -50,11 +50,11 @@ class DeviceError(LuceboxError):
 
 
 class PackError(LuceboxError):
-    """A GPU pack is missing, damaged, of another version or for another device; the message has the line to run."""
+    """A GPU pack is missing, damaged, of another version or for another device; the message has the command to run."""
 
 
 class CancelledError(LuceboxError):
-    """The work was interrupted by the caller; the session stays usable."""
+    """The caller interrupted the work; the session stays usable."""
 
 
 class InternalError(LuceboxError):

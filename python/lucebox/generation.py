@@ -1,5 +1,5 @@
-"""The decode loop of one request, which `LLM` and the server share: sample a token, detokenise it, decide whether it is
-the last one. The callers bring the prompt into the session, take turns between steps, and own the text."""
+"""The decode loop of one request, shared by `LLM` and the server: sample a token, detokenise it, decide whether it is
+the last one. The caller prefills the prompt, schedules the steps and receives the text."""
 
 from __future__ import annotations
 

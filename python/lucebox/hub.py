@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: which files of a repository are the model, and fetching them.
+"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them.
 
 The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
 """
@@ -29,13 +29,13 @@ from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 __all__ = ["Progress", "cached", "download", "fetch", "model_in_folder"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being fetched, bytes done and bytes in all (0: not known)."""
+"""Called with a description, bytes done and bytes in total (0: unknown)."""
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
 _QUANT = re.compile(r"(?<![a-z0-9])((?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?)(?![a-z0-9])", re.I)
-# Not models: the picture half of a model, and calibration data.
+# Not models: vision projectors and calibration data.
 _NOT_A_MODEL = re.compile(r"(^|/)(mmproj|imatrix)", re.I)
-# What is taken when no quantisation is named: the best known trade first, then upwards in size, then downwards.
+# Order of choice when no quantisation is named: the best trade-off first, then larger ones, then smaller ones.
 _PREFERRED = [
     "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q8_0", "iq4_xs", "iq4_nl", "q4_1", "q4_0", "q5_1", "q5_0",
     "q3_k_m", "q2_k", "bf16", "f16", "f32",
@@ -72,22 +72,22 @@ def download(
     progress: Progress | None = None,
     endpoint: str | None = None,
 ) -> Path:
-    """The folder of a hub snapshot that holds `files`; continues what an interrupted download left.
+    """The folder of a hub snapshot with `files`; continues an interrupted download.
 
     Raises:
-        ModelNotFoundError, HubError: as resolve.
+        ModelNotFoundError, HubError: as in resolve().
     """
     offline = offline or constants.HF_HUB_OFFLINE
     bars = _bars(repo, progress)
     with _hub_errors(repo, endpoint, offline=offline):
         if not offline:
-            # A hub that cannot be reached fails here at once; the download itself would try for half a minute.
+            # An unreachable hub fails here at once; the download would retry for half a minute.
             huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
         folder = Path(
             huggingface_hub.snapshot_download(
                 repo,
                 revision=revision,
-                # Names are patterns to the client.
+                # The client takes patterns: escape the names.
                 allow_patterns=[re.sub(r"([*?[])", r"[\1]", name) for name in files],
                 local_files_only=offline,
                 etag_timeout=_TIMEOUT_SECONDS,
@@ -95,7 +95,7 @@ def download(
                 endpoint=endpoint,
             )
         )
-    # A cached snapshot can be of other files of the same repository.
+    # A cached snapshot may lack files of the repository.
     absent = [name for name in files if not (folder / name).is_file()]
     if absent:
         raise HubError(f"{repo} on the hub: {absent[0]} is not in the cache, and the hub did not give it")
@@ -105,12 +105,12 @@ def download(
 def fetch(
     repo: str, want: str | None, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
 ) -> Path:
-    """The model of a repository: a GGUF file (the first of a split one) or a folder of safetensors.
+    """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors.
 
-    want: a quantisation, a file name or "safetensors"; None takes the best known trade.
+    want: a quantisation, a file name or "safetensors"; None: the best trade-off.
 
     Raises:
-        ModelNotFoundError, InvalidRequestError, HubError: it is not there, is ambiguous, or cannot be had.
+        ModelNotFoundError: no such model. InvalidRequestError: ambiguous. HubError: the download failed.
     """
     offline = offline or constants.HF_HUB_OFFLINE
     if offline:
@@ -127,7 +127,7 @@ def fetch(
 
 
 def _choose(repo: str, names: Iterable[str], want: str | None) -> list[str]:
-    """The files of the one model meant; for GGUF the first file of a split one comes first."""
+    """The files of the chosen model; of a split GGUF file the first part comes first."""
     names = sorted(names)
     models = _gguf_models(names)
     if (want.lower() == "safetensors") if want else not models:
@@ -153,7 +153,7 @@ def _only(repo: str, models: list[list[str]]) -> list[str]:
 
 
 def _gguf_models(names: Iterable[str]) -> list[list[str]]:
-    """GGUF files, those of a split model together; a split one that is not whole is left out."""
+    """The GGUF models, each a list of its parts; an incomplete split model is omitted."""
     groups: dict[str, list[str]] = {}
     for name in names:
         if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name):
@@ -185,7 +185,7 @@ def _safetensors(repo: str, names: list[str]) -> list[str]:
 
 
 def model_in_folder(path: Path) -> Path:
-    """The model a folder holds: its one GGUF file, or the folder itself for safetensors."""
+    """The model of a folder: its only GGUF file, or the folder itself for safetensors."""
     names = sorted(file.name for file in path.iterdir())
     models = _gguf_models(names)
     if (path / "config.json").is_file() and fnmatch.filter(names, "*.safetensors"):
@@ -205,7 +205,7 @@ def _listing(models: Iterable[list[str]]) -> str:
 
 @contextmanager
 def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> Iterator[None]:
-    """Turns what the client raises into errors that say what was tried, for how long, and what to do."""
+    """Translates the client's exceptions into errors that say what was tried, for how long, and what to do."""
     server = endpoint or constants.ENDPOINT
     began = time.monotonic()
     try:
@@ -217,7 +217,7 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> It
     except (RevisionNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(f"{repo} on {server}: {_first_line(error)}") from error
     except Exception as error:
-        # The client's HTTP library has changed between its versions, and with it the errors of a dead connection.
+        # Versions of the client use different HTTP libraries, so a dead connection raises different exceptions.
         if offline:
             raise HubError(
                 f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
@@ -236,12 +236,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _bars(repo: str, progress: Progress | None) -> type[Any]:
-    """The client reports by making tqdm bars; these draw nothing and pass the one that counts bytes on."""
+    """A tqdm class for the client that draws nothing and reports the bar that counts bytes to `progress`."""
     lock = threading.Lock()
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            # Of its two byte bars the client names the one that counts file contents last.
+            # The client makes two byte bars; the one that counts file contents is not named "Downloading".
             self.counts = kwargs.get("unit") == "B" and "Downloading" not in str(kwargs.get("desc"))
             self.done = 0
             kwargs.pop("name", None)

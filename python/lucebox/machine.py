@@ -1,5 +1,5 @@
-"""This machine's processor, and its GPUs as the kernel shows them in /proc and /sys, for when no driver library
-answers. Functions that take a root read the trees below it."""
+"""This machine's processor, and its GPUs from /proc and /sys for when no driver library answers. Functions that take a
+`root` read the trees below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VENDORS = {0x10DE: "nvidia", 0x1002: "amd"}
 # PCI classes: VGA, 3D, other display controller, processing accelerator.
 GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
 
-# PCI device id -> name and architecture, of common boards only. A driver's own answer goes before these.
+# PCI device id -> name and architecture, common boards only. A driver's own answer takes precedence.
 HINTS = {
     (0x10DE, 0x1E04): ("GeForce RTX 2080 Ti", "sm_75"),
     (0x10DE, 0x1EB8): ("T4", "sm_75"),
@@ -58,7 +58,7 @@ TEGRAS = {"nvidia,tegra234": ("Jetson Orin", "sm_87"), "nvidia,tegra264": ("Jets
 
 @dataclass(frozen=True, slots=True)
 class FoundGpu:
-    """A GPU that the kernel sees."""
+    """A GPU that the kernel lists."""
 
     vendor: str
     """nvidia or amd."""
@@ -74,7 +74,7 @@ class FoundGpu:
 
 
 def find_gpus(root: Path = ROOT) -> list[FoundGpu]:
-    """NVIDIA and AMD GPUs by PCI address, then the one of a Jetson."""
+    """NVIDIA and AMD GPUs by PCI address, then a Jetson's."""
     models, architectures = _nvidia_models(root), _amd_architectures(root)
     found = []
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
@@ -103,18 +103,18 @@ def nvidia_driver(root: Path = ROOT) -> str | None:
 
 
 def is_wsl(root: Path = ROOT) -> bool:
-    """Linux inside Windows: GPUs are reached through /dev/dxg and do not show in /sys."""
+    """Linux inside Windows: GPUs are behind /dev/dxg and absent from /sys."""
     return "microsoft" in _text(root / "proc/sys/kernel/osrelease").lower()
 
 
 def os_name(root: Path = ROOT) -> str:
-    """The distribution's own name, else the kernel's."""
+    """The name of the distribution, else of the kernel."""
     found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(root / "etc/os-release"), re.MULTILINE)
     return f"{found[1] if found else platform.system()} ({platform.machine()})"
 
 
 def memory_bytes(root: Path = ROOT) -> int | None:
-    """All memory of the machine."""
+    """Total memory of the machine."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 
@@ -166,7 +166,7 @@ def _hex(file: Path) -> int | None:
 
 
 def processor_name() -> str:
-    """The processor as the system names it."""
+    """The processor's name, from the system."""
     try:
         lines = (ROOT / "proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""How far a device's logits are from the CPU's exact ones on the same file."""
+"""The difference between a device's logits and those of the CPU in fp32, on the same file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Logits of every token of one text of random ids, beside a reference."""
+    """Logits after every token of a random text, compared with a reference."""
 
     reference: str
-    """What computed the reference: "cpu, f32 activations, f32 KV"."""
+    """The reference: "cpu, f32 activations, f32 KV"."""
     n_tokens: int
     max_difference: float
-    """Largest |difference| of two logits; NaN where one is not finite."""
+    """Largest absolute difference of two logits; NaN where one is not finite."""
     mean_kl: float
-    """KL(reference || device) in nat, the mean over the tokens."""
+    """KL(reference || device) in nat, mean over the tokens."""
     greedy_agreement: float
-    """Part of the tokens after which both have the same likeliest one."""
+    """Share of tokens after which both have the same most likely token."""
 
 
 def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
-    """Compare two models of the same file, `reference` on the CPU."""
+    """Compares two LLMs of the same file; `reference` is on the CPU."""
     ids = np.random.default_rng(SEED).integers(0, llm.info.vocab, n_tokens).tolist()
     got, want = (model.logits(ids).astype(np.float64) for model in (llm, reference))
     p, q = _log_softmax(want), _log_softmax(got)

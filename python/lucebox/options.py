@@ -19,37 +19,37 @@ HOST = {"host": True}
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a model is loaded. Fixed for the life of an LLM."""
+    """Options of loading a model, fixed for the life of an LLM."""
 
     device: str = field(default="auto", metadata=HOST)
     """Where the model runs: "cpu", "cuda:N", "hip:N", "sim", or "auto": the first GPU with a usable pack, else the
     CPU."""
     context: int | None = None
-    """Tokens the session can hold. None: the model's own maximum, or what fits in memory if that is less."""
+    """Maximum tokens of the session. None: the model's maximum, or less where memory does not suffice."""
     threads: int | None = None
-    """Worker threads on the CPU. None: one per physical core this process may use."""
+    """Worker threads on the CPU. None: one per physical core that this process may use."""
     activations: str = "int8"
-    """Products with quantised weights: "int8" rounds activations to 8-bit blocks of 32 (fast), "f32" is exact."""
+    """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact."""
     kv: str = "f16"
     """Element type of the KV cache: "f16", "bf16" or "f32"."""
     seed: int = field(default=0, metadata=HOST)
-    """Seed of requests that do not carry their own."""
+    """Seed of requests without their own."""
     prefill_chunk: int | None = None
-    """Prompt tokens computed at once, 1 to 4096; larger is faster and takes more scratch memory. None: as many as suit
-    the target, 512 on the CPU."""
+    """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
+    default, 512 on the CPU."""
     decode_path: str = "auto"
-    """How a GPU decodes: "graph" (a launch for each op), "megakernel" (one for all), or "auto": what is faster."""
+    """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
     isa: str = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen. The filters run in this order: logit bias, penalties, temperature, top-k, typical,
-    top-p, min-p; each sampled token takes one uniform draw."""
+    """How tokens are chosen. Order: logit bias, penalties, temperature, top-k, typical, top-p, min-p. Each sampled
+    token takes one uniform draw."""
 
     max_tokens: int | None = field(default=None, metadata=HOST)
-    """Most tokens to generate. None: until the context is full."""
+    """Maximum tokens to generate. None: until the context is full."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
     top_k: int = 0
@@ -57,27 +57,27 @@ class Sampling:
     top_p: float = 1.0
     """Keep the smallest set of most likely tokens whose probability reaches top_p."""
     min_p: float = 0.0
-    """Drop tokens less likely than min_p times the most likely one."""
+    """Drop tokens whose probability is below min_p times the highest."""
     typical_p: float = 1.0
-    """Keep the tokens whose surprise is nearest the entropy, up to this probability (locally typical sampling)."""
+    """Keep the tokens whose surprisal is nearest the entropy, up to this probability (locally typical sampling)."""
     repetition_penalty: float = 1.0
-    """Divide positive and multiply negative logits of tokens seen in the penalty window by this."""
+    """Divide positive and multiply negative logits of the tokens in the penalty window by this."""
     frequency_penalty: float = 0.0
     """Subtract this times the number of occurrences in the generated text."""
     presence_penalty: float = 0.0
     """Subtract this from tokens that occur in the generated text."""
     penalty_window: int = 64
-    """Last tokens (prompt and generated) the repetition penalty looks at; 0: none, -1: all."""
+    """Number of last tokens (prompt and generated) the repetition penalty considers; 0: none, -1: all."""
     logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     """Added to the logits of these token ids, -100 to 100; -100 forbids the token."""
     seed: int | None = None
     """Seed of the uniform draws. None: the LLM's own."""
     logprobs: int | None = None
-    """Report the log probability of each generated token and of this many most likely tokens (0 to 20). None: none."""
+    """Report the log probability of each generated token and of the N most likely ones (0 to 20). None: no report."""
     stop: tuple[str, ...] = field(default=(), metadata=HOST)
     """Generation ends before the first of these strings; it is not part of the text."""
     stop_ids: tuple[int, ...] = field(default=(), metadata=HOST)
-    """Generation ends at these token ids, besides the model's own end tokens."""
+    """Generation ends at these token ids, in addition to the model's end tokens."""
     ignore_eos: bool = field(default=False, metadata=HOST)
     """Do not end at the model's end tokens (for measurements)."""
 

@@ -1,4 +1,4 @@
-"""Pictures of bench reports. matplotlib is an extra (`pip install "lucebox[plot]"`) and is imported only here."""
+"""Plots of bench reports. matplotlib is an extra (`pip install "lucebox[plot]"`), imported only here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WAITING_COLOR = "#d5dae0"
 
 
 def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:
-    """Write bars of the median of every test with the spread of its runs, and of the kernels of profiles; the file
-    ending chooses the format.
+    """Writes a bar for the median of every test, with whiskers for its runs, and for the kernels of each profile. The
+    file ending chooses the format.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
-    panels: list[tuple[int, Callable[[Axes], None]]] = []  # bars of each, and what draws it
+    panels: list[tuple[int, Callable[[Axes], None]]] = []  # number of bars, and the function that draws them
     for test in ("prefill", "sampling", "append"):
         bars = [m for m in report.measurements if m.test == test]
         if bars:
@@ -49,7 +49,7 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
 
 
 def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
-    """Write tokens per second and per joule over the power limit, a line for every model, device and test.
+    """Writes tokens per second and per joule over the power limit, a line per model, device and test.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -73,7 +73,7 @@ def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
 
 
 def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None:
-    """Write a row for each block of a decoded token: grey where it waits, coloured by the kind of phase where it works.
+    """Writes a row per block of a decoded token: grey while it waits, in the colour of the phase while it works.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.

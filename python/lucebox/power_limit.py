@@ -1,8 +1,8 @@
-"""The power limit of a GPU: NVML for NVIDIA, hwmon in /sys for AMD. Reading needs no rights. Setting does, and is
-undone when its time is over, also by the end of this process, whatever ended it.
+"""The power limit of a GPU: NVML for NVIDIA, hwmon in /sys for AMD. Reading needs no rights. Setting needs rights, and
+is undone at the end, even when this process is killed.
 
-As a program (`python -m lucebox.power_limit VENDOR PCI WATTS ROOT`) it waits until its input ends and then sets the
-limit: that is how a process which may be killed gives a limit back.
+As a program (`python -m lucebox.power_limit VENDOR PCI WATTS ROOT`) this module waits for the end of its input and then
+sets the limit. A guard process runs it to restore the limit of a killed parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PowerLimit", "find_power_limit"]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What names a device to its driver."""
+    """Identifies a device to its driver."""
 
     vendor: str
     pci: str
@@ -31,22 +31,22 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class PowerLimit:
-    """Of one device, in watts."""
+    """The power limit of one device, in watts."""
 
     device: Named
     root: Path
     read: Callable[[], float]
     write: Callable[[float], bool]
-    """False where the driver does not let this user."""
+    """Returns False where the driver denies it to this user."""
     lowest: float
     highest: float
 
     @contextmanager
     def held_at(self, watts: float) -> Iterator[None]:
-        """Sets the limit and puts the old one back at the end, or when this process ends without getting there.
+        """Sets the limit, and restores the old one at the end or when this process dies.
 
         Raises:
-            InvalidRequestError: the device takes no such limit.
+            InvalidRequestError: the limit is out of the device's range.
             UnsupportedError: this user may not set it.
         """
         if not self.lowest <= watts <= self.highest:
@@ -59,7 +59,7 @@ class PowerLimit:
             [*module, self.device.vendor, self.device.pci, repr(before), str(self.root)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # Ctrl-C must not reach it
         )
         assert guard.stdin is not None and guard.stdout is not None
         try:
@@ -78,7 +78,7 @@ class PowerLimit:
 
 
 def find_power_limit(device: Device | None, root: Path = ROOT) -> PowerLimit | None:
-    """The power limit of a device; None for the CPU, the simulator, and where there is none to read."""
+    """The power limit of a device; None for the CPU, the simulator, and where none can be read."""
     if device is None or not device.pci:
         return None
     named = Named(device.vendor, device.pci)

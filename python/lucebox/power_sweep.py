@@ -1,5 +1,5 @@
-"""Decoding at several power limits: tokens per second, watts and tokens per joule. Rows are kept in a CSV file, so that
-a sweep can be made by hand: set a limit, measure, set the next."""
+"""Decoding at several power limits: tokens per second, watts and tokens per joule. Rows accumulate in a CSV file, so a
+sweep can also be made by hand: set a limit, measure, set the next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["PowerPoint", "load_points", "measure_points", "save_points"]
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """One test at one limit."""
+    """One test at one power limit."""
 
     date: str
     model: str
@@ -31,7 +31,7 @@ class PowerPoint:
     test: str
     limit_w: float
     watts: float
-    """Mean over the runs."""
+    """Mean power over the runs."""
     tok_s: float
     """Median of the runs."""
     tok_j: float
@@ -46,11 +46,11 @@ def measure_points(
     runs: int,
     on_run: Callable[[str, int], None] = lambda label, run: None,
 ) -> list[PowerPoint]:
-    """A point at each of the limits, which are set and given back; without any, one at the limit that is set.
+    """A point at each of `limits`, which are set and then restored; without any, one point at the current limit.
 
     Raises:
         UnsupportedError: the device has no power limit or no energy to read, or this user may not set it.
-        InvalidRequestError: the device does not take such a limit.
+        InvalidRequestError: the limit is out of the device's range.
     """
     limit = find_power_limit(llm.device_info)
     if limit is None:
@@ -81,7 +81,7 @@ def measure_points(
 
 
 def save_points(file: Path, points: Sequence[PowerPoint]) -> None:
-    """Adds the points to a file, which is made where there is none."""
+    """Appends the points to a file, which is created where it is missing."""
     is_new = not file.exists()
     with file.open("a", newline="") as out:
         writer = csv.DictWriter(out, [field.name for field in fields(PowerPoint)])
@@ -91,10 +91,10 @@ def save_points(file: Path, points: Sequence[PowerPoint]) -> None:
 
 
 def load_points(file: Path) -> list[PowerPoint]:
-    """The points of a file, by rising limit.
+    """The points of a file, sorted by limit.
 
     Raises:
-        FormatError: it is not one that save_points wrote.
+        FormatError: save_points did not write the file.
     """
     points = []
     with file.open(newline="") as rows:

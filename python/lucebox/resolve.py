@@ -1,4 +1,4 @@
-"""MODEL to a path: files and folders here, names of the catalog, models of the hub."""
+"""Resolves MODEL to a path: a local file or folder, a name of the catalog, or a model of the hub."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<want>[^:]+))?")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """Where a model is on this machine."""
+    """A model on this machine."""
 
     path: Path
-    """A GGUF file (the first of a split one), or a folder of safetensors."""
+    """A GGUF file (the first part of a split one), or a folder of safetensors."""
     source: str
     """"path", "catalog" or "hub"."""
     name: str
@@ -30,16 +30,16 @@ class ResolvedModel:
 def resolve(
     model: str, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
 ) -> ResolvedModel:
-    """Find a model, and fetch it where it has to be.
+    """Finds a model, and fetches it where necessary.
 
     model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
-    among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" say which is meant.
-    endpoint: another hub server than the client's own setting.
+    among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" resolve an ambiguity.
+    endpoint: a hub server instead of the client's own setting.
 
     Raises:
-        ModelNotFoundError: it is none of these, or the hub does not have it.
-        InvalidRequestError: it could be several things; the message lists them.
-        HubError: it would have to be fetched, and could not.
+        ModelNotFoundError: not a known name, or the hub has no such model.
+        InvalidRequestError: the name is ambiguous; the message lists the possibilities.
+        HubError: the download failed.
     """
     path = Path(model).expanduser()
     entry = catalog.find(model.removeprefix(_CATALOG_PREFIX))

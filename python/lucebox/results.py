@@ -1,4 +1,4 @@
-"""What a generation returns."""
+"""The results of a generation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    """Prompt tokens the session already held."""
+    """Prompt tokens reused from the session or the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a streamed generation. The last one carries the whole result."""
+    """A piece of a streamed generation. The last chunk carries the whole result."""
 
     text: str
     ids: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""The GPU families lucebox has packs for, and which pack's code a chip can run.
+"""Targets: the GPU families that lucebox has packs for, and which pack runs on which chip.
 
-The table, targets.json, is generated from targets/*/target.toml. Nothing here looks at the machine or at what is
-installed.
+The table, targets.json, is generated from targets/*/target.toml. This module examines neither the machine nor the
+installed packs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Literal
 
 __all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "serves", "serving"]
 
-# Every chip of these architectures is a Tegra. 8.8 is among them because nothing documents it as a desktop chip.
+# Every chip of these architectures is a Tegra. 8.8 is included because nothing documents it as a desktop chip.
 TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A product with this chip; a figure is None where its maker publishes none."""
+    """A product with this chip; a figure is None where the maker publishes none."""
 
     name: str
     sm_count: int | None
@@ -30,7 +30,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the kernels of a pack may use."""
+    """Hardware features that the kernels of a pack may use."""
 
     bf16: bool
     matrix: str
@@ -44,7 +44,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A GPU family: what one pack is compiled for."""
+    """A GPU family; one pack is compiled for it."""
 
     name: str
     slug: str
@@ -57,7 +57,7 @@ class Target:
 
     @property
     def install(self) -> str:
-        """The line that installs its pack."""
+        """The command that installs its pack."""
         return f"pip install 'lucebox[{self.slug}]'"
 
 
@@ -86,7 +86,7 @@ def find(name: str) -> Target | None:
 
 def serving(device: str) -> tuple[Target, ...]:
     """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first: its own, then the
-    nearest older one. Empty where none does."""
+    nearest older ones. Empty where no pack runs."""
     fitting = [target for target in TARGETS if serves(target.name, device)]
     return tuple(sorted(fitting, key=lambda target: -_number(target.name)))
 

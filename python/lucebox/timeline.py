@@ -1,5 +1,5 @@
-"""The timeline of a decoded token in the megakernel: when each block of the device waited for the others and when it
-worked, phase by phase; what that adds up to by kind of phase; and the page that shows it."""
+"""The timeline of a decoded token in the megakernel: when each thread block waited and worked, phase by phase; totals
+by kind of phase; and a page that shows both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTEXT", "PhaseKind", "Timeline", "as_numbers", "measure_timeline", "save_timeline_page", "table"]
 
-N_TOKENS = 9  # looked at; the one of median duration is shown
-CONTEXT = N_TOKENS + 1  # that they take after what precedes them
+N_TOKENS = 9  # tokens recorded; the one of median duration is shown
+CONTEXT = N_TOKENS + 1  # tokens of context needed after `depth`
 BLOCK, PHASE, TASK, BEGAN, WAITED, DONE = range(6)
 StepRow = tuple[int, int, int, int, int, int]  # by these indices; the last three in ns
 Us = NDArray[np.float64]
@@ -32,20 +32,20 @@ Us = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PhaseKind:
-    """The phases of a token that do the same, a mean phase in microseconds."""
+    """Phases of a token with the same work; times are those of a mean phase."""
 
     name: str
     phases: int
     us: float
-    """From the end of the phase before to the end of this one."""
+    """From the end of the previous phase to the end of this one."""
     first_us: float
-    """From the end of the phase before to where the first block has what it needs; below 0: it need not wait."""
+    """From the end of the previous phase until the first block has its inputs; below 0: it need not wait."""
     last_us: float
-    """The same of the last block."""
+    """The same for the last block."""
     work_us: float
-    """What the block that is longest at it takes."""
+    """Time of the slowest block."""
     working: float
-    """Share of all blocks' time since their own end of the phase before in which they work."""
+    """Share of the blocks' time, each counted from its own end of the previous phase, spent working."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Timeline:
     label: str
     tasks: tuple[str, ...]
     steps: NDArray[np.int64]
-    """[n, 6]: block, phase, task, and when the block began, had what it waited for and was done, in ns."""
+    """[n, 6]: block, phase, task, and the times in ns when the block began, had its inputs, and was done."""
 
     @property
     def us(self) -> float:
@@ -67,16 +67,16 @@ class Timeline:
 
     @property
     def names(self) -> list[str]:
-        """What the tasks of each phase are."""
+        """The names of each phase's tasks."""
         of_phase: list[dict[int, None]] = [{} for _ in range(int(self.steps[:, PHASE].max()) + 1)]
         for phase, task in np.unique(self.steps[:, [PHASE, TASK]], axis=0):
-            if task != 0:  # 0: a block without work
+            if task != 0:  # 0: no work for the block
                 of_phase[phase][int(task)] = None
         return [", ".join(dict.fromkeys(self.tasks[task] for task in tasks)) for tasks in of_phase]
 
     @property
     def kinds(self) -> list[PhaseKind]:
-        """What took longest first."""
+        """The longest in total first."""
         phases = self._phases()
         names = self.names
         kinds = []
@@ -86,13 +86,13 @@ class Timeline:
         return sorted(kinds, key=lambda kind: -kind.phases * kind.us)
 
     def _phases(self) -> Us:
-        """[phases, 5], the fields of PhaseKind from us on."""
+        """[phases, 5]: the fields of PhaseKind from `us` on."""
         rows = []
         before = self.steps[:, BEGAN].min()
         ends = np.full(self.n_blocks, before)
         for phase in range(int(self.steps[:, PHASE].max()) + 1):
             steps = self.steps[self.steps[:, PHASE] == phase]
-            seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # by each block, in its first step
+            seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # by each block, at its first step
             np.minimum.at(seen, steps[:, BLOCK], steps[:, WAITED])
             end, first, last = steps[:, DONE].max(), seen.min(), seen.max()
             work = np.bincount(steps[:, BLOCK], weights=(steps[:, DONE] - steps[:, WAITED]).astype(float))
@@ -105,18 +105,18 @@ class Timeline:
 
 
 def measure_timeline(llm: LLM, depth: int) -> Timeline:
-    """The token of median duration of some that follow `depth` tokens, each a launch of its own.
+    """The token of median duration among N_TOKENS after `depth` tokens, each a separate launch.
 
     Raises:
-        UnsupportedError: tokens are not decoded by the megakernel, or its pack has no stamps; says why.
+        UnsupportedError: the megakernel does not decode this model, or its pack has no time stamps; says why.
     """
     if llm.pack is None:
-        raise UnsupportedError("a timeline is one of the megakernel, which needs a GPU; the device is the CPU")
+        raise UnsupportedError("a timeline shows the megakernel, which needs a GPU; the device is the CPU")
     timelines = _decode_timelines(llm, N_TOKENS, depth)
     if not timelines:
         raise UnsupportedError(
-            f"a timeline is one of the megakernel; this model is decoded by the {llm.decode_path} "
-            "(--path megakernel asks for it)"
+            f"a timeline shows the megakernel; this model is decoded by the {llm.decode_path} "
+            "(--path megakernel forces the megakernel)"
         )
     label = "a token" + (f" @{depth}" if depth else "")
     made = [Timeline(label, tuple(tasks), np.array(steps, np.int64)) for steps, tasks in timelines]
@@ -137,7 +137,7 @@ def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[St
         session.reset()
         for n in range(max(depth, 1), max(depth, 1) + n_tokens):
             session.sync(ids[:n])
-            ids[n] = session.sample(sampler)  # the step with this token has begun
+            ids[n] = session.sample(sampler)  # the launch of the step with this token has begun
             timelines.append(session.timeline())
     return [(steps, tasks) for steps, tasks in timelines if steps]
 
@@ -147,7 +147,7 @@ def as_numbers(timeline: Timeline) -> dict[str, object]:
 
 
 def save_timeline_page(timeline: Timeline, title: str, path: Path) -> None:
-    """Write a page that needs nothing else: a row for each block, with a table of the kinds of phases."""
+    """Writes a self-contained page: a row per block, and a table of the kinds of phases."""
     names, kinds = timeline.names, timeline.kinds
     of_kind = {kind.name: i for i, kind in enumerate(kinds)}
     steps = timeline.steps[timeline.steps[:, TASK] != 0]
@@ -171,7 +171,7 @@ def save_timeline_page(timeline: Timeline, title: str, path: Path) -> None:
 
 
 def table(kinds: Sequence[PhaseKind]) -> list[list[str]]:
-    """Cells of a row for each kind: what it is, how often, us in all, then of one."""
+    """A row of cells per kind: name, number of phases, us in total, and the times of one phase."""
     return [
         [
             kind.name,

@@ -1,6 +1,6 @@
-"""The `lucebox` command. Results go to stdout and everything said about them to stderr; errors are one line.
+"""The `lucebox` command. Results go to stdout, notes about them to stderr; an error is one line.
 
-One module per command; options.py makes flags from the option dataclasses, console.py owns the two streams.
+One module per command. options.py derives flags from the option dataclasses; console.py owns both streams.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["build_parser", "main"]
 
 COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, launch, probe, version)
 
-EXIT_ERROR = 1  # argparse itself exits with 2 on wrong usage
+EXIT_ERROR = 1  # argparse exits with 2 on wrong usage
 EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 EXIT_BROKEN_PIPE = 128 + 13  # and SIGPIPE
 
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lucebox",
         description="LLM inference compiled ahead of time for the one chip you own.",
-        epilog="lucebox COMMAND --help says more.",
+        epilog="lucebox COMMAND --help shows its flags.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.execute(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone. Point stdout elsewhere, or the interpreter complains when it flushes at exit.
+        # The reader has gone. Redirect stdout, or the interpreter's flush at exit fails.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except (KeyboardInterrupt, CancelledError):

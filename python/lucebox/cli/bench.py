@@ -1,5 +1,5 @@
-"""`lucebox bench`: speed of prefill, decoding and small batches with their shares of the read bandwidth, energy, the
-time of each kernel, and numerics beside the CPU."""
+"""`lucebox bench`: speed of prefill, decoding and small appends, share of the read bandwidth, energy, time per kernel,
+and numerics compared with the CPU."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lucebox.numerics import N_IDS, Comparison, compare
 from lucebox.power_sweep import load_points, measure_points, save_points
 from lucebox.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, save_timeline_page, table
 
-DESCRIPTION = """Measure how fast a model runs here.
+DESCRIPTION = """Measure the speed of a model on this machine.
 
-pp N is a prefill of N tokens from an empty context, tg N the decoding of N tokens one by one after --depth tokens;
-both without text or sampling. b N (--batch) is one append of N rows with the logits of each, as verifying N drafted
-tokens takes: its time, and that over the time of a single row. Every test runs once unmeasured, then --runs times.
-GB/s counts the weights read per decoded token or append; its share is of the read bandwidth of the device, measured
-in the same process. tok/J is of the energy the device takes, where its driver tells."""
+pp N: prefill of N tokens from an empty context. tg N: greedy decoding of N tokens, one at a time, after --depth tokens.
+b N (--batch): one append of N rows with the logits of each, as in verifying N drafted tokens; also relative to one row.
+Every test has one warm-up run and --runs measured runs. GB/s counts the weights read per decoded token or append, and
+its share is of the device's read bandwidth, measured in the same process. tok/J counts the energy of the device alone,
+where its driver reports it."""
 JSON_HELP = "print one JSON object with every run"
 ABSENT = "-"
 
@@ -45,32 +45,34 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         "-b", "--batch", default=(), help=f"rows of appends, at most {MAX_APPEND}: 1,8,16,22,32,64", **sizes
     )
     parser.add_argument(
-        "-d", "--depth", type=int, default=0, metavar="N", help="tokens before the first decoded one or the appends"
+        "-d", "--depth", type=int, default=0, metavar="N", help="tokens in the context before decoding or appends"
     )
     parser.add_argument("-r", "--runs", type=int, default=5, metavar="N", help="measured runs per test (default 5)")
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="also time every kernel by itself, in the first prefill and the first decode test (GPUs only)",
+        help="also time every kernel separately, in the first prefill and the first decode test (GPUs only)",
     )
     parser.add_argument(
         "--timeline",
         type=Path,
         metavar="FILE",
-        help="also draw when each block of the megakernel waited and worked in a decoded token: a page (.html) or a "
-        "picture (.png, .svg); the pack was built with LUCEBOX_TIMELINE",
+        help="also draw when each block of the megakernel waited and worked during a token: a page (.html) or a "
+        "picture (.png, .svg); needs a pack built with LUCEBOX_TIMELINE",
     )
     parser.add_argument(
         "--compare",
         choices=["cpu"],
-        help=f"also compare the logits of {N_IDS} random tokens with those of the CPU in f32, on the same file",
+        help=f"also compare the logits of {N_IDS} random tokens with the CPU in f32, on the same file",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the tables; the ending chooses the format")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also plot the results; the file ending chooses the format"
+    )
     parser.add_argument(
         "--power-sweep",
         type=Path,
         metavar="FILE",
-        help="only decode, and add tok/s, watts and tok/J at the power limit that is set to this CSV file; shows all "
+        help="only decode, and append tok/s, watts and tok/J at the current power limit to this CSV file; shows all "
         "its rows, and --plot draws them",
     )
     parser.add_argument(
@@ -78,7 +80,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         type=parse_sizes,
         default=(),
         metavar="W,W",
-        help="set these power limits one after the other for --power-sweep, and restore the old one (needs rights)",
+        help="measure --power-sweep at each of these power limits, then restore the old one (needs rights)",
     )
     options.add_engine(parser)
     return parser
@@ -92,10 +94,10 @@ def execute(args: argparse.Namespace) -> int:
     if not (args.prefill or args.decode or args.batch or args.compare):
         args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
     if args.timeline and getattr(args, "decode_path", "") == "graph":
-        args.parser.error("--timeline is of the megakernel, not of --path graph")
+        args.parser.error("--timeline shows the megakernel, not --path graph")
     if args.profile and not (args.prefill or args.decode):
         args.parser.error("nothing to profile: --prefill and --decode are both 0")
-    if not hasattr(args, "context"):  # enough for the tests; a model's own maximum would only reserve memory
+    if not hasattr(args, "context"):  # enough for the tests; the model's maximum would waste memory
         args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
         if args.compare:
             args.context = max(args.context, N_IDS)
@@ -104,12 +106,12 @@ def execute(args: argparse.Namespace) -> int:
     profiles: tuple[Profile, ...] = ()
     comparison = timeline = None
     with open_model(args) as llm, console.status() as show:
-        if args.profile:  # first: a device without kernels to time refuses
+        if args.profile:  # first, because it fails on the CPU
             show("profile")
             profiles = profile(
                 llm, prefill=next(iter(args.prefill), 0), decode=next(iter(args.decode), 0), depth=args.depth
             )
-        if args.timeline:  # likewise, one without the megakernel
+        if args.timeline:  # likewise: it fails without the megakernel
             show("timeline")
             timeline = measure_timeline(llm, args.depth)
         report = measure(
@@ -185,7 +187,7 @@ def sweep_power(args: argparse.Namespace) -> int:
 
 
 def compare_with_cpu(llm: LLM) -> Comparison:
-    """Of the same file in the CPU's exact mode."""
+    """Compares with the same file on the CPU in fp32."""
     with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32") as reference:
         return compare(llm, reference)
 
@@ -231,7 +233,7 @@ def print_report(report: Report) -> None:
     console.write(
         f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device_name}: "
         f"{report.device}, {report.kernels}, {report.activations} activations\n"
-        f"it reads {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
+        f"read bandwidth {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
     )
     if report.decode_path:
         console.write(f"decoding: {report.decode_path}\n")
@@ -248,7 +250,7 @@ def print_report(report: Report) -> None:
 def _print_measurements(
     report: Report, measurements: Sequence[Measurement], headings: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> None:
-    """Rows of a label, what is special to these tests, and what all tests have."""
+    """Prints a row per test: label, columns of these tests, columns of all tests."""
     rows = []
     for m, special in zip(measurements, columns, strict=True):
         share = report.share(m)
@@ -267,7 +269,7 @@ def _print_measurements(
 
 
 def print_profile(one: Profile) -> None:
-    console.write(f"\n{one.label} by kernel, each by itself: {1e3 * one.seconds:.3f} ms\n")
+    console.write(f"\n{one.label} by kernel, each alone: {1e3 * one.seconds:.3f} ms\n")
     rows = [
         [t.kernel, str(t.launches), f"{1e3 * t.seconds:.3f}", f"{1e6 * t.seconds / t.launches:.2f}",
          f"{t.seconds / one.seconds:.1%}"]
@@ -288,14 +290,14 @@ def save_timeline(timeline: Timeline, title: str, path: Path) -> None:
 def print_timeline(timeline: Timeline) -> None:
     console.write(
         f"\n{timeline.label} in the megakernel, {timeline.n_blocks} blocks: {timeline.us:,.1f} us; a phase in us: "
-        "until the first and the last block have what they need, longest work\n"
+        "until the first and the last block have their inputs, longest work\n"
     )
     headings = ["number", "us in all", "us each", "first", "last", "work", "working"]
     _print_numbers("phases", headings, table(timeline.kinds))
 
 
 def print_comparison(comparison: Comparison) -> None:
-    console.write(f"\nlogits of {comparison.n_tokens} random tokens beside {comparison.reference}\n")
+    console.write(f"\nlogits of {comparison.n_tokens} random tokens compared with {comparison.reference}\n")
     rows = [
         ["largest difference", f"{comparison.max_difference:.3g}"],
         ["mean KL, nat", f"{comparison.mean_kl:.3g}"],

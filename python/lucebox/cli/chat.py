@@ -1,4 +1,4 @@
-"""`lucebox chat`: a conversation in the terminal, or with piped input one message per line."""
+"""`lucebox chat`: a conversation in the terminal, or one message per line of piped input."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lucebox.results import Generation
 
 DESCRIPTION = """Talk with a model. A line that starts with / is a command; /help lists them.
 
-Ctrl-C stops an answer, Ctrl-D or /exit leaves. Input that is not a terminal is read as one message per line, answers
-go to stdout and everything else to stderr. Sampling starts from the model's own recommendation
-(generation_config.json or the GGUF file), else temperature 0.7 and top-p 0.9; flags and /set change it."""
-JSON_HELP = "print one JSON object per answer, each on its line"
+Ctrl-C stops an answer; Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout,
+everything else to stderr. Sampling starts from the model's own recommendation (generation_config.json or the GGUF
+file), else temperature 0.7 and top-p 0.9; flags and /set change it."""
+JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "
 
@@ -69,12 +69,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class LineReader:
-    """Lines of input until its end (None): with editing and history in a terminal, as they are otherwise."""
+    """Lines of input, None at the end. In a terminal with editing and history."""
 
     def __init__(self, is_interactive: bool) -> None:
         self._is_interactive = is_interactive
         if is_interactive:
-            with suppress(ImportError):  # Windows, whose console has its own
+            with suppress(ImportError):  # Windows: its console has both
                 import readline  # noqa: F401  gives input() editing and history
 
     def __call__(self) -> str | None:
@@ -90,11 +90,11 @@ class LineReader:
             except KeyboardInterrupt:
                 if not self._is_interactive:
                     raise
-                console.note("")  # drop the line that was being typed
+                console.note("")  # discard the typed line
 
 
 class Chat:
-    """The messages so far and how the next answer is made."""
+    """The messages so far, and the options of the next answer."""
 
     def __init__(self, llm: LLM, sampling: Sampling, args: argparse.Namespace) -> None:
         self.llm = llm
@@ -102,7 +102,7 @@ class Chat:
         self.args = args
         self.template = read_template(args, llm)
         self.system: str | None = args.system
-        self.turns: list[dict[str, str]] = []  # user and assistant in turn
+        self.turns: list[dict[str, str]] = []  # alternately user and assistant
         self.last: Generation | None = None
         self.commands: dict[str, Callable[[str], None]] = {
             "help": self.help,
@@ -121,7 +121,7 @@ class Chat:
         return system + self.turns
 
     def answer(self, text: str) -> None:
-        """Stream the answer to a user message; what was said before Ctrl-C stays in the conversation."""
+        """Streams the answer to a user message. After Ctrl-C, the text so far stays in the conversation."""
         question = {"role": "user", "content": text}
         pieces: list[str] = []
         self.last = None
@@ -153,7 +153,7 @@ class Chat:
                 console.note("interrupted")
 
     def command(self, line: str) -> bool:
-        """Obey a /command; False when it ends the conversation."""
+        """Executes a /command; False: it ends the conversation."""
         name, _, rest = line[1:].partition(" ")
         if name in ("exit", "quit"):
             return False
@@ -174,7 +174,7 @@ class Chat:
         self.llm.reset()
 
     def set_system(self, text: str) -> None:
-        """TEXT: replace the system message from the next answer on; nothing removes it"""
+        """TEXT: replace the system message from the next answer on; no TEXT removes it"""
         self.system = text or None
 
     def undo(self, _: str) -> None:
@@ -192,14 +192,14 @@ class Chat:
         console.note(f"saved {len(self.messages)} messages to {path}")
 
     def load(self, path: str) -> None:
-        """FILE: go on with a conversation that /save wrote"""
+        """FILE: continue a conversation written by /save"""
         if not path:
             raise InvalidRequestError("/load needs a file name")
         self.system, self.turns = read_conversation(Path(path).expanduser())
         console.note(f"loaded {len(self.messages)} messages from {path}")
 
     def set_option(self, text: str) -> None:
-        """NAME=VALUE: change a sampling option; without it show them all"""
+        """NAME=VALUE: change a sampling option; without it, show all options"""
         if not text:
             for field in dataclasses.fields(Sampling):
                 console.note(f"{field.name} = {getattr(self.sampling, field.name)!r}")
@@ -213,14 +213,14 @@ class Chat:
 
     def stats(self, _: str) -> None:
         """tokens and speed of the last answer"""
-        console.note(summary(self.last) if self.last else "no answer has come to its end yet")
+        console.note(summary(self.last) if self.last else "no answer has finished yet")
 
 
 def read_conversation(path: Path) -> tuple[str | None, list[dict[str, str]]]:
     """The system message and the turns of a saved conversation.
 
     Raises:
-        InvalidRequestError: the file does not hold one.
+        InvalidRequestError: the file has no conversation.
     """
     try:
         messages: Any = json.loads(path.read_text(encoding="utf-8"))["messages"]

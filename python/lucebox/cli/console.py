@@ -1,4 +1,4 @@
-"""What commands write: results to stdout, notes and progress to stderr, errors as one line, JSON without markup."""
+"""Output of the commands: results to stdout, notes and progress to stderr, errors on one line, JSON without markup."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rich.table import Table
 
 __all__ = ["counting", "error", "loading", "note", "print_json", "print_table", "quantity", "size", "status", "write"]
 
-PLAIN_WIDTH = 1000  # no wrapping where the output is not a terminal
+PLAIN_WIDTH = 1000  # no wrapping when the output is not a terminal
 
 
 def write(text: str) -> None:
-    """A piece of the result, at once and without markup."""
+    """Writes a piece of the result, unbuffered and without markup."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """A line about the result."""
+    """Writes a line about the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -34,7 +34,7 @@ def error(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One line, so that a reader of several answers can tell them apart."""
+    """Writes one line, so that several objects stay separable."""
     write(json.dumps(_plain(value), ensure_ascii=False) + "\n")
 
 
@@ -43,7 +43,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     title: str | None = None,
 ) -> None:
-    """A table on stdout; a column is its heading, or (heading, "right") for numbers."""
+    """Writes a table; a column is its heading, or (heading, "right") for numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         if isinstance(column, str):
@@ -62,7 +62,7 @@ def print_table(
 
 @contextmanager
 def loading() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A callback (what, bytes done, bytes in all or 0) that draws bars on a terminal; None where there is none."""
+    """A callback (description, bytes done, total bytes or 0) that draws progress bars; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -87,7 +87,7 @@ def loading() -> Iterator[Callable[[str, int, int], None] | None]:
 
 @contextmanager
 def counting() -> Iterator[Callable[[int, int, str], None]]:
-    """A callback (done, in all, what comes next) that draws a bar on a terminal, and nothing elsewhere."""
+    """A callback (done, total, next item) that draws a progress bar; without a terminal, nothing."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
@@ -99,7 +99,7 @@ def counting() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
-    """A function that shows one line of current work on a terminal, and nothing elsewhere."""
+    """A callback that shows the current work on one line; without a terminal, nothing."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -108,12 +108,12 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes in the unit that keeps three digits: 12.1 MB."""
+    """Bytes with three digits and a unit: 12.1 MB."""
     return quantity(n_bytes) + "B" if n_bytes >= 1000 else f"{n_bytes} B"
 
 
 def quantity(n: int) -> str:
-    """A count in the unit that keeps three digits: 752 M."""
+    """A count with three digits and a unit: 752 M."""
     value = float(n)
     for unit in ("", "k", "M", "G"):
         if value < 999.5:
@@ -123,7 +123,7 @@ def quantity(n: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types: dataclasses become objects, mappings and sequences are copied, other values are kept."""
+    """A value of JSON types: dataclasses become objects; mappings and sequences are copied."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`lucebox doctor`: the GPUs of this machine, the packs for them, and what to install."""
+"""`lucebox doctor`: the GPUs of this machine, the packs for them, and the command to install what is missing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
 
-DESCRIPTION = """Show the GPUs of this machine, their drivers, which GPU packs are installed and usable, and the pip
-line to run next. Needs no vendor tool.
+DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.
+Needs no vendor tool.
 
-Exit code 1 says that there is a GPU and none can be used."""
+Exit code 1: there is a GPU, but none is usable."""
 JSON_HELP = "print one JSON object"
 
 
 def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
     return commands.add_parser(
         "doctor",
-        help="what is in this machine, what to install",
+        help="show this machine's GPUs and what to install",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""`lucebox inspect`: what a model file says and what running it would take. Weights are mapped, never read."""
+"""`lucebox inspect`: a model's metadata and tensors, and the memory plan to run it. Weights are mapped, not read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lucebox.resolve import resolve
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
-Long values are cut, and their true length is stated; --full shows them whole. The memory plan is that of `run` with
-the same engine flags."""
+Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
+same engine flags."""
 JSON_HELP = "print one JSON object"
 
 MAX_CHARACTERS = 80
@@ -30,14 +30,14 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "inspect",
         usage="lucebox inspect MODEL [flags]",
-        help="show what a model file holds and the memory it needs",
+        help="show a model's metadata and the memory it needs",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     options.add_model(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
-    parser.add_argument("--full", action="store_true", help="do not cut long values")
+    parser.add_argument("--full", action="store_true", help="do not truncate long values")
     options.add_engine(parser)
     return parser
 
@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TypeShare:
-    """What the tensors of one type add up to."""
+    """Totals over the tensors of one type."""
 
     dtype: str
     tensors: int
@@ -67,7 +67,7 @@ class TypeShare:
 
 
 def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
-    """The types a file uses, largest first."""
+    """The tensor types of a file, largest total first."""
     by_type: dict[str, list[TensorInfo]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor)
@@ -79,7 +79,7 @@ def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
 
 
 def memory_plan(args: argparse.Namespace) -> tuple[MemoryPlan | None, str]:
-    """The plan, or why this engine cannot run the model as asked."""
+    """The memory plan, or the reason why the engine cannot run the model with these flags."""
     try:
         with open_model(args) as llm:
             return llm.memory_plan, ""
@@ -118,7 +118,7 @@ def print_json(
 
 
 def shorten(value: Any) -> Any:
-    """A JSON value; long lists and strings become their length and beginning."""
+    """A JSON value, in which long lists and strings are replaced by their length and beginning."""
     if isinstance(value, (list, str)):
         limit = MAX_CHARACTERS if isinstance(value, str) else MAX_ITEMS
         if len(value) > limit:
@@ -168,7 +168,7 @@ def print_tables(
 
 
 def cut(value: Any) -> str:
-    """One line of at most MAX_CHARACTERS and a note on what is left out."""
+    """One line of at most MAX_CHARACTERS, with a note on the omitted rest."""
     if isinstance(value, list):
         if len(value) <= MAX_ITEMS:
             return str(value)

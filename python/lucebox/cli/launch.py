@@ -1,4 +1,4 @@
-"""`lucebox launch`: a coding agent, set up for a server of ours."""
+"""`lucebox launch`: starts a coding agent, configured for a lucebox server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lucebox.clients import CLIENTS, Client, Endpoint, Setup
 from lucebox.errors import UnsupportedError
 from lucebox.probe import server_models
 
-DESCRIPTION = """Start a coding agent against a running server (lucebox serve), with settings in a home of its own;
-those elsewhere are neither read nor changed. The home goes when the agent ends, unless --home names one. What stands
-after -- is handed to the agent.
+DESCRIPTION = """Start a coding agent against a running server (lucebox serve), with its settings in a separate home.
+Your own settings are neither read nor changed. The home is removed when the agent ends, unless --home names one.
+Arguments after -- are passed to the agent.
 
     lucebox launch codex -- exec "fix the failing test" """
 JSON_HELP = "with --print: print one JSON object"
@@ -35,15 +35,15 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("client", choices=CLIENTS, help="the agent")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (default: %(default)s)")
-    parser.add_argument("--api-key", default="none", metavar="KEY", help="key the server wants")
-    parser.add_argument("--model", default="", metavar="NAME", help="model to use; default: the first it names")
-    parser.add_argument("--home", type=Path, metavar="FOLDER", help="keep the agent's home there")
+    parser.add_argument("--api-key", default="none", metavar="KEY", help="API key of the server")
+    parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the first one listed)")
+    parser.add_argument("--home", type=Path, metavar="FOLDER", help="use this folder as the agent's home, and keep it")
     parser.add_argument("--print", action="store_true", help="show files, variables and command; start nothing")
     return parser
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Our arguments, and the agent's."""
+    """The arguments of lucebox, and those of the agent."""
     if argv[:1] != ["launch"] or "--" not in argv:
         return argv, []
     at = argv.index("--")
@@ -91,10 +91,10 @@ def start(client: Client, setup: Setup, command: list[str], home: Path) -> int:
         file.write_text(text)
     home.mkdir(parents=True, exist_ok=True)
     given = [f"{name}={value}" for name, value in variables_in(setup, home).items()]
-    # env adds to our environment and becomes the agent: nothing here reads it.
+    # env adds the variables to the inherited environment, which this program does not read.
     process = subprocess.Popen(["env", *given, *command])
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the terminal has told the agent too, whose business it is
+        except KeyboardInterrupt:  # the agent got the signal too, and handles it
             continue

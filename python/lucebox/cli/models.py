@@ -1,4 +1,4 @@
-"""`lucebox models`: the models the catalog knows, and those of the hub that are on this machine."""
+"""`lucebox models`: the catalog's models, and the hub models on this machine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import argparse
 from lucebox import catalog, hub
 from lucebox.cli import console, options
 
-DESCRIPTION = """List what MODEL can name without a path: the catalog, and hub models that were fetched before.
+DESCRIPTION = """List the models that MODEL can name without a path: the catalog, and hub models in the cache.
 
-A model without a path is fetched when it is first used."""
+A model is fetched when it is first used."""
 JSON_HELP = "print one JSON object"
 
 
 def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     return commands.add_parser(
         "models",
-        help="list the catalog and what is cached",
+        help="list the catalog and the cached models",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

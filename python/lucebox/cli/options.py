@@ -1,6 +1,6 @@
 """Command-line flags from the fields and field docstrings of the option dataclasses.
 
-A flag that was not given leaves no attribute behind, so a command can tell "not given" from "given the default".
+A flag that was not given leaves no attribute, so a command can distinguish "not given" from "given the default".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
 METAVARS = {int: "N", float: "X", str: "TEXT"}
-NOT_ENGINE_FLAGS = frozenset({"seed"})  # a command makes one kind of request, whose own --seed says it all
+NOT_ENGINE_FLAGS = frozenset({"seed"})  # commands that sample have Sampling's own --seed
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
-        help="ask for or against reasoning before the answer, where the template has that switch",
+        help="enable or disable reasoning before the answer, where the template supports it",
     )
 
 
@@ -71,7 +71,7 @@ def add_sampling(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) 
 
 
 def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
-    """The fields of cls that flags set, by name."""
+    """The fields of cls set by flags, by name."""
     collected = {f.name: getattr(args, f.name) for f in fields(cls) if hasattr(args, f.name)}
     for name, kind in _hints(cls).items():
         if name not in collected:
@@ -84,10 +84,10 @@ def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
 
 
 def parse_field(cls: type, name: str, text: str) -> Any:
-    """The value of field `name` written as on the command line.
+    """Parses the value of field `name` as on the command line.
 
     Raises:
-        InvalidRequestError: no such field, or not a value of its type.
+        InvalidRequestError: no such field, or a value of another type.
     """
     kind = _hints(cls).get(name)
     if kind is None:
@@ -141,7 +141,7 @@ def _add_fields(group: argparse._ArgumentGroup, cls: type, skipped: Collection[s
 
 
 def _help(field: Field[Any], doc: str) -> str:
-    """A field's docstring as help: None is a flag that is not given, defaults are stated, % is argparse's own."""
+    """A field's docstring as help text: "None:" becomes "Not given:", the default is added, % is escaped."""
     text = doc.replace("None:", "Not given:")
     if field.default not in (MISSING, None, ()) and not isinstance(field.default, bool):
         default = f"{field.default:g}" if isinstance(field.default, float) else field.default

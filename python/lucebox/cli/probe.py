@@ -1,4 +1,4 @@
-"""`lucebox probe`: whether a server speaks the protocols of its clients."""
+"""`lucebox probe`: checks that a server speaks the protocols of its clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.probe import probe
 
-DESCRIPTION = """Ask any HTTP server for models what clients count on: answers, streams, tools and their results,
-structured output, cached tokens and errors of OpenAI's and Anthropic's APIs, and an end to answers nobody waits for.
-The requests are short and greedy.
+DESCRIPTION = """Check an HTTP server of models for the features that clients rely on: answers, streams, tool calls and
+their results, structured output, cached tokens and errors of OpenAI's and Anthropic's APIs, and cancellation when a
+client disconnects. The requests are short and greedy.
 
-Exit code 1 says that something is missing."""
+Exit code 1: a feature is missing."""
 JSON_HELP = "print one JSON list of checks"
 
 
@@ -25,8 +25,8 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("url", metavar="URL", help="address of the server, with or without /v1")
-    parser.add_argument("--api-key", default="", metavar="KEY", help="key the server wants")
-    parser.add_argument("--model", default="", metavar="NAME", help="model to ask; default: the first it names")
+    parser.add_argument("--api-key", default="", metavar="KEY", help="API key of the server")
+    parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the first one listed)")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="per request (default: 120)")
     return parser
 

@@ -1,4 +1,4 @@
-"""How a chat with a model is sampled where no flag says otherwise: as the model's makers recommend."""
+"""Default sampling of a chat: as the model's makers recommend."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from lucebox.options import Sampling
 
 __all__ = ["recommended_sampling"]
 
-# Where the model recommends nothing.
+# Used when the model has no recommendation.
 CHAT_SAMPLING = Sampling(temperature=0.7, top_p=0.9)
 
 FIELDS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 
 
 def recommended_sampling(llm: LLM) -> tuple[Sampling, str]:
-    """How a chat with this model is sampled unless flags say otherwise, and where that comes from."""
+    """The default sampling of a chat with this model, and its source."""
     config = llm.generation_defaults
     if config.get("do_sample") is False:
         return Sampling(), "greedy, as the model recommends"

@@ -1,4 +1,4 @@
-"""`lucebox run`: one prompt, its continuation or answer streamed to stdout."""
+"""`lucebox run`: streams the continuation of a prompt, or the answer to it, to stdout."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from lucebox.cli.session import interrupted, open_model, opening_line, read_temp
 from lucebox.options import Sampling
 from lucebox.results import Chunk, FinishReason, Generation
 
-DESCRIPTION = """Stream what a model writes after PROMPT, or with --chat its answer to PROMPT.
+DESCRIPTION = """Stream the continuation of PROMPT, or with --chat the answer to it.
 
-Decoding is greedy unless sampling flags say otherwise. A continuation ends after 256 tokens unless --max-tokens is
-given; an answer ends where the model ends it. Ctrl-C ends the text; the exit code is then 130."""
-JSON_HELP = "print one JSON object with text, ids, usage, timings and finish reason when the text has ended"
+Decoding is greedy by default. A continuation has at most 256 tokens unless --max-tokens is given; an answer ends at
+the model's end token. Ctrl-C ends the text with exit code 130."""
+JSON_HELP = "print one JSON object with text, ids, usage, timings and finish reason after the text has ended"
 
-CONTINUATION_MAX_TOKENS = 256  # a continuation need not come to an end by itself
+CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 
 
 def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "run",
         usage="lucebox run MODEL [PROMPT] [flags]",
-        help="stream what a model writes after a prompt",
+        help="stream the continuation of a prompt",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     options.add_model(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help='the text; "-" or nothing reads it from stdin')
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help='the text; "-" or no PROMPT reads stdin')
     parser.add_argument("--chat", action="store_true", help="send PROMPT as a user message through the chat template")
     options.add_chat(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the text and nothing about it")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the text")
     options.add_sampling(parser)
     options.add_engine(parser)
     return parser
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def read_prompt(given: str | None) -> str:
-    """The prompt argument, or stdin less the one newline that ends its last line."""
+    """The prompt argument, or stdin without its final newline."""
     if given is not None and given != "-":
         return given
     if sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`lucebox selftest`: every kernel of the pack of a device, beside the CPU."""
+"""`lucebox selftest`: every kernel of a device's pack, compared with the CPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lucebox.selftest import KernelResult, Report, open_device, run
 
 DESCRIPTION = """Run every kernel of a GPU pack on random inputs of odd sizes and compare with the same op on the CPU.
 
-Exit code 1 says that a kernel is wrong or that no case runs it."""
+Exit code 1: a kernel is wrong, or no case runs it."""
 JSON_HELP = "print one JSON object"
-SHOWN_ERRORS = 5  # one lost device fails every case after it
+SHOWN_ERRORS = 5  # a lost device fails every later case
 
 
 def add_parser(commands: Subparsers) -> argparse.ArgumentParser:

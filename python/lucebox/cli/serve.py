@@ -1,4 +1,4 @@
-"""`lucebox serve`: a model behind the HTTP APIs of OpenAI and Anthropic."""
+"""`lucebox serve`: serves a model over the HTTP APIs of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lucebox.cli.session import open_model, opening_line
 from lucebox.errors import UnsupportedError
 from lucebox.serve.settings import ServeSettings
 
-DESCRIPTION = """Answer requests of OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
+DESCRIPTION = """Serve OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
 
-The server listens on this machine only, and needs no key there. --api-key or --api-key-file let it listen on another
---host. SIGINT and SIGTERM end it once the answers in progress are whole. docs/server.md has endpoints and fields."""
-JSON_HELP = "print one JSON object with the address, the model and its limits when the server listens"
+By default the server listens on this machine only and needs no key. Another --host needs --api-key or --api-key-file.
+SIGINT and SIGTERM stop it after the answers in progress. docs/server.md lists the endpoints and fields."""
+JSON_HELP = "print one JSON object with address, model and limits when the server listens"
 
 
 def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "serve",
         usage="lucebox serve MODEL [flags]",
-        help="answer requests over HTTP",
+        help="serve a model over HTTP",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""What commands that load a model share: opening it, and the lines that say what was loaded and what was done."""
+"""Shared by commands that load a model: opening it, and the status lines before and after."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lucebox.results import Generation
 
 __all__ = ["interrupted", "open_model", "opening_line", "read_template", "summary"]
 
-interrupted = (KeyboardInterrupt, CancelledError)  # what Ctrl-C raises out of a generation
+interrupted = (KeyboardInterrupt, CancelledError)  # raised by Ctrl-C during a generation
 
 
 @contextmanager
 def open_model(args: argparse.Namespace) -> Iterator[LLM]:
-    """The model of a command with the engine flags it was given; bars are shown while it loads."""
+    """The model of a command, opened with its engine flags; shows progress bars while it loads."""
     with console.loading() as progress:
         llm = LLM(args.model, **options.given(args, EngineOptions), offline=args.offline, progress=progress)
     with llm:
@@ -28,12 +28,12 @@ def open_model(args: argparse.Namespace) -> Iterator[LLM]:
 
 
 def read_template(args: argparse.Namespace, llm: LLM) -> ChatTemplate | None:
-    """The chat template of --template; None leaves it to the model."""
+    """The chat template of --template; None: the model's own."""
     return None if args.template is None else llm.read_template(args.template)
 
 
 def opening_line(llm: LLM) -> str:
-    """What was loaded and what it takes, once at the start of a command."""
+    """One line about the model, its kernels and its memory, for the start of a command."""
     info, plan = llm.info, llm.memory_plan
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",

@@ -1,4 +1,4 @@
-"""`lucebox targets`: the GPU families there are packs for."""
+"""`lucebox targets`: the GPU families with a kernel pack."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import dataclasses
 from lucebox import targets
 from lucebox.cli import console, options
 
-DESCRIPTION = """List the GPU families lucebox has kernel packs for, and the chips each pack runs on.
+DESCRIPTION = """List the GPU families that lucebox has kernel packs for, and the chips each pack runs on.
 
-A pack is installed as an extra: pip install 'lucebox[sm86]'. `lucebox doctor` says which one this machine needs."""
+Install a pack as an extra: pip install 'lucebox[sm86]'. `lucebox doctor` says which one this machine needs."""
 JSON_HELP = "print one JSON object"
 
 
 def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     return commands.add_parser(
         "targets",
-        help="list the GPU families there are packs for",
+        help="list the GPU families with a kernel pack",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""`lucebox version`: what is installed and what it runs on."""
+"""`lucebox version`: the installed version, and the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JSON_HELP = "print one JSON object"
 
 
 def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
-    return commands.add_parser("version", help="what is installed", description=__doc__, allow_abbrev=False)
+    return commands.add_parser("version", help="show version and machine", description=__doc__, allow_abbrev=False)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,11 +1,11 @@
-"""GPU packs: wheels of device code, one per GPU family, found at run time.
+"""GPU packs: wheels of device code, one per target, found at run time.
 
-manifest.py reads what a pack says of itself, installed.py finds packs and checks their files, choice.py matches packs
-with devices.
+manifest.py parses a pack's manifest, installed.py finds packs and checks their files, choice.py matches packs with
+devices.
 """
 
 from lucebox.packs.choice import Choice, Device, DeviceSpec, Selection, best_target, choose, parse_device, select
-from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, install_line
+from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, reinstall_command
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "extra",
     "find",
     "install_command",
-    "install_line",
     "parse_device",
+    "reinstall_command",
     "select",
 ]

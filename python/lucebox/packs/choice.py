@@ -1,5 +1,5 @@
-"""Which pack serves a device, and which device a user names: the exact architecture first, then what the vendor
-documents as compatible. Every refusal says what is missing and the line that mends it."""
+"""Chooses the device that a user names and the pack that serves it: the pack of the exact architecture first, then one
+that the vendor documents as compatible. Every refusal says what is missing and the command that installs it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lucebox.errors import InvalidRequestError, PackError
-from lucebox.packs.installed import BrokenPack, Pack, Packs, install_line
+from lucebox.packs.installed import BrokenPack, Pack, Packs, install_command
 from lucebox.targets import NAMES, serving
 
 __all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "parse_device", "select"]
 
-# What min_driver counts in.
+# What min_driver is a version of.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
 
 
 class Device(Protocol):
-    """What a driver says of a device; _engine.gpu.DeviceInfo is one."""
+    """A driver's description of a device; _engine.gpu.DeviceInfo is one."""
 
     @property
     def vendor(self) -> str: ...
@@ -37,7 +37,7 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """A device as a user writes it."""
+    """A device as the user wrote it."""
 
     backend: str
     """auto, cpu, cuda, hip or sim."""
@@ -46,7 +46,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The pack of a device and why it is this one."""
+    """The pack of a device, and the reason for it."""
 
     pack: Pack
     reason: str
@@ -54,22 +54,22 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The device and pack that a user's word came to."""
+    """The chosen device and pack."""
 
     device: str
     """cpu, or backend and index: cuda:0."""
     info: Device | None
-    """What the driver says of the device; None for the CPU."""
+    """The driver's description; None for the CPU."""
     choice: Choice | None
     report: tuple[str, ...]
-    """One line per device that was passed over, then one on what was taken."""
+    """One line per rejected device, then one for the choice."""
 
 
 def parse_device(text: str) -> DeviceSpec:
-    """The device that `text` names: auto, cpu, cuda, cuda:1, hip:0, sim.
+    """Parses auto, cpu, cuda, cuda:1, hip:0 or sim.
 
     Raises:
-        InvalidRequestError: it is none of these.
+        InvalidRequestError: not a device name.
     """
     match = re.fullmatch(r"(auto|cpu)|(cuda|hip|sim)(?::(\d{1,4}))?", text)
     if not match:
@@ -78,7 +78,7 @@ def parse_device(text: str) -> DeviceSpec:
 
 
 def choose(device: Device, packs: Packs) -> Choice:
-    """The pack that this device runs.
+    """The best installed pack for a device.
 
     Raises:
         PackError: there is none, it is broken, or the driver is too old for it.
@@ -95,15 +95,16 @@ def choose(device: Device, packs: Packs) -> Choice:
 
 
 def best_target(architecture: str) -> str | None:
-    """The target whose pack an architecture runs best, its own where there is one; None where none runs."""
+    """The target whose pack suits an architecture best: its own, else a compatible one; None without any."""
     return next((target.name for target in serving(architecture)), None)
 
 
 def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs) -> Selection:
-    """The device that `spec` names among `devices`, and its pack. Only `auto` may end at the CPU, and says why.
+    """The device among `devices` that `spec` names, and its pack. Only `auto` may fall back to the CPU; the report says
+    why.
 
     Raises:
-        PackError: the device named has no usable pack, or there is no such device.
+        PackError: no such device, or no usable pack for it.
     """
     if spec.backend == "cpu":
         return Selection("cpu", None, None, ("cpu: as asked for",))
@@ -117,7 +118,7 @@ def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs) -> Selecti
         raise PackError(f"there is no device {named}; devices found: {there}. `lucebox doctor` says more")
     passed = []
     for device in devices:
-        if device.vendor == "sim":  # a test bench, never a better choice than the CPU
+        if device.vendor == "sim":  # for tests; never better than the CPU
             continue
         try:
             choice = choose(device, packs)
@@ -136,7 +137,7 @@ def _reason(device: Device, pack: Pack) -> str:
     if pack.target == device.architecture:
         return f"pack {pack.target} is made for {device.architecture}"
     best = best_target(device.architecture)
-    better = f"; {best} is better: {install_line(best)}" if best and best != pack.target else ""
+    better = f"; {best} is better: {install_command(best)}" if best and best != pack.target else ""
     return f"pack {pack.target} runs on {device.architecture} by the vendor's compatibility rule{better}"
 
 
@@ -146,19 +147,19 @@ def _no_pack(device: Device, packs: Packs) -> str:
     if best is None:
         return f"{what}: no pack runs on this chip; there are packs for {', '.join(NAMES)}"
     here = ", ".join(pack.target for pack in packs.usable) or "none"
-    return f"{what} needs the pack {best}, which is not installed (installed: {here}); {install_line(best)}"
+    return f"{what} needs the pack {best}, which is not installed (installed: {here}); {install_command(best)}"
 
 
 def _check_driver(device: Device, pack: Pack) -> None:
-    least, found = pack.manifest.min_driver, device.driver_generation
-    if pack.manifest.vendor == "sim" or _release(found) >= _release(least):
+    minimum, found = pack.manifest.min_driver, device.driver_generation
+    if pack.manifest.vendor == "sim" or _release(found) >= _release(minimum):
         return
     raise PackError(
-        f"pack {pack.target} needs {DRIVERS[pack.manifest.vendor]} {least} or newer; the one of {device.name} is of "
+        f"pack {pack.target} needs {DRIVERS[pack.manifest.vendor]} {minimum} or newer; the one of {device.name} is of "
         f"generation {found} ({device.driver}). Update it, then run `lucebox doctor`"
     )
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """Numbers of a version, to compare: "580" or "6.0"."""
+    """A version ("580", "6.0") as comparable numbers."""
     return tuple(int(part) for part in re.findall(r"\d+", text))

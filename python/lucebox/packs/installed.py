@@ -1,5 +1,5 @@
-"""The packs on this machine: found through the entry points of `lucebox.packs`, read but not trusted. A pack is code
-for a device and data for us; nothing of it runs here but its empty package."""
+"""The installed packs, found through the entry points `lucebox.packs`. Packs are not trusted: this module reads them as
+data and runs nothing of them except the import of an empty package."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from lucebox.packs.manifest import CodeObject, Manifest, extra
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_command", "install_line"]
+__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_command", "reinstall_command"]
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
 
 
-def install_line(target: str) -> str:
-    """What installs a target's pack, or the version that this lucebox takes."""
+def install_command(target: str) -> str:
+    """Installs a target's pack, in the version that this lucebox needs."""
     return f'pip install "lucebox[{extra(target)}]"'
 
 
-def install_command(target: str) -> str:
-    """What replaces the files of a damaged pack."""
+def reinstall_command(target: str) -> str:
+    """Replaces the files of a damaged pack."""
     return f'pip install --force-reinstall "lucebox[{extra(target)}]"'
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """An installed pack whose manifest is in order."""
+    """An installed pack with a valid manifest."""
 
     manifest: Manifest
     manifest_json: str
     distribution: str
-    """The wheel it came with: "lucebox-sm86"."""
+    """The name of its wheel: "lucebox-sm86"."""
     folder: Traversable
 
     @property
@@ -49,10 +49,10 @@ class Pack:
         return self.manifest.target
 
     def load(self) -> dict[str, bytes]:
-        """The code objects by file name, each compared with its size and hash in the manifest.
+        """The code objects by file name, each checked against its size and hash in the manifest.
 
         Raises:
-            PackError: one is missing, truncated or changed.
+            PackError: a file is missing, truncated or changed.
         """
         return {entry.file: self._read(entry) for entry in self.manifest.files}
 
@@ -61,23 +61,23 @@ class Pack:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise PackError(f"{file} cannot be read ({error.strerror}); {install_command(self.target)}") from error
+            raise PackError(f"{file} cannot be read ({error.strerror}); {reinstall_command(self.target)}") from error
         if len(data) != entry.bytes:
             raise PackError(
                 f"{file} has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced; "
-                f"{install_command(self.target)}"
+                f"{reinstall_command(self.target)}"
             )
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
             raise PackError(
-                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {install_command(self.target)}"
+                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {reinstall_command(self.target)}"
             )
         return data
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPack:
-    """An installed pack that cannot be used on any device, and why."""
+    """An installed pack that is unusable on any device, and why."""
 
     target: str
     distribution: str
@@ -97,7 +97,7 @@ class Packs:
 
 
 def find(version: str | None = None) -> Packs:
-    """The packs of this environment, by target name; `version` is what a pack must be of, lucebox's own by default."""
+    """The packs of this environment, sorted by target. `version` is the required version, lucebox's own by default."""
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, _distribution(point)))
     claims = Counter(point.name for point in points)
     usable: list[Pack] = []
@@ -123,28 +123,28 @@ def _open(point: EntryPoint, version: str) -> Pack:
         folder = files(package)
     except ModuleNotFoundError as error:
         raise PackError(
-            f"{distribution} is installed but its package {package} is not; {install_command(target)}"
+            f"{distribution} is installed but its package {package} is not; {reinstall_command(target)}"
         ) from error
     where = f"{package}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PackError(f"{where} cannot be read ({_cause(error)}); {install_command(target)}") from error
+        raise PackError(f"{where} cannot be read ({_cause(error)}); {reinstall_command(target)}") from error
     try:
         manifest = Manifest.parse(text, where)
     except PackError as error:
-        raise PackError(f"{error}; {install_command(target)}") from error
+        raise PackError(f"{error}; {reinstall_command(target)}") from error
     _check_identity(manifest, target, f"{where} of {distribution}")
     if manifest.version != version:
         raise PackError(
             f"{distribution} is version {manifest.version}, lucebox is {version}; they must be equal: "
-            f"{install_line(target)}"
+            f"{install_command(target)}"
         )
     return Pack(manifest, text, distribution, folder)
 
 
 def _check_identity(manifest: Manifest, target: str, where: str) -> None:
-    """The pack is what its entry point announces, and what this lucebox knows by that name."""
+    """The manifest agrees with the entry point and with this lucebox's table of targets."""
     known = targets.find(target)
     if known is None or known.name != target:
         raise PackError(f"{where}: lucebox has no target {target}; there are {', '.join(targets.NAMES)}")
@@ -153,7 +153,7 @@ def _check_identity(manifest: Manifest, target: str, where: str) -> None:
         found = getattr(manifest, key)
         if found != value:
             raise PackError(
-                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {install_command(target)}'
+                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {reinstall_command(target)}'
             )
 
 

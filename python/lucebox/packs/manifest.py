@@ -1,5 +1,5 @@
-"""manifest.json of a GPU pack as typed data, read strictly: every key, every type, and what the keys say about each
-other. Knows nothing of where packs are installed."""
+"""manifest.json of a GPU pack as typed data, parsed strictly: every key, every type, and consistency between keys. Does
+not know where packs are installed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["SCHEMA", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "
 
 SCHEMA = 1
 
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files lie beside its manifest
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files are beside its manifest
 DRIVER = re.compile(r"\d+(\.\d+)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORDS = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "a list"}
 
 
 def extra(target: str) -> str:
-    """The extra of the host wheel that installs a target's pack: "sm86" of "sm_86"."""
+    """The extra of the host wheel that installs a target's pack: "sm86" for "sm_86"."""
     return target.replace("_", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What made the code objects."""
+    """The compiler of the code objects."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class CodeObject:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel and what it takes of a multiprocessor."""
+    """One kernel and its resources on a multiprocessor."""
 
     name: str
     file: str
@@ -60,7 +60,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """What the target file allows a kernel, and why."""
+    """An exception that target.toml grants a kernel, and why."""
 
     kernel: str
     what: str
@@ -69,17 +69,17 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a pack says of itself."""
+    """The manifest of a pack."""
 
     schema: int
     target: str
     vendor: str
     architecture: str
-    """The name the compiler was given: "sm_90a"."""
+    """The compiler's name of the architecture: "sm_90a"."""
     version: str
-    """Of the lucebox it was built with."""
+    """Version of the lucebox it was built with."""
     abi: str
-    """A hash of the headers that kernels and engine share; the engine takes its own alone."""
+    """Hash of the headers shared by kernels and engine; the engine accepts only its own."""
     min_driver: str
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]
@@ -106,7 +106,7 @@ class Manifest:
 
 
 def _check_schema(value: Any, where: str) -> None:
-    """First of all: another schema may have any keys."""
+    """Checked first: another schema may have any keys."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if type(schema) is not int:
         raise PackError(f'{where}: "schema" must be {SCHEMA}, got {_short(schema)}')
