@@ -1,4 +1,4 @@
-"""Stream a completion and print what it cost.
+"""Stream a completion and print its speed.
 
 python examples/complete.py [MODEL]
 """

@@ -1,4 +1,4 @@
-"""Hold a conversation of two turns. The second one reuses what the session holds of the first.
+"""Hold a conversation of two turns. The second turn reuses the session state of the first.
 
 python examples/conversation.py [MODEL]
 """
@@ -16,4 +16,4 @@ with lucebox.LLM(model) as llm:
         messages.append({"role": "user", "content": question})
         answer = llm.chat(messages, lucebox.Sampling(max_tokens=100))
         messages.append({"role": "assistant", "content": answer.text})
-        print(f"> {question}\n{answer.text}\n({answer.usage.cached_tokens} prompt tokens were already there)\n")
+        print(f"> {question}\n{answer.text}\n({answer.usage.cached_tokens} prompt tokens were reused)\n")

@@ -1,4 +1,4 @@
-"""Score a text: how surprised a model is by each of its tokens, and by the whole.
+"""Score a text: its perplexity, and the least likely tokens.
 
 python examples/perplexity.py FILE [MODEL]
 """
@@ -14,7 +14,7 @@ model = sys.argv[2] if len(sys.argv) > 2 else "tiny-hybrid"
 
 with lucebox.LLM(model, activations="f32") as llm:
     ids = llm.tokenize(text)[: llm.memory_plan.context]
-    scores = llm.score(ids)  # one for each token after the first
+    scores = llm.score(ids)  # one per token after the first
     print(f"perplexity {math.exp(-sum(scores) / len(scores)):.2f} over {len(scores)} tokens")
     for logprob, token in sorted(zip(scores, ids[1:], strict=True))[:5]:
         print(f"{logprob:8.2f}  {llm.detokenize([token])!r}")
