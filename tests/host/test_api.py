@@ -17,8 +17,10 @@ from lucebox import (
     ModelNotFoundError,
     OutOfMemoryError,
     Sampling,
+    _engine,
 )
 from lucebox.errors import DeviceError, PackError
+from lucebox.options import engine_fields
 
 PROMPT = "def fibonacci(n):\n"
 
@@ -207,6 +209,16 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
 def test_bad_options(options: dict, error: type[Exception] | tuple[type[Exception], ...]) -> None:
     with pytest.raises(error):
         LLM("tiny-hybrid", **options)
+
+
+def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
+    assert llm.engine.options == engine_fields(llm.options)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        LLM("tiny-hybrid", colour=1)
+    with pytest.raises(TypeError, match="no option colour"):
+        _engine.Sampler(10, **engine_fields(Sampling()), colour=1)
+    with pytest.raises(TypeError, match="option top_k cannot be 'many'"):
+        _engine.Sampler(10, top_k="many")
 
 
 def test_unknown_model_and_closed_model() -> None:

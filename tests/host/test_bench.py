@@ -85,8 +85,8 @@ def test_appends_are_compared_with_one_row(tmp_path: Path) -> None:
 
 
 def test_energy_is_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A joule per token held: the fill before decoding does not count, nor does an empty session."""
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0)
+    """A fake meter of one joule per token in the session. The fill before decoding is not measured."""
+    monkeypatch.setattr(energy, "MIN_SECONDS", 0)
     with lucebox.LLM("tiny-hybrid", context=128) as llm:
         meter = Meter("tokens held", joules=lambda: float(llm._session.n_tokens), watts=None)
         monkeypatch.setattr(bench, "find_meter", lambda device: meter)

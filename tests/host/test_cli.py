@@ -1,4 +1,4 @@
-"""The `lucebox` command as a user meets it: subprocesses of the real program on the embedded model."""
+"""The `lucebox` command in subprocesses, on the embedded model."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_parse_field_refuses(name: str, text: str) -> None:
 
 
 def chat(*lines: str, flags: tuple[str, ...] = ()) -> tuple[list[dict[str, Any]], str]:
-    """The answers to lines of piped input, and what stderr says."""
+    """The answers to lines of piped input, and stderr."""
     done = lucebox("chat", MODEL, "-n", "8", "-t", "0", "--json", *flags, stdin="\n".join(lines) + "\n")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr

@@ -1,4 +1,4 @@
-"""The doctor's findings on machines made of files: /proc and /sys trees, installed packs, and what drivers answer."""
+"""The report of `lucebox doctor` on fake machines: /proc and /sys trees, installed packs, and answers of drivers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_command_on_this_machine() -> None:
 
 
 def with_drivers(folder: Path, site: Path, cuda: int, *args: str) -> str:
-    """What the command prints where libcuda.so.1 has one sm_75 of that CUDA version, and libamdhip64.so.7 no device."""
+    """The output of the command with one sm_75 and that CUDA version in libcuda.so.1, none in libamdhip64.so.7."""
     script = (
         "import ctypes, sys\n"
         f"ctypes.CDLL('libcuda.so.1').standin_set(1, {cuda}, b'7.5')\n"

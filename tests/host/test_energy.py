@@ -1,4 +1,4 @@
-"""Energy meters on trees like /sys, and on a stand-in for NVIDIA's library."""
+"""Energy meters on fake /sys trees and on a fake NVML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Device:
 
 @dataclass
 class Nvml:
-    """Answers as libnvidia-ml does; a call that `missing` names fails."""
+    """A fake libnvidia-ml; calls named in `missing` fail."""
 
     missing: tuple[str, ...] = ()
     asked: list[bytes] = field(default_factory=list)
@@ -83,7 +83,7 @@ def test_a_counter_counts_only_while_entered(tmp_path: Path, monkeypatch: pytest
     folder = hwmon(tmp_path, energy1_input=1_000_000)
     meter = find_meter(Device("hip"), tmp_path)
     assert meter is not None
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(energy, "MIN_SECONDS", 0)
     sums = meter.energy()
     assert sums.joules is None  # nothing has moved
     for value in (3_500_000, 4_000_000):
@@ -94,7 +94,7 @@ def test_a_counter_counts_only_while_entered(tmp_path: Path, monkeypatch: pytest
 
 
 def test_one_time_too_short_to_tell_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.05)
+    monkeypatch.setattr(energy, "MIN_SECONDS", 0.05)
     readings = iter(range(100))
     sums = Counted(lambda: float(next(readings)))
     with sums:
@@ -106,7 +106,7 @@ def test_one_time_too_short_to_tell_gives_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_power_is_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(energy, "MIN_SECONDS", 0)
     sums: Energy = Sampled(lambda: 50.0)
     start = time.perf_counter()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What the kernel shows of GPUs: small /proc and /sys trees with the files real machines have."""
+"""GPUs from /proc and /sys: small trees with the files of real machines."""
 
 from __future__ import annotations
 

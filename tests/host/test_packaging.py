@@ -1,4 +1,4 @@
-"""The installed wheel: what it needs, what it holds, and how it says so."""
+"""The installed wheel: its dependencies, its files and its metadata."""
 
 from __future__ import annotations
 

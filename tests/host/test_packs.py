@@ -1,4 +1,4 @@
-"""GPU packs, from installed wheels to the choice for a device: every way a pack can be wrong, and what is said then."""
+"""GPU packs, from installed wheels to the choice for a device: every defect of a pack, and its message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHERE = "lucebox_sm86/manifest.json"
 
 @dataclass
 class Gpu:
-    """A device as its driver would describe it."""
+    """A driver's description of a device."""
 
     architecture: str
     name: str = "GPU"
@@ -36,7 +36,7 @@ def found(site: Path) -> packs.Packs:
 
 
 def error_of(site: Path) -> str:
-    """Why the one pack of `site` is broken."""
+    """The error of the only pack of `site`."""
     there = found(site)
     assert there.usable == ()
     (broken,) = there.broken
@@ -107,7 +107,7 @@ KERNELS = pack_data.manifest()["kernels"]
 
 
 def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
-    """The list with changes to its second item."""
+    """The list with its second item changed."""
     changed = items[1] | changes
     return [items[0], {key: value for key, value in changed.items() if value is not ...}]
 
@@ -302,7 +302,7 @@ def test_an_old_driver(tmp_path: Path, gpu: Gpu, installed: str, message: str) -
     assert refusal(tmp_path, gpu, installed) == message
 
 
-# targets by name
+# devices by name
 
 
 @pytest.mark.parametrize(

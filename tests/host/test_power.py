@@ -1,4 +1,4 @@
-"""Power limits on trees like /sys and on a stand-in for NVIDIA's library; sweeps with a model that only counts."""
+"""Power limits on fake /sys trees and on a fake NVML; sweeps with a model whose energy is faked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POINT = PowerPoint("2026-01-02", "m", "d", "tg64", 200.0, 180.5, 55.25, 0.306)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A GPU limited to 250 W, that takes 100 to 300."""
+    """A GPU with a limit of 250 W and a range of 100 to 300 W."""
     folder = cap(tmp_path).parent
     folder.mkdir(parents=True)
     for name, watts in {"power1_cap": 250, "power1_cap_min": 100, "power1_cap_max": 300}.items():
@@ -91,7 +91,7 @@ def test_what_has_no_limit(root: Path, device: Named | None) -> None:
 
 @dataclass
 class Nvml:
-    """Answers as libnvidia-ml does to a user without rights."""
+    """A fake libnvidia-ml that denies setting the limit."""
 
     limit: int = 350_000
 
@@ -122,7 +122,7 @@ def test_nvidia_in_milliwatts_and_without_rights(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_guard_must_be_there_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process finds no such library here, so nothing is set that nobody would undo."""
+    """The guard process finds no NVML here, so the limit is not set: nothing could restore it."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml())
     limit = find_power_limit(Named("cuda", PCI))
     assert limit is not None
@@ -144,7 +144,7 @@ def test_rows_are_added_to_a_file(tmp_path: Path) -> None:
 def test_the_command_measures_at_each_limit(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model is real and decodes on the CPU; the limit is that of the tree, the energy 2 J a run."""
+    """A real model decodes on the CPU; the limit is in the fake tree, the energy is 2 J per run."""
     limits_seen = []
 
     def measured(llm: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The judge of `lucebox selftest`, on devices that are the CPU itself and wrong on purpose."""
+"""The runner of `lucebox selftest`, on fake devices that compute on the CPU, some of them wrong on purpose."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ KERNEL = pack_data.manifest()["kernels"][0]
 
 @pytest.fixture(scope="module")
 def known() -> list[Case]:
-    """Cases of which the CPU computes each result once: what differs in the tests here is the device."""
+    """The cases, with the CPU's results cached: the tests differ only in the device."""
     return [
         replace(case, expected=functools.cache(case.expected), unit=case.unit and functools.cache(case.unit))
         for case in cases(np.random.default_rng(1), "BF16")
@@ -65,7 +65,7 @@ def only_known(monkeypatch: pytest.MonkeyPatch, known: list[Case]) -> None:
 
 
 class Twin:
-    """A device that computes on the CPU and says that `<op>_kernel` did it."""
+    """A device that computes on the CPU and reports the kernel `<op>_kernel`."""
 
     name = "sim:0"
 
@@ -101,7 +101,7 @@ def test_a_kernel_no_case_reaches_fails_as_no_test() -> None:
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To f16, where matrix units have no bf16."""
+    """x is rounded to f16 where matrix units have no bf16."""
     made: list[Case] = []
 
     def first_product(rng: np.random.Generator, wide: str) -> list[Case]:
@@ -121,7 +121,7 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
 
 
 class Wrong(Twin):
-    """One element of each result of these ops is wrong."""
+    """A device with one wrong element in each result of these ops."""
 
     def __init__(self, *ops: str) -> None:
         super().__init__()
