@@ -81,7 +81,7 @@ def delta_net(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32
     As the engine runs it: the product of `last` with the norm of o, launches of each kernel, and the state after it: history, pending, S, k_pending, cs_pending, delta.
     """
 
-def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, typical_p: float = 1.0, repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0, penalty_window: int = 64, logit_bias: Sequence[tuple[int, float]] = [], seed: int = 0, n_top: int = -1, ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> dict:
+def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, **options) -> dict:
     """
     One token for each row of logits, and what the device then knows: a dict of arrays.
     """
