@@ -136,7 +136,7 @@ class Work:
         if end is None and self._loop.is_full:
             end = self._loop.cut()
         self.decode_s += time.perf_counter() - start
-        return end and self._finished(end)
+        return None if end is None else self._finished(end)
 
     def _finished(self, end: End) -> Finished:
         return Finished(
