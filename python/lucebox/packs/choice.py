@@ -14,7 +14,7 @@ from lucebox.targets import NAMES, serving
 
 __all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "parse_device", "select"]
 
-# What min_driver is a version of.
+# By vendor: the software that min_driver is a version of.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
 
 
