@@ -65,7 +65,7 @@ class Summary:
 class Measurement:
     """The runs of one test."""
 
-    test: Literal["prefill", "sampling", "append"]
+    test: Literal["prefill", "decode", "append"]
     n_tokens: int
     """For an append: its rows."""
     depth: int
@@ -79,7 +79,7 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        prefix = {"prefill": "pp", "sampling": "tg", "append": "b"}[self.test]
+        prefix = {"prefill": "pp", "decode": "tg", "append": "b"}[self.test]
         return f"{prefix}{self.n_tokens}" + (f" @{self.depth}" if self.depth else "")
 
     @property
@@ -256,7 +256,7 @@ def _tests(
         yield Measurement("prefill", n, 0, seconds, None, joules)
     for n in decode:
         seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
-        yield Measurement("sampling", n, depth, seconds, n * bytes_per_token, joules)
+        yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules)
     if batch:
         _fill(llm, depth)
     for n in batch:

@@ -31,7 +31,7 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
     panels: list[tuple[int, Callable[[Axes], None]]] = []  # number of bars, and the function that draws them
-    for test in ("prefill", "sampling", "append"):
+    for test in ("prefill", "decode", "append"):
         bars = [m for m in report.measurements if m.test == test]
         if bars:
             panels.append((len(bars), partial(_draw_test, report, bars)))

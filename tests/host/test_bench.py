@@ -27,7 +27,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 def test_a_measurement_computes_speed_from_its_runs() -> None:
     measurement = Measurement(
-        "sampling", n_tokens=10, depth=128, seconds=(1.0, 4.0, 2.0), weight_bytes=6_000_000_000, joules=60.0
+        "decode", n_tokens=10, depth=128, seconds=(1.0, 4.0, 2.0), weight_bytes=6_000_000_000, joules=60.0
     )
     assert measurement.label == "tg10 @128"
     assert measurement.tok_s == Summary(median=5.0, min=2.5, max=10.0)
