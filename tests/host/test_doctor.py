@@ -62,9 +62,7 @@ def test_missing_packs_come_as_one_line_for_the_machine(tmp_path: Path) -> None:
     report = diagnosis(tmp_path, Survey((H100, dataclasses.replace(H100, index=1), STRIX), {}))
     assert report.install == 'pip install "lucebox[sm90,gfx1151]"'
     assert not report.ok
-    assert report.verdict == (
-        "No GPU of this machine is usable yet; the table has the reasons. Models run on the CPU."
-    )
+    assert report.verdict == "No GPU of this machine is usable yet; the table has the reasons. Models run on the CPU."
 
 
 def test_one_usable_gpu_of_two_is_well_and_the_line_is_for_the_other(tmp_path: Path) -> None:
