@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from tolerances import check
 from tree_data import path_to, random_tree
 
-gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 F32 = NDArray[np.float32]
 PAGE = 64
 FAST = tuple((dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256))
@@ -52,7 +52,7 @@ def cache_of(
     shape = (n_pages, kv_heads, PAGE, dim)
     table = rng.permutation(n_pages).astype(np.int32)
     cache = Cache(poisoned(shape, k_type), poisoned(shape, v_type), k_type, v_type, table, k, v)
-    cpu.kv_append(k, v, *cache.pages, 0)
+    cache.k_pages, cache.v_pages = ops.kv_append(k, v, *cache.pages, 0)
     cache.k, cache.v = reference.round_to(k, k_type), reference.round_to(v, v_type)
     return cache
 
@@ -75,10 +75,10 @@ def compare(
     own_gate = None if gate is None else gate[:, :, -dim:]
     mask = reference.visible(rows, n_past, ancestors)
     want = reference.attention(q, cache.k, cache.v, scale, mask, own_gate)
-    got = gpu_ops.attention(pack, q, *cache.pages, n_past, scale, gate, ancestors)
+    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, pack=pack)
     unit = np.abs(cache.v).max()
     check(family, got, want, unit)
-    beside = cpu.attention(q, *cache.pages, n_past, scale, own_gate, parent=parent, ancestors=ancestors)
+    beside = ops.attention(q, *cache.pages, n_past, scale, own_gate, ancestors, parent)
     check(family, got, beside, unit)
     return np.asarray(got)
 
@@ -180,7 +180,7 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     pack.take_started()
     got = compare(pack, cache, q, n_past, gate)
     assert "attention_merge_kernel" in pack.take_started()
-    assert np.array_equal(got, gpu_ops.attention(pack, q, *cache.pages, n_past, 0.125, gate))
+    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
 
 @pytest.mark.parametrize("is_tree", (False, True))
@@ -198,9 +198,9 @@ def test_the_merge_rounds(
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
     plain = compare(pack, cache, q, n_past, gate, masks, parent)
     for bits in (8, 16):
-        o, rounded = gpu_ops.attention(pack, q, *cache.pages, n_past, dim**-0.5, gate, masks, bits)
+        o, rounded = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, masks, bits=bits, pack=pack)
         assert np.array_equal(o, plain)
-        assert np.array_equal(rounded, gpu_ops.round_rows(pack, plain.reshape(rows, -1), bits))
+        assert np.array_equal(rounded, ops.round_rows(plain.reshape(rows, -1), bits, pack=pack))
 
 
 @pytest.mark.parametrize(("dtype", "dim"), (*FAST, ("F32", 64)))
@@ -240,8 +240,8 @@ def test_rings_of_smaller_chips(
     rng = np.random.default_rng(seed)
     cache = cache_of(150 + rows, 1, dim, "F16", "F16", rng)
     q = normal(rng, rows, 2, dim)
-    want = gpu_ops.attention(whole, q, *cache.pages, 150, 0.1)
-    assert np.array_equal(gpu_ops.attention(smaller, q, *cache.pages, 150, 0.1), want)
+    want = ops.attention(q, *cache.pages, 150, 0.1, pack=whole)
+    assert np.array_equal(ops.attention(q, *cache.pages, 150, 0.1, pack=smaller), want)
 
 
 @pytest.mark.parametrize(("k_type", "v_type"), (("F32", "BF16"), ("F16", "F32"), ("BF16", "F16")))
@@ -257,9 +257,9 @@ def test_append(
     n_pages = (n_past + rows) // PAGE + 2
     pages = [poisoned((n_pages, kv_heads, PAGE, dim), dtype) for dtype in (k_type, v_type)]
     table = rng.permutation(n_pages).astype(np.int32)
-    got = gpu_ops.kv_append(pack, k, v, *pages, k_type, v_type, table, n_past)
-    cpu.kv_append(k, v, *pages, k_type, v_type, table, n_past)
-    for mine, want in zip(got, pages, strict=True):
+    got = ops.kv_append(k, v, *pages, k_type, v_type, table, n_past, pack=pack)
+    beside = ops.kv_append(k, v, *pages, k_type, v_type, table, n_past)
+    for mine, want in zip(got, beside, strict=True):
         assert mine.tobytes() == want.tobytes()
 
 
@@ -281,13 +281,13 @@ def test_prepare(
     angle = rng.uniform(-9, 9, (rows, n_pairs))
     table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     n_pages = (n_past + rows) // PAGE + 2
-    pages = [poisoned((n_pages, kv_heads, PAGE, dim), "F32") for _ in range(2)]
+    pages = poisoned((n_pages, kv_heads, PAGE, dim), "F32"), poisoned((n_pages, kv_heads, PAGE, dim), "F32")
     where = ("F32", "F32", rng.permutation(n_pages).astype(np.int32), n_past)
-    got = gpu_ops.attention_prepare(pack, u, k, v, *w, *table, *pages, *where, 1e-6, pairs)
-    q = cpu.rope(cpu.rms_norm(np.ascontiguousarray(u[:, :, :dim]), w[0], 1e-6), *table, pairs)
-    cpu.kv_append(cpu.rope(cpu.rms_norm(k, w[1], 1e-6), *table, pairs), v, *pages, *where)
+    got = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6, pairs, pack=pack)
+    q = ops.rope(ops.rms_norm(np.ascontiguousarray(u[:, :, :dim]), w[0], 1e-6), *table, pairs)
+    pages = ops.kv_append(ops.rope(ops.rms_norm(k, w[1], 1e-6), *table, pairs), v, *pages, *where)
     check("attention_prepare", got[0], q, np.abs(q).max(axis=-1, keepdims=True))
-    written = got[1].view(np.float32).reshape(pages[0].shape)
+    written = got[1]
     assert np.array_equal(np.isnan(written), np.isnan(pages[0])), "nothing else of the pages changes"
     mine, want = (np.nan_to_num(values) for values in (written, pages[0]))
     check("attention_prepare", mine, want, np.abs(want).max())
@@ -304,10 +304,10 @@ def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str,
     table = np.array([1, 0, -1, 0], np.float32)[turns], np.array([0, 1, 0, -1], np.float32)[turns]
     pages = [poisoned((3, 1, PAGE, dim), dtype) for dtype in (k_type, v_type)]
     where = (k_type, v_type, rng.permutation(3).astype(np.int32), n_past)
-    got = gpu_ops.attention_prepare(pack, u, k, v, None, None, *table, *pages, *where, 1e-6)
-    assert np.array_equal(got[0], cpu.rope(u, *table))
-    cpu.kv_append(cpu.rope(k, *table), v, *pages, *where)
-    assert all(mine.tobytes() == want.tobytes() for mine, want in zip(got[1:], pages, strict=True))
+    got = ops.attention_prepare(u, k, v, None, None, *table, *pages, *where, 1e-6, pack=pack)
+    assert np.array_equal(got[0], ops.rope(u, *table))
+    beside = ops.kv_append(ops.rope(k, *table), v, *pages, *where)
+    assert all(mine.tobytes() == want.tobytes() for mine, want in zip(got[1:], beside, strict=True))
 
 
 @pytest.mark.parametrize("rows", (1, 30, 64))
@@ -318,10 +318,9 @@ def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: i
     parent, _ = random_tree(rows, rng)
     paths = [path_to(parent, rows - 1), np.arange(0, rows, 2), np.arange(rows), np.array([], np.int64)]
     for path in paths:
-        before = [pages.copy() for pages in (cache.k_pages, cache.v_pages)]
-        got = gpu_ops.kv_move(pack, *before, "F16", "F32", cache.table, path.astype(np.int32), n_past)
-        cpu.kv_move(*before, "F16", "F32", cache.table, path.astype(np.int32), n_past)
-        for mine, want in zip(got, before, strict=True):
+        got = ops.kv_move(*cache.pages, path.astype(np.int32), n_past, pack=pack)
+        beside = ops.kv_move(*cache.pages, path.astype(np.int32), n_past)
+        for mine, want in zip(got, beside, strict=True):
             assert mine.tobytes() == want.tobytes()
 
 
@@ -329,18 +328,18 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(1)
     cache = cache_of(1, 2, 64, "F16", "F16", rng)
     with pytest.raises(InvalidRequestError, match="heads that do not share KV heads evenly"):
-        gpu_ops.attention(pack, normal(rng, 1, 3, 64), *cache.pages, 0, 1.0)
+        ops.attention(normal(rng, 1, 3, 64), *cache.pages, 0, 1.0, pack=pack)
     with pytest.raises(InvalidRequestError, match="a tree has at most 64 rows"):
         masks = np.ones(65, np.uint64)
-        gpu_ops.attention(pack, normal(rng, 65, 2, 64), *cache.pages, 0, 1.0, None, masks)
+        ops.attention(normal(rng, 65, 2, 64), *cache.pages, 0, 1.0, None, masks, pack=pack)
     with pytest.raises(InvalidRequestError, match="head_dim must be a multiple of 8 up to 512"):
         pages = np.zeros((1, 1, PAGE, 20), np.uint16)
-        gpu_ops.attention(pack, normal(rng, 1, 1, 20), pages, pages, "F16", "F16", np.zeros(1, np.int32), 0, 1.0)
+        ops.attention(normal(rng, 1, 1, 20), pages, pages, "F16", "F16", np.zeros(1, np.int32), 0, 1.0, pack=pack)
 
 
 def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     """One row over 101 slots: 4 heads of queries and of results, 2 of keys and of values."""
-    timed = gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
+    timed = _engine.gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
     assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launch"]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
     assert timed["flops"] == 4 * 4 * 64 * 101

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gpu_packs
 import numpy as np
 import pytest
 from lucebox import _engine
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import delta_net as reference
 from reference import linear as linear_reference
@@ -17,7 +19,6 @@ from reference.linear import random_weights
 from tolerances import check, distance, tolerance
 from tree_data import path_to, random_tree
 
-gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 F32, F64 = NDArray[np.float32], NDArray[np.float64]
 CAP = 64
 Pack = _engine.gpu.Pack
@@ -78,19 +79,20 @@ class Layer:
 
     def run(self, inputs: Inputs, accepted: NDArray[np.int32] | None = None, **tree: NDArray[np.generic]) -> F32:
         """One append; the caller's arrays stay as they are."""
-        o, self.S, self.k, self.cs, self.delta = gpu_ops.gated_delta(
-            self.pack, inputs.qkv, inputs.g, inputs.beta, self.S, self.k, self.cs, self.delta, self.buffer, accepted,
-            tree.get("parent"), tree.get("ancestors"), self.order)  # fmt: skip
+        o = self._run(inputs, accepted, tree, pack=self.pack)
         self.buffer = (self.buffer + -(-len(inputs.qkv) // CAP)) % 2
-        return np.asarray(o)
+        return o
 
     def run_on_cpu(self, inputs: Inputs, accepted: NDArray[np.int32] | None = None, **tree: NDArray[np.generic]) -> F32:
-        self.S, self.k, self.cs, self.delta = self.S.copy(), self.k.copy(), self.cs.copy(), self.delta.copy()
-        k, cs = ([a[self.buffer], a[1 - self.buffer]] for a in (self.k, self.cs))
-        o = cpu.gated_delta(*inputs.parts, self.S, *k, self.delta, *cs, accepted, tree.get("parent"),
-                            tree.get("ancestors"), self.order)  # fmt: skip
+        o = self._run(inputs, accepted, tree)
         self.buffer = 1 - self.buffer
-        return np.asarray(o)
+        return o
+
+    def _run(self, inputs: Inputs, accepted: NDArray[np.int32] | None, tree: dict[str, Any], **on: Any) -> F32:
+        o, self.S, self.k, self.cs, self.delta = ops.gated_delta(
+            inputs.qkv, inputs.g, inputs.beta, self.S, self.k, self.cs, self.delta, self.buffer, accepted,
+            **tree, order=self.order, **on)  # fmt: skip
+        return o
 
 
 def everything(layer: Layer, rows: int) -> list[F32]:
@@ -214,12 +216,12 @@ def test_conv_over_trees_with_accepted_paths(pack: Pack, taps: int, channels: in
         parent, _ = random_tree(n, rng)
         tail = sequence[len(sequence) - taps + 1 :]
         want = np.stack([reference.causal_conv(x[path_to(parent, i)], w, tail)[-1] for i in range(n)])
-        y, history, pending = gpu_ops.causal_conv(pack, x, w, history, pending, accepted, parent)
+        y, history, pending = ops.causal_conv(x, w, history, pending, accepted, parent, pack=pack)
         close(y, want)
         assert np.array_equal(history, tail) and np.array_equal(pending[:n], x)
         accepted = path_to(parent, int(rng.integers(n)))
         sequence = np.concatenate([sequence, x[accepted]])
-    y, history, _ = gpu_ops.causal_conv(pack, x[:0], w, history, pending, accepted)
+    y, history, _ = ops.causal_conv(x[:0], w, history, pending, accepted, pack=pack)
     assert np.array_equal(history, sequence[len(sequence) - taps + 1 :])
 
 
@@ -229,7 +231,7 @@ def test_conv_over_a_long_chain(pack: Pack, rows: int, seed: int) -> None:
     x, w = rng.normal(size=(rows, 33)).astype(np.float32), rng.normal(size=(33, 4)).astype(np.float32)
     history, pending = rng.normal(size=(3, 33)).astype(np.float32), rng.normal(size=(CAP, 33)).astype(np.float32)
     sequence = np.concatenate([history, pending[:2]])[-3:]
-    y, history, pending = gpu_ops.causal_conv(pack, x, w, history, pending, np.arange(2, dtype=np.int32))
+    y, history, pending = ops.causal_conv(x, w, history, pending, np.arange(2, dtype=np.int32), pack=pack)
     close(y, reference.causal_conv(x, w, sequence))
     last = (rows - 1) // CAP * CAP
     assert np.array_equal(history, np.concatenate([sequence, x[:last]])[-3:])
@@ -249,7 +251,7 @@ def test_prepare(pack: Pack, dk: int, vh: int, seed: int) -> None:
     b[0, :2] = [-40.0, 40.0]
     a_neg, dt_bias = -rng.uniform(0.1, 8, vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
     want_q, want_k, want_g, want_beta = reference.prepare(q, k, a, b, a_neg, dt_bias, 1e-6)
-    got, g, beta = gpu_ops.delta_prepare(pack, fused, a, b, a_neg, dt_bias, kh, dk, 1e-6)
+    got, g, beta = ops.delta_prepare(fused, a, b, a_neg, dt_bias, kh, dk, 1e-6, pack=pack)
     assert np.array_equal(got[:, 2 * kh * dk :], fused[:, 2 * kh * dk :])
     want = np.concatenate([want_q.reshape(rows, -1), want_k.reshape(rows, -1)], axis=1)
     check("norm", got[:, : 2 * kh * dk], want, np.abs(want) + 1e-30)
@@ -264,7 +266,7 @@ def test_rope_table(pack: Pack, seed: int) -> None:
     pos[:, :9], pos[:, 9] = np.arange(9), [-5, (1 << 30) - 1, 262143]
     axis = rng.integers(0, 3, 37).astype(np.uint8)
     inv_freq = (1e7 ** (-np.arange(37) / 37)).astype(np.float32)
-    got, on_cpu = gpu_ops.rope_table(pack, pos, axis, inv_freq), cpu.rope_table(pos, axis, inv_freq)
+    got, on_cpu = ops.rope_table(pos, axis, inv_freq, pack=pack), ops.rope_table(pos, axis, inv_freq)
     for ours, theirs, want in zip(got, on_cpu, rope_reference.rope_table(pos, axis, inv_freq), strict=True):
         check("rope", ours, want, np.ones_like(want))
         check("rope", ours, theirs, np.ones_like(want))
@@ -293,14 +295,13 @@ def test_inputs(
     gates = -rng.exponential(size=vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
     path = None if accepted is None else np.array(accepted, np.int32)
     parent = random_tree(rows, rng)[0] if is_tree else None
-    got = gpu_ops.delta_inputs(pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path, parent)
+    got = ops.delta_inputs(x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, path, parent, pack=pack)
     parts = []
     for first in range(0, rows, CAP):
-        parts.append(cpu.causal_conv(x[first : first + CAP], w, history, pending, path, parent))
+        part, history, pending = ops.causal_conv(x[first : first + CAP], w, history, pending, path, parent)
+        parts.append(part)
         path = np.arange(CAP, dtype=np.int32)
-    y = np.concatenate(parts)
-    q, k = (y[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk) for i in range(2))
-    cpu.delta_prepare(q, k, g, beta, *gates, 1e-6)
+    y, g, beta = ops.delta_prepare(np.concatenate(parts), g, beta, *gates, kh, dk, 1e-6)
     for mine, want in zip((got[0], *got[3:]), (y, g, beta), strict=True):
         close(mine, want)
     last = (rows - 1) % CAP + 1
@@ -332,11 +333,11 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
         z = rng.normal(size=(n, vh * dv)).astype(np.float32)
         g, beta = 5 * rng.normal(size=(2, n, vh)).astype(np.float32)
         parent, masks = random_tree(n, rng)
-        y, started, *state = gpu_ops.delta_net(
-            pack, x, w, history, pending, g, beta, *gates, layer.S, layer.k, layer.cs, layer.delta, layer.buffer, z,
-            norm_w, eps, last, dtype, n_last, accepted, parent, masks, order)  # fmt: skip
-        qkv, history, pending, g, beta = gpu_ops.delta_inputs(
-            pack, x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, accepted, parent)  # fmt: skip
+        y, started, *state = ops.delta_net(
+            x, w, history, pending, g, beta, *gates, layer.S, layer.k, layer.cs, layer.delta, layer.buffer, z, norm_w,
+            eps, last, dtype, n_last, accepted, parent, masks, order, pack=pack)  # fmt: skip
+        qkv, history, pending, g, beta = ops.delta_inputs(
+            x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, accepted, parent, pack=pack)  # fmt: skip
         inputs = Inputs.__new__(Inputs)
         inputs.shape, inputs.qkv, inputs.g, inputs.beta = shape, qkv, g, beta
         o = layer.run(inputs, accepted, parent=parent, ancestors=masks)

@@ -11,6 +11,7 @@ from gpu_packs import load, manifest_of
 from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
+from lucebox.selftest import ops
 
 gpu, gpu_ops = _engine.gpu, _engine.gpu_ops
 
@@ -51,7 +52,7 @@ def test_an_op_without_its_kernel_is_refused(pack_folder: Path, manifest: dict[s
     manifest["kernels"] = [kernel for kernel in manifest["kernels"] if kernel["name"] != "swiglu_kernel"]
     pack = load(pack_folder, manifest)
     with pytest.raises(UnsupportedError, match=rf"\[swiglu\] \[1, 8\]: the pack of {pack.target} has no swiglu_kernel"):
-        gpu_ops.swiglu(pack, np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32))
+        ops.swiglu(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), pack=pack)
 
 
 def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
@@ -63,7 +64,7 @@ def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest:
 
 def test_started_kernels_are_told_once(pack: gpu.Pack) -> None:
     pack.take_started()
-    gpu_ops.swiglu(pack, np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32))
+    ops.swiglu(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), pack=pack)
     assert pack.take_started() == ["swiglu_kernel"]
     assert pack.take_started() == []
     assert pack.launched.startswith("swiglu_kernel<<<[1, 1, 1], [256, 1, 1], 0 B>>>")

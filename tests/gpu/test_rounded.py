@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 
-gpu_ops = _engine.gpu_ops
 F32 = NDArray[np.float32]
 BITS = pytest.mark.parametrize("bits", (8, 16))
 
@@ -20,7 +20,7 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 def check(pack: _engine.gpu.Pack, result: tuple[F32, NDArray[np.uint8]], plain: F32, bits: int) -> None:
     y, rounded = result
     assert np.array_equal(y, plain, equal_nan=True), "rounding changes nothing else"
-    assert np.array_equal(rounded, gpu_ops.round_rows(pack, plain.reshape(len(plain), -1), bits))
+    assert np.array_equal(rounded, ops.round_rows(plain.reshape(len(plain), -1), bits, pack=pack))
 
 
 @BITS
@@ -28,9 +28,9 @@ def check(pack: _engine.gpu.Pack, result: tuple[F32, NDArray[np.uint8]], plain: 
 def test_norms(pack: _engine.gpu.Pack, rows: int, heads: int, dim: int, bits: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, z, w = normal(rng, rows, heads, dim), normal(rng, rows, heads, dim), normal(rng, dim)
-    check(pack, gpu_ops.rms_norm_rounded(pack, x, w, 1e-6, bits), gpu_ops.rms_norm(pack, x, w, 1e-6), bits)
-    gated = gpu_ops.gated_rms_norm_rounded(pack, x, z, w, 1e-6, bits)
-    check(pack, gated, gpu_ops.gated_rms_norm(pack, x, z, w, 1e-6), bits)
+    check(pack, ops.rms_norm_rounded(x, w, 1e-6, bits, pack=pack), ops.rms_norm(x, w, 1e-6, pack=pack), bits)
+    gated = ops.gated_rms_norm_rounded(x, z, w, 1e-6, bits, pack=pack)
+    check(pack, gated, ops.gated_rms_norm(x, z, w, 1e-6, pack=pack), bits)
 
 
 @BITS
@@ -40,11 +40,11 @@ def test_swiglu(pack: _engine.gpu.Pack, rows: int, dim: int, bits: int, seed: in
     gate, up = 5 * normal(rng, rows, dim), normal(rng, rows, dim)
     gate[0, :32] = 0
     gate[-1, -1] = np.nan
-    rounded = gpu_ops.swiglu_rounded(pack, gate, up, bits)
-    check(pack, rounded, gpu_ops.swiglu(pack, gate, up), bits)
+    rounded = ops.swiglu_rounded(gate, up, bits, pack=pack)
+    check(pack, rounded, ops.swiglu(gate, up, pack=pack), bits)
 
 
 def test_broken_blocks_are_refused(pack: _engine.gpu.Pack) -> None:
     x = np.ones((1, 2, 48), np.float32)
     with pytest.raises(InvalidRequestError, match=r"\[rms_norm\] \[1, 2, 48\]: only aligned rows of whole blocks"):
-        gpu_ops.rms_norm_rounded(pack, x, x[0, 0], 1e-6, 8)
+        ops.rms_norm_rounded(x, x[0, 0], 1e-6, 8, pack=pack)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lucebox import _engine
+from lucebox.selftest import ops
 from reference import linear as linear_reference
-
-gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 
 
 @pytest.mark.parametrize("dtype", linear_reference.PLAIN_TYPES + linear_reference.BLOCK_TYPES)
@@ -17,9 +16,9 @@ def test_embed(pack: _engine.gpu.Pack, dtype: str, blocks: int, seed: int) -> No
     dim = blocks * (values if values > 1 else 37)
     table = linear_reference.random_weights(dtype, 11 * dim, np.random.default_rng(seed))
     ids = np.array([10, 0, 3, 3], np.int32)
-    got = gpu_ops.embed(pack, table, dtype, dim, ids)
+    got = ops.embed(table, dtype, dim, ids, pack=pack)
     assert np.array_equal(got, linear_reference.decode(table, dtype).reshape(11, dim)[ids])
-    assert np.array_equal(got, cpu.embed(table, dtype, dim, ids))
+    assert np.array_equal(got, ops.embed(table, dtype, dim, ids))
 
 
 def test_embed_of_every_exponent(pack: _engine.gpu.Pack) -> None:
@@ -27,5 +26,5 @@ def test_embed_of_every_exponent(pack: _engine.gpu.Pack) -> None:
     table = np.full((256, 17), 0x71, np.uint8)
     table[:, 0] = np.arange(256)
     ids = np.arange(256, dtype=np.int32)
-    got = gpu_ops.embed(pack, table.reshape(-1), "MXFP4", 32, ids)
-    assert np.array_equal(got, cpu.embed(table.reshape(-1), "MXFP4", 32, ids))
+    got = ops.embed(table.reshape(-1), "MXFP4", 32, ids, pack=pack)
+    assert np.array_equal(got, ops.embed(table.reshape(-1), "MXFP4", 32, ids))

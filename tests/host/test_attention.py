@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from tolerances import check
 from tree_data import path_to, random_tree
 
-ops = _engine.ops
 F32 = NDArray[np.float32]
 PAGE = 64
 
@@ -58,8 +57,8 @@ def filled(
     table = rng.permutation(n_pages).astype(np.int32)
     cache = Cache(poisoned(shape, k_type), poisoned(shape, v_type), k_type, v_type, table, k, v)
     half = slots // 2
-    ops.kv_append(k[:half], v[:half], *cache.pages, 0, isa)
-    ops.kv_append(k[half:], v[half:], *cache.pages, half, isa)
+    cache.k_pages, cache.v_pages = ops.kv_append(k[:half], v[:half], *cache.pages, 0, isa=isa)
+    cache.k_pages, cache.v_pages = ops.kv_append(k[half:], v[half:], *cache.pages, half, isa=isa)
     cache.k, cache.v = reference.round_to(k, k_type), reference.round_to(v, v_type)
     return cache
 
@@ -70,10 +69,10 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
     values = rng.integers(0, 2**32, (9, 2, 40), np.uint32).view(np.float32)  # every exponent, subnormals, infinities
     values[np.isnan(values)] = 65520.0
     values[0, 0, :8] = [0.0, -0.0, 65519.99, 65520.0, 2**-25, 2**-24 * 1.5, 2**-14 * (1 - 2**-12), 1 + 2**-11]
-    k_pages, v_pages = poisoned((1, 2, PAGE, 40), k_type), poisoned((1, 2, PAGE, 40), k_type)
-    ops.kv_append(values, values, k_pages, v_pages, k_type, k_type, np.zeros(1, np.int32), 0, isa)
+    given = poisoned((1, 2, PAGE, 40), k_type), poisoned((1, 2, PAGE, 40), k_type)
+    written = ops.kv_append(values, values, *given, k_type, k_type, np.zeros(1, np.int32), 0, isa=isa)
     want = bits(values, k_type)
-    for pages in (k_pages, v_pages):
+    for pages in written:
         assert np.array_equal(pages[0, :, :9].transpose(1, 0, 2).tobytes(), want.tobytes())
         assert np.array_equal(pages[0, :, 9:].tobytes(), poisoned((2, PAGE - 9, 40), k_type).tobytes())
 
@@ -83,7 +82,7 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (5, 1), (63, 1), (64, 2), (130, 15), (0, 65), (70, 130)))
 def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int, n_past: int, rows: int) -> None:
     rng = np.random.default_rng(n_past + rows)
-    cache = filled(n_past + rows, kv_heads, dim, *types, rng, isa)
+    cache = filled(n_past + rows, kv_heads, dim, *types, rng, isa=isa)
     q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
     scale = dim**-0.5
     want = reference.attention(q, cache.k, cache.v, scale, reference.visible(rows, n_past, None))
@@ -94,7 +93,7 @@ def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim:
 def test_tree(isa: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     n_past, heads, dim = 100, 4, 64
-    cache = filled(n_past + rows, 2, dim, "F16", "F16", rng, isa)
+    cache = filled(n_past + rows, 2, dim, "F16", "F16", rng, isa=isa)
     q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
     parent, masks = random_tree(rows, rng)
     want = reference.attention(q, cache.k, cache.v, 0.125, reference.visible(rows, n_past, masks))
@@ -107,18 +106,18 @@ def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
     """More than one run of slots; the gate is the second half of fused [query | gate] heads."""
     rng = np.random.default_rng(rows)
     n_past, heads, dim = 2500, 4, 32
-    cache = filled(n_past + rows, 2, dim, "BF16", "BF16", rng, isa)
+    cache = filled(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
     fused = rng.normal(size=(rows, heads, 2 * dim)).astype(np.float32) * np.float32(3)
     q, gate = np.ascontiguousarray(fused[:, :, :dim]), fused[:, :, dim:]
     want = reference.attention(q, cache.k, cache.v, 0.2, reference.visible(rows, n_past, None), gate)
-    got = ops.attention(q, *cache.pages, n_past, 0.2, gate, isa=isa)
+    got = ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa)
     check("attention", got, want, np.abs(cache.v).max())
-    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.2, gate, isa=isa, threads=2))
+    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa, threads=2))
 
 
 def test_large_scores(isa: str) -> None:
     rng = np.random.default_rng(0)
-    cache = filled(200, 1, 64, "F32", "F32", rng, isa)
+    cache = filled(200, 1, 64, "F32", "F32", rng, isa=isa)
     for rows in (1, 20):
         q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(1000)
         mask = reference.visible(rows, 180, None)
@@ -130,7 +129,7 @@ def test_large_scores(isa: str) -> None:
 @pytest.mark.parametrize("rows", (33, 200))
 def test_threads_change_no_bit(isa: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    cache = filled(300 + rows, 2, 64, "F16", "F16", rng, isa)
+    cache = filled(300 + rows, 2, 64, "F16", "F16", rng, isa=isa)
     q = rng.normal(size=(rows, 4, 64)).astype(np.float32)
     first, second = (ops.attention(q, *cache.pages, 300, 0.125, isa=isa, threads=n) for n in (1, 2))
     assert np.array_equal(first, second)
@@ -143,7 +142,7 @@ def test_move_keeps_the_accepted_path() -> None:
     parent, _ = random_tree(rows, rng)
     path = path_to(parent, rows - 1)
     before = [[cache.row(p, n_past + j).copy() for j in path] for p in (cache.k_pages, cache.v_pages)]
-    ops.kv_move(*cache.pages, path, n_past)
+    cache.k_pages, cache.v_pages = ops.kv_move(*cache.pages, path, n_past)
     for pages, want in zip((cache.k_pages, cache.v_pages), before, strict=True):
         for j, row in enumerate(want):
             assert np.array_equal(cache.row(pages, n_past + j), row)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import delta_net as reference
 from tolerances import check
 from tree_data import path_to, random_tree
 
-ops = _engine.ops
 F32 = NDArray[np.float32]
 CAP = 64
 
@@ -26,9 +25,10 @@ class Layer:
         self.shape, self.order = (kh, vh, dk, dv), order
         self.rng = np.random.default_rng(seed)
         self.S = np.zeros((vh, dk, dv), np.float32)
-        self.k = [np.full((CAP, kh, dk), np.nan, np.float32) for _ in range(2)]
+        self.k = np.full((2, CAP, kh, dk), np.nan, np.float32)
         self.delta = np.full((CAP, vh, dv), np.nan, np.float32)
-        self.cs = [np.full((CAP, vh), np.nan, np.float32) for _ in range(2)]
+        self.cs = np.full((2, CAP, vh), np.nan, np.float32)
+        self.buffer = 0
 
     def inputs(self, rows: int, decay: float = 1.0) -> tuple[F32, ...]:
         kh, vh, dk, dv = self.shape
@@ -43,12 +43,12 @@ class Layer:
         return q, k, v, g.astype(np.float32), beta
 
     def run(self, inputs: tuple[F32, ...], isa: str, threads: int = 1, **shape: NDArray[np.generic]) -> F32:
-        o = ops.gated_delta(
-            *inputs, self.S, *self.k, self.delta, *self.cs, order=self.order, isa=isa, threads=threads, **shape
-        )
-        self.k.reverse()
-        self.cs.reverse()
-        return o  # type: ignore[no-any-return]
+        qkv = np.concatenate([part.reshape(len(part), part.shape[1] * part.shape[2]) for part in inputs[:3]], axis=1)
+        o, self.S, self.k, self.cs, self.delta = ops.gated_delta(
+            qkv, *inputs[3:], self.S, self.k, self.cs, self.delta, self.buffer, order=self.order, isa=isa,
+            threads=threads, **shape)  # fmt: skip
+        self.buffer = 1 - self.buffer
+        return o
 
 
 def rows_of(inputs: tuple[F32, ...], rows: NDArray[np.int32] | slice) -> tuple[F32, ...]:
@@ -67,7 +67,7 @@ def test_chain_then_fold(isa: str, shape: tuple[int, int, int, int], rows: int, 
     layer.S[:] = layer.rng.normal(size=layer.S.shape)
     inputs, following = layer.inputs(rows, 0.1), layer.inputs(3, 0.1)
     want, state = reference.recurrence(*inputs, layer.S, order)
-    close(layer.run(inputs, isa), want)
+    close(layer.run(inputs, isa=isa), want)
     got = layer.run(following, isa, accepted=np.arange(rows, dtype=np.int32))
     close(got, reference.recurrence(*following, state, order)[0])
     close(layer.S, state)
@@ -108,7 +108,7 @@ def test_fold_gives_the_same_bits_alone_and_fused(isa: str, rows: int) -> None:
     for alone in (True, False):
         layer = Layer(2, 2, 40, 72, seed=1)
         layer.S[:] = layer.rng.normal(size=layer.S.shape)
-        layer.run(layer.inputs(5, 0.3), isa)
+        layer.run(layer.inputs(5, 0.3), isa=isa)
         following, path = layer.inputs(rows), np.array([0, 2, 3], np.int32)
         if alone:
             layer.run(rows_of(following, slice(0, 0)), isa, accepted=path)
@@ -122,8 +122,8 @@ def test_nothing_accepted_leaves_the_state(isa: str) -> None:
     layer = Layer(1, 1, 16, 16, seed=2)
     layer.S[:] = layer.rng.normal(size=layer.S.shape)
     before = layer.S.copy()
-    layer.run(layer.inputs(4), isa)
-    layer.run(layer.inputs(1), isa)
+    layer.run(layer.inputs(4), isa=isa)
+    layer.run(layer.inputs(1), isa=isa)
     assert np.array_equal(layer.S, before)
 
 
@@ -137,7 +137,7 @@ def test_hard_inputs(isa: str, rows: int) -> None:
     beta[:, 2], beta[::3, 3] = 0.0, 1.0
     k[::4] = 0
     want, state = reference.recurrence(q, k, v, g, beta, layer.S)
-    close(layer.run((q, k, v, g, beta), isa), want)
+    close(layer.run((q, k, v, g, beta), isa=isa), want)
     layer.run(layer.inputs(0), isa, accepted=np.arange(rows, dtype=np.int32))
     close(layer.S, state)
 
@@ -149,7 +149,7 @@ def test_threads_change_no_bit(isa: str, rows: int) -> None:
         layer = Layer(1, 2, 128, 128, seed=6)
         layer.run(layer.inputs(64), isa, threads)
         o = layer.run(layer.inputs(rows), isa, threads, accepted=np.arange(64, dtype=np.int32))
-        results.append((o, layer.S, layer.delta[:rows], layer.cs[0][:rows]))
+        results.append((o, layer.S, layer.delta[:rows], layer.cs[layer.buffer][:rows]))
     for one, two in zip(*results, strict=True):
         assert np.array_equal(one, two)
 
@@ -169,7 +169,8 @@ def test_conv_over_trees_with_accepted_paths(isa: str, taps: int, channels: int)
         parent, _ = random_tree(n, rng)
         tail = sequence[len(sequence) - taps + 1 :]
         want = np.stack([reference.causal_conv(x[path_to(parent, i)], w, tail)[-1] for i in range(n)])
-        close(ops.causal_conv(x, w, history, pending, accepted, parent, isa, 2), want)
+        y, history, pending = ops.causal_conv(x, w, history, pending, accepted, parent, isa=isa, threads=2)
+        close(y, want)
         assert np.array_equal(history, tail)
         accepted = path_to(parent, int(rng.integers(n)))
         sequence = np.concatenate([sequence, x[accepted]])
@@ -180,7 +181,7 @@ def test_conv_chain(isa: str) -> None:
     x, w = rng.normal(size=(64, 33)).astype(np.float32), rng.normal(size=(33, 4)).astype(np.float32)
     history = rng.normal(size=(3, 33)).astype(np.float32)
     want = reference.causal_conv(x, w, history)
-    close(ops.causal_conv(x, w, history, np.full((CAP, 33), np.nan, np.float32), isa=isa), want)
+    close(ops.causal_conv(x, w, history, np.full((CAP, 33), np.nan, np.float32), isa=isa)[0], want)
 
 
 @pytest.mark.parametrize(("dk", "vh"), ((8, 3), (40, 16), (128, 17)))
@@ -190,15 +191,14 @@ def test_prepare(isa: str, dk: int, vh: int) -> None:
     fused = rng.normal(size=(rows, 2 * kh * dk + 5)).astype(np.float32)
     fused[3] *= np.float32(1e-4)  # here eps on the sum and eps on the mean are far apart
     fused[4] = 0
-    q, k = (np.lib.stride_tricks.as_strided(fused[:, i * kh * dk :], (rows, kh, dk), (fused.strides[0], 4 * dk, 4))
-            for i in range(2))  # fmt: skip
+    q, k = (fused[:, i * kh * dk : (i + 1) * kh * dk].reshape(rows, kh, dk) for i in range(2))
     a, b = rng.normal(size=(2, rows, vh)).astype(np.float32) * np.float32(8)
     a[0, :3] = [-80.0, 25.0, 200.0]
     b[0, :2] = [-40.0, 40.0]
     a_neg, dt_bias = -rng.uniform(0.1, 8, vh).astype(np.float32), rng.normal(size=vh).astype(np.float32)
     want = reference.prepare(q, k, a, b, a_neg, dt_bias, 1e-6)
-    padding = fused[:, 2 * kh * dk :].copy()
-    ops.delta_prepare(q, k, a, b, a_neg, dt_bias, 1e-6, isa, 2)
-    for got, expected in zip((q, k, a, b), want, strict=True):
+    qk, g, beta = ops.delta_prepare(fused, a, b, a_neg, dt_bias, kh, dk, 1e-6, isa=isa, threads=2)
+    q, k, padding = np.split(qk, (kh * dk, 2 * kh * dk), axis=1)
+    for got, expected in zip((q.reshape(rows, kh, dk), k.reshape(rows, kh, dk), g, beta), want, strict=True):
         check("norm", got, expected, np.abs(expected) + 1e-30)
-    assert np.array_equal(fused[:, 2 * kh * dk :], padding)
+    assert np.array_equal(padding, fused[:, 2 * kh * dk :])

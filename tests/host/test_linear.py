@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
@@ -154,7 +155,7 @@ def test_embed(dtype: str, isa: str) -> None:
     ids = np.array([9, 0, 3, 3], np.int32)
     want = reference.decode(table, dtype).reshape(10, dim)[ids]
     for threads in (1, 2):
-        assert np.array_equal(_engine.ops.embed(table, dtype, dim, ids, isa, threads), want)
+        assert np.array_equal(ops.embed(table, dtype, dim, ids, isa=isa, threads=threads), want)
 
 
 def test_wrong_sizes_are_refused() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox.selftest import ops
 from reference import rope as reference
 from tolerances import check
-
-ops = _engine.ops
 
 
 def m_rope_axis(n_pairs: int, sections: tuple[int, int, int]) -> np.ndarray:
@@ -24,7 +22,7 @@ def test_table_with_three_unequal_positions() -> None:
     inv_freq = (1e7 ** (-np.arange(32) / 32)).astype(np.float32)
     for threads in (1, 2):
         for got, want in zip(
-            ops.rope_table(pos, axis, inv_freq, threads), reference.rope_table(pos, axis, inv_freq), strict=True
+            ops.rope_table(pos, axis, inv_freq, threads=threads), reference.rope_table(pos, axis, inv_freq), strict=True
         ):
             check("rope", got, want, np.ones_like(want))
 
@@ -36,10 +34,10 @@ def test_rope(isa: str, pairs: str, dim: int, n_pairs: int) -> None:
     x = rng.normal(size=(9, 3, dim)).astype(np.float32)
     angle = rng.uniform(-9, 9, (9, n_pairs))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    got = ops.rope(x, cos, sin, pairs, isa)
+    got = ops.rope(x, cos, sin, pairs, isa=isa)
     unit = np.abs(reference.rope(np.abs(x), np.ones_like(cos), np.zeros_like(sin), pairs)) + np.abs(
         reference.rope(x, np.zeros_like(cos), np.ones_like(sin), pairs)
     )
     check("rope", got, reference.rope(x, cos, sin, pairs), unit)
     assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
-    assert np.array_equal(got, ops.rope(x, cos, sin, pairs, isa, 2))
+    assert np.array_equal(got, ops.rope(x, cos, sin, pairs, isa=isa, threads=2))

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox.selftest import ops
 from reference.swiglu import swiglu
 from tolerances import check
-
-ops = _engine.ops
 
 
 @pytest.mark.parametrize("dim", (1, 15, 16, 17, 576, 3584))
 def test_swiglu(isa: str, dim: int) -> None:
     rng = np.random.default_rng(dim)
     gate, up = rng.normal(size=(2, 5, dim)).astype(np.float32) * np.float32(4)
-    check("norm", ops.swiglu(gate, up, isa), swiglu(gate, up))
+    check("norm", ops.swiglu(gate, up, isa=isa), swiglu(gate, up))
 
 
 def test_exponential_over_the_whole_range(isa: str) -> None:
     gate = np.linspace(-86, 86, 20011, dtype=np.float32)[None]
-    check("norm", ops.swiglu(gate, np.ones_like(gate), isa), swiglu(gate, np.ones_like(gate)))
+    check("norm", ops.swiglu(gate, np.ones_like(gate), isa=isa), swiglu(gate, np.ones_like(gate)))
 
 
 def test_ends_of_the_range(isa: str) -> None:
     gate = np.array([[-1000, -200, 200, 1000, 0, -0.0, 3e38, np.nan, np.inf]], np.float32)
-    got = ops.swiglu(gate, np.ones_like(gate), isa)[0]
+    got = ops.swiglu(gate, np.ones_like(gate), isa=isa)[0]
     assert np.abs(got[:2]).max() < 1e-30
     assert got[2:7].tolist() == gate[0, 2:7].tolist()
     assert np.isnan(got[7]) and got[8] == np.inf
@@ -33,4 +31,4 @@ def test_ends_of_the_range(isa: str) -> None:
 
 def test_threads_change_no_bit(isa: str) -> None:
     gate, up = np.random.default_rng(0).normal(size=(2, 65, 1000)).astype(np.float32)
-    assert np.array_equal(ops.swiglu(gate, up, isa, 1), ops.swiglu(gate, up, isa, 2))
+    assert np.array_equal(ops.swiglu(gate, up, isa=isa, threads=1), ops.swiglu(gate, up, isa=isa, threads=2))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-
-ops = _engine.ops
+from lucebox.selftest import ops
 
 
 @pytest.mark.parametrize("threads", (2, 3, 8))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox._engine import ops
+from lucebox import _engine
+from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
 
@@ -24,14 +25,14 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
             shape = (rows, 3, 40)
             pages, table = _pages(rng, types, 3, 40), rng.permutation(5).astype(np.int32)
             arguments = (normal(rng, *shape), normal(rng, *shape), *pages, *types, table, n_past)
-            yield Case("kv_append", "exact", partial(_appended, *arguments), arguments, {}, np.concatenate)
+            yield Case("kv_append", "exact", partial(_appended, *arguments), arguments, {}, _bytes)
             angle = rng.uniform(0, 2 * np.pi, (rows, 16))
             turns = (np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))
             fresh = (normal(rng, rows, 6, 40), *arguments[:2], normal(rng, 40), normal(rng, 40), *turns)
             plain = (*fresh, *_pages(rng, ("F32", "F32"), 3, 40), "F32", "F32", *arguments[-2:], 0.03)
-            yield in_parts("attention_prepare", "row", partial(_attention_inputs, *plain), _as_floats, *plain)
+            yield in_parts("attention_prepare", "row", partial(_attention_inputs, *plain), list, *plain)
             moved = (*pages, *types, table, path(rng, 55), n_past)
-            yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, np.concatenate)
+            yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, _bytes)
 
 
 def attentions(rng: np.random.Generator) -> Iterator[Case]:
@@ -48,7 +49,7 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                     gate = normal(rng, rows, heads, dim) if n_past else None
                     q = normal(rng, rows, heads, dim)
                     arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate)
-                    expected = partial(ops.attention, *arguments, parent=parent, ancestors=masks)
+                    expected = partial(ops.attention, *arguments, masks, parent)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
                     yield Case("attention", limit, expected, arguments, {"ancestors": masks}, unit=unit_one)
 
@@ -61,32 +62,25 @@ def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim:
 
 
 def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:
-    stored = plain if dtype == "F32" else np.asarray(ops.convert(plain, "F32", dtype))
+    stored = plain if dtype == "F32" else np.asarray(_engine.ops.convert(plain, "F32", dtype))
     return stored.view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
 
 
-def _appended(k: Array, v: Array, k_pages: Array, v_pages: Array, *rest: Any) -> Array:
-    pages = k_pages.copy(), v_pages.copy()
-    ops.kv_append(k, v, *pages, *rest)
+def _appended(*arguments: Any) -> Array:
+    return _bytes(ops.kv_append(*arguments))
+
+
+def _moved(*arguments: Any) -> Array:
+    return _bytes(ops.kv_move(*arguments))
+
+
+def _bytes(pages: Parts) -> Array:
     return np.concatenate([raw_bytes(part) for part in pages])
 
 
 def _attention_inputs(
-    u: Array, k: Array, v: Array, q_norm: Array, k_norm: Array, cos: Array, sin: Array, k_pages: Array, v_pages: Array,
-    k_type: str, v_type: str, table: Array, n_past: int, eps: float,
+    u: Array, k: Array, v: Array, q_norm: Array, k_norm: Array, cos: Array, sin: Array, *cache: Any
 ) -> Parts:  # fmt: skip
-    pages = k_pages.copy(), v_pages.copy()
+    *where, eps = cache
     q, keys = (ops.rope(ops.rms_norm(x, w, eps), cos, sin) for x, w in ((u, q_norm), (k, k_norm)))
-    ops.kv_append(keys, v, *pages, k_type, v_type, table, n_past)
-    return [q, *map(raw_bytes, pages)]
-
-
-def _as_floats(parts: Parts) -> Parts:
-    """q, and the bytes of F32 pages as values."""
-    return [parts[0], *(pages.view(np.float32) for pages in parts[1:])]
-
-
-def _moved(k_pages: Array, v_pages: Array, *rest: Any) -> Array:
-    pages = k_pages.copy(), v_pages.copy()
-    ops.kv_move(*pages, *rest)
-    return np.concatenate([raw_bytes(part) for part in pages])
+    return [q, *ops.kv_append(keys, v, *where)]

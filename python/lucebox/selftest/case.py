@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox._engine import ops
+from lucebox.selftest import ops
 
 __all__ = ["LIMITS", "Array", "Case", "Limit", "Parts", "in_parts", "same", "unit_one"]
 
@@ -76,7 +76,7 @@ def _word(value: Any) -> str:
 
 def same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None = None, **options: Any) -> Case:
     """A case whose expected result is the CPU's op of the same name with the same arguments."""
-    return Case(op, limit, partial(getattr(ops, op), *arguments, **options), arguments, options, unit=unit)
+    return Case(op, limit, partial(ops.function(op), *arguments, **options), arguments, options, unit=unit)
 
 
 def in_parts(

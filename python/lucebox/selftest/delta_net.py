@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucebox._engine import ops
+from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path
 
@@ -32,7 +32,7 @@ def inputs(rng: np.random.Generator) -> Iterator[Case]:
     for heads, dk in ((3, 40), (16, 128)):
         qk, g, beta = normal(rng, 5, 2 * heads * dk + 3), 9 * normal(rng, 5, 33), 9 * normal(rng, 5, 33)
         prepare = (qk, g, beta, -np.abs(normal(rng, 33)), normal(rng, 33), heads, dk, 1e-6)
-        yield in_parts("delta_prepare", "row", partial(_prepared, *prepare), list, *prepare)
+        yield in_parts("delta_prepare", "row", partial(ops.delta_prepare, *prepare), list, *prepare)
     for rows, kh, vh, dk, taps in ((1, 3, 33, 40, 8), (1, 16, 16, 128, 4), (22, 2, 16, 128, 4), (130, 2, 16, 128, 4)):
         channels = 2 * kh * dk + 24 * vh
         state = (normal(rng, taps - 1, channels), normal(rng, CHUNK, channels))
@@ -84,38 +84,29 @@ def _chunks(rows: int, accepted: Array) -> Iterator[tuple[slice, Array]]:
 
 
 def _convolved(x: Array, w: Array, history: Array, pending: Array, accepted: Array) -> Parts:
-    history, pending = history.copy(), pending.copy()
-    y = [ops.causal_conv(x[chunk], w, history, pending, taken) for chunk, taken in _chunks(len(x), accepted)]
+    y = []
+    for chunk, taken in _chunks(len(x), accepted):
+        part, history, pending = ops.causal_conv(x[chunk], w, history, pending, taken)
+        y.append(part)
     return [np.concatenate(y), history, pending]
 
 
-def _prepared(qk: Array, g: Array, beta: Array, a_neg: Array, dt_bias: Array, heads: int, dk: int, eps: float) -> Parts:
-    qk, g, beta = qk.copy(), g.copy(), beta.copy()
-    q, k = (qk[:, i * heads * dk : (i + 1) * heads * dk].reshape(-1, heads, dk) for i in range(2))
-    ops.delta_prepare(q, k, g, beta, a_neg, dt_bias, eps)
-    return [qk, g, beta]
-
-
-def _delta_inputs(
-    x: Array, w: Array, history: Array, pending: Array, g: Array, beta: Array, a_neg: Array, dt_bias: Array, heads: int,
-    dk: int, eps: float, accepted: Array,
-) -> Parts:  # fmt: skip
+def _delta_inputs(x: Array, w: Array, history: Array, pending: Array, *gates: Any) -> Parts:
+    *rest, accepted = gates
     y, history, pending = _convolved(x, w, history, pending, accepted)
-    y, g, beta = _prepared(y, g, beta, a_neg, dt_bias, heads, dk, eps)
+    y, g, beta = ops.delta_prepare(y, *rest)
     return [y, history, pending, g, beta]
 
 
 def _recurred(
     qkv: Array, g: Array, beta: Array, state: Array, keys: Array, decays: Array, delta: Array, buffer: int,
-    accepted: Array, parent: Array | None, ancestors: Array | None, order: str,
+    accepted: Array, *tree: Any,
 ) -> Parts:  # fmt: skip
-    state, keys, decays, delta = state.copy(), keys.copy(), decays.copy(), delta.copy()
-    kh, dk, (vh, dv) = *keys.shape[2:], delta.shape[1:]
     o = []
     for chunk, taken in _chunks(len(qkv), accepted):
-        q, k, v = np.split(qkv[chunk], (kh * dk, 2 * kh * dk), axis=1)
-        rows = (q.reshape(-1, kh, dk), k.reshape(-1, kh, dk), v.reshape(-1, vh, dv), g[chunk], beta[chunk])
-        pending = (keys[buffer], keys[1 - buffer], delta, decays[buffer], decays[1 - buffer])
-        o.append(ops.gated_delta(*rows, state, *pending, taken, parent, ancestors, order))
+        part, state, keys, decays, delta = ops.gated_delta(
+            qkv[chunk], g[chunk], beta[chunk], state, keys, decays, delta, buffer, taken, *tree
+        )
+        o.append(part)
         buffer = 1 - buffer
     return [np.concatenate(o), state, keys, decays, delta]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucebox._engine import ops
+from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, same
 from lucebox.selftest.inputs import BLOCKS, normal, weights_of
 

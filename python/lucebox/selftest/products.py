@@ -11,6 +11,7 @@ import numpy as np
 from lucebox._engine import ops
 from lucebox.selftest.case import Array, Case, same
 from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
+from lucebox.selftest.ops import rms_norm
 
 # (n_out, n_in): fewer outputs than a thread block computes, odd counts of outputs and of quantisation blocks, and rows
 # too long for one piece per thread.
@@ -122,7 +123,7 @@ def megakernels(rng: np.random.Generator) -> Iterator[Case]:
     for dtype in ("BF16", "Q5_0", "Q4_K"):
         for n_out, n_in, without in ((131, 256, ()), (517, 2048, ()), (131, 256, streamed), (517, 2048, streamed)):
             x, norm, w = normal(rng, n_in), normal(rng, n_in), weights_of(rng, dtype, n_out * n_in)
-            normed = ops.rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
+            normed = rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
             expected = partial(ops.linear, w, dtype, n_out, n_in, normed, None, activations="int8")
             limit = "row" if dtype == "BF16" else "int8"
             unit = partial(_terms, w, dtype, normed)

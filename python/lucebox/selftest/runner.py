@@ -17,6 +17,7 @@ from lucebox import _engine
 from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
 from lucebox.packs import Manifest, Selection, parse_device
+from lucebox.selftest import ops
 from lucebox.selftest.case import LIMITS, Case
 from lucebox.selftest.cases import cases
 
@@ -49,7 +50,7 @@ class PackDevice:
 
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
         pack = self._pack(case.without)
-        result = getattr(_engine.gpu_ops, case.op)(pack, *case.arguments, **case.options)
+        result = ops.function(case.op, pack)(*case.arguments, **case.options)
         return case.collect(result), pack.take_started()
 
     def _pack(self, without: tuple[str, ...]) -> _engine.gpu.Pack:

@@ -19,6 +19,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "bindings/op_fields.h"
 #include "device/graph.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
@@ -182,6 +183,35 @@ class Call {
   PythonPack& pack_;
   std::deque<gpu::Buffer> buffers_;
   std::vector<Output> outputs_;
+};
+
+// The operands of one op on the pack's device.
+class DeviceMemory final : public OpMemory {
+ public:
+  explicit DeviceMemory(PythonPack& pack) : pack_(pack), weights_(pack) {}
+
+  std::byte* reserve(size_t bytes) override {
+    const gpu::Buffer& buffer = buffers_.emplace_back(pack_.device(), std::max<size_t>(bytes, 16));
+    pack_.stream().fill(buffer.data(), 0xff, buffer.size());
+    return buffer.data();
+  }
+  void upload(std::byte* to, const void* from, size_t bytes) override {
+    if (bytes > 0) pack_.stream().copy_to_device(to, from, bytes);
+    pack_.stream().synchronize();
+  }
+  void download(void* to, const std::byte* from, size_t bytes) override {
+    if (bytes > 0) pack_.stream().copy_to_host(to, const_cast<std::byte*>(from), bytes);
+    pack_.stream().synchronize();
+  }
+  const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) override {
+    return weights_.weights(nb::cast<Bytes>(nb::cast(blocks)), type, n_out, n_in);
+  }
+  size_t guard_bytes() const override { return 256; }
+
+ private:
+  PythonPack& pack_;
+  Call weights_;
+  std::deque<gpu::Buffer> buffers_;
 };
 
 inline int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }

@@ -10,100 +10,39 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-nb::object rms_norm(PythonPack& pack, In<float, 3> x, In<float, 1> w, float eps) {
-  check_shape("w", w, {x.shape(2)});
-  Call call(pack);
-  float* y = call.out<float>(x.size());
-  pack.run(RmsNorm{.x = call.in(x),
-                   .w = call.in(w),
-                   .y = y,
-                   .rows = size(x, 0),
-                   .heads = size(x, 1),
-                   .dim = size(x, 2),
-                   .row_stride = long(x.shape(1) * x.shape(2)),
-                   .head_stride = long(x.shape(2)),
-                   .eps = eps});
-  return call.read(y, x.shape(0), x.shape(1), x.shape(2));
+void start(PythonPack& pack, OpFields&, const auto& op, const RoundedRows&) { pack.run(op); }
+
+// Twice into the same scratch, as a graph replays it. The cache's capacity is the page table's.
+void start(PythonPack& pack, OpFields& fields, const Attention& op, const RoundedRows& rounded) {
+  const int capacity = int(fields.size("page_table")) * kPageTokens, dim = op.cache.head_dim;
+  void* scratch = fields.scratch(gpu::attention_scratch_bytes(op.rows, op.n_heads, dim, capacity, pack.target()));
+  gpu::AttentionLaunches launches = gpu::choose(op, capacity, scratch, pack.target());
+  LB_CHECK(!rounded.high || (launches.n == 2 && gpu::can_round(op)), kInvalid,
+           "only merged splits of whole blocks are rounded");
+  launches.params.rounded = rounded;
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < launches.n; ++j) pack.run(launches.launches[j], launches.params);
 }
 
-// The first `dim` of each head's values, read at the head's stride.
-nb::object rms_norm_strided(PythonPack& pack, In<float, 3> x, In<float, 1> w, float eps) {
-  LB_CHECK(w.shape(0) <= x.shape(2), kInvalid, "w is longer than a head of x");
-  const size_t dim = w.shape(0);
-  Call call(pack);
-  float* y = call.out<float>(x.shape(0) * x.shape(1) * dim);
-  pack.run(RmsNorm{.x = call.in(x),
-                   .w = call.in(w),
-                   .y = y,
-                   .rows = size(x, 0),
-                   .heads = size(x, 1),
-                   .dim = int(dim),
-                   .row_stride = long(x.shape(1) * x.shape(2)),
-                   .head_stride = long(x.shape(2)),
-                   .eps = eps});
-  return call.read(y, x.shape(0), x.shape(1), dim);
+void start(PythonPack& pack, OpFields& fields, const GatedDelta& op, const RoundedRows&) {
+  void* scratch = fields.scratch(gpu::gated_delta_scratch_bytes(op, pack.target()));
+  const gpu::DeltaLaunches launches = gpu::choose(op, static_cast<float*>(scratch), pack.target());
+  for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
 }
 
-nb::object gated_rms_norm(PythonPack& pack, In<float, 3> o, In<float, 3> z, In<float, 1> w, float eps) {
-  check_shape("z", z, {o.shape(0), o.shape(1), o.shape(2)});
-  check_shape("w", w, {o.shape(2)});
-  Call call(pack);
-  float* y = call.in_out(o.data(), o.size());  // in place, as the engine does
-  pack.run(GatedRmsNorm{.o = y,
-                        .z = call.in(z),
-                        .w = call.in(w),
-                        .y = y,
-                        .rows = size(o, 0),
-                        .heads = size(o, 1),
-                        .dim = size(o, 2),
-                        .eps = eps});
-  return call.read(y, o.shape(0), o.shape(1), o.shape(2));
-}
-
-nb::object swiglu(PythonPack& pack, FloatMatrix gate, FloatMatrix up) {
-  check_shape("up", up, {gate.shape(0), gate.shape(1)});
-  Call call(pack);
-  float* y = call.out<float>(gate.size());
-  pack.run(SwiGlu{.gate = call.in(gate), .up = call.in(up), .y = y, .rows = size(gate, 0), .dim = size(gate, 1)});
-  return call.read(y, gate.shape(0), gate.shape(1));
-}
-
-nb::object rope(PythonPack& pack, In<float, 3> x, FloatMatrix cos, FloatMatrix sin, const std::string& pairs) {
-  LB_CHECK(pairs == "halves" || pairs == "adjacent", kInvalid, "pairs must be halves or adjacent, got ", pairs);
-  LB_CHECK(2 * cos.shape(1) <= x.shape(2), kInvalid, "cannot rotate ", cos.shape(1), " pairs of a head of ",
-           x.shape(2));
-  check_shape("cos", cos, {x.shape(0), cos.shape(1)});
-  check_shape("sin", sin, {x.shape(0), cos.shape(1)});
-  Call call(pack);
-  float* y = call.in_out(x.data(), x.size());
-  pack.run(Rope{.x = y,
-                .cos = call.in(cos),
-                .sin = call.in(sin),
-                .rows = size(x, 0),
-                .heads = size(x, 1),
-                .dim = size(x, 2),
-                .n_pairs = size(cos, 1),
-                .pairs = pairs == "halves" ? RopePairs::kHalves : RopePairs::kAdjacent});
-  return call.read(y, x.shape(0), x.shape(1), x.shape(2));
-}
-
-nb::object embed(PythonPack& pack, Bytes table, const std::string& dtype, int dim, In<int32_t, 1> ids) {
-  const DType type = dtype_named(dtype);
-  quant::checked_plane_layout(type, 0, dim);
-  const int vocab = int(table.size() / row_bytes(type, size_t(dim)));
-  for (size_t i = 0; i < ids.size(); ++i)
-    LB_CHECK(ids.data()[i] >= 0 && ids.data()[i] < vocab, kInvalid, "id ", ids.data()[i], " is outside a table of ",
-             vocab, " rows");
-  Call call(pack);
-  float* y = call.out<float>(ids.size() * dim);
-  pack.run(Embed{.table = call.weights(table, type, vocab, dim),
-                 .type = type,
-                 .ids = call.in(ids),
-                 .y = y,
-                 .rows = int(ids.size()),
-                 .dim = dim,
-                 .vocab = vocab});
-  return call.read(y, ids.size(), size_t(dim));
+nb::dict run_op(PythonPack& pack, const std::string& name, const nb::kwargs& given) {
+  return with_op(name, [&](auto op) {
+    DeviceMemory memory(pack);
+    OpFields fields(memory, name, given);
+    operands(op, fields);
+    RoundedRows merged{};
+    if constexpr (std::is_same_v<decltype(op), Attention>)
+      fields.rounded("rounded", merged, op.rows, op.n_heads * op.cache.head_dim);
+    fields.place();
+    check_slots(op, fields);
+    start(pack, fields, op, merged);
+    return fields.results();
+  });
 }
 
 // `add` is given in the memory of y, as a residual is.
@@ -235,13 +174,9 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
       .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); })
       .def_prop_ro("launched", &PythonPack::last, "The last launch, as text.")
       .def("take_started", &PythonPack::take_started, "Names of the kernels started since the last call of this.");
-  m.def("rms_norm", &rms_norm, "pack"_a, "x"_a, "w"_a, "eps"_a);
-  m.def("rms_norm_strided", &rms_norm_strided, "pack"_a, "x"_a, "w"_a, "eps"_a,
-        "The norm of the first len(w) values of each head of x.");
-  m.def("gated_rms_norm", &gated_rms_norm, "pack"_a, "o"_a, "z"_a, "w"_a, "eps"_a);
-  m.def("swiglu", &swiglu, "pack"_a, "gate"_a, "up"_a);
-  m.def("rope", &rope, "pack"_a, "x"_a, "cos"_a, "sin"_a, "pairs"_a = "halves");
-  m.def("embed", &embed, "pack"_a, "table"_a, "dtype"_a, "dim"_a, "ids"_a);
+  m.def("run", &run_op, "pack"_a, "op"_a, "fields"_a,
+        "Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is "
+        "given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.");
   m.def("linear", &linear, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
         "activations"_a = "int8");
   m.def("linear_group", &linear_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
@@ -255,7 +190,6 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   bind_gpu_matmul(m);
   bind_gpu_load(m);
   bind_gpu_megakernel(m);
-  bind_gpu_rounded(m);
 }
 
 }  // namespace lb

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "cpu/kernels.h"
-#include "ops/embed.h"
 #include "ops/linear.h"
 #include "quant/dequantize.h"
 
@@ -23,7 +22,6 @@ namespace lb {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -143,27 +141,6 @@ nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in,
   return nb::cast(y);
 }
 
-nb::object embed(const Bytes& table, const std::string& dtype, int dim, const Ids& ids, const std::string& isa,
-                 int threads) {
-  const DType type = parse_dtype(dtype);
-  check_whole_blocks(type, dim);
-  const size_t stride = row_bytes(type, dim);
-  for (size_t i = 0; i < ids.size(); ++i)
-    LB_CHECK(ids.data()[i] >= 0 && size_t(ids.data()[i] + 1) * stride <= table.size(), kInvalid, "id ", ids.data()[i],
-             " is outside a table of ", table.size() / stride, " rows");
-  auto y = make_array<float>(ids.size(), dim);
-  CpuStream stream({.n_threads = threads, .isa = parse_isa(isa)});
-  lb::run(Embed{.table = table.data(),
-                .type = type,
-                .ids = ids.data(),
-                .y = y.data(),
-                .rows = int(ids.size()),
-                .dim = dim,
-                .vocab = int(table.size() / stride)},
-          stream);
-  return nb::cast(y);
-}
-
 // (q, scale, sum) of rows rounded to 8 bits.
 nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
   const cpu::Kernels* kernels = cpu::kernels_for(parse_isa(isa));
@@ -185,8 +162,6 @@ void bind_ops_linear(nb::module_& m) {
   m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
   m.def("linear", &linear, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(), "activations"_a = "int8",
         "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
-  m.def("embed", &embed, "table"_a, "dtype"_a, "dim"_a, "ids"_a, "isa"_a = "auto", "threads"_a = 1,
-        "Rows of a table as fp32.");
   nb::class_<Products>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
       .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
                     const std::string&, const std::string&, int>(),

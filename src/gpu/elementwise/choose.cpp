@@ -2,11 +2,11 @@
 #include "gpu/elementwise/choose.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/elementwise/shape.h"
+#include "ops/operands.h"
 #include "quant/repack.h"
 
 namespace lb::gpu {
@@ -60,10 +60,6 @@ std::string shape(const char* op, int rows, int heads, int dim) {
   return cat("[", op, "] [", rows, ", ", heads, ", ", dim, "]");
 }
 
-bool are_aligned(std::initializer_list<const void*> pointers) {
-  return std::ranges::all_of(pointers, [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
-}
-
 template <class Op>
 void check_rounding(const Op& op, const std::string& what) {
   LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole blocks of ",
@@ -73,11 +69,10 @@ void check_rounding(const Op& op, const std::string& what) {
 }  // namespace
 
 bool can_round(const RmsNorm& op) {
-  return op.dim % kRoundBlock == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 &&
-         are_aligned({op.x, op.w, op.y});
+  return op.dim % kRoundBlock == 0 && op.row_stride % 4 == 0 && op.head_stride % 4 == 0 && operands_are_aligned(op);
 }
-bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundBlock == 0 && are_aligned({op.o, op.z, op.w, op.y}); }
-bool can_round(const SwiGlu& op) { return op.dim % kRoundBlock == 0 && are_aligned({op.gate, op.up, op.y}); }
+bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
+bool can_round(const SwiGlu& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
 
 Launch choose(const RmsNorm& op, const Target& target) {
   const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);

@@ -17,6 +17,7 @@
 #include "gpu/gemv/instances.h"
 #include "gpu/gemv/shape.h"
 #include "gpu/linear_group.h"
+#include "ops/operands.h"
 #include "quant/planes.h"
 
 namespace lb::gpu {
@@ -285,10 +286,7 @@ Launch choose(const RoundRows& op, const Target& target) {
                  target, what);
 }
 
-size_t bytes_of(const Linear& op) {
-  const size_t row_values = size_t(op.n_out) * (op.add ? 2 : 1) + size_t(op.n_in);
-  return row_bytes(op.type, size_t(op.n_in)) * op.n_out + size_t(op.rows) * row_values * sizeof(float);
-}
+size_t bytes_of(const Linear& op) { return operand_bytes(op); }
 
 size_t bytes_of(const LinearGroup& group) {
   size_t bytes = 0;

@@ -59,6 +59,15 @@ std::unique_ptr<Memory> Schedule::reserve(size_t bytes) {
 
 void Schedule::refuse(const char* what) { fail(ErrorCode::kUnsupported, "[megakernel] has no task for ", what); }
 
+template <class Op>
+std::vector<Schedule::Range> Schedule::ranges(const Op& op, Access access) {
+  std::vector<Range> result;
+  for_each_operand(op, [&](const Operand& operand) {
+    if (operand.access == access) result.push_back({operand.data, operand.bytes});
+  });
+  return result;
+}
+
 bool Schedule::overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
   for (const Range& x : a)
     for (const Range& y : b) {
@@ -83,8 +92,8 @@ void Schedule::add(Node node) {
 void Schedule::run(const Embed& op) {
   require(op.rows == 1, "takes one row at a time");
   add({.task = {.kind = TaskKind::kEmbed, .embed = {op, -1}},
-       .reads = {{op.ids, 4}},
-       .writes = {{op.y, size_t(op.dim) * 4}},
+       .reads = ranges(op, Access::kIn),
+       .writes = ranges(op, Access::kOut),
        .bytes = op.dim * 8.0,
        .min_parts = 1,
        .max_parts = parts_of(op.dim, kMegaThreads)});
@@ -93,8 +102,8 @@ void Schedule::run(const Embed& op) {
 void Schedule::run(const RopeTable& op) {
   require(op.rows == 1, "takes one row at a time");
   add({.task = {.kind = TaskKind::kRopeTable, .rope = op},
-       .reads = {{op.pos, 12}},
-       .writes = {{op.cos, size_t(op.n_pairs) * 4}, {op.sin, size_t(op.n_pairs) * 4}},
+       .reads = ranges(op, Access::kIn),
+       .writes = ranges(op, Access::kOut),
        .bytes = 1,
        .min_parts = 1,
        .max_parts = parts_of(op.n_pairs, kMegaThreads),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpu/megakernel/shape.h"
+#include "ops/operands.h"
 #include "ops/stream.h"
 #include "pack/launch.h"
 #include "pack/target.h"
@@ -94,6 +95,9 @@ class Schedule final : public lb::Stream {
 
   // record.cpp
   [[noreturn]] static void refuse(const char* what);
+  // The memory of an op's operands with this access.
+  template <class Op>
+  static std::vector<Range> ranges(const Op& op, Access access);
   static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
   static bool conflict(const Node& before, const Node& after);
   void add(Node node);

@@ -1,0 +1,259 @@
+"""Single ops on the CPU or on a pack's device, for the self-test and the tests.
+
+`on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. States and caches come back as new
+arrays.
+The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox import _engine
+
+__all__ = [
+    "attention",
+    "attention_prepare",
+    "causal_conv",
+    "delta_inputs",
+    "delta_net",
+    "delta_prepare",
+    "embed",
+    "function",
+    "gated_delta",
+    "gated_rms_norm",
+    "gated_rms_norm_rounded",
+    "kv_append",
+    "kv_move",
+    "rms_norm",
+    "rms_norm_rounded",
+    "rope",
+    "rope_table",
+    "round_rows",
+    "run",
+    "swiglu",
+    "swiglu_rounded",
+]
+
+Array = NDArray[Any]
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+Masks = NDArray[np.uint64]
+
+
+def run(op: str, on: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The outputs of an op by name."""
+    if "pack" in on:
+        return dict(_engine.gpu_ops.run(on["pack"], op, **fields))
+    return dict(_engine.ops.run(op, **on, **fields))
+
+
+def function(op: str, pack: _engine.gpu.Pack | None = None) -> Callable[..., Any]:
+    """The function of this name, of this module or of the engine, on the CPU or on a pack's device."""
+    here: Callable[..., Any] | None = globals().get(op)
+    if pack is None:
+        return here or getattr(_engine.ops, op)
+    return partial(here, pack=pack) if here else partial(getattr(_engine.gpu_ops, op), pack)
+
+
+def rms_norm(x: F32, w: F32, eps: float, **on: Any) -> F32:
+    y: F32 = run("rms_norm", on, x=x, w=w, eps=eps)["y"]
+    return y
+
+
+def gated_rms_norm(o: F32, z: F32, w: F32, eps: float, **on: Any) -> F32:
+    """In place on a device, as the engine does."""
+    y: F32 = run("gated_rms_norm", on, o=o, z=z, w=w, eps=eps, y="o" if "pack" in on else None)["y"]
+    return y
+
+
+def swiglu(gate: F32, up: F32, **on: Any) -> F32:
+    y: F32 = run("swiglu", on, gate=gate, up=up)["y"]
+    return y
+
+
+def round_rows(x: F32, bits: int, *, pack: _engine.gpu.Pack) -> NDArray[np.uint8]:
+    """The bytes of the rounded rows: codes, low codes where there are 16 bits, scales, sums."""
+    y: NDArray[np.uint8] = run("round_rows", {"pack": pack}, x=x, y=bits)["y"]
+    return y
+
+
+def rms_norm_rounded(x: F32, w: F32, eps: float, bits: int, *, pack: _engine.gpu.Pack) -> tuple[F32, NDArray[np.uint8]]:
+    got = run("rms_norm", {"pack": pack}, x=x, w=w, eps=eps, rounded=bits)
+    return got["y"], got["rounded"]
+
+
+def gated_rms_norm_rounded(
+    o: F32, z: F32, w: F32, eps: float, bits: int, *, pack: _engine.gpu.Pack
+) -> tuple[F32, NDArray[np.uint8]]:
+    """In place, as the engine does."""
+    got = run("gated_rms_norm", {"pack": pack}, o=o, z=z, w=w, eps=eps, y="o", rounded=bits)
+    return got["y"], got["rounded"]
+
+
+def swiglu_rounded(gate: F32, up: F32, bits: int, *, pack: _engine.gpu.Pack) -> tuple[F32, NDArray[np.uint8]]:
+    """In place, as the engine does."""
+    got = run("swiglu", {"pack": pack}, gate=gate, up=up, y="gate", rounded=bits)
+    return got["y"], got["rounded"]
+
+
+def rope(x: F32, cos: F32, sin: F32, pairs: str = "halves", **on: Any) -> F32:
+    y: F32 = run("rope", on, x=x, cos=cos, sin=sin, pairs=pairs)["x"]
+    return y
+
+
+def rope_table(pos: I32, axis: NDArray[np.uint8], inv_freq: F32, **on: Any) -> tuple[F32, F32]:
+    got = run("rope_table", on, pos=pos, axis=axis, inv_freq=inv_freq)
+    return got["cos"], got["sin"]
+
+
+def embed(table: NDArray[np.uint8], dtype: str, dim: int, ids: I32, **on: Any) -> F32:
+    y: F32 = run("embed", on, table=table, type=dtype, dim=dim, ids=ids)["y"]
+    return y
+
+
+def kv_append(
+    k: F32, v: F32, k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, **on: Any
+) -> tuple[Array, Array]:
+    """The pages of K and of V after the append."""
+    got = run("kv_append", on, k=k, v=v, **_cache(k_pages, v_pages, k_type, v_type, page_table, n_past))
+    return got["k_pages"], got["v_pages"]
+
+
+def kv_move(
+    k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, path: I32, n_past: int, **on: Any
+) -> tuple[Array, Array]:
+    """The pages of K and of V after the move."""
+    got = run("kv_move", on, **_cache(k_pages, v_pages, k_type, v_type, page_table, n_past), **_accepted(path))
+    return got["k_pages"], got["v_pages"]
+
+
+def attention_prepare(
+    u: F32, k: F32, v: F32, q_norm: F32 | None, k_norm: F32 | None, cos: F32, sin: F32, k_pages: Array, v_pages: Array,
+    k_type: str, v_type: str, page_table: I32, n_past: int, eps: float, pairs: str = "halves", **on: Any,
+) -> tuple[F32, Array, Array]:  # fmt: skip
+    """q, and the pages of K and of V. The queries are the first head_dim values of each head of u. Without norms, and
+    where a head has no more values, q is made in place, as the engine does."""
+    dim = k_pages.shape[3]
+    in_place = "u" if q_norm is None and u.shape[2] == dim else None
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past)
+    got = run("attention_prepare", on, u=u[:, :, :dim], k=k, v=v, q_norm=q_norm, k_norm=k_norm, cos=cos, sin=sin,
+              q=in_place, eps=eps, pairs=pairs, **cache)  # fmt: skip
+    return got["q"], got["k_pages"], got["v_pages"]
+
+
+def attention(
+    q: F32, k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, scale: float,
+    gate: F32 | None = None, ancestors: Masks | None = None, parent: I32 | None = None, bits: int | None = None,
+    **on: Any,
+) -> Any:  # fmt: skip
+    """The gate is the last head_dim values of each head of `gate`. With bits, 8 or 16, also the bytes of the rounded
+    rows, from a device."""
+    own_gate = None if gate is None else gate[:, :, gate.shape[2] - q.shape[2] :]
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past)
+    got = run(
+        "attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits, **cache
+    )
+    return got["o"] if bits is None else (got["o"], got["rounded"])
+
+
+def causal_conv(
+    x: F32, w: F32, history: F32, pending: F32, accepted: I32 | None = None, parent: I32 | None = None, **on: Any
+) -> tuple[F32, F32, F32]:
+    """y and the state after it: history, pending."""
+    got = run("causal_conv", on, x=x, w=w, history=history, pending=pending, parent=parent, **_accepted(accepted))
+    return got["y"], got["history"], got["pending"]
+
+
+def delta_prepare(
+    qk: F32, g: F32, beta: F32, a_neg: F32, dt_bias: F32, n_k_heads: int, dk: int, eps: float, **on: Any
+) -> tuple[F32, F32, F32]:
+    """qk, g and beta, prepared. q and k are the first values of each row of qk."""
+    keys = n_k_heads * dk
+    q, k = (_heads(qk[:, i * keys : (i + 1) * keys], n_k_heads) for i in range(2))
+    got = run("delta_prepare", on, q=q, k=k, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias, row_stride=qk.shape[1],
+              eps=eps)  # fmt: skip
+    rest = qk[:, 2 * keys :]
+    return np.concatenate([*(got[name].reshape(len(qk), keys) for name in "qk"), rest], axis=1), got["g"], got["beta"]
+
+
+def delta_inputs(
+    x: F32, w: F32, history: F32, pending: F32, g: F32, beta: F32, a_neg: F32, dt_bias: F32, n_k_heads: int, dk: int,
+    eps: float, accepted: I32 | None = None, parent: I32 | None = None, **on: Any,
+) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
+    """y with q and k prepared, and the state after it: history, pending; then g and beta."""
+    got = run("delta_inputs", on, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg,
+              dt_bias=dt_bias, n_k_heads=n_k_heads, dk=dk, eps=eps, parent=parent, **_accepted(accepted))  # fmt: skip
+    return got["y"], got["history"], got["pending"], got["g"], got["beta"]
+
+
+def gated_delta(
+    qkv: F32, g: F32, beta: F32, S: F32, k_pending: F32, cs_pending: F32, delta: F32, buffer: int = 0,
+    accepted: I32 | None = None, parent: I32 | None = None, ancestors: Masks | None = None, order: str = "grouped",
+    **on: Any,
+) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
+    """o and the state after it: S, k_pending, cs_pending, delta. Prepared q and k, and v, are side by side in a row of
+    qkv; `buffer` of the two pending ones has the previous append's rows."""
+    n_k_heads, keys = k_pending.shape[2], k_pending.shape[2] * k_pending.shape[3]
+    q, k, v = np.split(qkv, (keys, 2 * keys), axis=1)
+    got = run("gated_delta", on, q=_heads(q, n_k_heads), k=_heads(k, n_k_heads), v=_heads(v, delta.shape[1]), g=g,
+              beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1],
+              **_state(S, k_pending, cs_pending, delta, buffer, order), **_accepted(accepted))  # fmt: skip
+    return got["o"], *_state_after(got)
+
+
+def delta_net(
+    x: F32, w: F32, history: F32, pending: F32, g: F32, beta: F32, a_neg: F32, dt_bias: F32, S: F32, k_pending: F32,
+    cs_pending: F32, delta: F32, buffer: int, z: F32, norm_w: F32, eps: float, last: NDArray[np.uint8], last_type: str,
+    n_last: int, accepted: I32 | None, parent: I32 | None, ancestors: Masks | None, order: str, *,
+    pack: _engine.gpu.Pack,
+) -> tuple[Any, ...]:  # fmt: skip
+    """All between a layer's projections, as the engine sends it: the product of `last` with the norm of o, launches of
+    each kernel, and the state after it: history, pending, S, k_pending, cs_pending, delta."""
+    got = _engine.gpu_ops.delta_net(
+        pack, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
+        n_k_heads=k_pending.shape[2], dk=k_pending.shape[3], z=z.reshape(len(x), *delta.shape[1:]), norm_w=norm_w,
+        eps=eps, last=last, last_type=last_type, n_last=n_last, parent=parent, ancestors=ancestors,
+        **_state(S, k_pending, cs_pending, delta, buffer, order), **_accepted(accepted))  # fmt: skip
+    return got["product"], got["started"], got["history"], got["pending"], *_state_after(got)
+
+
+def _cache(k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int) -> dict[str, Any]:
+    """The fields of a KvLayer. Pages: [n, n_kv_heads, 64, head_dim] of float32 or of 16-bit patterns."""
+    return {
+        "k_pages": k_pages,
+        "v_pages": v_pages,
+        "k_type": k_type,
+        "v_type": v_type,
+        "page_table": page_table,
+        "n_past": int(n_past),
+    }
+
+
+def _accepted(path: I32 | None) -> dict[str, Any]:
+    return {} if path is None else {"accepted": path, "n_accepted": len(path)}
+
+
+def _heads(rows: F32, heads: int) -> F32:
+    """[rows, heads, dim], a view."""
+    row, value = rows.strides
+    dim = rows.shape[1] // heads
+    return np.lib.stride_tricks.as_strided(rows, (len(rows), heads, dim), (row, dim * value, value))
+
+
+def _state(S: F32, k_pending: F32, cs_pending: F32, delta: F32, buffer: int, order: str) -> dict[str, Any]:
+    """The fields of a recurrent layer's state. `flip` turns a `buffer` that says the opposite."""
+    k, cs = (
+        {f"{name}_pending_{i}": both[i] for i in range(2)} for name, both in (("k", k_pending), ("cs", cs_pending))
+    )
+    return {**k, **cs, "S": S, "delta": delta, "buffer": 1 - buffer, "flip": 1, "order": order}
+
+
+def _state_after(got: dict[str, Any]) -> tuple[F32, F32, F32, F32]:
+    k, cs = (np.stack([got[f"{name}_pending_{i}"] for i in range(2)]) for name in ("k", "cs"))
+    return got["S"], k, cs, got["delta"]

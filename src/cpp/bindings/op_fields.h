@@ -1,0 +1,177 @@
+// An op filled from keyword arguments, for the tests and the self-test. Numbers that an array's shape tells need not be
+// given. An output given the name of an input takes that input's memory. Arrays that share memory, such as q and k in
+// one row, share it in the op's memory too.
+//
+// Outputs hold 0xff bytes (NaN, or -1) before the op runs. After it, everything that is no output must be unchanged.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "ops/operands.h"
+
+namespace lb {
+
+namespace nb = nanobind;
+
+using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;
+
+// The memory that the ops of one stream read and write.
+class OpMemory {
+ public:
+  virtual ~OpMemory() = default;
+  virtual std::byte* reserve(size_t bytes) = 0;  // all bytes 0xff
+  virtual void upload(std::byte* to, const void* from, size_t bytes) = 0;
+  virtual void download(void* to, const std::byte* from, size_t bytes) = 0;
+  virtual const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) = 0;
+  virtual size_t guard_bytes() const = 0;  // on either side of what an op writes
+};
+
+class OpFields {
+ public:
+  OpFields(OpMemory& memory, std::string op, const nb::kwargs& given);
+
+  // The visitor of operands().
+  void scalar(const char* name, int& value) {
+    number(name, &value, [&value](long v) { value = int(v); });
+  }
+  void scalar(const char* name, float& value);
+  void scalar(const char* name, DType& value);
+  void scalar(const char* name, RopePairs& value);
+  void scalar(const char* name, HeadOrder& value);
+  void stride(const char* name, long& value) {
+    number(name, &value, [&value](long v) { value = v; }, true);
+  }
+  template <class T>
+  void in(const char* name, T*& p, Axes shape, Axes strides = {}) {
+    add<T>(name, p, Access::kIn, shape, strides);
+  }
+  template <class T>
+  void out(const char* name, T*& p, Axes shape) {
+    add<T>(name, p, Access::kOut, shape, {});
+  }
+  template <class T>
+  void in_out(const char* name, T*& p, Axes shape, Axes strides = {}) {
+    add<T>(name, p, Access::kInOut, shape, strides);
+  }
+  template <class T>
+  void optional_in(const char* name, T*& p, Axes shape, Axes strides = {}) {
+    if (is_given(name)) add<T>(name, p, Access::kIn, shape, strides);
+  }
+  template <class T>
+  void indices(const char* name, T*& p, Axes shape, long first, long end) {
+    check_range<T>(name, add<T>(name, p, Access::kIn, shape, {}), first, end);
+  }
+  template <class T>
+  void optional_indices(const char* name, T*& p, Axes shape, long first, long end) {
+    if (is_given(name)) indices(name, p, shape, first, end);
+  }
+  void weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in);
+  void pages(const char* name, void*& p, DType type, const int& n_kv_heads, const int& head_dim, Access access);
+  void page_table(const char* name, const int32_t*& p) { indices(name, p, {kAnySize}, 0, n_pages_); }
+  void rounded(const char* name, RoundedRows& rows_out, int rows, int n_in);  // given as its bits, 8 or 16
+  template <class T>
+  void inside(T*& p, const char* name, long offset) {
+    later_.push_back([this, &p, name, offset] {
+      if (const Field* field = find(name)) p = reinterpret_cast<T*>(at(*field)) + offset;
+    });
+  }
+
+  // Gives every pointer of the op its memory. All that was given must have been used.
+  void place();
+  // Memory beside the operands, checked like an output.
+  void* scratch(size_t bytes);
+  // Checks what the op has written and what not; outputs by name, after the op has run.
+  nb::dict results();
+
+  long size(const char* name) { return field(name).shape[0]; }
+  // Of an int32 array: its largest value, or `none` where it is empty or null.
+  long largest(const char* name, long none);
+
+ private:
+  struct Region {  // of memory: arrays that share theirs, or one output
+    const std::byte* host;
+    size_t bytes;
+    bool is_written;
+    std::byte* data = nullptr;
+  };
+  struct Field {
+    std::string name;
+    Access access;
+    nb::dlpack::dtype dtype;
+    std::vector<long> shape, strides;
+    const std::byte* host;  // of the array that is given; null: none is
+    std::function<void(std::byte*)> set;
+    int region = -1;
+    size_t offset = 0;
+    size_t item() const { return dtype.bits / 8; }
+    size_t count() const;
+    size_t span() const;  // bytes from the first value to the last
+  };
+  struct Missing {
+    std::string name;
+    std::function<void(long)> set;
+    bool is_optional;
+  };
+
+  template <class T>
+  Field& add(const char* name, T*& p, Access access, Axes shape, Axes strides) {
+    return add(name, access, nb::dtype<std::remove_const_t<T>>(), shape, strides,
+               [&p](std::byte* at) { p = reinterpret_cast<T*>(at); });
+  }
+  Field& add(const char* name, Access access, nb::dlpack::dtype dtype, Axes shape, Axes strides,
+             std::function<void(std::byte*)> set);
+  Field& add_out(const char* name, nb::dlpack::dtype dtype, std::vector<long> shape,
+                 std::function<void(std::byte*)> set, const nb::object& in_place_of);
+  void infer(const Axis& axis, long value);  // a number that was not given
+  template <class T>
+  void check_range(const char* name, const Field& field, long first, long end) {
+    const auto* values = reinterpret_cast<const T*>(field.host);
+    for (long i = 0, n = field.shape[0]; i < n; ++i)
+      LB_CHECK(values[i] >= first && values[i] < end, kInvalid, what_, name, " has ", long(values[i]),
+               ", which is not in [", first, ", ", end, ")");
+  }
+  bool is_given(const char* name) const { return given_.contains(name); }
+  nb::object take(const char* name);  // null: not given
+  std::string word(const char* name, const char* choices);
+  AnyArray array(const char* name, nb::handle value);
+  void number(const char* name, const void* field, std::function<void(long)> set, bool is_optional = false);
+  Field* find(const std::string& name);
+  Field& field(const std::string& name);  // or an error
+  std::byte* at(const Field& field) const { return regions_[field.region].data + field.offset; }
+  void reserve(Region& region);
+  std::vector<std::byte> read(const Region& region, int index);
+
+  OpMemory& memory_;
+  std::string what_;  // "[rms_norm] "
+  nb::dict given_;
+  std::vector<std::string> names_;  // of all fields
+  std::map<const void*, Missing> missing_;
+  std::deque<Field> fields_;
+  std::deque<Region> regions_;
+  std::vector<std::function<void()>> later_;
+  std::deque<std::vector<std::byte>> owned_;  // arrays of one number, given as a number
+  std::vector<AnyArray> arrays_;              // keeps them alive
+  long n_pages_ = 0;
+};
+
+// The page table has a slot for every row that an op appends, reads or moves.
+template <class Op>
+void check_slots(const Op& op, OpFields& fields) {
+  if constexpr (requires { op.cache; }) {
+    long rows = fields.largest("accepted", -1) + 1;
+    if constexpr (requires { op.rows; }) rows = op.rows;
+    const long slots = fields.largest("n_past", 0) + rows, held = fields.size("page_table") * kPageTokens;
+    LB_CHECK(slots <= held, kInvalid, "the page table holds ", held, " slots, ", slots, " are needed");
+  }
+}
+
+}  // namespace lb

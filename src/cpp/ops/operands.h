@@ -1,0 +1,427 @@
+// The fields of every op by name: scalars, then pointers with their access and shape. Whatever follows from the fields
+// is written once, against these descriptions: bytes, alignment, ranges of addresses, the test bindings. Host code
+// only; kernels include the op structs alone.
+//
+// A visitor has
+//   scalar(name, field)                               a number, type or order
+//   stride(name, field)                               values between rows or heads; 0 where the operand is null
+//   in, out, in_out(name, pointer, shape, strides)    strides in values; none: contiguous
+//   optional_in(name, pointer, shape, strides)        may be null
+//   indices, optional_indices(name, pointer, shape, first, end)    integers in [first, end)
+//   weights(name, pointer, type, n_out, n_in)         blocks on the CPU, planes on devices
+//   pages(name, pointer, type, n_kv_heads, head_dim, access)       any number of pages
+//   page_table(name, pointer)                         any number of entries
+//   rounded(name, rows_out, rows, n_in)               may be null
+//   inside(pointer, name, offset)                     points into another operand, `offset` values from its start; null
+//                                                     where the other is
+//
+// Not described here: LinearGroup and the sampler, which have tables of operands, and ReadMemory, whose output is as
+// long as its grid.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "ops/attention.h"
+#include "ops/delta_net.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/round_rows.h"
+
+namespace lb {
+
+// The size of an axis, or a stride. Reads the field it is made of anew, so that a visitor can fill the field from an
+// array. Lives as long as the call of the visitor.
+struct Axis {
+  const void* field;
+  long (*read)(const void*);
+  template <class T>
+  Axis(const T& value) : field(&value), read([](const void* p) { return long(*static_cast<const T*>(p)); }) {}
+  long size() const { return read(field); }
+};
+using Axes = std::initializer_list<Axis>;
+inline constexpr int kAnySize = -1;  // an axis whose size no field has
+
+enum class Access { kIn, kOut, kInOut };
+
+template <class Visit>
+void operands(RmsNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.stride("row_stride", op.row_stride);
+  visit.stride("head_stride", op.head_stride);
+  visit.scalar("eps", op.eps);
+  visit.in("x", op.x, {op.rows, op.heads, op.dim}, {op.row_stride, op.head_stride, 1});
+  visit.in("w", op.w, {op.dim});
+  visit.out("y", op.y, {op.rows, op.heads, op.dim});
+  visit.rounded("rounded", op.rounded, op.rows, op.heads * op.dim);
+}
+
+template <class Visit>
+void operands(GatedRmsNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("eps", op.eps);
+  visit.in("o", op.o, {op.rows, op.heads, op.dim});
+  visit.in("z", op.z, {op.rows, op.heads, op.dim});
+  visit.in("w", op.w, {op.dim});
+  visit.out("y", op.y, {op.rows, op.heads, op.dim});
+  visit.rounded("rounded", op.rounded, op.rows, op.heads * op.dim);
+}
+
+template <class Visit>
+void operands(SwiGlu& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.in("gate", op.gate, {op.rows, op.dim});
+  visit.in("up", op.up, {op.rows, op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+  visit.rounded("rounded", op.rounded, op.rows, op.dim);
+}
+
+template <class Visit>
+void operands(Linear& op, Visit&& visit) {
+  visit.scalar("type", op.type);
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_in", op.n_in);
+  visit.scalar("n_out", op.n_out);
+  visit.scalar("activations", op.activations);
+  visit.weights("w", op.w, op.type, op.n_out, op.n_in);
+  visit.in("x", op.x, {op.rows, op.n_in});
+  visit.optional_in("add", op.add, {op.rows, op.n_out});
+  visit.out("y", op.y, {op.rows, op.n_out});
+}
+
+template <class Visit>
+void operands(RoundRows& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_in", op.n_in);
+  visit.in("x", op.x, {op.rows, op.n_in});
+  visit.rounded("y", op.y, op.rows, op.n_in);
+}
+
+template <class Visit>
+void operands(RopeTable& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_pairs", op.n_pairs);
+  visit.in("pos", op.pos, {3, op.rows});
+  visit.indices("axis", op.axis, {op.n_pairs}, 0, 3);
+  visit.in("inv_freq", op.inv_freq, {op.n_pairs});
+  visit.out("cos", op.cos, {op.rows, op.n_pairs});
+  visit.out("sin", op.sin, {op.rows, op.n_pairs});
+}
+
+template <class Visit>
+void operands(Rope& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("n_pairs", op.n_pairs);
+  visit.scalar("pairs", op.pairs);
+  visit.in_out("x", op.x, {op.rows, op.heads, op.dim});
+  visit.in("cos", op.cos, {op.rows, op.n_pairs});
+  visit.in("sin", op.sin, {op.rows, op.n_pairs});
+}
+
+template <class Visit>
+void operands(Embed& op, Visit&& visit) {
+  visit.scalar("type", op.type);
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("vocab", op.vocab);
+  visit.weights("table", op.table, op.type, op.vocab, op.dim);
+  visit.indices("ids", op.ids, {op.rows}, 0, op.vocab);
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(Accepted& accepted, Visit&& visit) {
+  visit.optional_indices("accepted", accepted.path, {kAnySize}, 0, kMaxTree);
+  visit.optional_indices("n_accepted", accepted.n, {1}, 0, kMaxTree + 1);
+}
+
+template <class Visit>
+void operands(Tree& tree, Visit&& visit, const int& rows) {
+  visit.optional_indices("parent", tree.parent, {rows}, -1, rows);
+  visit.optional_in("ancestors", tree.ancestors, {rows});
+}
+
+// `access`: of the pages.
+template <class Visit>
+void operands(KvLayer& cache, Visit&& visit, Access access) {
+  visit.scalar("k_type", cache.k_type);
+  visit.scalar("v_type", cache.v_type);
+  visit.scalar("n_kv_heads", cache.n_kv_heads);
+  visit.scalar("head_dim", cache.head_dim);
+  visit.pages("k_pages", cache.k, cache.k_type, cache.n_kv_heads, cache.head_dim, access);
+  visit.pages("v_pages", cache.v, cache.v_type, cache.n_kv_heads, cache.head_dim, access);
+  visit.page_table("page_table", cache.page_table);
+}
+
+template <class Visit>
+void operands(KvAppend& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  operands(op.cache, visit, Access::kInOut);
+  visit.in("n_past", op.n_past, {1});
+  visit.in("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.in("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+}
+
+template <class Visit>
+void operands(KvMove& op, Visit&& visit) {
+  operands(op.cache, visit, Access::kInOut);
+  visit.in("n_past", op.n_past, {1});
+  operands(op.accepted, visit);
+}
+
+template <class Visit>
+void operands(AttentionPrepare& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_heads", op.n_heads);
+  visit.scalar("n_pairs", op.n_pairs);
+  visit.stride("u_row_stride", op.u_row_stride);
+  visit.stride("u_head_stride", op.u_head_stride);
+  visit.scalar("eps", op.eps);
+  visit.scalar("pairs", op.pairs);
+  operands(op.cache, visit, Access::kInOut);
+  visit.in("n_past", op.n_past, {1});
+  visit.in("u", op.u, {op.rows, op.n_heads, op.cache.head_dim}, {op.u_row_stride, op.u_head_stride, 1});
+  visit.in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.in("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in("q_norm", op.q_norm, {op.cache.head_dim});
+  visit.optional_in("k_norm", op.k_norm, {op.cache.head_dim});
+  visit.in("cos", op.cos, {op.rows, op.n_pairs});
+  visit.in("sin", op.sin, {op.rows, op.n_pairs});
+  visit.out("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
+}
+
+template <class Visit>
+void operands(Attention& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_heads", op.n_heads);
+  visit.stride("gate_row_stride", op.gate_row_stride);
+  visit.stride("gate_head_stride", op.gate_head_stride);
+  visit.scalar("scale", op.scale);
+  operands(op.cache, visit, Access::kIn);
+  visit.in("n_past", op.n_past, {1});
+  visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
+  visit.optional_in("gate", op.gate, {op.rows, op.n_heads, op.cache.head_dim},
+                    {op.gate_row_stride, op.gate_head_stride, 1});
+  operands(op.tree, visit, op.rows);
+  visit.out("o", op.o, {op.rows, op.n_heads, op.cache.head_dim});
+}
+
+template <class Visit>
+void operands(CausalConv& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("channels", op.channels);
+  visit.scalar("n_taps", op.n_taps);
+  visit.in("x", op.x, {op.rows, op.channels});
+  visit.in("w", op.w, {op.channels, op.n_taps});
+  visit.in_out("history", op.history, {op.n_taps - 1, op.channels});
+  visit.in_out("pending", op.pending, {kMaxTree, op.channels});
+  operands(op.accepted, visit);
+  operands(op.tree, visit, op.rows);
+  visit.out("y", op.y, {op.rows, op.channels});
+}
+
+// The operands that DeltaInputs has of its own.
+template <class Visit>
+void gate_operands(DeltaPrepare& op, Visit&& visit) {
+  visit.scalar("n_v_heads", op.n_v_heads);
+  visit.scalar("eps", op.eps);
+  visit.in_out("g", op.g, {op.rows, op.n_v_heads});
+  visit.in_out("beta", op.beta, {op.rows, op.n_v_heads});
+  visit.in("a_neg", op.a_neg, {op.n_v_heads});
+  visit.in("dt_bias", op.dt_bias, {op.n_v_heads});
+}
+
+template <class Visit>
+void operands(DeltaPrepare& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_k_heads", op.n_k_heads);
+  visit.scalar("dk", op.dk);
+  visit.stride("row_stride", op.row_stride);
+  visit.in_out("q", op.q, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
+  visit.in_out("k", op.k, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
+  gate_operands(op, visit);
+}
+
+template <class Visit>
+void operands(DeltaInputs& op, Visit&& visit) {
+  operands(op.conv, visit);
+  visit.scalar("n_k_heads", op.prepare.n_k_heads);
+  visit.scalar("dk", op.prepare.dk);
+  op.prepare.rows = op.conv.rows;
+  op.prepare.row_stride = op.conv.channels;
+  visit.inside(op.prepare.q, "y", 0);
+  visit.inside(op.prepare.k, "y", long(op.prepare.n_k_heads) * op.prepare.dk);
+  gate_operands(op.prepare, visit);
+}
+
+// The operands that DeltaNet has as well, after rows, n_k_heads, n_v_heads and dk.
+template <class Visit>
+void state_operands(GatedDelta& op, Visit&& visit) {
+  visit.scalar("dv", op.dv);
+  visit.scalar("flip", op.flip);
+  visit.scalar("order", op.order);
+  visit.in_out("S", op.S, {op.n_v_heads, op.dk, op.dv});
+  visit.in_out("k_pending_0", op.k_pending[0], {kMaxTree, op.n_k_heads, op.dk});
+  visit.in_out("k_pending_1", op.k_pending[1], {kMaxTree, op.n_k_heads, op.dk});
+  visit.in_out("cs_pending_0", op.cs_pending[0], {kMaxTree, op.n_v_heads});
+  visit.in_out("cs_pending_1", op.cs_pending[1], {kMaxTree, op.n_v_heads});
+  visit.in_out("delta", op.delta, {kMaxTree, op.n_v_heads, op.dv});
+  visit.indices("buffer", op.buffer, {1}, 0, 2);
+  visit.out("o", op.o, {op.rows, op.n_v_heads, op.dv});
+}
+
+template <class Visit>
+void operands(GatedDelta& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_k_heads", op.n_k_heads);
+  visit.scalar("n_v_heads", op.n_v_heads);
+  visit.scalar("dk", op.dk);
+  visit.stride("row_stride", op.row_stride);
+  visit.in("q", op.q, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
+  visit.in("k", op.k, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
+  state_operands(op, visit);
+  visit.in("v", op.v, {op.rows, op.n_v_heads, op.dv}, {op.row_stride, op.dv, 1});
+  visit.in("g", op.g, {op.rows, op.n_v_heads});
+  visit.in("beta", op.beta, {op.rows, op.n_v_heads});
+  operands(op.accepted, visit);
+  operands(op.tree, visit, op.rows);
+}
+
+template <class Visit>
+void operands(DeltaNet& op, Visit&& visit) {
+  operands(op.inputs, visit);
+  const DeltaPrepare& prepare = op.inputs.prepare;
+  const long keys = long(prepare.n_k_heads) * prepare.dk;
+  GatedDelta& delta = op.delta;
+  delta.rows = prepare.rows;
+  delta.n_k_heads = prepare.n_k_heads;
+  delta.n_v_heads = prepare.n_v_heads;
+  delta.dk = prepare.dk;
+  delta.row_stride = prepare.row_stride;
+  state_operands(delta, visit);
+  visit.inside(delta.q, "y", 0);
+  visit.inside(delta.k, "y", keys);
+  visit.inside(delta.v, "y", 2 * keys);
+  visit.inside(delta.g, "g", 0);
+  visit.inside(delta.beta, "beta", 0);
+  visit.inside(delta.accepted.path, "accepted", 0);
+  visit.inside(delta.accepted.n, "n_accepted", 0);
+  visit.inside(delta.tree.parent, "parent", 0);
+  visit.inside(delta.tree.ancestors, "ancestors", 0);
+  op.norm.rows = delta.rows;
+  op.norm.heads = delta.n_v_heads;
+  op.norm.dim = delta.dv;
+  op.norm.eps = prepare.eps;
+  visit.inside(op.norm.o, "o", 0);
+  visit.in("z", op.norm.z, {op.norm.rows, op.norm.heads, op.norm.dim});
+  visit.in("norm_w", op.norm.w, {op.norm.dim});
+  visit.inside(op.norm.y, "o", 0);
+}
+
+// The memory of an operand, from its first value to its last. Pages and page tables have unknown sizes: 0 bytes.
+struct Operand {
+  Access access;
+  const void* data;
+  size_t bytes;
+};
+
+template <class Each>
+struct OperandVisitor {
+  Each& each;
+
+  template <class T>
+  void pointer(Access access, const T* p, Axes shape, Axes strides) const {
+    long last = 0, contiguous = 1;
+    bool is_empty = false;
+    for (size_t i = shape.size(); i-- > 0;) {
+      const long size = shape.begin()[i].size();
+      is_empty |= size <= 0;
+      last += (size - 1) * (strides.size() > 0 ? strides.begin()[i].size() : contiguous);
+      contiguous *= size;
+    }
+    each(Operand{access, p, is_empty ? 0 : size_t(last + 1) * sizeof(T)});
+  }
+  void scalar(const char*, const auto&) const {}
+  void stride(const char*, const long&) const {}
+  void in(const char*, const auto* p, Axes shape, Axes strides = {}) const { pointer(Access::kIn, p, shape, strides); }
+  void out(const char*, const auto* p, Axes shape) const { pointer(Access::kOut, p, shape, {}); }
+  void in_out(const char*, const auto* p, Axes shape, Axes strides = {}) const {
+    pointer(Access::kInOut, p, shape, strides);
+  }
+  void optional_in(const char*, const auto* p, Axes shape, Axes strides = {}) const {
+    if (p) pointer(Access::kIn, p, shape, strides);
+  }
+  void indices(const char*, const auto* p, Axes shape, long, long) const { pointer(Access::kIn, p, shape, {}); }
+  void optional_indices(const char*, const auto* p, Axes shape, long, long) const {
+    if (p) pointer(Access::kIn, p, shape, {});
+  }
+  void weights(const char*, const void* p, DType type, int n_out, int n_in) const {
+    each(Operand{Access::kIn, p, row_bytes(type, size_t(n_in)) * n_out});
+  }
+  void pages(const char*, const void* p, DType, int, int, Access access) const { each(Operand{access, p, 0}); }
+  void page_table(const char*, const int32_t* p) const { each(Operand{Access::kIn, p, 0}); }
+  void rounded(const char*, const RoundedRows&, int, int) const {}
+  void inside(const auto*, const char*, long) const {}
+};
+
+// Calls each(Operand) for every pointer of an op but rounded rows and what is null.
+template <class Op, class Each>
+void for_each_operand(Op op, Each&& each) {
+  operands(op, OperandVisitor<std::remove_reference_t<Each>>{each});
+}
+
+// Bytes an op reads and writes; an operand that it updates counts twice.
+template <class Op>
+size_t operand_bytes(const Op& op) {
+  size_t total = 0;
+  for_each_operand(
+      op, [&](const Operand& operand) { total += operand.bytes * (operand.access == Access::kInOut ? 2 : 1); });
+  return total;
+}
+
+// Whether every operand begins at a multiple of 16 bytes.
+template <class Op>
+bool operands_are_aligned(const Op& op) {
+  bool all = true;
+  for_each_operand(op, [&](const Operand& operand) { all &= reinterpret_cast<uintptr_t>(operand.data) % 16 == 0; });
+  return all;
+}
+
+// Calls f with a zeroed op of this name and returns its result.
+template <class F>
+auto with_op(std::string_view name, F&& f) {
+  if (name == "rms_norm") return f(RmsNorm{});
+  if (name == "gated_rms_norm") return f(GatedRmsNorm{});
+  if (name == "swiglu") return f(SwiGlu{});
+  if (name == "round_rows") return f(RoundRows{});
+  if (name == "rope_table") return f(RopeTable{});
+  if (name == "rope") return f(Rope{});
+  if (name == "embed") return f(Embed{});
+  if (name == "kv_append") return f(KvAppend{});
+  if (name == "kv_move") return f(KvMove{});
+  if (name == "attention_prepare") return f(AttentionPrepare{});
+  if (name == "attention") return f(Attention{});
+  if (name == "causal_conv") return f(CausalConv{});
+  if (name == "delta_prepare") return f(DeltaPrepare{});
+  if (name == "delta_inputs") return f(DeltaInputs{});
+  if (name == "gated_delta") return f(GatedDelta{});
+  fail(ErrorCode::kInvalid, "there is no op \"", name, "\" here");
+}
+
+}  // namespace lb
