@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pythons
@@ -31,23 +32,25 @@ TRIED = ("linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models"
 
 
 def compiler(architecture: str) -> Path:
-    """A folder with zig's tools under the names of one program each, as CMake wants them."""
+    """A folder with zig's tools under the names of one program each, as CMake wants them. A compiler cache tells two
+    versions of zig by the text of these files, and two runs by their times."""
     zig = Path(ziglang.__file__).parent / "zig"
     folder = BUILD / "release" / f"zig-{architecture}"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("cc", "c++", "ar", "ranlib"):
         target = f" -target {architecture}-linux-gnu.{GLIBC}" if name in ("cc", "c++") else ""
         file = folder / name
-        file.write_text(f'#!/bin/sh\nexec "{zig}" {name}{target} "$@"\n')
-        file.chmod(0o755)
+        text = f'#!/bin/sh\n# zig {metadata.version("ziglang")}\nexec "{zig}" {name}{target} "$@"\n'
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+            file.chmod(0o755)
     return folder
 
 
-def build(architecture: str, version: str, python: Path, out: Path) -> Path:
-    """The wheel as pip makes it, still with the tag linux_<architecture>."""
+def cmake_defines(architecture: str) -> dict[str, str | Path]:
+    """The CMake variables of a release: compilers, linker and their flags."""
     tools = compiler(architecture)
-    folder = BUILD / "release" / f"{architecture}-{version}"
-    defines = {
+    return {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": architecture,
         "CMAKE_C_COMPILER": tools / "cc",
@@ -58,15 +61,21 @@ def build(architecture: str, version: str, python: Path, out: Path) -> Path:
         "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig",
         "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s",
     }
-    settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
-    settings += [f"build-dir={folder}", "install.strip=false"]  # stripped by zig's linker, for every architecture
+
+
+def zig_caches() -> dict[str, str]:
+    """Environment variables that keep zig's C++ library in the build folder."""
     cache = str(BUILD / "release" / "zig-cache")
-    env = tools_environment(
-        python,
-        ZIG_GLOBAL_CACHE_DIR=cache,
-        ZIG_LOCAL_CACHE_DIR=cache,
-        _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # the wheel's tag when it is built for another machine
-    )
+    return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+
+
+def build(architecture: str, version: str, python: Path, out: Path) -> Path:
+    """The wheel as pip makes it, still with the tag linux_<architecture>."""
+    folder = BUILD / "release" / f"{architecture}-{version}"
+    settings = [f"cmake.define.{name}={value}" for name, value in cmake_defines(architecture).items()]
+    settings += [f"build-dir={folder}", "install.strip=false"]  # stripped by zig's linker, for every architecture
+    # The wheel's tag when it is built for another machine.
+    env = tools_environment(python, **zig_caches(), _PYTHON_HOST_PLATFORM=f"linux-{architecture}")
     shutil.rmtree(out, ignore_errors=True)
     pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
     run(*pip, *(word for setting in settings for word in ("--config-settings", setting)), ROOT, env=env)

@@ -44,6 +44,7 @@ EVERYDAY: dict[str, Callable[[], None]] = {
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),
+    "release-link": script("release_link.py"),
     "reproducible": script("check_reproducible.py"),
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
