@@ -101,6 +101,9 @@ def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
             f"got {wheel.project} with {package}"
         )
     yield from _pack_tag(wheel, target)
+    pins = [line.replace(" ", "") for line in wheel.metadata.get_all("Requires-Dist", [])]
+    if pins != [f"lucebox=={wheel.version}"]:
+        yield f"must require lucebox=={wheel.version} and nothing else, got {', '.join(pins) or 'nothing'}"
 
     try:
         where = f"{package}/manifest.json"

@@ -90,7 +90,7 @@ class DeviceState:
     reason: str
     """Why this pack, or why none and what to do."""
     install: str | None
-    """The target whose pack is missing."""
+    """The target whose pack is missing or broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Report:
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
     install: str | None
-    """The pip command for this machine; None where no pack is missing."""
+    """The pip command for this machine; None where no pack is missing or broken."""
     verdict: str
     ok: bool
     """A GPU is usable, or there is none."""
@@ -164,14 +164,13 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
         for gpu in machine.find_gpus(root)
         if gpu.vendor not in answering
     ]
-    missing = list(dict.fromkeys(device.install for device in devices if device.install))
     ok, verdict = _verdict(devices, machine.is_wsl(root))
     return Report(
         host=_host(root),
         drivers=tuple(_driver(backend, answers, root) for backend in VENDORS),
         devices=tuple(devices),
         packs=_pack_states(installed, devices),
-        install=f'pip install "lucebox[{",".join(map(packs.extra, missing))}]"' if missing else None,
+        install=_commands([device.install for device in devices if device.install], installed),
         verdict=verdict,
         ok=ok,
     )
@@ -184,7 +183,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
         try:
             pack.load()
         except PackError as error:
-            broken.append(packs.BrokenPack(pack.target, pack.distribution, str(error)))
+            broken.append(packs.broken_pack(pack.target, pack.distribution, error))
         else:
             usable.append(pack)
     return packs.Packs(tuple(usable), tuple(broken))
@@ -231,9 +230,18 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
 
 
 def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | None:
-    """The target whose pack to install for an architecture; None where it is installed."""
+    """The target whose pack to install for an architecture; None where it is in order."""
     target = packs.best_target(architecture) if architecture else None
-    return None if target in {pack.target for pack in installed.installed} else target
+    return None if target in {pack.target for pack in installed.usable} else target
+
+
+def _commands(missing: Sequence[str], installed: packs.Packs) -> str | None:
+    """One line that installs the missing packs and mends the broken ones."""
+    mends = {pack.target: pack.command for pack in installed.broken}
+    absent = [name for name in dict.fromkeys(missing) if mends.get(name, "") in ("", packs.install_command(name))]
+    commands = [f'pip install "lucebox[{",".join(map(packs.extra, absent))}]"'] if absent else []
+    commands += [command for name in dict.fromkeys(missing) if name not in absent and (command := mends[name])]
+    return " && ".join(commands) or None
 
 
 def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tuple[PackState, ...]:

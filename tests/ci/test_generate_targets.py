@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_pack_project(target: targets.Target) -> None:
     project, build = pack["project"], pack["tool"]["scikit-build"]
     assert (project["name"], project["version"]) == (f"lucebox-{target.slug}", host["version"])
     assert project["license"] == host["license"]
+    assert project["dependencies"] == [f"lucebox == {host['version']}"]
     assert project["entry-points"] == {"lucebox.packs": {target.name: f"lucebox_{target.slug}"}}
     assert build["cmake"]["define"] == {"LUCEBOX_TARGET": target.name, "LUCEBOX_PYTHON": "OFF"}
     assert (build["install"]["components"], build["wheel"]["packages"]) == (["pack"], [])
@@ -86,6 +88,26 @@ def test_pack_project(target: targets.Target) -> None:
     assert build["wheel"].get("platlib", True) == (target.vendor == "sim")  # only sim's kernels run on the host
     compilers = [item for item in pack["build-system"]["requires"] if item.startswith(("nvidia-", "ziglang"))]
     assert len(compilers) == {"nvidia": 5, "amd": 1, "sim": 0}[target.vendor]
+
+
+@pytest.mark.parametrize(("host", "code"), [("0.1.0", 0), ("0.2.0", 1)])
+def test_pip_check_sees_a_pack_of_another_version(tmp_path: Path, host: str, code: int) -> None:
+    """`pip install -U lucebox` leaves the pack as it was; `pip check` says so."""
+    venv.create(tmp_path)
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    pack = tomllib.loads(generate_targets.pack_project(targets.load("sm_86"), "0.1.0"))["project"]
+    for name, version, needs in (("lucebox", host, []), (pack["name"], pack["version"], pack["dependencies"])):
+        folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
+        (folder / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines]) + "\n")
+        (folder / "RECORD").touch()
+    command = [sys.executable, "-m", "pip", "--python", tmp_path / "bin/python", "check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("lucebox-sm86 0.1.0 has requirement lucebox==0.1.0, but you have lucebox 0.2.0" in done.stdout) == bool(
+        code
+    )
 
 
 def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:

@@ -123,6 +123,13 @@ def test_tag_of_a_pack(tmp_path: Path, tag: str) -> None:
     assert "must have the tag py3-none-any" in problem
 
 
+@pytest.mark.parametrize("pins", [[], ["lucebox"], ["lucebox==0.0.9"], ["lucebox==0.1.0", "numpy"]], ids=str)
+def test_a_pack_pins_the_host(tmp_path: Path, pins: list[str]) -> None:
+    metadata = data.metadata("lucebox-sm86", *(f"Requires-Dist: {pin}" for pin in pins))
+    (problem,) = problems(data.write(tmp_path, data.pack_members() | {f"{INFO}/METADATA": metadata}))
+    assert problem == f"must require lucebox==0.1.0 and nothing else, got {', '.join(pins) or 'nothing'}"
+
+
 def test_tag_in_the_name_only(tmp_path: Path) -> None:
     wheel = data.write(tmp_path, data.pack_members())
     renamed = wheel.rename(tmp_path / wheel.name.replace("py3", "py2.py3"))

@@ -68,7 +68,7 @@ def pack_members(name: str = "sm_86", **kernel: Any) -> dict[str, bytes]:
         f"{package}/__init__.py": b"",
         f"{package}/manifest.json": json.dumps(manifest(target, code, **kernel)).encode(),
         **{f"{package}/{file}": content for file, content in code.items()},
-        f"{info(name)}/METADATA": metadata(f"lucebox-{target.slug}"),
+        f"{info(name)}/METADATA": metadata(f"lucebox-{target.slug}", f"Requires-Dist: lucebox=={VERSION}"),
         f"{info(name)}/entry_points.txt": f"[lucebox.packs]\n{name} = {package}\n".encode(),
     }
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lucebox
 import machine_data
 import pack_data
 import pytest
@@ -26,6 +27,10 @@ STRIX = Gpu("hip", 0, "Radeon 8060S", "gfx1151", "HIP 7.1", "7.1", 103_000_000_0
 def diagnosis(root: Path, answers: Survey = SILENT) -> Report:
     with pack_data.on_path(root / "site"):
         return examine(answers, root)
+
+
+def reinstall(slug: str) -> str:
+    return f"pip install --force-reinstall --no-deps lucebox-{slug}=={lucebox.__version__}"
 
 
 def test_no_gpu_is_well(tmp_path: Path) -> None:
@@ -86,9 +91,35 @@ def test_a_damaged_pack_is_told_where_it_is_and_where_it_was_needed(tmp_path: Pa
     report = diagnosis(tmp_path, Survey((H100,), {}))
     error = report.packs[0].error
     assert error is not None and "has 5 bytes, the manifest says" in error
-    assert error.endswith('pip install --force-reinstall "lucebox[sm90]"')
+    assert error.endswith(f"; {reinstall('sm90')}")
     assert report.devices[0].reason == error
-    assert (report.ok, report.install) == (False, None)
+    assert (report.ok, report.install) == (False, reinstall("sm90"))
+
+
+def test_a_pack_of_another_version_is_installed_again(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90", content=pack_data.manifest("sm_90", version="0.0.9"))
+    report = diagnosis(tmp_path, Survey((H100, STRIX), {}))
+    assert "is version 0.0.9" in report.devices[0].reason
+    assert (report.ok, report.install) == (False, 'pip install "lucebox[sm90,gfx1151]"')
+
+
+def test_missing_and_damaged_packs_are_mended_by_one_line(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90", content="{")
+    report = diagnosis(tmp_path, Survey((H100, STRIX), {}))
+    assert report.install == f'pip install "lucebox[gfx1151]" && {reinstall("sm90")}'
+
+
+def test_two_packs_of_one_target_name_the_one_to_remove(tmp_path: Path) -> None:
+    for distribution in ("lucebox-sm90", "mylab-sm90"):
+        pack_data.install(tmp_path / "site", "sm_90", distribution=distribution)
+    assert diagnosis(tmp_path, Survey((H100,), {})).install == "pip uninstall mylab-sm90"
+
+
+def test_a_broken_pack_that_no_gpu_needs_is_only_shown(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_75", content="{")
+    report = diagnosis(tmp_path)
+    assert (report.ok, report.install) == (True, None)
+    assert report.packs[0].error is not None
 
 
 def test_a_pack_for_no_gpu_here_is_shown(tmp_path: Path) -> None:

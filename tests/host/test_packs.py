@@ -14,7 +14,7 @@ from lucebox import packs, targets
 from lucebox.errors import InvalidRequestError, PackError
 
 VERSION = lucebox.__version__
-MEND = '; pip install --force-reinstall "lucebox[sm86]"'
+MEND = f"; pip install --force-reinstall --no-deps lucebox-sm86=={VERSION}"
 WHERE = "lucebox_sm86/manifest.json"
 
 
@@ -72,7 +72,7 @@ def test_two_packs_of_one_target_are_both_refused(tmp_path: Path) -> None:
     there = found(tmp_path)
     assert there.usable == ()
     assert [broken.error for broken in there.broken] == [
-        "lucebox-sm86 and mylab-sm86 both claim sm_86; keep one: pip uninstall mylab-sm86"
+        "lucebox-sm86 and mylab-sm86 both claim sm_86, keep one; pip uninstall mylab-sm86"
     ] * 2
 
 
@@ -184,7 +184,7 @@ def test_a_pack_that_is_not_what_it_announces(tmp_path: Path, key: str, value: s
 def test_a_pack_of_another_version(tmp_path: Path) -> None:
     pack_data.install(tmp_path, content=pack_data.manifest(version="0.0.9"))
     assert error_of(tmp_path) == (
-        f'lucebox-sm86 is version 0.0.9, lucebox is {VERSION}; they must be equal: pip install "lucebox[sm86]"'
+        f'lucebox-sm86 is version 0.0.9, lucebox is {VERSION}, and they must be equal; pip install "lucebox[sm86]"'
     )
 
 

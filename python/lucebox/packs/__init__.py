@@ -5,7 +5,7 @@ devices.
 """
 
 from lucebox.packs.choice import Choice, Device, DeviceSpec, Selection, best_target, choose, parse_device, select
-from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, reinstall_command
+from lucebox.packs.installed import BrokenPack, Pack, Packs, broken_pack, find, install_command, reinstall_command
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Packs",
     "Selection",
     "best_target",
+    "broken_pack",
     "choose",
     "extra",
     "find",

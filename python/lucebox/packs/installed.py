@@ -18,7 +18,16 @@ from lucebox.packs.manifest import CodeObject, Manifest, extra
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["BrokenPack", "Pack", "Packs", "find", "install_command", "reinstall_command"]
+__all__ = [
+    "BrokenPack",
+    "BrokenPackError",
+    "Pack",
+    "Packs",
+    "broken_pack",
+    "find",
+    "install_command",
+    "reinstall_command",
+]
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
@@ -30,8 +39,16 @@ def install_command(target: str) -> str:
 
 
 def reinstall_command(target: str) -> str:
-    """Replaces the files of a damaged pack."""
-    return f'pip install --force-reinstall "lucebox[{extra(target)}]"'
+    """Replaces the files of a damaged pack, and nothing else."""
+    return f"pip install --force-reinstall --no-deps lucebox-{extra(target)}=={lucebox.__version__}"
+
+
+class BrokenPackError(PackError):
+    """A defect of an installed pack, and the command that mends it."""
+
+    def __init__(self, defect: str, command: str) -> None:
+        super().__init__(f"{defect}; {command}")
+        self.command = command
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +78,13 @@ class Pack:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise PackError(f"{file} cannot be read ({error.strerror}); {reinstall_command(self.target)}") from error
+            raise _damaged(self.target, f"{file} cannot be read ({error.strerror})") from error
         if len(data) != entry.bytes:
-            raise PackError(
-                f"{file} has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced; "
-                f"{reinstall_command(self.target)}"
-            )
+            defect = f"has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced"
+            raise _damaged(self.target, f"{file} {defect}")
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
-            raise PackError(
-                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {reinstall_command(self.target)}"
-            )
+            raise _damaged(self.target, f"{file} is damaged: expected sha256 {entry.sha256}, found {found}")
         return data
 
 
@@ -82,6 +95,8 @@ class BrokenPack:
     target: str
     distribution: str
     error: str
+    command: str | None = None
+    """Mends it; None where no single command does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +120,21 @@ def find(version: str | None = None) -> Packs:
     for point in points:
         try:
             if claims[point.name] > 1:
-                raise PackError(_two_packs(point.name, points))
+                raise _two_packs(point.name, points)
             usable.append(_open(point, version or lucebox.__version__))
         except PackError as error:
-            broken.append(BrokenPack(point.name, _distribution(point), str(error)))
+            broken.append(broken_pack(point.name, _distribution(point), error))
     return Packs(tuple(usable), tuple(broken))
+
+
+def broken_pack(target: str, distribution: str, error: PackError) -> BrokenPack:
+    """The pack that raised `error`."""
+    command = error.command if isinstance(error, BrokenPackError) else None
+    return BrokenPack(target, distribution, str(error), command)
+
+
+def _damaged(target: str, defect: str) -> BrokenPackError:
+    return BrokenPackError(defect, reinstall_command(target))
 
 
 def _open(point: EntryPoint, version: str) -> Pack:
@@ -122,23 +147,21 @@ def _open(point: EntryPoint, version: str) -> Pack:
     try:
         folder = files(package)
     except ModuleNotFoundError as error:
-        raise PackError(
-            f"{distribution} is installed but its package {package} is not; {reinstall_command(target)}"
-        ) from error
+        raise _damaged(target, f"{distribution} is installed but its package {package} is not") from error
     where = f"{package}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PackError(f"{where} cannot be read ({_cause(error)}); {reinstall_command(target)}") from error
+        raise _damaged(target, f"{where} cannot be read ({_cause(error)})") from error
     try:
         manifest = Manifest.parse(text, where)
     except PackError as error:
-        raise PackError(f"{error}; {reinstall_command(target)}") from error
+        raise _damaged(target, str(error)) from error
     _check_identity(manifest, target, f"{where} of {distribution}")
     if manifest.version != version:
-        raise PackError(
-            f"{distribution} is version {manifest.version}, lucebox is {version}; they must be equal: "
-            f"{install_command(target)}"
+        raise BrokenPackError(
+            f"{distribution} is version {manifest.version}, lucebox is {version}, and they must be equal",
+            install_command(target),
         )
     return Pack(manifest, text, distribution, folder)
 
@@ -152,14 +175,12 @@ def _check_identity(manifest: Manifest, target: str, where: str) -> None:
     for key, value in expected.items():
         found = getattr(manifest, key)
         if found != value:
-            raise PackError(
-                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {reinstall_command(target)}'
-            )
+            raise _damaged(target, f'{where}: "{key}" must be {value} in a pack for {target}, got {found}')
 
 
-def _two_packs(target: str, points: list[EntryPoint]) -> str:
+def _two_packs(target: str, points: list[EntryPoint]) -> BrokenPackError:
     names = [_distribution(point) for point in points if point.name == target]
-    return f"{' and '.join(names)} both claim {target}; keep one: pip uninstall {names[-1]}"
+    return BrokenPackError(f"{' and '.join(names)} both claim {target}, keep one", f"pip uninstall {names[-1]}")
 
 
 def _distribution(point: EntryPoint) -> str:
