@@ -11,6 +11,7 @@ a TargetError that says where, what was expected and what was found.
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import json
 import re
@@ -34,6 +35,7 @@ HOSTS = ("x86_64", "aarch64")
 
 # Vendor -> what its architecture strings look like.
 VENDORS = {"nvidia": re.compile(r"sm_\d+a?"), "amd": re.compile(r"gfx\d+"), "sim": re.compile(r"sim")}
+PCI_VENDORS = {"10de:": "nvidia", "1002:": "amd"}
 # Matrix instruction -> the architectures whose compiler accepts it.
 MATRIX = {
     "mma_f16": r"sm_75",
@@ -184,6 +186,45 @@ def names(root: Path = ROOT) -> list[str]:
 
 def load_all(root: Path = ROOT) -> list[Target]:
     return [load(name, root) for name in names(root)]
+
+
+@dataclass(frozen=True, slots=True)
+class PciId:
+    """A row of targets/pci_ids.csv: a GPU as the bus names it. Its architecture need not have a target."""
+
+    id: str
+    architecture: str
+    name: str
+    source: str
+
+
+def load_pci_ids(root: Path = ROOT) -> list[PciId]:
+    """The rows of targets/pci_ids.csv, checked.
+
+    Raises:
+        TargetError: a row is malformed, out of order or there twice.
+    """
+    where = "targets/pci_ids.csv"
+    with (root / where).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    columns = [field.name for field in dataclasses.fields(PciId)]
+    if not rows or rows[0] != columns:
+        raise TargetError(f"{where}: expected the columns {', '.join(columns)}")
+    known: list[PciId] = []
+    for line, row in enumerate(rows[1:], 2):
+        if len(row) != len(columns) or not all(cell.strip() == cell != "" for cell in row):
+            raise TargetError(f"{where}:{line}: expected {len(columns)} cells with text, got {row}")
+        one = PciId(*row)
+        vendor = next((PCI_VENDORS[prefix] for prefix in PCI_VENDORS if one.id.startswith(prefix)), None)
+        if vendor is None or not re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{4}", one.id):
+            raise TargetError(f"{where}:{line}: id must be 10de or 1002, a colon and four digits, got {one.id!r}")
+        if not re.fullmatch(r"sm_\d+" if vendor == "nvidia" else r"gfx[0-9a-f]+", one.architecture):
+            raise TargetError(f"{where}:{line}: {one.architecture!r} is no architecture of {vendor}")
+        known.append(one)
+    order = sorted(known, key=lambda one: (not one.id.startswith("10de"), one.id))
+    if known != order or len({one.id for one in known}) != len(known):
+        raise TargetError(f"{where}: expected every id once, NVIDIA's first, in order")
+    return known
 
 
 def load(name: str, root: Path = ROOT) -> Target:

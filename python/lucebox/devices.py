@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from lucebox import _engine
-from lucebox.doctor import survey
+from lucebox.doctor import driver_devices, survey
 from lucebox.packs import Selection, find, parse_device, select
 
 __all__ = ["open_pack", "resolve_device"]
@@ -22,7 +22,7 @@ def resolve_device(device: str) -> Selection:
     spec = parse_device(device)
     if spec.backend == "cpu":
         return select(spec, (), find())
-    devices = survey().devices if spec.backend == "auto" else _engine.gpu.devices(spec.backend)
+    devices = survey().devices if spec.backend == "auto" else driver_devices(spec.backend)
     return select(spec, devices, find())
 
 

@@ -9,17 +9,33 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import lucebox
-from lucebox import _engine, machine, packs
+from lucebox import _engine, hip_runtime, machine, packs, targets
 from lucebox.errors import DeviceError, PackError
 from lucebox.machine import processor_name
 
-__all__ = ["DeviceState", "DriverState", "Gpu", "Host", "PackState", "Report", "Survey", "examine", "survey"]
+__all__ = [
+    "DeviceState",
+    "DriverState",
+    "Gpu",
+    "Host",
+    "PackState",
+    "Report",
+    "Survey",
+    "driver_devices",
+    "examine",
+    "survey",
+]
 
 VENDORS = {"cuda": "nvidia", "hip": "amd"}
 DRIVER_NAMES = {"cuda": "NVIDIA driver", "hip": "AMD driver (ROCm runtime)"}
 KERNEL_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu"}
+OLDEST_DRIVERS = {  # for a chip that only its driver can name
+    vendor: min((target.min_driver for target in targets.TARGETS if target.vendor == vendor), key=float)
+    for vendor in KERNEL_DRIVERS
+}
 ON_CPU = "Models run on the CPU."
 
 
@@ -91,6 +107,10 @@ class DeviceState:
     """Why this pack, or why none and what to do."""
     install: str | None
     """The target whose pack is missing or broken."""
+    driver: str | None = None
+    """What to do about its driver, before any pack; None where the driver serves."""
+    blocked: str | None = None
+    """The installed pack that the device would use, were it not for `reason`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +123,9 @@ class PackState:
     n_kernels: int | None
     bytes: int | None
     devices: tuple[str, ...]
+    """Those that use it."""
+    blocked: tuple[str, ...]
+    """Those that would use it and cannot: the devices have the reasons."""
     error: str | None
     """None: manifest and hashes are in order."""
 
@@ -115,6 +138,8 @@ class Report:
     drivers: tuple[DriverState, ...]
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
+    drivers_first: tuple[str, ...]
+    """What to do about drivers, before `install`."""
     install: str | None
     """The pip command for this machine; None where no pack is missing or broken."""
     verdict: str
@@ -128,10 +153,21 @@ def survey() -> Survey:
     errors = {}
     for backend in VENDORS:
         try:
-            found += map(_gpu, _engine.gpu.devices(backend))
+            found += map(_gpu, driver_devices(backend))
         except DeviceError as error:
             errors[backend] = str(error)
     return Survey(tuple(found), errors)
+
+
+def driver_devices(backend: str) -> list[_engine.gpu.DeviceInfo]:
+    """The devices that the driver library of a back end reports.
+
+    Raises:
+        DeviceError: the library does not answer.
+    """
+    if backend == "hip":
+        hip_runtime.load()
+    return list(_engine.gpu.devices(backend))
 
 
 def _gpu(info: _engine.gpu.DeviceInfo) -> Gpu:
@@ -157,10 +193,10 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
     """The report of this machine; `root` contains the /proc, /sys and /etc to read."""
     answers = drivers or survey()
     installed = _check_files(packs.find())
-    devices = [_with_driver(device, installed) for device in answers.devices]
+    devices = [_with_driver(device, installed, root) for device in answers.devices]
     answering = {VENDORS[device.vendor] for device in answers.devices}
     devices += [
-        _without_driver(gpu, answers.errors, installed)
+        _without_driver(gpu, answers.errors, installed, root)
         for gpu in machine.find_gpus(root)
         if gpu.vendor not in answering
     ]
@@ -170,6 +206,7 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
         drivers=tuple(_driver(backend, answers, root) for backend in VENDORS),
         devices=tuple(devices),
         packs=_pack_states(installed, devices),
+        drivers_first=tuple(dict.fromkeys(device.driver for device in devices if device.driver)),
         install=_commands([device.install for device in devices if device.install], installed),
         verdict=verdict,
         ok=ok,
@@ -189,7 +226,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
     return packs.Packs(tuple(usable), tuple(broken))
 
 
-def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
+def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState:
     try:
         choice = packs.choose(device, installed)
         pack, reason = choice.pack.target, choice.reason
@@ -197,6 +234,9 @@ def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
         pack, reason = None, str(error)
     if device.error:
         pack, reason = None, device.error
+    vendor = VENDORS[device.vendor]
+    minimum = _min_driver(device.architecture, installed)
+    is_old = minimum is not None and not packs.is_at_least(device.driver_generation, minimum)
     return DeviceState(
         device=f"{device.vendor}:{device.index}",
         name=device.name,
@@ -206,17 +246,24 @@ def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
         pack=pack,
         reason=reason,
         install=_missing_pack(device.architecture, installed),
+        driver=_driver_step(vendor, "Update", minimum, root) if is_old and minimum else None,
+        blocked=None if pack else _usable_pack(device.architecture, installed),
     )
 
 
-def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed: packs.Packs) -> DeviceState:
+def _without_driver(
+    gpu: machine.FoundGpu, errors: Mapping[str, str], installed: packs.Packs, root: Path
+) -> DeviceState:
     """A GPU that the kernel lists but no driver library reports."""
     backend = next(backend for backend, vendor in VENDORS.items() if vendor == gpu.vendor)
     reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
     if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
         reason = f"the kernel gave it to {gpu.kernel_driver}, not to {KERNEL_DRIVERS[gpu.vendor]}; {reason}"
-    if gpu.architecture and packs.best_target(gpu.architecture) is None:
+    runs_here = gpu.architecture is None or packs.best_target(gpu.architecture) is not None
+    if not runs_here:
         reason = f"no pack runs on {gpu.architecture}; {reason}"
+    minimum = _min_driver(gpu.architecture, installed) or OLDEST_DRIVERS[gpu.vendor]
+    needs_driver = runs_here and backend in errors
     return DeviceState(
         device=None,
         name=gpu.name or f"{gpu.vendor} GPU {gpu.pci_id} at {gpu.address}",
@@ -226,7 +273,39 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
         pack=None,
         reason=reason,
         install=_missing_pack(gpu.architecture, installed),
+        driver=_driver_step(gpu.vendor, "Install", minimum, root) if needs_driver else None,
+        blocked=_usable_pack(gpu.architecture, installed),
     )
+
+
+def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
+    """The oldest driver for the pack that an architecture uses, or would use once it is installed."""
+    if architecture is None:
+        return None
+    pack = packs.best_installed(architecture, installed)
+    if isinstance(pack, packs.Pack):
+        return pack.manifest.min_driver
+    target = targets.find(packs.best_target(architecture) or "")
+    return target.min_driver if target else None
+
+
+def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, root: Path) -> str:
+    """How this machine gets a driver: a sentence without its full stop."""
+    to = " to" if verb == "Update" else ""
+    if vendor == "amd":
+        return f"{verb} the HIP runtime{to or ' of'} ROCm {minimum} or newer (libamdhip64)"
+    if machine.is_jetson(root):
+        return f"{verb} JetPack: the release must contain NVIDIA driver {minimum} or newer"
+    if machine.is_wsl(root):
+        return (
+            f"{verb} the NVIDIA driver{to} {minimum} or newer in Windows; WSL uses that one, so install none in Linux"
+        )
+    return f"{verb} the NVIDIA driver{to} {minimum} or newer"
+
+
+def _usable_pack(architecture: str | None, installed: packs.Packs) -> str | None:
+    pack = packs.best_installed(architecture, installed) if architecture else None
+    return pack.target if isinstance(pack, packs.Pack) else None
 
 
 def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | None:
@@ -253,13 +332,14 @@ def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tupl
             n_kernels=len(pack.manifest.kernels),
             bytes=sum(file.bytes for file in pack.manifest.files),
             devices=tuple(device.device for device in devices if device.device and device.pack == pack.target),
+            blocked=tuple(device.device or device.name for device in devices if device.blocked == pack.target),
             error=None,
         )
         for pack in installed.usable
     ]
     return (
         *states,
-        *(PackState(pack.target, pack.distribution, None, None, None, (), pack.error) for pack in installed.broken),
+        *(PackState(pack.target, pack.distribution, None, None, None, (), (), pack.error) for pack in installed.broken),
     )
 
 
@@ -289,5 +369,5 @@ def _verdict(devices: Sequence[DeviceState], wsl: bool) -> tuple[bool, str]:
     if devices:
         return False, f"No GPU of this machine is usable yet; the table has the reasons. {ON_CPU}"
     if wsl:
-        return True, f"No GPU found; under WSL it comes with the GPU driver installed in Windows. {ON_CPU}"
+        return True, f"No GPU found. WSL shows a GPU once Windows has a driver for it. {ON_CPU}"
     return True, f"No GPU found. {ON_CPU}"

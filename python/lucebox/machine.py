@@ -3,56 +3,27 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FoundGpu", "find_gpus", "is_wsl", "memory_bytes", "nvidia_driver", "os_name", "processor_name"]
+__all__ = ["FoundGpu", "find_gpus", "is_jetson", "is_wsl", "memory_bytes", "nvidia_driver", "os_name", "processor_name"]
 
 ROOT = Path("/")
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd"}
 # PCI classes: VGA, 3D, other display controller, processing accelerator.
 GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
 
-# PCI device id -> name and architecture, common boards only. A driver's own answer takes precedence.
-HINTS = {
-    (0x10DE, 0x1E04): ("GeForce RTX 2080 Ti", "sm_75"),
-    (0x10DE, 0x1EB8): ("T4", "sm_75"),
-    (0x10DE, 0x20B0): ("A100 SXM4 40GB", "sm_80"),
-    (0x10DE, 0x20B2): ("A100 SXM4 80GB", "sm_80"),
-    (0x10DE, 0x20F1): ("A100 PCIe 40GB", "sm_80"),
-    (0x10DE, 0x20B5): ("A100 PCIe 80GB", "sm_80"),
-    (0x10DE, 0x2203): ("GeForce RTX 3090 Ti", "sm_86"),
-    (0x10DE, 0x2204): ("GeForce RTX 3090", "sm_86"),
-    (0x10DE, 0x2206): ("GeForce RTX 3080", "sm_86"),
-    (0x10DE, 0x2230): ("RTX A6000", "sm_86"),
-    (0x10DE, 0x2235): ("A40", "sm_86"),
-    (0x10DE, 0x2236): ("A10", "sm_86"),
-    (0x10DE, 0x2484): ("GeForce RTX 3070", "sm_86"),
-    (0x10DE, 0x2503): ("GeForce RTX 3060", "sm_86"),
-    (0x10DE, 0x2684): ("GeForce RTX 4090", "sm_89"),
-    (0x10DE, 0x2704): ("GeForce RTX 4080", "sm_89"),
-    (0x10DE, 0x27B8): ("L4", "sm_89"),
-    (0x10DE, 0x26B5): ("L40", "sm_89"),
-    (0x10DE, 0x26B9): ("L40S", "sm_89"),
-    (0x10DE, 0x2330): ("H100 SXM5 80GB", "sm_90"),
-    (0x10DE, 0x2331): ("H100 PCIe", "sm_90"),
-    (0x10DE, 0x2335): ("H200 SXM 141GB", "sm_90"),
-    (0x10DE, 0x2342): ("GH200", "sm_90"),
-    (0x10DE, 0x2901): ("B200", "sm_100"),
-    (0x10DE, 0x2941): ("GB200", "sm_100"),
-    (0x10DE, 0x3182): ("B300 SXM6", "sm_103"),
-    (0x10DE, 0x2B85): ("GeForce RTX 5090", "sm_120"),
-    (0x10DE, 0x2C02): ("GeForce RTX 5080", "sm_120"),
-    (0x10DE, 0x2C05): ("GeForce RTX 5070 Ti", "sm_120"),
-    (0x10DE, 0x2F04): ("GeForce RTX 5070", "sm_120"),
-    (0x10DE, 0x2E12): ("GB10", "sm_121"),
-    (0x1002, 0x744C): ("Radeon RX 7900 (Navi 31)", "gfx1100"),
-    (0x1002, 0x1586): ("Radeon 8050S / 8060S (Strix Halo)", "gfx1151"),
-    (0x1002, 0x7550): ("Radeon RX 9070 (Navi 48)", "gfx1201"),
+# By PCI id ("10de:2204"): name and architecture, from targets/pci_ids.csv. A driver's own answer takes precedence.
+HINTS: dict[str, tuple[str, str]] = {
+    pci_id: (name, architecture)
+    for pci_id, (name, architecture) in json.loads(
+        Path(__file__).with_name("pci_ids.json").read_text(encoding="utf-8")
+    ).items()
 }
-# Jetson modules have no PCI GPU: the device tree names the chip.
+# The device tree names a Jetson's chip. Orin's GPU is no PCI device; Thor's is.
 TEGRAS = {"nvidia,tegra234": ("Jetson Orin", "sm_87"), "nvidia,tegra264": ("Jetson Thor", "sm_110")}
 
 
@@ -81,25 +52,32 @@ def find_gpus(root: Path = ROOT) -> list[FoundGpu]:
         vendor, product, kind = (_hex(device / name) for name in ("vendor", "device", "class"))
         if vendor not in VENDORS or product is None or kind is None or kind >> 8 not in GPU_CLASSES:
             continue
-        name, architecture = HINTS.get((vendor, product), (None, None))
+        pci_id = f"{vendor:04x}:{product:04x}"
+        name, architecture = HINTS.get(pci_id, (None, None))
         driver = device / "driver"
         found.append(
             FoundGpu(
                 vendor=VENDORS[vendor],
                 address=device.name,
-                pci_id=f"{vendor:04x}:{product:04x}",
+                pci_id=pci_id,
                 name=models.get(device.name.lower(), name),
                 architecture=architectures.get(device.name.lower(), architecture),
                 kernel_driver=driver.resolve().name if driver.exists() else None,
             )
         )
-    return found + _tegra(root)
+    listed = {gpu.architecture for gpu in found}
+    return found + [gpu for gpu in _tegra(root) if gpu.architecture not in listed]
 
 
 def nvidia_driver(root: Path = ROOT) -> str | None:
     """Version of the loaded NVIDIA kernel module: "580.95.05"."""
     found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", _text(root / "proc/driver/nvidia/version").partition("\n")[0])
     return found[0] if found else None
+
+
+def is_jetson(root: Path = ROOT) -> bool:
+    """An NVIDIA Tegra: its driver is a part of JetPack."""
+    return bool(_tegra(root))
 
 
 def is_wsl(root: Path = ROOT) -> bool:

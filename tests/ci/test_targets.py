@@ -224,3 +224,25 @@ def test_a_description_is_what_the_file_says() -> None:
     failed = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_99"], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("targets/sm_99/target.toml: no such file")
+
+
+HEAD = "id,architecture,name,source\n"
+ROW = "10de:2204,sm_86,GeForce RTX 3090,pci.ids\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,name\n", "expected the columns id, architecture, name, source"),
+        (HEAD + "10de:2204,sm_86,GeForce RTX 3090,\n", "pci_ids.csv:2: expected 4 cells with text"),
+        (HEAD + "8086:2204,sm_86,GeForce RTX 3090,pci.ids\n", "pci_ids.csv:2: id must be 10de or 1002"),
+        (HEAD + "10de:2204,gfx1100,GeForce RTX 3090,pci.ids\n", "'gfx1100' is no architecture of nvidia"),
+        (HEAD + ROW + ROW, "expected every id once"),
+        (HEAD + "1002:744c,gfx1100,Radeon,pci.ids\n" + ROW, "NVIDIA's first, in order"),
+    ],
+)
+def test_pci_ids_out_of_order(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "targets/pci_ids.csv").write_text(text)
+    with pytest.raises(targets.TargetError, match=re.escape(words)):
+        targets.load_pci_ids(tmp_path)

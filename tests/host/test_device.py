@@ -21,9 +21,13 @@ SIMULATOR = tuple(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_i
 INCLUDES = (f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}")
 
 
+def compile_simulator(out: Path) -> None:
+    compile_library(out, SIMULATOR, *INCLUDES, kind=OBJECT)
+
+
 def compile_drivers(folder: Path, *defines: str) -> None:
     """Both stand-ins."""
-    simulator = once("simulator.o", lambda out: compile_library(out, SIMULATOR, *INCLUDES, kind=OBJECT))
+    simulator = once("simulator.o", compile_simulator)
     folder.mkdir(exist_ok=True)
     compile_library(folder / "libcuda.so.1", (STANDIN / "cuda.cpp", simulator), *INCLUDES, *defines)
     compile_library(folder / "libamdhip64.so.7", (STANDIN / "hip.cpp", simulator), *INCLUDES, *defines)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lucebox
 import machine_data
+import once
 import pack_data
 import pytest
 import test_device
@@ -44,7 +45,7 @@ def test_wsl_without_a_gpu_says_where_it_comes_from(tmp_path: Path) -> None:
     machine_data.write(tmp_path, "proc/sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
     report = diagnosis(tmp_path)
     assert report.ok and report.host.wsl
-    assert report.verdict.startswith("No GPU found; under WSL it comes with the GPU driver installed in Windows.")
+    assert report.verdict.startswith("No GPU found. WSL shows a GPU once Windows has a driver for it.")
 
 
 def test_a_gpu_with_its_pack_is_ready(tmp_path: Path) -> None:
@@ -145,6 +146,72 @@ def test_a_card_without_driver_is_found_and_its_pack_named(tmp_path: Path) -> No
     assert (report.ok, report.install) == (False, 'pip install "lucebox[sm86]"')
 
 
+def printed(report: Report, capsys: pytest.CaptureFixture[str]) -> str:
+    print_report(report)
+    return capsys.readouterr().out
+
+
+def test_the_driver_comes_before_the_pack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2503")
+    text = printed(diagnosis(tmp_path), capsys)
+    driver, pack = (
+        "Install the NVIDIA driver 580 or newer.\n",
+        '\nThen install the packs:\n\n    pip install "lucebox[sm86]"\n',
+    )
+    assert text.endswith(f"\n{driver}{pack}")
+
+
+def test_an_old_driver_comes_before_the_pack(tmp_path: Path) -> None:
+    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    report = diagnosis(tmp_path, Survey((old,), {}))
+    assert report.drivers_first == ("Update the NVIDIA driver to 580 or newer",)
+    assert report.install == 'pip install "lucebox[sm90]"'
+
+
+def test_a_pack_that_waits_for_a_driver_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack_data.install(tmp_path / "site", "sm_90")
+    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    report = diagnosis(tmp_path, Survey((old,), {}))
+    assert (report.packs[0].devices, report.packs[0].blocked, report.install) == ((), ("cuda:0",), None)
+    text = printed(report, capsys)
+    assert "in order; cuda:0 cannot use it yet" in text and "no GPU of this machine needs it" not in text
+    assert text.endswith("\nUpdate the NVIDIA driver to 580 or newer.\n")
+
+
+def test_a_pack_for_a_card_without_driver_waits_too(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_86")
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204")
+    assert diagnosis(tmp_path).packs[0].blocked == ("GeForce RTX 3090",)
+
+
+def test_a_card_only_its_driver_knows_needs_the_driver(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "ffff")
+    report = diagnosis(tmp_path)
+    assert report.drivers_first == ("Install the NVIDIA driver 580 or newer",)
+    assert report.install is None
+
+
+def test_amd_without_the_hip_runtime(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:41:00.0", "1002", "7550", driver="amdgpu")
+    report = diagnosis(tmp_path)
+    assert report.drivers_first == ("Install the HIP runtime of ROCm 6.0 or newer (libamdhip64)",)
+    assert report.install == 'pip install "lucebox[gfx1201]"'
+
+
+def test_a_jetson_gets_its_driver_from_jetpack(tmp_path: Path) -> None:
+    machine_data.write(tmp_path, "proc/device-tree/compatible", "nvidia,p3737\0nvidia,tegra234\0")
+    old = dataclasses.replace(H100, architecture="sm_87", driver="CUDA 12.6", driver_generation="560")
+    (step,) = diagnosis(tmp_path, Survey((old,), {})).drivers_first
+    assert step == "Update JetPack: the release must contain NVIDIA driver 580 or newer"
+
+
+def test_wsl_gets_its_driver_from_windows(tmp_path: Path) -> None:
+    machine_data.write(tmp_path, "proc/sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
+    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    (step,) = diagnosis(tmp_path, Survey((old,), {})).drivers_first
+    assert step == "Update the NVIDIA driver to 580 or newer in Windows; WSL uses that one, so install none in Linux"
+
+
 def test_a_card_in_other_hands_is_told(tmp_path: Path) -> None:
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204", driver="vfio-pci")
     assert diagnosis(tmp_path).devices[0].reason == f"the kernel gave it to vfio-pci, not to nvidia; {NO_CUDA}"
@@ -230,7 +297,30 @@ def test_the_command_with_a_driver_too_old_for_the_pack(drivers: Path, tmp_path:
     text = with_drivers(drivers, tmp_path, 12040, "doctor")
     assert "pack sm_75 needs NVIDIA driver 580 or newer; the one of " in text
     assert "is of generation 550 (CUDA 12.4). Update it, then run `lucebox doctor`" in text
-    assert text.endswith("exit 1\n")
+    assert text.endswith("\nUpdate the NVIDIA driver to 580 or newer.\nexit 1\n")
+
+
+def test_a_hip_runtime_that_pip_installed(drivers: Path, tmp_path: Path) -> None:  # noqa: F811
+    package = tmp_path / "site" / "_rocm_sdk_core"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    library = package / "lib" / "libamdhip64.so.7"
+    once.compile_library(
+        library,
+        (test_device.STANDIN / "hip.cpp", once.once("simulator.o", test_device.compile_simulator)),
+        *test_device.INCLUDES,
+        "-Wl,-soname,libamdhip64.so.7",
+    )
+    script = (
+        "import ctypes, sys\n"
+        f"sys.path.insert(0, {str(package.parent)!r})\n"
+        "from lucebox import hip_runtime\n"
+        "from lucebox.doctor import survey\n"
+        "path = hip_runtime.load()\n"
+        "ctypes.CDLL(path).standin_set(1, 70151831, b'gfx1151')\n"
+        "print(path, *(gpu.architecture for gpu in survey().devices))"
+    )
+    assert test_device.run(tmp_path, "-c", script).split() == [str(library), "gfx1151"]
 
 
 def test_the_command_with_a_driver_and_no_pack(drivers: Path, tmp_path: Path) -> None:  # noqa: F811

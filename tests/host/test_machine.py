@@ -90,6 +90,33 @@ def test_facts_of_the_host(tmp_path: Path) -> None:
     assert machine.os_name(tmp_path).startswith("Ubuntu 24.04.3 LTS (")
 
 
-def test_hints_name_targets_there_are() -> None:
-    assert {architecture for _, architecture in machine.HINTS.values()} <= set(targets.NAMES)
-    assert {architecture for _, architecture in machine.TEGRAS.values()} <= set(targets.NAMES)
+@pytest.mark.parametrize(
+    ("vendor", "device", "name", "architecture"),
+    [
+        ("10de", "2503", "GeForce RTX 3060", "sm_86"),
+        ("10de", "2786", "GeForce RTX 4070", "sm_89"),
+        ("10de", "1f02", "GeForce RTX 2070", "sm_75"),
+        ("10de", "2d04", "GeForce RTX 5060 Ti", "sm_120"),
+        ("1002", "7480", "Radeon RX 7600 / 7600 XT / 7700S", "gfx1102"),
+    ],
+)
+def test_consumer_cards_are_known_without_a_driver(
+    tmp_path: Path, vendor: str, device: str, name: str, architecture: str
+) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", vendor, device)
+    (gpu,) = machine.find_gpus(tmp_path)
+    assert (gpu.name, gpu.architecture) == (name, architecture)
+
+
+def test_a_thor_whose_gpu_is_on_the_bus_is_one_gpu(tmp_path: Path) -> None:
+    machine_data.write(tmp_path, "proc/device-tree/compatible", "nvidia,p3971\0nvidia,tegra264\0")
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2b00")
+    assert [gpu.address for gpu in machine.find_gpus(tmp_path)] == ["0000:01:00.0"]
+    assert machine.is_jetson(tmp_path)
+
+
+def test_every_target_with_a_bus_has_a_hint() -> None:
+    known = {architecture for _, architecture in machine.HINTS.values()}
+    jetsons = {architecture for _, architecture in machine.TEGRAS.values()}
+    assert set(targets.NAMES) - {"sim"} <= known | jetsons
+    assert jetsons <= set(targets.NAMES)

@@ -52,7 +52,10 @@ def print_report(report: Report) -> None:
             [pack_row(pack) for pack in report.packs],
         )
     console.write(f"\n{report.verdict}\n")
+    for step in report.drivers_first:
+        console.write(f"\n{step}.\n")
     if report.install:
+        console.write("\nThen install the packs:\n" if report.drivers_first else "")
         console.write(f"\n    {report.install}\n")
 
 
@@ -90,6 +93,8 @@ def pack_row(pack: PackState) -> list[str]:
         state = "in order; needs no GPU"
     elif pack.devices:
         state = f"used by {', '.join(pack.devices)}"
+    elif pack.blocked:
+        state = f"in order; {', '.join(pack.blocked)} cannot use it yet"
     return [
         pack.target,
         pack.distribution,

@@ -4,7 +4,18 @@ manifest.py parses a pack's manifest, installed.py finds packs and checks their 
 devices.
 """
 
-from lucebox.packs.choice import Choice, Device, DeviceSpec, Selection, best_target, choose, parse_device, select
+from lucebox.packs.choice import (
+    Choice,
+    Device,
+    DeviceSpec,
+    Selection,
+    best_installed,
+    best_target,
+    choose,
+    is_at_least,
+    parse_device,
+    select,
+)
 from lucebox.packs.installed import BrokenPack, Pack, Packs, broken_pack, find, install_command, reinstall_command
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
@@ -20,12 +31,14 @@ __all__ = [
     "Pack",
     "Packs",
     "Selection",
+    "best_installed",
     "best_target",
     "broken_pack",
     "choose",
     "extra",
     "find",
     "install_command",
+    "is_at_least",
     "parse_device",
     "reinstall_command",
     "select",

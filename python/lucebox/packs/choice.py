@@ -12,7 +12,18 @@ from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_command
 from lucebox.targets import NAMES, serving
 
-__all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "parse_device", "select"]
+__all__ = [
+    "Choice",
+    "Device",
+    "DeviceSpec",
+    "Selection",
+    "best_installed",
+    "best_target",
+    "choose",
+    "is_at_least",
+    "parse_device",
+    "select",
+]
 
 # By vendor: the software that min_driver is a version of.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
@@ -83,15 +94,20 @@ def choose(device: Device, packs: Packs) -> Choice:
     Raises:
         PackError: there is none, it is broken, or the driver is too old for it.
     """
+    pack = best_installed(device.architecture, packs)
+    if pack is None:
+        raise PackError(_no_pack(device, packs))
+    if isinstance(pack, BrokenPack):
+        raise PackError(pack.error)
+    _check_driver(device, pack)
+    return Choice(pack, _reason(device, pack))
+
+
+def best_installed(architecture: str, packs: Packs) -> Pack | BrokenPack | None:
+    """The installed pack that suits an architecture best, usable or not."""
     installed = {pack.target: pack for pack in packs.installed}
-    for target in serving(device.architecture):  # best first
-        pack = installed.get(target.name)
-        if isinstance(pack, BrokenPack):
-            raise PackError(pack.error)
-        if pack is not None:
-            _check_driver(device, pack)
-            return Choice(pack, _reason(device, pack))
-    raise PackError(_no_pack(device, packs))
+    fitting = (installed.get(target.name) for target in serving(architecture))  # best first
+    return next((pack for pack in fitting if pack is not None), None)
 
 
 def best_target(architecture: str) -> str | None:
@@ -152,12 +168,17 @@ def _no_pack(device: Device, packs: Packs) -> str:
 
 def _check_driver(device: Device, pack: Pack) -> None:
     minimum, found = pack.manifest.min_driver, device.driver_generation
-    if pack.manifest.vendor == "sim" or _release(found) >= _release(minimum):
+    if pack.manifest.vendor == "sim" or is_at_least(found, minimum):
         return
     raise PackError(
         f"pack {pack.target} needs {DRIVERS[pack.manifest.vendor]} {minimum} or newer; the one of {device.name} is of "
         f"generation {found} ({device.driver}). Update it, then run `lucebox doctor`"
     )
+
+
+def is_at_least(generation: str, minimum: str) -> bool:
+    """A driver's generation ("580", "7.1") is `minimum` or newer."""
+    return _release(generation) >= _release(minimum)
 
 
 def _release(text: str) -> tuple[int, ...]:
