@@ -64,6 +64,14 @@ def requirements(name: str) -> list[str]:
     return list(project["build-system"]["requires"])
 
 
+def commit() -> str:
+    """The commit of the working tree; empty where there is no history, or files differ from it."""
+    git = ("git", "-C", str(ROOT))
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return "" if changed.returncode or changed.stdout else head.stdout.strip()
+
+
 def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     slug = targets.load(name).slug
     for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
@@ -71,6 +79,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
     command += [] if isolated else ["--no-build-isolation"]
     command += ["--config-settings", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
+    command += ["--config-settings", f"cmake.define.LUCEBOX_COMMIT={commit()}"]
     if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
         command += ["--config-settings", f"build-dir={BUILD / name}"]
     start = time.perf_counter()

@@ -19,6 +19,15 @@ BEGIN = f"# One extra per pack, from targets/ by {SOURCE}."
 END = "# End of the packs."
 CUDA = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
 COMPILER = {"nvidia": CUDA, "amd": ["ziglang==0.17.0"], "sim": []}  # sim: the machine's own C++ compiler
+CLASSIFIERS = (
+    "Development Status :: 4 - Beta",
+    "Environment :: GPU",
+    "Intended Audience :: Developers",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3 :: Only",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+)
+VENDOR_CLASSIFIERS = {"nvidia": ("Environment :: GPU :: NVIDIA CUDA",)}
 VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
 
 
@@ -34,12 +43,21 @@ def files(root: Path = ROOT) -> dict[str, str]:
         "python/lucebox/pci_ids.json": pci_table(targets.load_pci_ids(root)),
         "docs/targets.md": page(known),
     }
-    return made | {f"targets/{target.name}/pyproject.toml": pack_project(target, version) for target in known}
+    licence = (root / "LICENSE").read_text()  # a wheel takes it from its project's folder alone
+    for target in known:
+        made[f"targets/{target.name}/pyproject.toml"] = pack_project(target, version)
+        made[f"targets/{target.name}/LICENSE"] = licence
+    return made
 
 
 def present(root: Path = ROOT) -> set[str]:
     """The files of the tree that this script would have made."""
-    return {file.relative_to(root).as_posix() for file in (root / "targets").glob("*/pyproject.toml")}
+    folders = root / "targets"
+    return {
+        file.relative_to(root).as_posix()
+        for name in ("pyproject.toml", "LICENSE")
+        for file in folders.glob(f"*/{name}")
+    }
 
 
 def host_version(pyproject: str) -> str:
@@ -156,6 +174,9 @@ def pack_project(target: Target, version: str) -> str:
         f'description = "lucebox: {what}"',
         f'readme = {{ text = "{about(target)}", content-type = "text/plain" }}',
         'license = "Apache-2.0"',
+        'license-files = ["LICENSE"]',
+        'authors = [{ name = "The lucebox authors" }]',
+        f"classifiers = {strings(sorted([*CLASSIFIERS, *VENDOR_CLASSIFIERS.get(target.vendor, ())]))}",
         'requires-python = ">=3.10"',
         f'dependencies = ["lucebox == {version}"]  # an upgrade of the host alone is an error of `pip check`',
         "",

@@ -19,14 +19,11 @@ import html
 import json
 import shutil
 import sys
-import uuid
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
+from sbom import Json, dump, numbered
 from wheels import Wheel
-
-Json = dict[str, Any]
 
 
 def make_index(folder: Path, wheels: list[Wheel]) -> None:
@@ -106,9 +103,7 @@ def bill_of_materials(wheels: list[Wheel]) -> Json:
         "components": components,
         "dependencies": dependencies,
     }
-    # The same content has the same number, so that two builds can be compared byte for byte.
-    bill["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(bill, sort_keys=True))}"
-    return bill
+    return numbered(bill)
 
 
 def component(wheel: Wheel, manifests: list[Json]) -> Json:
@@ -157,10 +152,6 @@ def packs_of(wheel: Wheel, wheels: list[Wheel]) -> list[str]:
 def manifest(wheel: Wheel, package: str) -> Json:
     found: Json = json.loads(wheel.members[f"{package}/manifest.json"])
     return found
-
-
-def dump(value: Json) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def _metadata(wheel: Wheel) -> bytes:

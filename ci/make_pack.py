@@ -1,6 +1,6 @@
 """The last step of a pack's build: compiled files in, the import package with its manifest out.
 
-    make_pack.py sm_86 --out FOLDER --abi 0123... --compiler "nvcc 13.0.88" --flags="-O3 ..." rms_norm.cubin ...
+    make_pack.py sm_86 --out FOLDER --sbom FILE --abi 0123... --compiler "nvcc 13.0.88" --flags="-O3 ..." a.cubin ...
 
 Beside each .cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels.
 Fails, and leaves no pack, when a kernel breaks the rules of pack/gate.py.
@@ -17,15 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import sbom
 from pack import cubin, gate, hsaco
 from pack.kernel import CodeError, Kernel
 
 import targets
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCHEMA = 1
 
@@ -51,6 +47,8 @@ class Origin:
     version: str
     abi: str
     compiler: dict[str, Any]
+    commit: str = ""
+    """LUCEBOX_COMMIT; empty where the source has no history, as in a release's source archive."""
     runs_on: str = ""
     """The architecture its code was compiled for, if not the target's: to try it there, not to publish it."""
 
@@ -64,6 +62,7 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
         "architecture": origin.runs_on or target.architecture,
         "version": origin.version,
         "abi": origin.abi,
+        "commit": origin.commit,
         "min_driver": target.min_driver,
         "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
@@ -77,8 +76,8 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
     }
 
 
-def make(target: targets.Target, origin: Origin, files: list[Path], out: Path) -> None:
-    """Writes the package.
+def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, bill: Path) -> None:
+    """Writes the package, and its bill of materials.
 
     Raises:
         CodeError: a file is not what the compiler should have made, or a kernel breaks the rules.
@@ -101,13 +100,10 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path) -
     (out / "__init__.py").write_text("")
     for name, image in images.items():
         (out / name).write_bytes(image)
-    text = json.dumps(manifest(target, origin, images, kernels), indent=1)
-    (out / "manifest.json").write_text(text + "\n")
-
-
-def project_version() -> str:
-    project: dict[str, Any] = tomllib.loads((targets.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return str(project["project"]["version"])
+    content = manifest(target, origin, images, kernels)
+    bill.parent.mkdir(parents=True, exist_ok=True)
+    bill.write_text(sbom.dump(sbom.of_pack(content)), encoding="utf-8", newline="\n")
+    (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def main() -> int:
@@ -115,6 +111,8 @@ def main() -> int:
     parser.add_argument("target")
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sbom", type=Path, required=True, help="the bill of materials to write")
+    parser.add_argument("--commit", default="", help="LUCEBOX_COMMIT")
     parser.add_argument("--abi", required=True, help="LUCEBOX_KERNEL_ABI of this source tree")
     parser.add_argument("--compiler", required=True, help='name and version: "nvcc 13.0.88"')
     parser.add_argument("--flags", default="", help="what the kernels were compiled with, without paths")
@@ -123,8 +121,8 @@ def main() -> int:
     name, _, version = arguments.compiler.rpartition(" ")
     compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
-        origin = Origin(project_version(), arguments.abi, compiler, arguments.runs_on)
-        make(targets.load(arguments.target), origin, arguments.files, arguments.out)
+        origin = Origin(sbom.project_version(), arguments.abi, compiler, arguments.commit, arguments.runs_on)
+        make(targets.load(arguments.target), origin, arguments.files, arguments.out, arguments.sbom)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

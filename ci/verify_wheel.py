@@ -78,10 +78,28 @@ def _archive(wheel: Wheel) -> Iterator[str]:
     named = {f"{python}-{abi}-{one}" for one in platforms.split(".")}
     if named != set(wheel.tags):
         yield f"WHEEL has the tags {', '.join(wheel.tags)}, the file name says {', '.join(sorted(named))}"
+    yield from _licence_and_bill(wheel)
     yield from wheel.damaged_members()
     for name, content in wheel.members.items():
         if found := FOLDER.search(content):
             yield f"{name} names a folder of the machine that built it: {found[0].decode()}"
+
+
+def _licence_and_bill(wheel: Wheel) -> Iterator[str]:
+    """The licence that METADATA names is in the wheel, and so is its bill of materials (PEP 639, 770)."""
+    names = wheel.metadata.get_all("License-File", [])
+    if not names:
+        yield "METADATA has no License-File"
+    yield from (f"{name} is missing" for name in names if f"{wheel.info}/licenses/{name}" not in wheel.members)
+    bill = f"{wheel.info}/sboms/{wheel.project}.cdx.json"
+    try:
+        subject = json.loads(wheel.members[bill])["metadata"]["component"]
+        found = (subject["name"], subject["version"])
+    except (KeyError, TypeError, ValueError):
+        yield f"{bill} is missing or no CycloneDX"
+        return
+    if found != (wheel.project, wheel.version):
+        yield f"{bill} is of {' '.join(found)}"
 
 
 def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:

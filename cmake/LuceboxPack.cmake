@@ -7,6 +7,7 @@ if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
 endif()
 option(LUCEBOX_TIMELINE "the megakernel stamps its steps, for lucebox bench --timeline; off in releases, on in sim" OFF)
 set(LUCEBOX_RUNS_ON "" CACHE STRING "a later NVIDIA architecture to compile the target's code for, to try it there")
+set(LUCEBOX_COMMIT "" CACHE STRING "the commit of these sources, for the manifest; ci/build_packs.py names it")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
 
 set(kernel_defines)
@@ -15,7 +16,9 @@ if(LUCEBOX_TIMELINE OR LUCEBOX_TARGET STREQUAL sim)
 endif()
 set(pack_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_pack.py)
 file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py)
-list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
+foreach(script make_pack sbom targets)
+  list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/${script}.py)
+endforeach()
 
 set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
 file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new file reruns CMake
@@ -65,14 +68,15 @@ message(STATUS "${LUCEBOX_TARGET}: ${n_sources} files for ${target_architecture}
 
 set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # with this folder on Python's path, the pack can be imported
 set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
+set(sbom ${PROJECT_BINARY_DIR}/sboms/lucebox-${target_slug}.cdx.json)
 list(JOIN kernel_flags " " flags)
-add_custom_command(OUTPUT ${manifest}
+add_custom_command(OUTPUT ${manifest} ${sbom}
   COMMAND ${pack_script} ${LUCEBOX_TARGET} --out ${pack_folder}/lucebox_${target_slug}
-    --abi ${LUCEBOX_KERNEL_ABI} --compiler ${compiler} --flags=${flags} --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
+    --sbom ${sbom} --abi ${LUCEBOX_KERNEL_ABI} --commit=${LUCEBOX_COMMIT} --compiler ${compiler} --flags=${flags} --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
 install(DIRECTORY ${pack_folder}/lucebox_${target_slug} DESTINATION . COMPONENT pack)
 if(SKBUILD_METADATA_DIR)  # a wheel, not a folder for a developer
-  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${SKBUILD_METADATA_DIR}/licenses COMPONENT pack)
+  install(FILES ${sbom} DESTINATION ${SKBUILD_METADATA_DIR}/sboms COMPONENT pack)
 endif()

@@ -79,7 +79,9 @@ def test_pack_project(target: targets.Target) -> None:
     host = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     project, build = pack["project"], pack["tool"]["scikit-build"]
     assert (project["name"], project["version"]) == (f"lucebox-{target.slug}", host["version"])
-    assert project["license"] == host["license"]
+    assert (project["license"], project["license-files"]) == (host["license"], host["license-files"])
+    assert (project["authors"], set(project["classifiers"]) <= set(host["classifiers"])) == (host["authors"], True)
+    assert ("Environment :: GPU :: NVIDIA CUDA" in project["classifiers"]) == (target.vendor == "nvidia")
     assert project["dependencies"] == [f"lucebox == {host['version']}"]
     assert project["entry-points"] == {"lucebox.packs": {target.name: f"lucebox_{target.slug}"}}
     assert build["cmake"]["define"] == {"LUCEBOX_TARGET": target.name, "LUCEBOX_PYTHON": "OFF"}
@@ -115,12 +117,14 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
         shutil.copytree(ROOT / "targets" / name, tmp_path / "targets" / name)
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     shutil.copy(ROOT / "targets/pci_ids.csv", tmp_path / "targets")
+    shutil.copy(ROOT / "LICENSE", tmp_path)
     before = generate_targets.files(tmp_path)
     (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n)+)\n", (ROOT / "docs/adding-a-target.md").read_text())
     (tmp_path / "targets/gfx1102").mkdir()
     (tmp_path / "targets/gfx1102/target.toml").write_text(re.sub("^    ", "", example, flags=re.MULTILINE))
     after = generate_targets.files(tmp_path)
     changed = {name for name in after if after[name] != before.get(name)}
-    other = {"python/lucebox/pci_ids.json", *(f"targets/{name}/pyproject.toml" for name in NAMES)}
-    assert changed == {*before.keys() - other} | {"targets/gfx1102/pyproject.toml"}
-    assert all("gfx1102" in after[name] for name in changed)
+    own = {"pyproject.toml", "LICENSE"}
+    other = {"python/lucebox/pci_ids.json", *(f"targets/{name}/{file}" for name in NAMES for file in own)}
+    assert changed == {*before.keys() - other} | {f"targets/gfx1102/{file}" for file in own}
+    assert all("gfx1102" in after[name] for name in changed - {"targets/gfx1102/LICENSE"})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sbom
 from pack import cubin, gate, hsaco
 from pack.kernel import CodeError, Kernel
 from project import BUILD, ROOT
@@ -142,7 +143,10 @@ def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
     assert (content["target"], content["architecture"]) == (name, target.architecture)
     assert content["capabilities"]["shared_block_bytes"] == target.capabilities.shared_block_bytes
     assert content["compiler"]["version"][0].isdigit()
+    assert content["commit"] == ""
     assert str(tmp_path) not in (pack / "manifest.json").read_text()
+    bill = json.loads((pack.parents[1] / f"sboms/lucebox-{target.slug}.cdx.json").read_text())
+    assert bill == sbom.of_pack(content)
 
     (file,) = content["files"]
     image = (pack / file["file"]).read_bytes()
@@ -194,6 +198,14 @@ def test_two_folders_give_the_same_bytes(name: str, tmp_path: Path) -> None:
         assert pack.is_dir(), said
         contents.append({file.name: file.read_bytes() for file in pack.iterdir()})
     assert contents[0] == contents[1]
+
+
+def test_the_manifest_names_the_commit_that_the_build_is_told(tmp_path: Path) -> None:
+    folder = tree(tmp_path, "gfx1151", GOOD)
+    for commit in ("0123456789abcdef" * 2, ""):
+        said, pack = build(folder, "gfx1151", f"-DLUCEBOX_COMMIT={commit}")
+        assert pack.is_dir(), said
+        assert manifest(pack)["commit"] == commit
 
 
 @BOTH

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sbom
 import verify_wheel
 import wheel_data as data
 from lucebox.packs.manifest import Manifest
@@ -20,6 +21,7 @@ PACKAGE = "lucebox_sm86"
 CUBIN = f"{PACKAGE}/rms_norm.cubin"
 INFO = data.info("sm_86")
 LIMIT = 20 << 20
+BILL_OF_ANOTHER = json.dumps({"metadata": {"component": {"name": "lucebox-sm89", "version": "1"}}}).encode()
 
 
 def problems(wheel: Path, limit: int = LIMIT) -> list[str]:
@@ -59,6 +61,13 @@ def test_sim_pack_has_a_platform(tmp_path: Path) -> None:
         ({f"{INFO}/entry_points.txt": b"[lucebox.packs]\nsm_86 = lucebox_sm80\n"}, "with package lucebox_sm86, got"),
         ({f"{INFO}/entry_points.txt": b"[lucebox.packs]\nsm_42 = lucebox_sm42\n"}, "targets/sm_42/target.toml"),
         ({f"{PACKAGE}/manifest.json": b"{"}, "manifest.json is not JSON"),
+        (
+            {f"{INFO}/METADATA": data.metadata("lucebox-sm86").replace(b"License-File: LICENSE\n", b"")},
+            "no License-File",
+        ),
+        ({f"{INFO}/METADATA": data.metadata("lucebox-sm86", "License-File: NOTICE")}, "NOTICE is missing"),
+        ({f"{INFO}/sboms/lucebox-sm86.cdx.json": b"{"}, "missing or no CycloneDX"),
+        ({f"{INFO}/sboms/lucebox-sm86.cdx.json": BILL_OF_ANOTHER}, "lucebox-sm86.cdx.json is of lucebox-sm89 1"),
         ({f"{PACKAGE}/manifest.json": b"\xff"}, "missing or not text"),
         ({f"{INFO}/notes.txt": b"built in /ho" + b"me/someone/x"}, "names a folder of the machine that built it"),
     ],
@@ -166,6 +175,10 @@ def host_wheel(folder: Path, *flags: str, tag: str = "cp312-abi3-linux_x86_64", 
         f"lucebox/_engine{suffix}": library.read_bytes(),
         "lucebox/__init__.py": b"",
         "lucebox-0.1.0.dist-info/METADATA": data.metadata("lucebox", *([f"Requires-Dist: {extra}"] if extra else [])),
+        "lucebox-0.1.0.dist-info/licenses/LICENSE": b"Apache-2.0\n",
+        "lucebox-0.1.0.dist-info/sboms/lucebox.cdx.json": sbom.dump(
+            sbom.of_wheel("lucebox", data.VERSION, {"name": "GNU", "version": "13.3.0"}, [], {})
+        ).encode(),
     }
     return data.write(folder, members, tag)
 

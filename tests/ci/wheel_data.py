@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import sbom
+
 import targets
 
 VERSION = "0.1.0"
@@ -31,6 +33,7 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
         "architecture": target.architecture,
         "version": VERSION,
         "abi": "0123456789abcdef",
+        "commit": "",
         "min_driver": target.min_driver,
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
@@ -64,11 +67,14 @@ def pack_members(name: str = "sm_86", **kernel: Any) -> dict[str, bytes]:
     if target.vendor == "sim":
         code = {"kernels.so": elf(EM_X86_64)}
     package = f"lucebox_{target.slug}"
+    made = manifest(target, code, **kernel)
     return {
         f"{package}/__init__.py": b"",
-        f"{package}/manifest.json": json.dumps(manifest(target, code, **kernel)).encode(),
+        f"{package}/manifest.json": json.dumps(made).encode(),
         **{f"{package}/{file}": content for file, content in code.items()},
         f"{info(name)}/METADATA": metadata(f"lucebox-{target.slug}", f"Requires-Dist: lucebox=={VERSION}"),
+        f"{info(name)}/licenses/LICENSE": b"Apache-2.0\n",
+        f"{info(name)}/sboms/lucebox-{target.slug}.cdx.json": sbom.dump(sbom.of_pack(made)).encode(),
         f"{info(name)}/entry_points.txt": f"[lucebox.packs]\n{name} = {package}\n".encode(),
     }
 
@@ -84,6 +90,7 @@ def metadata(project: str, *more: str) -> bytes:
         f"Version: {VERSION}",
         "Summary: kernels",
         "License-Expression: Apache-2.0",
+        "License-File: LICENSE",
         "Requires-Python: >=3.10",
         *more,
     ]

@@ -28,6 +28,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
         "architecture": known.architecture,
         "version": lucebox.__version__,
         "abi": "0123456789abcdef",
+        "commit": "",
         "min_driver": known.min_driver,
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3"]},
         "capabilities": {"bf16": True, "matrix": "mma_bf16", "shared_block_bytes": 101376},

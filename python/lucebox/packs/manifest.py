@@ -80,6 +80,8 @@ class Manifest:
     """Version of the lucebox it was built with."""
     abi: str
     """Hash of the headers shared by kernels and engine; the engine accepts only its own."""
+    commit: str
+    """The commit of its sources, empty where the build was told none."""
     min_driver: str
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]

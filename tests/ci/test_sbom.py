@@ -1,0 +1,42 @@
+"""Bills of materials: the same content gives the same bytes, and other content another number."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import sbom
+import wheel_data
+
+import targets
+
+MANIFEST = wheel_data.manifest(targets.load("sm_86"), {"a.cubin": b"code"})
+
+
+def test_a_pack() -> None:
+    bill = sbom.of_pack(MANIFEST)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    subject = bill["metadata"]["component"]
+    assert (subject["name"], subject["version"]) == ("lucebox-sm86", wheel_data.VERSION)
+    assert bill["metadata"]["tools"]["components"] == [{"type": "application", "name": "nvcc", "version": "13.0.88"}]
+    (file,) = bill["components"]
+    assert (file["name"], file["hashes"][0]["content"]) == ("a.cubin", MANIFEST["files"][0]["sha256"])
+    assert "lucebox:commit" not in {one["name"] for one in subject["properties"]}
+
+
+def test_the_number_is_of_the_content() -> None:
+    assert sbom.of_pack(MANIFEST) == sbom.of_pack(json.loads(json.dumps(MANIFEST)))
+    other = sbom.of_pack({**MANIFEST, "commit": "0123"})
+    assert other["serialNumber"] != sbom.of_pack(MANIFEST)["serialNumber"]
+
+
+def test_the_host(tmp_path: Path) -> None:
+    file = tmp_path / "sboms" / "lucebox.cdx.json"
+    command = [sys.executable, sbom.__file__, "--out", file, "--compiler", "GNU 13.3.0"]
+    subprocess.run([*map(str, command), "nanobind=3.1.0", "robin-map=1.4.0"], check=True)
+    bill = json.loads(file.read_text())
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/lucebox@{sbom.project_version()}"
+    assert [one["name"] for one in bill["components"]] == ["nanobind", "robin-map"]
+    assert bill["metadata"]["tools"]["components"][0]["version"] == "13.3.0"
