@@ -27,6 +27,7 @@ CLASSIFIERS = (
     "Programming Language :: Python :: 3 :: Only",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
 )
+PACK_SOURCES = ("CMakeLists.txt", "pyproject.toml", "ci", "cmake", "src")  # what the build of a pack reads
 VENDOR_CLASSIFIERS = {"nvidia": ("Environment :: GPU :: NVIDIA CUDA",)}
 VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
 
@@ -194,6 +195,14 @@ def pack_project(target: Target, version: str) -> str:
         *tag,
         "wheel.packages = []",
         "wheel.reproducible = true",
+        "",
+        "[tool.scikit-build.sdist.force-include]  # an sdist has all that a build reads",
+        *(f'"../../{name}" = "source/{name}"' for name in PACK_SOURCES),
+        *(f'"{name}" = "source/targets/{target.name}/{name}"' for name in ("target.toml", "pyproject.toml")),
+        "",
+        "[[tool.scikit-build.overrides]]",
+        "if.from-sdist = true",
+        'cmake.source-dir = "source"',
     ]
     return "\n".join(lines) + "\n"
 

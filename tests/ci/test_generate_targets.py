@@ -14,6 +14,7 @@ from typing import Any
 import check_generated
 import generate_targets
 import pytest
+from project import tracked_files
 
 import targets
 from targets import ROOT, TargetError
@@ -66,6 +67,19 @@ def test_extras_pin_the_packs_to_the_host() -> None:
     for target in KNOWN:
         (requirement,) = project["optional-dependencies"][target.slug]
         assert requirement == f"lucebox-{target.slug} == {project['version']}"
+
+
+def test_an_sdist_has_no_weights() -> None:
+    """Only git's own files, less what neither host nor packs need; a folder of weights would make it 45 MB."""
+    excluded = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["sdist"]["exclude"]
+    kept = [
+        file
+        for file in tracked_files()
+        if not any(f"/{file.relative_to(ROOT).as_posix()}".startswith(folder) for folder in excluded)
+    ]
+    weights = {".gguf", ".safetensors", ".npz", ".xz"}
+    assert not [file for file in kept if file.suffix in weights]
+    assert sum(file.stat().st_size for file in kept) < 16 << 20
 
 
 def test_extras_need_their_markers() -> None:

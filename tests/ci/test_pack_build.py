@@ -99,7 +99,8 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     """A project with one kernel file and one target."""
     for part in ("ci", "cmake"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml", f"targets/{name}/pyproject.toml"):
+    own = (f"targets/{name}/{file}" for file in ("target.toml", "pyproject.toml", "LICENSE"))
+    for file in ("CMakeLists.txt", "pyproject.toml", *own):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     target = folder / f"targets/{name}/target.toml"
@@ -206,6 +207,28 @@ def test_the_manifest_names_the_commit_that_the_build_is_told(tmp_path: Path) ->
         said, pack = build(folder, "gfx1151", f"-DLUCEBOX_COMMIT={commit}")
         assert pack.is_dir(), said
         assert manifest(pack)["commit"] == commit
+
+
+@BOTH
+def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
+    project = tree(tmp_path / "tree", name, GOOD) / "targets" / name
+    python = interpreter(name)
+    path = os.pathsep.join([str(python.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def run(*words: str | Path, cwd: Path = tmp_path) -> None:
+        command = list(map(str, (python, *words)))
+        done = subprocess.run(command, cwd=cwd, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    sdists = tmp_path / "sdists"
+    run("-c", f"from scikit_build_core.build import build_sdist; build_sdist({str(sdists)!r})", cwd=project)
+    (sdist,) = sdists.iterdir()
+    found = []
+    for folder, source in (("in-place", project), ("of-sdist", sdist)):
+        run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
+        (wheel,) = (tmp_path / folder).iterdir()
+        found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
+    assert found[0] == found[1]
 
 
 @BOTH
