@@ -154,11 +154,19 @@ def printed(report: Report, capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_driver_comes_before_the_pack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2503")
     text = printed(diagnosis(tmp_path), capsys)
-    driver, pack = (
-        "Install the NVIDIA driver 580 or newer.\n",
-        '\nThen install the packs:\n\n    pip install "lucebox[sm86]"\n',
-    )
-    assert text.endswith(f"\n{driver}{pack}")
+    lines = [line for line in text.splitlines() if line]
+    assert lines[-3] == "Install the NVIDIA driver 580 or newer."
+    assert lines[-2].startswith("Then install the packs")
+    assert lines[-1] == '    pip install "lucebox[sm86]"'
+
+
+def test_packs_that_are_not_on_pypi_come_from_where_lucebox_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = diagnosis(tmp_path, Survey((H100,), {}))
+    for on_pypi in (False, True):
+        monkeypatch.setattr("lucebox.cli.doctor.ON_PYPI", on_pypi)
+        assert ("not on PyPI" in printed(report, capsys)) != on_pypi
 
 
 def test_an_old_driver_comes_before_the_pack(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import argparse
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
+from lucebox.packs import ON_PYPI
 
 DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.
 Needs no vendor tool.
 
 Exit code 1: there is a GPU, but none is usable."""
+SOURCE = "where lucebox came from (with --index-url, or by their wheel files; they are not on PyPI)"
 JSON_HELP = "print one JSON object"
 
 
@@ -55,7 +57,8 @@ def print_report(report: Report) -> None:
     for step in report.drivers_first:
         console.write(f"\n{step}.\n")
     if report.install:
-        console.write("\nThen install the packs:\n" if report.drivers_first else "")
+        source = "" if ON_PYPI else f" from {SOURCE}"
+        console.write(f"\n{'Then install' if report.drivers_first else 'Install'} the packs{source}:\n")
         console.write(f"\n    {report.install}\n")
 
 

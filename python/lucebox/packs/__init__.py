@@ -16,10 +16,20 @@ from lucebox.packs.choice import (
     parse_device,
     select,
 )
-from lucebox.packs.installed import BrokenPack, Pack, Packs, broken_pack, find, install_command, reinstall_command
+from lucebox.packs.installed import (
+    ON_PYPI,
+    BrokenPack,
+    Pack,
+    Packs,
+    broken_pack,
+    find,
+    install_command,
+    reinstall_command,
+)
 from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
 
 __all__ = [
+    "ON_PYPI",
     "BrokenPack",
     "Choice",
     "CodeObject",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 __all__ = [
+    "ON_PYPI",
     "BrokenPack",
     "BrokenPackError",
     "Pack",
@@ -31,6 +32,8 @@ __all__ = [
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
+# Whether every name of ours is registered there. Until then a plain `pip install` may fetch a stranger's package.
+ON_PYPI = False
 
 
 def install_command(target: str) -> str:
