@@ -225,7 +225,8 @@ def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
     (sdist,) = sdists.iterdir()
     found = []
     for folder, source in (("in-place", project), ("of-sdist", sdist)):
-        run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
+        pip = ("-m", "pip", "--no-cache-dir")  # pip keeps wheels by the path of their sdist, which another run reuses
+        run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
         (wheel,) = (tmp_path / folder).iterdir()
         found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
     assert found[0] == found[1]
