@@ -45,7 +45,8 @@ class Built:
 
 def toolchain(chosen: list[str]) -> Path:
     """The interpreter of an environment that has what these packs are built with."""
-    wanted = set((ROOT / "ci/requirements-build.txt").read_text().splitlines())
+    lines = (ROOT / "ci/requirements-build.txt").read_text().splitlines()
+    wanted = {line for line in lines if line and not line.startswith("#")}
     for name in chosen:
         wanted |= set(requirements(name))
     python, stamp = TOOLCHAIN / "bin/python", TOOLCHAIN / "installed.txt"
@@ -53,7 +54,7 @@ def toolchain(chosen: list[str]) -> Path:
     if not wanted <= installed:
         if not python.exists():
             venv.create(TOOLCHAIN, with_pip=True)
-        packages = sorted(word for word in wanted | installed if word and not word.startswith("#"))
+        packages = sorted(wanted | installed)
         run(python, "-m", "pip", "install", "-qq", *packages)
         stamp.write_text("\n".join(packages) + "\n")
     return python

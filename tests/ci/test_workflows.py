@@ -77,6 +77,19 @@ def test_permissions_and_pins() -> None:
                 assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", f"actions/x@{'0' * 40}"))
 
 
+# The first release of each that runs on Node 24: runners have dropped Node 20.
+NODE_24 = {"checkout": 5, "setup-python": 6, "upload-artifact": 6, "download-artifact": 7, "cache": 5}
+
+
+def test_actions_run_on_a_node_that_runners_have() -> None:
+    found = [
+        (name, int(major))
+        for file in WORKFLOWS
+        for name, major in re.findall(r"uses: actions/([\w-]+)@[0-9a-f]{40} # v(\d+)\.", file.read_text())
+    ]
+    assert found and all(major >= NODE_24[name] for name, major in found)
+
+
 WRONG = """
 name: wrong
 on: push
