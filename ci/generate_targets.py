@@ -190,7 +190,7 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
     return before + "\n".join([BEGIN, *extras, END]) + after
 
 
-# What people read
+# Pages for people
 
 
 def table(known: list[Target]) -> str:

@@ -202,7 +202,7 @@ def test_no_such_target(tree: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100", "sm_120", "sm_121"])
 def test_family_instructions_need_the_suffix(architecture: str) -> None:
-    # What ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
+    # ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
     target = targets.load(architecture)
     plain = dataclasses.replace(target, architecture=architecture)
     assert targets._check_capabilities(target, architecture, ROOT) is None

@@ -17,7 +17,7 @@ from tolerances import distance, tolerance
 
 gpu_ops, cpu = _engine.gpu_ops, _engine.ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-# Of kernels for few rows, where the target has them: up to 32, of whole 256 values.
+# Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
 FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
 # Nothing reads these with more rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
