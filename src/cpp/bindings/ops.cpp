@@ -1,5 +1,6 @@
 // Single ops on numpy arrays, on the CPU.
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "bindings/op_fields.h"
 
 #include <nanobind/stl/string.h>
@@ -17,13 +18,6 @@ using namespace nb::literals;
 
 namespace lb {
 namespace {
-
-Isa isa_named(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (name(isa) == text) return isa;
-  fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got ", text);
-}
 
 // Memory of the host, without guards: a sanitizer sees an access past the end of an operand.
 class HostMemory final : public OpMemory {

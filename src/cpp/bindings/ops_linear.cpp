@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
 #include "quant/dequantize.h"
@@ -33,32 +34,13 @@ auto make_array(size_t a, size_t b) {
   return nb::ndarray<nb::numpy, T, nb::ndim<2>>(values, {a, b}, owner);
 }
 
-DType parse_dtype(const std::string& name) {
-  const auto type = dtype_from_name(name);
-  LB_CHECK(type, kInvalid, "unknown element type \"", name, "\"");
-  return *type;
-}
-
-Isa parse_isa(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (text == name(isa)) return isa;
-  fail(ErrorCode::kInvalid, "unknown instruction set \"", text, "\"");
-}
-
-Activations parse_activations(const std::string& text) {
-  if (text == "int8") return Activations::kInt8;
-  LB_CHECK(text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
-  return Activations::kF32;
-}
-
 void check_whole_blocks(DType type, size_t count) {
   LB_CHECK(count % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ",
            info(type).block_values, " values, got ", count);
 }
 
 nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
-  const DType type = parse_dtype(dtype);
+  const DType type = dtype_named(dtype);
   check_whole_blocks(type, n);
   LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
            " bytes, got ", data.size());
@@ -80,7 +62,7 @@ class Products {
              weights_.size());
     group_.n = int(weights_.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
-      const DType type = parse_dtype(dtypes[i]);
+      const DType type = dtype_named(dtypes[i]);
       check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
       LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ",
@@ -90,11 +72,11 @@ class Products {
       op.type = type;
       op.n_in = n_in;
       op.n_out = n_out[i];
-      op.activations = parse_activations(activations);
+      op.activations = activations_named(activations);
     }
     stream_ =
         std::make_unique<CpuStream>(CpuStreamOptions{.n_threads = threads,
-                                                     .isa = parse_isa(isa),
+                                                     .isa = isa_named(isa),
                                                      .shared_scratch_bytes = linear_shared_scratch(max_rows, n_in),
                                                      .thread_scratch_bytes = linear_thread_scratch(n_in)});
   }
@@ -143,7 +125,7 @@ nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in,
 
 // (q, scale, sum) of rows rounded to 8 bits.
 nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
-  const cpu::Kernels* kernels = cpu::kernels_for(parse_isa(isa));
+  const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
   LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");
   const size_t rows = x.shape(0), n_in = x.shape(1), stride = (n_in + 63) / 64 * 64, n_blocks = stride / 32;
   auto q = make_array<int8_t>(rows, stride);
