@@ -38,8 +38,6 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays.
     """
 
-def linear(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object: ...
-
 def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
     """Up to four products of one x, those of one type in one launch."""
 

@@ -30,6 +30,7 @@ __all__ = [
     "gated_rms_norm_rounded",
     "kv_append",
     "kv_move",
+    "linear",
     "rms_norm",
     "rms_norm_rounded",
     "rope",
@@ -114,6 +115,18 @@ def rope_table(pos: I32, axis: NDArray[np.uint8], inv_freq: F32, **on: Any) -> t
 
 def embed(table: NDArray[np.uint8], dtype: str, dim: int, ids: I32, **on: Any) -> F32:
     y: F32 = run("embed", on, table=table, type=dtype, dim=dim, ids=ids)["y"]
+    return y
+
+
+def linear(
+    w: NDArray[np.uint8], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None = None,
+    activations: str = "int8", **on: Any,
+) -> F32:  # fmt: skip
+    """x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks. On a device `add` lies in the memory of y,
+    as a residual does."""
+    in_place = "add" if add is not None and "pack" in on else None
+    y: F32 = run("linear", on, w=w, type=dtype, n_out=n_out, n_in=n_in, x=x, add=add, activations=activations,
+                 y=in_place)["y"]  # fmt: skip
     return y
 
 

@@ -12,6 +12,10 @@ namespace {
 
 void start(PythonPack& pack, OpFields&, const auto& op, const RoundedRows&) { pack.run(op); }
 
+void start(PythonPack& pack, OpFields& fields, const Linear& op, const RoundedRows&) {
+  pack.run(LinearGroup{{op}, 1}, static_cast<std::byte*>(fields.scratch(rounded_bytes(op.rows, op.n_in, true))));
+}
+
 // Twice into the same scratch, as a graph replays it. The cache's capacity is the page table's.
 void start(PythonPack& pack, OpFields& fields, const Attention& op, const RoundedRows& rounded) {
   const int capacity = int(fields.size("page_table")) * kPageTokens, dim = op.cache.head_dim;

@@ -83,13 +83,11 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
   return read_results(call, group);
 }
 
-// linear_group or matmul_group of one product.
-template <auto kGroup>
-nb::object one_product(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, FloatMatrix x,
-                       const std::optional<FloatMatrix>& add, const std::string& activations) {
+nb::object matmul(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, FloatMatrix x,
+                  const std::optional<FloatMatrix>& add, const std::string& activations) {
   Matrices adds;
   if (add) adds.emplace().push_back(*add);
-  return kGroup(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
+  return matmul_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
 }
 
 // Products of few rows of x, then a norm (of one) or a gate (of two), which has no launch of its own, then a product.
@@ -271,8 +269,6 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
 }  // namespace
 
 void bind_gpu_products(nb::module_& m) {
-  m.def("linear", &one_product<&linear_group>, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a,
-        "add"_a = nb::none(), "activations"_a = "int8");
   m.def("linear_group", &linear_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
         "add"_a = nb::none(), "activations"_a = "int8",
         "Up to four products of one x, those of one type in one launch.");
@@ -280,8 +276,8 @@ void bind_gpu_products(nb::module_& m) {
         "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the "
         "launch.");
-  m.def("matmul", &one_product<&matmul_group>, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a,
-        "add"_a = nb::none(), "activations"_a = "int8", "The product with many rows of x, on matrix units.");
+  m.def("matmul", &matmul, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
+        "activations"_a = "int8", "The product with many rows of x, on matrix units.");
   m.def("matmul_group", &matmul_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
         "add"_a = nb::none(), "activations"_a = "int8",
         "Up to four products of one x, those of one type in one launch.");

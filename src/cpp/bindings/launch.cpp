@@ -100,6 +100,9 @@ std::vector<nb::dict> dicts_of(std::span<const gpu::Launch> launches) {
 std::vector<nb::dict> launches_of(const auto& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(op, target))};
 }
+std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(LinearGroup{{op}, 1}, {}, target).launches[0].launch)};
+}
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});

@@ -44,7 +44,7 @@ void copy(std::byte* strided, std::byte* packed, const std::vector<long>& shape,
           size_t item) {
   const long count = std::accumulate(shape.begin(), shape.end(), 1L, std::multiplies<>());
   if (strides == contiguous(shape)) {
-    kGather ? std::memcpy(packed, strided, count * item) : std::memcpy(strided, packed, count * item);
+    std::copy_n(kGather ? strided : packed, count * item, kGather ? packed : strided);
     return;
   }
   for (long i = 0; i < count; ++i) {
@@ -124,6 +124,8 @@ void OpFields::scalar(const char* name, HeadOrder& value) {
   value = text == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled;
 }
 
+void OpFields::scalar(const char* name, Activations& value) { value = activations_named(word(name, "int8 or f32")); }
+
 AnyArray OpFields::array(const char* name, nb::handle value) {
   AnyArray array;
   LB_CHECK(nb::try_cast(value, array), kInvalid, what_, name, " must be an array");
@@ -194,10 +196,10 @@ void OpFields::weights(const char* name, const void*& p, DType type, int& n_out,
   const nb::object value = take(name);
   LB_CHECK(value.is_valid(), kInvalid, what_, name, " is missing");
   const AnyArray blocks = array(name, value);
-  LB_CHECK(blocks.dtype() == nb::dtype<uint8_t>() && blocks.ndim() == 1 && blocks.stride(0) == 1, kInvalid, what_, name,
-           " must be the bytes of the blocks");
+  LB_CHECK(blocks.dtype() == nb::dtype<uint8_t>() && blocks.ndim() == 1 && (blocks.size() < 2 || blocks.stride(0) == 1),
+           kInvalid, what_, name, " must be the bytes of the blocks");
   LB_CHECK(n_in > 0, kInvalid, what_, "rows of ", name, " must have values");
-  quant::checked_plane_layout(type, 0, n_in);
+  quant::checked_plane_layout(type, n_out, n_in);
   infer(n_out, long(blocks.size() / row_bytes(type, size_t(n_in))));
   LB_CHECK(blocks.size() == row_bytes(type, size_t(n_in)) * n_out, kInvalid, what_, name, " [", n_out, ", ", n_in,
            "] of ", lb::name(type), " is ", row_bytes(type, size_t(n_in)) * n_out, " bytes, got ", blocks.size());

@@ -47,6 +47,7 @@ class OpFields {
   void scalar(const char* name, DType& value);
   void scalar(const char* name, RopePairs& value);
   void scalar(const char* name, HeadOrder& value);
+  void scalar(const char* name, Activations& value);
   void stride(const char* name, long& value) {
     number(name, &value, [&value](long v) { value = v; }, true);
   }

@@ -5,6 +5,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -27,8 +28,12 @@ class HostMemory final : public OpMemory {
     std::memset(data, 0xff, bytes);
     return data;
   }
-  void upload(std::byte* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void download(void* to, const std::byte* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void upload(std::byte* to, const void* from, size_t bytes) override {
+    std::copy_n(static_cast<const std::byte*>(from), bytes, to);
+  }
+  void download(void* to, const std::byte* from, size_t bytes) override {
+    std::copy_n(from, bytes, static_cast<std::byte*>(to));
+  }
   const void* weights(const AnyArray& blocks, DType, int, int) override { return blocks.data(); }
   size_t guard_bytes() const override { return 0; }
 
@@ -37,6 +42,10 @@ class HostMemory final : public OpMemory {
 };
 
 CpuStreamOptions scratch_of(const auto&) { return {}; }
+CpuStreamOptions scratch_of(const Linear& op) {
+  return {.shared_scratch_bytes = linear_shared_scratch(op.rows, op.n_in),
+          .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
+}
 CpuStreamOptions scratch_of(const Attention& op) {
   const int dim = op.cache.head_dim, n_kv_heads = op.cache.n_kv_heads;
   LB_CHECK(dim % 8 == 0 && n_kv_heads > 0 && op.n_heads % n_kv_heads == 0, kInvalid, "[attention] ", op.n_heads,
@@ -54,7 +63,7 @@ CpuStreamOptions scratch_of(const GatedDelta& op) {
 
 nb::dict run_op(const std::string& name, int threads, const std::string& isa, const nb::kwargs& given) {
   return with_op(name, [&](auto op) -> nb::dict {
-    if constexpr (requires(CpuStream& stream) { stream.run(op); }) {
+    if constexpr (!std::is_same_v<decltype(op), RoundRows>) {
       HostMemory memory;
       OpFields fields(memory, name, given);
       operands(op, fields);
@@ -64,7 +73,7 @@ nb::dict run_op(const std::string& name, int threads, const std::string& isa, co
       options.n_threads = threads;
       options.isa = isa_named(isa);
       CpuStream stream(options);
-      stream.run(op);
+      lb::run(op, stream);
       return fields.results();
     } else {
       fail(ErrorCode::kUnsupported, "[", name, "] runs on devices only");

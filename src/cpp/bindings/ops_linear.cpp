@@ -112,17 +112,6 @@ class Products {
   int n_in_, max_rows_;
 };
 
-nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,
-                  const std::optional<Matrix>& add, const std::string& activations, const std::string& isa,
-                  int threads) {
-  Products group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
-  auto y = make_array<float>(x.shape(0), n_out);
-  std::optional<std::vector<Matrix>> adds;
-  if (add) adds.emplace().push_back(*add);
-  group.run(x, {Output(y)}, adds);
-  return nb::cast(y);
-}
-
 // (q, scale, sum) of rows rounded to 8 bits.
 nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
   const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
@@ -142,8 +131,6 @@ nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
 void bind_ops_linear(nb::module_& m) {
   m.def("dequantize", &dequantize, "data"_a, "dtype"_a, "n"_a, "n values of an element type as fp32.");
   m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
-  m.def("linear", &linear, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(), "activations"_a = "int8",
-        "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
   nb::class_<Products>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
       .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
                     const std::string&, const std::string&, int>(),

@@ -409,6 +409,7 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "rms_norm") return f(RmsNorm{});
   if (name == "gated_rms_norm") return f(GatedRmsNorm{});
   if (name == "swiglu") return f(SwiGlu{});
+  if (name == "linear") return f(Linear{});
   if (name == "round_rows") return f(RoundRows{});
   if (name == "rope_table") return f(RopeTable{});
   if (name == "rope") return f(Rope{});
