@@ -1,8 +1,7 @@
 """Single ops on the CPU or on a pack's device, for the self-test and the tests.
 
 `on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. States and caches come back as new
-arrays.
-The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
+arrays. The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
 """
 
 from __future__ import annotations
@@ -226,8 +225,11 @@ def delta_net(
     n_last: int, accepted: I32 | None, parent: I32 | None, ancestors: Masks | None, order: str, *,
     pack: _engine.gpu.Pack,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """All between a layer's projections, as the engine sends it: the product of `last` with the norm of o, launches of
-    each kernel, and the state after it: history, pending, S, k_pending, cs_pending, delta."""
+    """Everything between a layer's projections, as the engine sends it.
+
+    Returns the product of `last` with the norm of o, the launches of each kernel, and the state after it: history,
+    pending, S, k_pending, cs_pending, delta.
+    """
     got = _engine.gpu_ops.delta_net(
         pack, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
         n_k_heads=k_pending.shape[2], dk=k_pending.shape[3], z=z.reshape(len(x), *delta.shape[1:]), norm_w=norm_w,

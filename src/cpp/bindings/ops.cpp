@@ -1,8 +1,4 @@
 // Single ops on numpy arrays, on the CPU.
-#include "bindings/bindings.h"
-#include "bindings/names.h"
-#include "bindings/op_fields.h"
-
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -12,6 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bindings/bindings.h"
+#include "bindings/names.h"
+#include "bindings/op_fields.h"
 #include "cpu/cpu_stream.h"
 
 namespace nb = nanobind;
