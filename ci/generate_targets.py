@@ -198,9 +198,8 @@ def table(known: list[Target]) -> str:
     rows = []
     for target in known:
         whole = asdict(target)
-        boards = [{key: board[key] for key in board if key != "source"} for board in whole["boards"]]
         row = {key: whole[key] for key in ("name", "vendor", "architecture", "min_driver", "hosts", "capabilities")}
-        rows.append(row | {"slug": target.slug, "boards": boards})
+        rows.append(row | {"slug": target.slug, "boards": targets.published_boards(target)})
     return as_json({"targets": rows}) + "\n"
 
 

@@ -65,6 +65,7 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
         "version": origin.version,
         "abi": origin.abi,
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
         "tuning": facts["tuning"],

@@ -317,6 +317,12 @@ def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     return None
 
 
+def published_boards(target: Target) -> list[dict[str, Any]]:
+    """The boards without their sources, for manifests and the host's table."""
+    boards = dataclasses.asdict(target)["boards"]
+    return [{key: value for key, value in board.items() if key != "source"} for board in boards]
+
+
 def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
     """The target as CMake and the pack builder read it: the file, its slug, and the sources it names."""
     return {**dataclasses.asdict(target), "slug": target.slug, "sources": target.sources(root)}

@@ -216,7 +216,8 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
     reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
     if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
         reason = f"the kernel gave it to {gpu.kernel_driver}, not to {KERNEL_DRIVERS[gpu.vendor]}; {reason}"
-    if gpu.architecture and packs.best_target(gpu.architecture) is None:
+    served = gpu.architecture and (packs.best_target(gpu.architecture) or packs.fitting(gpu.architecture, installed))
+    if gpu.architecture and not served:
         reason = f"no pack runs on {gpu.architecture}; {reason}"
     return DeviceState(
         device=None,

@@ -117,6 +117,16 @@ def cmake(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
+def command(words: list[str | Path], folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command with the tools of that interpreter first on the path."""
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(python.parent.parent)}
+    words = [str(word) for word in words]
+    return subprocess.run(
+        words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
 def configure(folder: Path, name: str, python: Path, *more: str, **environment: str) -> str:
     where = ("-S", folder, "-B", folder / "build", "-G", "Ninja")
     return cmake(*where, f"-DLUCEBOX_TARGET={name}", f"-DPython_EXECUTABLE={python}", *more, **environment).stdout

@@ -14,8 +14,8 @@ import pytest
 import targets
 from targets import ROOT, TargetError
 
-NVIDIA = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"]
-AMD = ["gfx1100", "gfx1151", "gfx1201"]
+KNOWN = targets.load_all()
+SUFFIXED = [target for target in KNOWN if target.architecture.endswith("a")]
 
 # One whole target with every key, in a tree that has two kernel files.
 WHOLE = """
@@ -200,27 +200,35 @@ def test_no_such_target(tree: Path) -> None:
         targets.load("sm_99", tree)
 
 
-@pytest.mark.parametrize("architecture", ["sm_90", "sm_100", "sm_120", "sm_121"])
-def test_family_instructions_need_the_suffix(architecture: str) -> None:
+@pytest.mark.parametrize("target", SUFFIXED, ids=lambda target: target.name)
+def test_family_instructions_need_the_suffix(target: targets.Target) -> None:
     # What ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
-    target = targets.load(architecture)
-    plain = dataclasses.replace(target, architecture=architecture)
-    assert targets._check_capabilities(target, architecture, ROOT) is None
-    assert f"{architecture} has no" in str(targets._check_capabilities(plain, architecture, ROOT))
+    plain = dataclasses.replace(target, architecture=target.name)
+    assert targets._check_capabilities(target, target.name, ROOT) is None
+    assert f"{target.name} has no" in str(targets._check_capabilities(plain, target.name, ROOT))
 
 
 # The folders
 
 
-def test_all_targets_are_there_and_right() -> None:
-    assert [target.name for target in targets.load_all()] == [*NVIDIA, *AMD, "sim"]
+def test_every_folder_is_a_target_in_the_order_of_the_tables() -> None:
+    names = [target.name for target in KNOWN]
+    assert sorted(names) == sorted(folder.name for folder in (ROOT / "targets").iterdir() if folder.is_dir())
+    vendors = [target.vendor for target in KNOWN]
+    assert vendors == sorted(vendors, key=["nvidia", "amd", "sim"].index)
+    for vendor in ("nvidia", "amd"):
+        numbers = [int(re.sub(r"\D", "", target.name)) for target in KNOWN if target.vendor == vendor]
+        assert numbers == sorted(numbers)
 
 
-def test_a_description_is_what_the_file_says() -> None:
-    done = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_90"], check=True, capture_output=True, text=True)
+@pytest.mark.parametrize("target", [SUFFIXED[0], KNOWN[-1]], ids=lambda target: target.name)
+def test_a_description_is_what_the_file_says(target: targets.Target) -> None:
+    command = [sys.executable, ROOT / "ci/targets.py", target.name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     told = json.loads(done.stdout)
-    assert (told["slug"], told["architecture"], told["capabilities"]["matrix"]) == ("sm90", "sm_90a", "wgmma")
-    assert told["sources"] == targets.load("sm_90").sources()
+    assert (told["slug"], told["architecture"]) == (target.slug, target.architecture)
+    assert told["capabilities"] == dataclasses.asdict(target.capabilities)
+    assert told["sources"] == target.sources()
     failed = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_99"], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("targets/sm_99/target.toml: no such file")

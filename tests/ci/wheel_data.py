@@ -32,6 +32,7 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
         "version": VERSION,
         "abi": "0123456789abcdef",
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],

@@ -93,10 +93,18 @@ def test_no_manifest(tmp_path: Path) -> None:
     assert error_of(tmp_path) == f"{WHERE} cannot be read (No such file or directory){MEND}"
 
 
-def test_a_target_nobody_knows(tmp_path: Path) -> None:
-    pack_data.install(tmp_path, "sm_70", content=pack_data.manifest(target="sm_86"))
+def test_a_pack_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "gfx1152")
+    (pack,) = found(tmp_path).usable
+    assert (pack.target, pack.architecture, pack.distribution) == ("gfx1152", "gfx1152", "lucebox-gfx1152")
+    assert pack.manifest.boards == (packs.Board("Board of gfx1152", 8, 24, None),)
+
+
+def test_a_name_that_no_vendor_gives(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "xe_2", content=pack_data.manifest(target="sm_86"))
     assert error_of(tmp_path) == (
-        f"lucebox_sm70/manifest.json of lucebox-sm70: lucebox has no target sm_70; there are {', '.join(targets.NAMES)}"
+        'lucebox_xe2/manifest.json of lucebox-xe2: "target" must be xe_2 in a pack for xe_2, got sm_86; '
+        "build it again (pip wheel --no-deps ./targets/xe_2) and install the wheel"
     )
 
 
@@ -135,6 +143,11 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             '"capabilities.bf16" must be true or false or an integer or a string, got null',
         ),
         ({"min_driver": 580}, '"min_driver" must be a string, got 580'),
+        ({"boards": ...}, 'key "boards" is missing'),
+        (
+            {"boards": [{"name": "A", "sm_count": 8, "memory_gb": "24", "bandwidth_gb_s": None}]},
+            '"boards[0].memory_gb" must be an integer or a number or null, got "24"',
+        ),
         ({"min_driver": "new"}, '"min_driver" must be a version like 580 or 6.0, got "new"'),
         ({"vendor": "intel"}, '"vendor" must be nvidia, amd or sim, got "intel"'),
         ({"files": {}}, '"files" must be a list, got {}'),
@@ -172,7 +185,7 @@ def test_a_manifest_that_is_no_object(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     "key, value, expected",
-    [("target", "sm_89", "sm_86"), ("architecture", "sm_90a", "sm_86"), ("vendor", "amd", "nvidia")],
+    [("target", "sm_89", "sm_86"), ("architecture", "sm_90a", "sm_86 or sm_86a"), ("vendor", "amd", "nvidia")],
 )
 def test_a_pack_that_is_not_what_it_announces(tmp_path: Path, key: str, value: str, expected: str) -> None:
     pack_data.install(tmp_path, content=pack_data.manifest(**{key: value}))
@@ -274,6 +287,39 @@ def test_a_chip_no_pack_runs_on(tmp_path: Path) -> None:
     assert refusal(tmp_path, Gpu("sm_61", "GTX 1080"), "sm_75") == (
         f"GTX 1080 (sm_61): no pack runs on this chip; there are packs for {', '.join(targets.NAMES)}"
     )
+
+
+def test_a_device_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
+    gpu = Gpu("gfx1152", vendor="hip", driver_generation="7.1")
+    assert choose(tmp_path, gpu, "gfx1152", "gfx1151").reason == "pack gfx1152 is made for gfx1152"
+    assert "no pack runs on this chip" in refusal(tmp_path, Gpu("gfx1153", vendor="hip", driver_generation="7.1"))
+    old = Gpu("gfx1152", vendor="hip", driver_generation="5.7")
+    assert "pack gfx1152 needs HIP runtime 6.0 or newer" in refusal(tmp_path, old)
+
+
+def test_an_unknown_targets_code_follows_the_vendors_rule(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_122")
+    pack_data.install(tmp_path, "sm_140", content=pack_data.manifest(target="sm_140", architecture="sm_140a"))
+    assert choose(tmp_path, Gpu("sm_122")).pack.target == "sm_122"
+    assert choose(tmp_path, Gpu("sm_124")).reason == "pack sm_122 runs on sm_124 by the vendor's compatibility rule"
+    assert choose(tmp_path, Gpu("sm_140")).reason == "pack sm_140 is made for sm_140"
+    assert "no pack runs on this chip" in refusal(tmp_path, Gpu("sm_141"))
+
+
+def test_the_manifest_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in ("sm_80", "sm_90", "gfx1151"):
+        pack_data.install(tmp_path, target)
+    monkeypatch.setattr(targets, "TARGETS", ())
+    assert choose(tmp_path, Gpu("sm_90")).pack.target == "sm_90"
+    assert choose(tmp_path, Gpu("sm_89")).pack.target == "sm_80"
+    assert choose(tmp_path, Gpu("gfx1151", vendor="hip", driver_generation="7.1")).pack.target == "gfx1151"
+
+
+def test_a_broken_pack_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "gfx1152", content="{")
+    message = refusal(tmp_path, Gpu("gfx1152", vendor="hip", driver_generation="7.1"))
+    assert message.startswith("lucebox_gfx1152/manifest.json is not JSON: ")
+    assert message.endswith("; build it again (pip wheel --no-deps ./targets/gfx1152) and install the wheel")
 
 
 def test_a_broken_exact_pack_is_an_error_and_no_reason_to_take_another(tmp_path: Path) -> None:

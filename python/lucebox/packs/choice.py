@@ -10,9 +10,9 @@ from typing import Protocol
 
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_command
-from lucebox.targets import NAMES, serving
+from lucebox.targets import NAMES, fits, serving
 
-__all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "parse_device", "select"]
+__all__ = ["Choice", "Device", "DeviceSpec", "Selection", "best_target", "choose", "fitting", "parse_device", "select"]
 
 # By vendor: the software that min_driver is a version of.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
@@ -83,15 +83,19 @@ def choose(device: Device, packs: Packs) -> Choice:
     Raises:
         PackError: there is none, it is broken, or the driver is too old for it.
     """
-    installed = {pack.target: pack for pack in packs.installed}
-    for target in serving(device.architecture):  # best first
-        pack = installed.get(target.name)
+    for pack in fitting(device.architecture, packs):
         if isinstance(pack, BrokenPack):
             raise PackError(pack.error)
-        if pack is not None:
-            _check_driver(device, pack)
-            return Choice(pack, _reason(device, pack))
+        _check_driver(device, pack)
+        return Choice(pack, _reason(device, pack))
     raise PackError(_no_pack(device, packs))
+
+
+def fitting(architecture: str, packs: Packs) -> tuple[Pack | BrokenPack, ...]:
+    """The installed packs whose code runs on a chip of this architecture, best first: its own, then the nearest older
+    ones. Their manifests decide, so a pack of a target that this lucebox does not know counts as well."""
+    found = [pack for pack in packs.installed if fits(pack.architecture, architecture)]
+    return tuple(sorted(found, key=lambda pack: _release(pack.architecture), reverse=True))
 
 
 def best_target(architecture: str) -> str | None:
@@ -134,7 +138,7 @@ def _label(device: Device) -> str:
 
 
 def _reason(device: Device, pack: Pack) -> str:
-    if pack.target == device.architecture:
+    if fits(pack.architecture, device.architecture) == "exact":
         return f"pack {pack.target} is made for {device.architecture}"
     best = best_target(device.architecture)
     better = f"; {best} is better: {install_command(best)}" if best and best != pack.target else ""

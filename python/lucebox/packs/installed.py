@@ -26,12 +26,21 @@ MANIFEST = "manifest.json"
 
 def install_command(target: str) -> str:
     """Installs a target's pack, in the version that this lucebox needs."""
+    if targets.find(target) is None:
+        return _build_command(target)
     return f'pip install "lucebox[{extra(target)}]"'
 
 
 def reinstall_command(target: str) -> str:
     """Replaces the files of a damaged pack."""
+    if targets.find(target) is None:
+        return _build_command(target)
     return f'pip install --force-reinstall "lucebox[{extra(target)}]"'
+
+
+def _build_command(target: str) -> str:
+    """For a target that lucebox has no extra for: its pack was built by its owner."""
+    return f"build it again (pip wheel --no-deps ./targets/{target}) and install the wheel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,11 @@ class Pack:
     @property
     def target(self) -> str:
         return self.manifest.target
+
+    @property
+    def architecture(self) -> str:
+        """The architecture that its code is compiled for."""
+        return self.manifest.architecture
 
     def load(self) -> dict[str, bytes]:
         """The code objects by file name, each checked against its size and hash in the manifest.
@@ -82,6 +96,12 @@ class BrokenPack:
     target: str
     distribution: str
     error: str
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of its target, since its manifest says nothing reliable."""
+        known = targets.find(self.target)
+        return known.architecture if known else self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +164,21 @@ def _open(point: EntryPoint, version: str) -> Pack:
 
 
 def _check_identity(manifest: Manifest, target: str, where: str) -> None:
-    """The manifest agrees with the entry point and with this lucebox's table of targets."""
-    known = targets.find(target)
-    if known is None or known.name != target:
-        raise PackError(f"{where}: lucebox has no target {target}; there are {', '.join(targets.NAMES)}")
-    expected = {"target": target, "vendor": known.vendor, "architecture": known.architecture}
-    for key, value in expected.items():
+    """The manifest agrees with the entry point and with itself. The host's table of targets is not asked: a pack may be
+    of a target that is newer than the host, or private."""
+    suffixed = f"{target}a"
+    architectures = (target, suffixed) if targets.vendor_of(suffixed) else (target,)
+    expected = {
+        "target": (target,),
+        "architecture": architectures,
+        "vendor": (targets.vendor_of(manifest.architecture),),
+    }
+    for key, allowed in expected.items():
         found = getattr(manifest, key)
-        if found != value:
+        if found not in allowed:
             raise PackError(
-                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {reinstall_command(target)}'
+                f'{where}: "{key}" must be {" or ".join(map(str, allowed))} in a pack for {target}, got {found}; '
+                f"{reinstall_command(target)}"
             )
 
 

@@ -11,14 +11,22 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra"]
+__all__ = ["SCHEMA", "Board", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra"]
 
 SCHEMA = 1
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files are beside its manifest
 DRIVER = re.compile(r"\d+(\.\d+)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-WORDS = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "a list"}
+WORDS = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
 
 
 def extra(target: str) -> str:
@@ -33,6 +41,16 @@ class Compiler:
     name: str
     version: str
     flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A product with the target's chip; a figure is None where the maker publishes none."""
+
+    name: str
+    sm_count: int | None
+    memory_gb: int | float | None
+    bandwidth_gb_s: int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,7 @@ class Manifest:
     abi: str
     """Hash of the headers shared by kernels and engine; the engine accepts only its own."""
     min_driver: str
+    boards: tuple[Board, ...]
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
@@ -147,7 +166,7 @@ def _expect(kind: Any, value: Any, where: str, key: str) -> Any:
     if type(value) not in allowed:  # exact: true is no integer
         words = " or ".join(WORDS[option] for option in allowed)
         raise PackError(f'{where}: "{key}" must be {words}, got {_short(value)}')
-    if type(value) is int and value < 0:
+    if type(value) in (int, float) and value < 0:
         raise PackError(f'{where}: "{key}" must not be negative, got {value}')
     return value
 
