@@ -59,7 +59,8 @@ def about(target: Target) -> str:
 
 
 def presets(known: list[Target]) -> str:
-    """`cmake --preset NAME`, `cmake --build --preset NAME` and `cmake --workflow --preset NAME`."""
+    """`cmake --preset NAME`, `cmake --build --preset NAME` and `cmake --workflow --preset NAME`, which ends with the
+    pack's wheel."""
     sanitized = {
         "name": "sanitized",
         "hidden": True,

@@ -16,6 +16,7 @@ endif()
 set(pack_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_pack.py)
 file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py)
 list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/make_pack.py ${PROJECT_SOURCE_DIR}/ci/targets.py)
+set(wheel_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_wheel.py)
 
 set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
 file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new file reruns CMake
@@ -72,6 +73,15 @@ add_custom_command(OUTPUT ${manifest}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
+
+# The wheel, for who builds with a preset. pip makes its own; other code than the target's is not to be installed.
+if(NOT SKBUILD AND NOT LUCEBOX_RUNS_ON AND NOT LUCEBOX_SANITIZE)
+  add_custom_target(lucebox_wheel ALL
+    COMMAND ${wheel_script} ${LUCEBOX_TARGET} ${pack_folder}/lucebox_${target_slug} --out ${PROJECT_BINARY_DIR}/wheel
+    DEPENDS ${manifest} COMMENT "Writing the wheel" USES_TERMINAL VERBATIM)
+  add_dependencies(lucebox_wheel lucebox_pack)
+endif()
+
 install(DIRECTORY ${pack_folder}/lucebox_${target_slug} DESTINATION . COMPONENT pack)
 if(SKBUILD_METADATA_DIR)  # a wheel, not a folder for a developer
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${SKBUILD_METADATA_DIR}/licenses COMPONENT pack)

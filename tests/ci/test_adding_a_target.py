@@ -79,6 +79,10 @@ def test_the_pack_builds_and_a_host_that_does_not_know_it_runs_it(tree: Path, tm
     python = test_pack_build.interpreter("gfx1151")
     assert run(tree, "python ci/generate_targets.py").returncode == 0
     assert f"pip wheel --no-deps ./targets/{NAME}" in PAGE
+    assert f"cmake --workflow --preset {NAME} " in PAGE
+    done = test_pack_build.command(["cmake", "--workflow", "--preset", NAME], tree, python)
+    assert done.returncode == 0, done.stdout
+    assert f" build/{NAME}/wheel/lucebox_{NAME}-" in done.stdout.rstrip().splitlines()[-1]
     pip = [python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, f"./targets/{NAME}"]
     done = test_pack_build.command(pip, tree, python)
     assert done.returncode == 0, done.stdout

@@ -98,7 +98,13 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     """A project with one kernel file and one target."""
     for part in ("ci", "cmake"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("CMakeLists.txt", "pyproject.toml", f"targets/{name}/target.toml", f"targets/{name}/pyproject.toml"):
+    for file in (
+        "CMakeLists.txt",
+        "LICENSE",
+        "pyproject.toml",
+        f"targets/{name}/target.toml",
+        f"targets/{name}/pyproject.toml",
+    ):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     target = folder / f"targets/{name}/target.toml"
