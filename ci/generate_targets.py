@@ -25,13 +25,14 @@ VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
 def files(root: Path = ROOT) -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     known = targets.load_all(root)
+    released = [target for target in known if not target.variant]  # a variant is its owner's
     host = (root / "pyproject.toml").read_text()
     version = host_version(host)
     made = {
         "CMakePresets.json": presets(known),
-        "pyproject.toml": with_extras(host, known, version),
-        "python/lucebox/targets.json": table(known),
-        "docs/targets.md": page(known),
+        "pyproject.toml": with_extras(host, released, version),
+        "python/lucebox/targets.json": table(released),
+        "docs/targets.md": page(released),
     }
     return made | {f"targets/{target.name}/pyproject.toml": pack_project(target, version) for target in known}
 
@@ -151,7 +152,7 @@ def pack_project(target: Target, version: str) -> str:
         'build-backend = "scikit_build_core.build"',
         "",
         "[project]",
-        f'name = "lucebox-{target.slug}"',
+        f'name = "{target.project}"',
         f'version = "{version}"',
         f'description = "lucebox: {what}"',
         f'readme = {{ text = "{about(target)}", content-type = "text/plain" }}',

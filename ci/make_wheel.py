@@ -102,11 +102,12 @@ def _digest(content: bytes) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the wheel of a pack that CMake built.")
     parser.add_argument("target")
+    targets.add_arguments(parser)
     parser.add_argument("package", type=Path, help="the import package that make_pack.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the wheel")
     arguments = parser.parse_args()
     try:
-        target = targets.load(arguments.target)
+        target = targets.chosen(arguments)
     except targets.TargetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

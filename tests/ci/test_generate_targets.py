@@ -101,3 +101,21 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     shared = {*before.keys() - {f"targets/{name}/pyproject.toml" for name in NAMES}}
     assert changed == shared | {"targets/gfx1199/pyproject.toml"}
     assert all("gfx1199" in after[name] for name in changed)
+
+
+def test_a_variants_folder_gets_a_preset_and_a_project(tmp_path: Path) -> None:
+    for name in NAMES:
+        shutil.copytree(ROOT / "targets" / name, tmp_path / "targets" / name)
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    before = generate_targets.files(tmp_path)
+    (tmp_path / "targets/sm_86_laptop").mkdir()
+    text = 'inherits = "sm_86"\n\n[tuning]\nspeculation_budget = 12\n'
+    (tmp_path / "targets/sm_86_laptop/target.toml").write_text(text)
+    after = generate_targets.files(tmp_path)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"CMakePresets.json", "targets/sm_86_laptop/pyproject.toml"}  # not released: no extra, no table
+    pack = tomllib.loads(after["targets/sm_86_laptop/pyproject.toml"])
+    assert pack["project"]["name"] == "lucebox-sm86-laptop"
+    assert pack["project"]["entry-points"] == {"lucebox.packs": {"sm_86_laptop": "lucebox_sm86_laptop"}}
+    shown = {preset["name"]: preset for preset in json.loads(after["CMakePresets.json"])["configurePresets"]}
+    assert shown["sm_86_laptop"]["cacheVariables"] == {"LUCEBOX_TARGET": "sm_86_laptop"}

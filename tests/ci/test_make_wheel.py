@@ -13,6 +13,9 @@ import generate_targets
 import make_wheel
 import pytest
 import test_pack_build
+from lucebox import packs
+from lucebox.doctor import Gpu
+from pack_data import on_path
 from project import ROOT
 from wheels import Wheel
 
@@ -128,11 +131,78 @@ def test_every_key_of_the_project_reaches_the_metadata() -> None:
     ]
 
 
-def test_the_user_preset_of_the_page(tree: Path) -> None:
+def second_kernel(tree: Path, stem: str) -> None:
+    """Adds a kernel file of that name."""
+    text = test_pack_build.HEAD + test_pack_build.GOOD.replace("good", stem).replace("kTable", f"k_{stem}")
+    (tree / f"src/gpu/probe/{stem}.cpp").write_text(text)
+
+
+def host_choice(wheels: list[Wheel], site: Path) -> packs.Choice:
+    """The pack that a host with these wheels takes for a device."""
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel.path) as archive:
+            archive.extractall(site)
+    device = Gpu("hip", 0, "Radeon 8060S", NAME, "HIP 7.1", "7.1", total_bytes=1, free_bytes=1)
+    with on_path(site):
+        return packs.choose(device, packs.find())
+
+
+def test_the_user_preset_of_the_page(tree: Path, tmp_path: Path) -> None:
     (example,) = re.findall(r"\n\n(    \{\n(?:    .+\n)+    \}\n)", PAGE)
     (tree / "CMakeUserPresets.json").write_text(example)
-    (preset,) = (one["name"] for one in json.loads(example)["configurePresets"])
-    assert f"cmake --workflow --preset {preset} " in PAGE
-    _, wheel = workflow(tree, preset)
-    manifest = json.loads(wheel.members["lucebox_gfx1151/manifest.json"])
-    assert "-DLUCEBOX_TIMELINE" in manifest["compiler"]["flags"]
+    (preset,) = json.loads(example)["configurePresets"]
+    stems = preset["cacheVariables"]["LUCEBOX_WITHOUT"].split(";")
+    assert {*stems} <= {file.stem for file in targets.kernel_files()}
+    for stem in stems:
+        second_kernel(tree, stem)
+    assert f"cmake --workflow --preset {preset['name']} " in PAGE
+    said, variant = workflow(tree, preset["name"])
+    assert variant.path.name == "lucebox_gfx1151_laptop-0.1.0-py3-none-any.whl"
+    assert f"build/{preset['name']}/wheel/{variant.path.name}" in said.rstrip().splitlines()[-1]
+    manifest = json.loads(variant.members["lucebox_gfx1151_laptop/manifest.json"])
+    assert (manifest["target"], manifest["variant"]) == (NAME, "laptop")
+    (own,) = re.findall(r"speculation_budget=(\d+)", preset["cacheVariables"]["LUCEBOX_TUNING"])
+    assert manifest["tuning"]["speculation_budget"] == int(own) != targets.load(NAME).tuning.speculation_budget
+    assert [kernel["name"] for kernel in manifest["kernels"]] == ["good_kernel"]
+    assert variant.metadata["Name"] == "lucebox-gfx1151-laptop"
+
+    _, standard = workflow(tree, NAME)
+    choice = host_choice([variant, standard], tmp_path / "site")
+    assert choice.reason == "pack gfx1151_laptop is made for gfx1151; preferred over gfx1151"
+
+
+def test_the_variant_folder_of_the_page(tree: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n(?=    ))+)", PAGE)
+    (name,) = re.findall(r"`targets/(\w+)/target.toml`:", PAGE)
+    file = tree / f"targets/{name}/target.toml"
+    file.parent.mkdir()
+    file.write_text(re.sub("^    ", "", example, flags=re.MULTILINE))
+    for stem in re.findall(r'"(megakernel\w+)"', example):
+        second_kernel(tree, stem)
+    for folder in ("python/lucebox", "docs"):
+        (tree / folder).mkdir(parents=True)
+    python = test_pack_build.interpreter(NAME)
+    done = test_pack_build.command([python, "ci/generate_targets.py"], tree, python)
+    assert done.returncode == 0, done.stdout
+    _, ours = workflow(tree, name)
+    pip = [python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, f"./targets/{name}"]
+    assert " ".join(map(str, [*pip[2:5], pip[-1]])) in PAGE
+    done = test_pack_build.command(pip, tree, python)
+    assert done.returncode == 0, done.stdout
+    theirs = Wheel(tmp_path / ours.path.name)
+    differing = {one for one in ours.members if ours.members[one] != theirs.members[one]}
+    assert differing == {f"{ours.info}/WHEEL", f"{ours.info}/RECORD"}
+    assert host_choice([theirs], tmp_path / "site").pack.name == name
+
+
+def test_pip_takes_no_variant_of_a_project(tree: Path) -> None:
+    said = test_pack_build.configure(
+        tree, NAME, test_pack_build.interpreter(NAME), "-DSKBUILD=2", "-DLUCEBOX_VARIANT=laptop"
+    )
+    assert "LUCEBOX_VARIANT=laptop: pip names the wheel after its project" in " ".join(said.split())
+
+
+def test_a_changed_target_needs_a_name(tree: Path) -> None:
+    python = test_pack_build.interpreter(NAME)
+    said = test_pack_build.configure(tree, NAME, python, "-DLUCEBOX_TUNING=speculation_budget=4;prefill_chunk=256")
+    assert "a changed gfx1151 needs a name of its own" in " ".join(said.split())

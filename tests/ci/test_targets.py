@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import re
@@ -206,6 +207,93 @@ def test_family_instructions_need_the_suffix(target: targets.Target) -> None:
     plain = dataclasses.replace(target, architecture=target.name)
     assert targets._check_capabilities(target, target.name, ROOT) is None
     assert f"{target.name} has no" in str(targets._check_capabilities(plain, target.name, ROOT))
+
+
+# Variants
+
+LAPTOP = """
+inherits = "sm_86"
+without = ["gemm"]
+
+[tuning]
+speculation_budget = 12
+"""
+
+
+def test_a_variant_changes_constants_and_leaves_out_files(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    base, target = targets.load("sm_86", tree), targets.load("sm_86_laptop", tree)
+    assert (target.name, target.family, target.variant) == ("sm_86_laptop", "sm_86", "laptop")
+    assert (target.slug, target.project) == ("sm86_laptop", "lucebox-sm86-laptop")
+    assert target.tuning == dataclasses.replace(base.tuning, speculation_budget=12)
+    assert target.sources(tree) == ["src/gpu/elementwise/rope.cpp"]
+    assert (target.architecture, target.capabilities, target.boards) == (
+        base.architecture,
+        base.capabilities,
+        base.boards,
+    )
+    assert targets.names(tree) == ["sm_86", "sm_86_laptop"]
+
+
+def test_options_give_the_variant_of_a_folder(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    targets.add_arguments(parser)
+    words = ["sm_86", "--variant=laptop", "--tuning=speculation_budget=12", "--without=gemm"]
+    assert targets.chosen(parser.parse_args(words), tree) == targets.load("sm_86_laptop", tree)
+    assert targets.chosen(parser.parse_args(["sm_86"]), tree) == targets.load("sm_86", tree)
+    many = ["sm_86", "--variant=x", "--tuning=speculation_budget=12; prefill_chunk=256", "--without=gemm,rope"]
+    target = targets.chosen(parser.parse_args(many), tree)
+    assert (target.tuning.prefill_chunk, target.without) == (256, ("gemm", "rope"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tuning=speculation_budget=12"], "tuning: a changed sm_86 needs a name of its own: set the variant"),
+        (["--without=gemm"], "without: a changed sm_86 needs a name of its own: set the variant"),
+        (["--variant=My-Laptop"], "expected a word of small letters and digits behind sm_86_, got 'My-Laptop'"),
+        (["--variant=x", "--tuning=speed=9"], "tuning.speed: no such constant; they are matvec_threads_per_sm"),
+        (["--variant=x", "--tuning=speculation_budget"], "tuning: expected KEY=N, got 'speculation_budget'"),
+        (["--variant=x", "--tuning=speculation_budget=65"], "tuning.speculation_budget: expected 1 to 64, got 65"),
+        (["--variant=x", "--without=gemv"], "without: sm_86 has no kernel file gemv; it has rope, gemm"),
+    ],
+)
+def test_options_refused(tree: Path, words: list[str], message: str) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    targets.add_arguments(parser)
+    with pytest.raises(TargetError, match=re.escape(message)):
+        targets.chosen(parser.parse_args(["sm_86", *words]), tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("sm_86_x", LAPTOP + "colour = 3\n", "tuning.colour: no such constant"),
+        (
+            "sm_86_x",
+            "boards = []\n" + LAPTOP,
+            "boards: no such key of a variant; the keys are inherits, tuning, without",
+        ),
+        ("sm_89_x", LAPTOP, "inherits: expected the start of the folder's name, got 'sm_86'"),
+        ("sm_86_x", LAPTOP.replace("12", '"12"'), "tuning.speculation_budget: expected an integer, got '12'"),
+        ("sm_86_x", LAPTOP.replace('"gemm"', "1"), "without[0]: expected a string, got 1"),
+        ("sm_99_x", LAPTOP.replace("sm_86", "sm_99"), "targets/sm_99/target.toml: no such file"),
+    ],
+)
+def test_folders_refused(tree: Path, name: str, text: str, message: str) -> None:
+    write(tree, text, name)
+    with pytest.raises(TargetError, match=re.escape(message)):
+        targets.load(name, tree)
+
+
+def test_a_variant_of_a_variant_is_refused(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    write(tree, LAPTOP.replace("sm_86", "sm_86_laptop"), "sm_86_laptop_x")
+    with pytest.raises(TargetError, match="sm_86_laptop is a variant itself; vary sm_86"):
+        targets.load("sm_86_laptop_x", tree)
 
 
 # The folders

@@ -26,7 +26,8 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
     described = targets.description(target)
     return {
         "schema": 1,
-        "target": target.name,
+        "target": target.family,
+        "variant": target.variant,
         "vendor": target.vendor,
         "architecture": target.architecture,
         "version": VERSION,

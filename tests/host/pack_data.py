@@ -13,6 +13,7 @@ from typing import Any
 
 import lucebox
 from lucebox import packs, targets
+from lucebox.packs.manifest import split
 
 CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the product of a matrix and a vector"}
 
@@ -20,6 +21,7 @@ CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the pro
 def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
     """A manifest in order; `changes` replace keys, and a key changed to ... is left out. A target that lucebox does not
     know takes the driver of its vendor's others."""
+    target, variant = split(target)
     known = targets.find(target)
     vendor = targets.vendor_of(known.architecture if known else target)
     assert vendor is not None
@@ -27,6 +29,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
     value: dict[str, Any] = {
         "schema": 1,
         "target": target,
+        "variant": variant,
         "vendor": vendor,
         "architecture": known.architecture if known else target,
         "version": lucebox.__version__,
@@ -70,7 +73,7 @@ def install(
 ) -> Path:
     """Puts a pack into `site` and returns its package folder. `content` is its manifest (text is written as it is),
     `entry` the value of its entry point; without `package` only the dist-info is there."""
-    name = "lucebox_" + packs.extra(target)
+    name = packs.package(target)
     distribution = distribution or name.replace("_", "-")
     info = site / f"{distribution.replace('-', '_')}-1.dist-info"
     info.mkdir(parents=True)

@@ -148,6 +148,14 @@ def test_a_pack_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
     assert (device.architecture, device.reason, device.install) == ("gfx1152", NO_HIP, None)
 
 
+def test_a_variant_serves_its_target(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90_mine")
+    report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
+    (device,), (pack,) = report.devices, report.packs
+    assert (device.pack, device.install) == ("sm_90_mine", None)
+    assert (pack.target, pack.distribution, pack.devices) == ("sm_90_mine", "lucebox-sm90-mine", ("cuda:0",))
+
+
 def test_a_vendor_whose_driver_answers_is_not_looked_for_again(tmp_path: Path) -> None:
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
     machine_data.pci(tmp_path, "0000:41:00.0", "1002", "7550")

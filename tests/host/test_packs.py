@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,8 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             '"capabilities.bf16" must be true or false or an integer or a string, got null',
         ),
         ({"min_driver": 580}, '"min_driver" must be a string, got 580'),
+        ({"variant": ...}, 'key "variant" is missing'),
+        ({"variant": "My-Laptop"}, '"variant" must be small letters and digits, got "My-Laptop"'),
         ({"boards": ...}, 'key "boards" is missing'),
         (
             {"boards": [{"name": "A", "sm_count": 8, "memory_gb": "24", "bandwidth_gb_s": None}]},
@@ -320,6 +323,84 @@ def test_a_broken_pack_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
     message = refusal(tmp_path, Gpu("gfx1152", vendor="hip", driver_generation="7.1"))
     assert message.startswith("lucebox_gfx1152/manifest.json is not JSON: ")
     assert message.endswith("; build it again (pip wheel --no-deps ./targets/gfx1152) and install the wheel")
+
+
+# variants
+
+LAPTOP = "sm_86_laptop"
+
+
+def installed_at(site: Path, name: str, seconds: int) -> None:
+    """A pack that was installed at this time."""
+    pack_data.install(site, name)
+    (info,) = site.glob(f"{packs.package(name)}-*.dist-info")
+    os.utime(info, (seconds, seconds))
+
+
+def test_a_variant_is_a_pack_of_its_own(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, LAPTOP)
+    (pack,) = found(tmp_path).usable
+    assert (pack.name, pack.target, pack.variant) == (LAPTOP, "sm_86", "laptop")
+    assert (pack.distribution, pack.folder.name) == ("lucebox-sm86-laptop", "lucebox_sm86_laptop")
+    assert choose(tmp_path, Gpu("sm_86")).reason == f"pack {LAPTOP} is made for sm_86"
+    assert choose(tmp_path, Gpu("sm_89")).reason.startswith(f"pack {LAPTOP} runs on sm_89 by the vendor's")
+
+
+def test_a_variant_goes_before_its_target_whenever_it_was_installed(tmp_path: Path) -> None:
+    installed_at(tmp_path, LAPTOP, 1000)
+    installed_at(tmp_path, "sm_86", 2000)
+    choice = choose(tmp_path, Gpu("sm_86"))
+    assert (choice.pack.name, choice.reason) == (LAPTOP, f"pack {LAPTOP} is made for sm_86; preferred over sm_86")
+
+
+def test_of_two_variants_the_last_installed_one(tmp_path: Path) -> None:
+    installed_at(tmp_path, LAPTOP, 2000)
+    installed_at(tmp_path, "sm_86_desktop", 1000)
+    assert choose(tmp_path, Gpu("sm_86")).pack.name == LAPTOP
+    installed_at(tmp_path, "sm_86_tiny", 3000)
+    assert choose(tmp_path, Gpu("sm_86")).pack.name == "sm_86_tiny"
+
+
+def test_the_own_target_goes_before_a_variant_of_an_older_one(tmp_path: Path) -> None:
+    assert choose(tmp_path, Gpu("sm_89"), LAPTOP, "sm_89").pack.name == "sm_89"
+
+
+@pytest.mark.parametrize("name", ["sm_86", LAPTOP])
+def test_a_named_pack(tmp_path: Path, name: str) -> None:
+    for one in ("sm_86", LAPTOP, "sm_90"):
+        pack_data.install(tmp_path, one)
+    choice = packs.choose(Gpu("sm_86"), found(tmp_path), name)
+    assert (choice.pack.name, choice.reason) == (name, f"pack {name} as asked for")
+
+
+def test_a_named_pack_is_never_replaced(tmp_path: Path) -> None:
+    for one in ("sm_86", "sm_90"):
+        pack_data.install(tmp_path, one)
+    for device in ("cuda:0", "auto"):
+        spec = packs.parse_device(device)
+        with pytest.raises(PackError, match=f"there is no pack {LAPTOP}; installed: sm_86, sm_90"):
+            packs.select(spec, [Gpu("sm_86")], found(tmp_path), LAPTOP)
+        with pytest.raises(PackError, match=r"GPU \(sm_86\): the code of pack sm_90 does not run on this chip"):
+            packs.select(spec, [Gpu("sm_86")], found(tmp_path), "sm_90")
+    with pytest.raises(PackError, match="there is no GPU for the pack sm_90"):
+        packs.select(packs.parse_device("auto"), [], found(tmp_path), "sm_90")
+    with pytest.raises(InvalidRequestError, match='device "cpu" takes no pack, got "sm_90"'):
+        packs.select(packs.parse_device("cpu"), [], found(tmp_path), "sm_90")
+
+
+def test_a_variant_of_another_version_says_how_to_mend_it(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_86")
+    pack_data.install(tmp_path, LAPTOP, content=pack_data.manifest(LAPTOP, version="0.0.9"))
+    assert refusal(tmp_path, Gpu("sm_86")) == (
+        f"lucebox-sm86-laptop is version 0.0.9, lucebox is {VERSION}; they must be equal: build the variant again and "
+        "install its wheel, or pip uninstall lucebox-sm86-laptop"
+    )
+
+
+def test_a_variant_in_the_wheel_of_its_target_is_refused(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, content=pack_data.manifest(LAPTOP))
+    message = error_of(tmp_path)
+    assert message == f'{WHERE} of lucebox-sm86: "variant" must be empty in a pack for sm_86, got laptop{MEND}'
 
 
 def test_a_broken_exact_pack_is_an_error_and_no_reason_to_take_another(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lucebox.packs.choice import (
     select,
 )
 from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, reinstall_command
-from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra
+from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
 
 __all__ = [
     "Board",
@@ -37,6 +37,7 @@ __all__ = [
     "find",
     "fitting",
     "install_command",
+    "package",
     "parse_device",
     "reinstall_command",
     "select",

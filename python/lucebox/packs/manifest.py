@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "Board", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra"]
+__all__ = ["SCHEMA", "Board", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra", "package"]
 
 SCHEMA = 1
 
@@ -29,9 +29,25 @@ WORDS = {
 }
 
 
+VARIANT = re.compile(r"[a-z][a-z0-9]*")
+NAME = re.compile(r"(sm_\d+|gfx\d+|sim)_([a-z][a-z0-9]*)")
+
+
 def extra(target: str) -> str:
     """The extra of the host wheel that installs a target's pack: "sm86" for "sm_86"."""
     return target.replace("_", "")
+
+
+def package(name: str) -> str:
+    """The import package of a pack: "lucebox_sm86" for "sm_86", "lucebox_sm86_laptop" for "sm_86_laptop"."""
+    target, variant = split(name)
+    return f"lucebox_{extra(target)}" + (f"_{variant}" if variant else "")
+
+
+def split(name: str) -> tuple[str, str]:
+    """Target and variant of a pack's name; most packs are no variant."""
+    found = NAME.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,8 @@ class Manifest:
 
     schema: int
     target: str
+    variant: str
+    """The word behind the target in the pack's name; empty for the target itself."""
     vendor: str
     architecture: str
     """The compiler's name of the architecture: "sm_90a"."""
@@ -106,6 +124,11 @@ class Manifest:
     exceptions: tuple[Waiver, ...]
     files: tuple[CodeObject, ...]
     kernels: tuple[Kernel, ...]
+
+    @property
+    def name(self) -> str:
+        """The target, and the variant if it is one: "sm_86", "sm_86_laptop"."""
+        return self.target + (f"_{self.variant}" if self.variant else "")
 
     @classmethod
     def parse(cls, text: str, where: str) -> Manifest:
@@ -176,6 +199,8 @@ def _check_sense(manifest: Manifest, where: str) -> None:
         raise PackError(f'{where}: "vendor" must be nvidia, amd or sim, got {_short(manifest.vendor)}')
     if manifest.vendor != "sim" and not DRIVER.fullmatch(manifest.min_driver):
         raise PackError(f'{where}: "min_driver" must be a version like 580 or 6.0, got {_short(manifest.min_driver)}')
+    if manifest.variant and not VARIANT.fullmatch(manifest.variant):
+        raise PackError(f'{where}: "variant" must be small letters and digits, got {_short(manifest.variant)}')
     names = [file.file for file in manifest.files]
     for i, file in enumerate(manifest.files):
         if not PLAIN_NAME.fullmatch(file.file):
