@@ -25,13 +25,14 @@ VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
 def files(root: Path = ROOT) -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     known = targets.load_all(root)
+    released = [target for target in known if not target.variant]  # a variant is its owner's
     host = (root / "pyproject.toml").read_text()
     version = host_version(host)
     made = {
         "CMakePresets.json": presets(known),
-        "pyproject.toml": with_extras(host, known, version),
-        "python/lucebox/targets.json": table(known),
-        "docs/targets.md": page(known),
+        "pyproject.toml": with_extras(host, released, version),
+        "python/lucebox/targets.json": table(released),
+        "docs/targets.md": page(released),
     }
     return made | {f"targets/{target.name}/pyproject.toml": pack_project(target, version) for target in known}
 
@@ -59,7 +60,8 @@ def about(target: Target) -> str:
 
 
 def presets(known: list[Target]) -> str:
-    """`cmake --preset NAME`, `cmake --build --preset NAME` and `cmake --workflow --preset NAME`."""
+    """`cmake --preset NAME`, `cmake --build --preset NAME` and `cmake --workflow --preset NAME`, which ends with the
+    pack's wheel."""
     sanitized = {
         "name": "sanitized",
         "hidden": True,
@@ -150,7 +152,7 @@ def pack_project(target: Target, version: str) -> str:
         'build-backend = "scikit_build_core.build"',
         "",
         "[project]",
-        f'name = "lucebox-{target.slug}"',
+        f'name = "{target.project}"',
         f'version = "{version}"',
         f'description = "lucebox: {what}"',
         f'readme = {{ text = "{about(target)}", content-type = "text/plain" }}',
@@ -198,9 +200,8 @@ def table(known: list[Target]) -> str:
     rows = []
     for target in known:
         whole = asdict(target)
-        boards = [{key: board[key] for key in board if key != "source"} for board in whole["boards"]]
         row = {key: whole[key] for key in ("name", "vendor", "architecture", "min_driver", "hosts", "capabilities")}
-        rows.append(row | {"slug": target.slug, "boards": boards})
+        rows.append(row | {"slug": target.slug, "boards": targets.published_boards(target)})
     return as_json({"targets": rows}) + "\n"
 
 

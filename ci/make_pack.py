@@ -59,12 +59,14 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
     facts = dataclasses.asdict(target)
     return {
         "schema": SCHEMA,
-        "target": target.name,
+        "target": target.family,
+        "variant": target.variant,
         "vendor": target.vendor,
         "architecture": origin.runs_on or target.architecture,
         "version": origin.version,
         "abi": origin.abi,
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
         "tuning": facts["tuning"],
@@ -94,7 +96,7 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path) -
     if not origin.runs_on and (problems := gate.problems(kernels, target)):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
-            f"under [[exceptions]] in targets/{target.name}/target.toml"
+            f"under [[exceptions]] in targets/{target.family}/target.toml"
         )
         raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
     out.mkdir(parents=True)
@@ -113,6 +115,7 @@ def project_version() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the import package of a kernel pack.")
     parser.add_argument("target")
+    targets.add_arguments(parser)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--abi", required=True, help="LUCEBOX_KERNEL_ABI of this source tree")
@@ -124,7 +127,7 @@ def main() -> int:
     compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
         origin = Origin(project_version(), arguments.abi, compiler, arguments.runs_on)
-        make(targets.load(arguments.target), origin, arguments.files, arguments.out)
+        make(targets.chosen(arguments), origin, arguments.files, arguments.out)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

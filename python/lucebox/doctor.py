@@ -98,6 +98,7 @@ class PackState:
     """One installed pack."""
 
     target: str
+    """The pack's name: its target, and its variant if it is one."""
     distribution: str
     version: str | None
     n_kernels: int | None
@@ -184,7 +185,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
         try:
             pack.load()
         except PackError as error:
-            broken.append(packs.BrokenPack(pack.target, pack.distribution, str(error)))
+            broken.append(packs.BrokenPack(pack.name, pack.distribution, str(error), pack.installed_ns))
         else:
             usable.append(pack)
     return packs.Packs(tuple(usable), tuple(broken))
@@ -193,7 +194,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
 def _with_driver(device: Gpu, installed: packs.Packs) -> DeviceState:
     try:
         choice = packs.choose(device, installed)
-        pack, reason = choice.pack.target, choice.reason
+        pack, reason = choice.pack.name, choice.reason
     except PackError as error:
         pack, reason = None, str(error)
     if device.error:
@@ -216,7 +217,8 @@ def _without_driver(gpu: machine.FoundGpu, errors: Mapping[str, str], installed:
     reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
     if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
         reason = f"the kernel gave it to {gpu.kernel_driver}, not to {KERNEL_DRIVERS[gpu.vendor]}; {reason}"
-    if gpu.architecture and packs.best_target(gpu.architecture) is None:
+    served = gpu.architecture and (packs.best_target(gpu.architecture) or packs.fitting(gpu.architecture, installed))
+    if gpu.architecture and not served:
         reason = f"no pack runs on {gpu.architecture}; {reason}"
     return DeviceState(
         device=None,
@@ -239,19 +241,19 @@ def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | Non
 def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tuple[PackState, ...]:
     states = [
         PackState(
-            target=pack.target,
+            target=pack.name,
             distribution=pack.distribution,
             version=pack.manifest.version,
             n_kernels=len(pack.manifest.kernels),
             bytes=sum(file.bytes for file in pack.manifest.files),
-            devices=tuple(device.device for device in devices if device.device and device.pack == pack.target),
+            devices=tuple(device.device for device in devices if device.device and device.pack == pack.name),
             error=None,
         )
         for pack in installed.usable
     ]
     return (
         *states,
-        *(PackState(pack.target, pack.distribution, None, None, None, (), pack.error) for pack in installed.broken),
+        *(PackState(pack.name, pack.distribution, None, None, None, (), pack.error) for pack in installed.broken),
     )
 
 

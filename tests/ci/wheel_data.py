@@ -26,12 +26,14 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
     described = targets.description(target)
     return {
         "schema": 1,
-        "target": target.name,
+        "target": target.family,
+        "variant": target.variant,
         "vendor": target.vendor,
         "architecture": target.architecture,
         "version": VERSION,
         "abi": "0123456789abcdef",
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],

@@ -4,11 +4,22 @@ manifest.py parses a pack's manifest, installed.py finds packs and checks their 
 devices.
 """
 
-from lucebox.packs.choice import Choice, Device, DeviceSpec, Selection, best_target, choose, parse_device, select
+from lucebox.packs.choice import (
+    Choice,
+    Device,
+    DeviceSpec,
+    Selection,
+    best_target,
+    choose,
+    fitting,
+    parse_device,
+    select,
+)
 from lucebox.packs.installed import BrokenPack, Pack, Packs, find, install_command, reinstall_command
-from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
+from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
 
 __all__ = [
+    "Board",
     "BrokenPack",
     "Choice",
     "CodeObject",
@@ -24,7 +35,9 @@ __all__ = [
     "choose",
     "extra",
     "find",
+    "fitting",
     "install_command",
+    "package",
     "parse_device",
     "reinstall_command",
     "select",

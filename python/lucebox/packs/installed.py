@@ -8,12 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lucebox
 from lucebox import targets
 from lucebox.errors import PackError
-from lucebox.packs.manifest import CodeObject, Manifest, extra
+from lucebox.packs.manifest import CodeObject, Manifest, extra, package, split
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -26,12 +27,27 @@ MANIFEST = "manifest.json"
 
 def install_command(target: str) -> str:
     """Installs a target's pack, in the version that this lucebox needs."""
+    if targets.find(target) is None:
+        return _build_command(target)
     return f'pip install "lucebox[{extra(target)}]"'
 
 
 def reinstall_command(target: str) -> str:
     """Replaces the files of a damaged pack."""
+    if targets.find(target) is None:
+        return _build_command(target)
     return f'pip install --force-reinstall "lucebox[{extra(target)}]"'
+
+
+def _build_command(target: str) -> str:
+    """For a variant, or a target that lucebox has no extra for: the pack was built by its owner."""
+    if split(target)[1]:
+        return f"build the variant again and install its wheel, or pip uninstall {_project(target)}"
+    return f"build it again (pip wheel --no-deps ./targets/{target}) and install the wheel"
+
+
+def _project(name: str) -> str:
+    return package(name).replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +59,25 @@ class Pack:
     distribution: str
     """The name of its wheel: "lucebox-sm86"."""
     folder: Traversable
+    installed_ns: int = 0
+    """When the wheel was installed, in nanoseconds since 1970; 0 where unknown."""
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def variant(self) -> str:
+        return self.manifest.variant
 
     @property
     def target(self) -> str:
         return self.manifest.target
+
+    @property
+    def architecture(self) -> str:
+        """The architecture that its code is compiled for."""
+        return self.manifest.architecture
 
     def load(self) -> dict[str, bytes]:
         """The code objects by file name, each checked against its size and hash in the manifest.
@@ -61,16 +92,16 @@ class Pack:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise PackError(f"{file} cannot be read ({error.strerror}); {reinstall_command(self.target)}") from error
+            raise PackError(f"{file} cannot be read ({error.strerror}); {reinstall_command(self.name)}") from error
         if len(data) != entry.bytes:
             raise PackError(
                 f"{file} has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced; "
-                f"{reinstall_command(self.target)}"
+                f"{reinstall_command(self.name)}"
             )
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
             raise PackError(
-                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {reinstall_command(self.target)}"
+                f"{file} is damaged: expected sha256 {entry.sha256}, found {found}; {reinstall_command(self.name)}"
             )
         return data
 
@@ -79,9 +110,25 @@ class Pack:
 class BrokenPack:
     """An installed pack that is unusable on any device, and why."""
 
-    target: str
+    name: str
+    """The target, and the variant if it is one."""
     distribution: str
     error: str
+    installed_ns: int = 0
+
+    @property
+    def target(self) -> str:
+        return split(self.name)[0]
+
+    @property
+    def variant(self) -> str:
+        return split(self.name)[1]
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of its target, since its manifest says nothing reliable."""
+        known = targets.find(self.target)
+        return known.architecture if known else self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,52 +155,55 @@ def find(version: str | None = None) -> Packs:
                 raise PackError(_two_packs(point.name, points))
             usable.append(_open(point, version or lucebox.__version__))
         except PackError as error:
-            broken.append(BrokenPack(point.name, _distribution(point), str(error)))
+            broken.append(BrokenPack(point.name, _distribution(point), str(error), _installed_ns(point)))
     return Packs(tuple(usable), tuple(broken))
 
 
 def _open(point: EntryPoint, version: str) -> Pack:
-    target, distribution = point.name, _distribution(point)
-    package = "lucebox_" + extra(target)
-    if point.value != package:
-        raise PackError(
-            f"{distribution}: the package of {target} must be {package}, its entry point says {point.value}"
-        )
+    name, distribution, expected = point.name, _distribution(point), package(point.name)
+    if point.value != expected:
+        raise PackError(f"{distribution}: the package of {name} must be {expected}, its entry point says {point.value}")
     try:
-        folder = files(package)
+        folder = files(expected)
     except ModuleNotFoundError as error:
         raise PackError(
-            f"{distribution} is installed but its package {package} is not; {reinstall_command(target)}"
+            f"{distribution} is installed but its package {expected} is not; {reinstall_command(name)}"
         ) from error
-    where = f"{package}/{MANIFEST}"
+    where = f"{expected}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PackError(f"{where} cannot be read ({_cause(error)}); {reinstall_command(target)}") from error
+        raise PackError(f"{where} cannot be read ({_cause(error)}); {reinstall_command(name)}") from error
     try:
         manifest = Manifest.parse(text, where)
     except PackError as error:
-        raise PackError(f"{error}; {reinstall_command(target)}") from error
-    _check_identity(manifest, target, f"{where} of {distribution}")
+        raise PackError(f"{error}; {reinstall_command(name)}") from error
+    _check_identity(manifest, name, f"{where} of {distribution}")
     if manifest.version != version:
         raise PackError(
             f"{distribution} is version {manifest.version}, lucebox is {version}; they must be equal: "
-            f"{install_command(target)}"
+            f"{install_command(name)}"
         )
-    return Pack(manifest, text, distribution, folder)
+    return Pack(manifest, text, distribution, folder, _installed_ns(point))
 
 
-def _check_identity(manifest: Manifest, target: str, where: str) -> None:
-    """The manifest agrees with the entry point and with this lucebox's table of targets."""
-    known = targets.find(target)
-    if known is None or known.name != target:
-        raise PackError(f"{where}: lucebox has no target {target}; there are {', '.join(targets.NAMES)}")
-    expected = {"target": target, "vendor": known.vendor, "architecture": known.architecture}
-    for key, value in expected.items():
+def _check_identity(manifest: Manifest, name: str, where: str) -> None:
+    """The manifest agrees with the entry point and with itself. The host's table of targets is not asked: a pack may be
+    of a target that is newer than the host, or private."""
+    target, variant = split(name)
+    suffixed = f"{target}a"
+    expected = {
+        "target": (target,),
+        "variant": (variant,),
+        "architecture": (target, suffixed) if targets.vendor_of(suffixed) else (target,),
+        "vendor": (targets.vendor_of(manifest.architecture),),
+    }
+    for key, allowed in expected.items():
         found = getattr(manifest, key)
-        if found != value:
+        if found not in allowed:
             raise PackError(
-                f'{where}: "{key}" must be {value} in a pack for {target}, got {found}; {reinstall_command(target)}'
+                f'{where}: "{key}" must be {" or ".join(map(str, allowed)) or "empty"} in a pack for {name}, '
+                f"got {found or 'none'}; {reinstall_command(name)}"
             )
 
 
@@ -164,6 +214,17 @@ def _two_packs(target: str, points: list[EntryPoint]) -> str:
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.value
+
+
+def _installed_ns(point: EntryPoint) -> int:
+    """When pip or uv made the folder of the wheel's metadata."""
+    if point.dist is None:
+        return 0
+    stem = f"{point.dist.name.replace('-', '_')}-{point.dist.version}"
+    try:
+        return Path(str(point.dist.locate_file(f"{stem}.dist-info"))).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _cause(error: Exception) -> str:
