@@ -127,7 +127,7 @@ def test(index: Path, extras: list[str] | None) -> None:
             pages = [path for path in seen if path.endswith(".json" if speaks_json else "/index.html")]
             if len(pages) < 1 + len(extras):
                 sys.exit(f"pip asked for {seen}, not for the {'JSON' if speaks_json else 'HTML'} of every project")
-            # Of the JSON, only pip from 23.2 on knows that there is such a file.
+            # With JSON, only pip 23.2 and later asks for a .metadata file.
             if not speaks_json and not any(path.endswith(".metadata") for path in seen):
                 sys.exit(f"pip asked for {seen} and used no .metadata file")
         doctor = (installation.python, "-I", "-m", "lucebox", "doctor", "--json")

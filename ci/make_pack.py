@@ -57,13 +57,15 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
     facts = dataclasses.asdict(target)
     return {
         "schema": SCHEMA,
-        "target": target.name,
+        "target": target.family,
+        "variant": target.variant,
         "vendor": target.vendor,
         "architecture": origin.runs_on or target.architecture,
         "version": origin.version,
         "abi": origin.abi,
         "commit": origin.commit,
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
         "tuning": facts["tuning"],
@@ -93,7 +95,7 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, b
     if not origin.runs_on and (problems := gate.problems(kernels, target)):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
-            f"under [[exceptions]] in targets/{target.name}/target.toml"
+            f"under [[exceptions]] in targets/{target.family}/target.toml"
         )
         raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
     out.mkdir(parents=True)
@@ -109,6 +111,7 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, b
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the import package of a kernel pack.")
     parser.add_argument("target")
+    targets.add_arguments(parser)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sbom", type=Path, required=True, help="the bill of materials to write")
@@ -122,7 +125,7 @@ def main() -> int:
     compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
         origin = Origin(sbom.project_version(), arguments.abi, compiler, arguments.commit, arguments.runs_on)
-        make(targets.load(arguments.target), origin, arguments.files, arguments.out, arguments.sbom)
+        make(targets.chosen(arguments), origin, arguments.files, arguments.out, arguments.sbom)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

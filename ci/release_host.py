@@ -27,7 +27,7 @@ from test_pythons import environment
 
 GLIBC = "2.28"
 ARCHITECTURES = ("x86_64", "aarch64")
-# What shows that the C++ library of another compiler does the same: kernels, parsers, text, sessions.
+# Tests of the parts where another compiler's C++ library could differ: kernels, parsers, text, sessions.
 TRIED = ("linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
 
 

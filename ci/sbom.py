@@ -76,11 +76,13 @@ def of_pack(manifest: Json) -> Json:
     ]
     properties = {
         "target": manifest["target"],
+        "variant": manifest["variant"],
         "architecture": manifest["architecture"],
         "compiler-flags": " ".join(manifest["compiler"]["flags"]),
         "commit": manifest["commit"],
     }
-    project = f"lucebox-{manifest['target'].replace('_', '')}"
+    variant = f"-{manifest['variant']}" if manifest["variant"] else ""
+    project = f"lucebox-{manifest['target'].replace('_', '')}{variant}"
     return of_wheel(project, manifest["version"], manifest["compiler"], files, properties)
 
 

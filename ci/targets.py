@@ -4,6 +4,9 @@
     targets.py --names         every name as one JSON list, for a build matrix
     targets.py sm_86           prints one, complete, as JSON: what CMake and the pack builder read
 
+A variant is a target with other tuning constants or fewer kernel files, and a name of its own: sm_86_laptop. It is a
+folder of targets/, or the options --variant, --tuning and --without.
+
 The dataclasses are the schema: a field without a default must be in the file, and no other key may be. Every problem is
 a TargetError that says where, what was expected and what was found.
 """
@@ -18,6 +21,7 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,6 +71,11 @@ TUNING = {
     "megakernel_max_kv_mib": (0, 1 << 20, 1),
 }
 WAIVERS = ("spill",)
+VARIANT = re.compile(r"[a-z][a-z0-9]*")
+VARIANT_KEYS = ("inherits", "tuning", "without")
+
+
+MADE = {"made": True}  # fields that load() and vary() fill, and no file
 
 
 class TargetError(Exception):
@@ -132,11 +141,24 @@ class Target:
     min_driver: str = ""  # sim has none
     boards: tuple[Board, ...] = ()
     exceptions: tuple[Waiver, ...] = ()
+    inherits: str = dataclasses.field(default="", metadata=MADE)  # of a variant: the target that it varies
+    variant: str = dataclasses.field(default="", metadata=MADE)  # its own word, "laptop"
+    without: tuple[str, ...] = dataclasses.field(default=(), metadata=MADE)  # stems of the files it leaves out
+
+    @property
+    def family(self) -> str:
+        """The name of the target; a variant's name has a word more."""
+        return self.inherits or self.name
 
     @property
     def slug(self) -> str:
-        """The name in wheels, extras and import packages."""
-        return self.name.replace("_", "")
+        """The name in extras and import packages: sm86, sm86_laptop."""
+        return self.family.replace("_", "") + (f"_{self.variant}" if self.variant else "")
+
+    @property
+    def project(self) -> str:
+        """The name of its wheel."""
+        return f"lucebox-{self.slug}".replace("_", "-")
 
     @property
     def facts(self) -> set[str]:
@@ -144,15 +166,15 @@ class Target:
         return {self.vendor, self.capabilities.matrix, *(name for name in NEEDS if getattr(self.capabilities, name))}
 
     def sources(self, root: Path = ROOT) -> list[str]:
-        """The kernel files that are compiled for it, from the root: those whose needs it meets; all of them for sim,
-        which emulates every instruction.
+        """The kernel files that are compiled for it, from the root: those whose needs it meets and that it does not
+        leave out; all of them for sim, which emulates every instruction.
 
         Raises:
             TargetError: a "Needs:" line names something unknown.
         """
         files = kernel_files(root)
         chosen = [file for file in files if _meets(self, file.read_text(encoding="utf-8"), file.relative_to(root))]
-        return [file.relative_to(root).as_posix() for file in chosen]
+        return [file.relative_to(root).as_posix() for file in chosen if file.stem not in self.without]
 
 
 def kernel_files(root: Path = ROOT) -> list[Path]:
@@ -181,7 +203,13 @@ def _meets(target: Target, text: str, where: Path) -> bool:
 def names(root: Path = ROOT) -> list[str]:
     """Every target that has a folder, in the order of the tables: NVIDIA by number, AMD by number, sim."""
     found = [file.parent.name for file in (root / "targets").glob("*/target.toml")]
-    return sorted(found, key=lambda name: ("sm gf si".find(name[:2]), int(re.sub(r"\D", "", name) or 0)))
+    return sorted(found, key=lambda name: ("sm gf si".find(name[:2]), _number(name), name))
+
+
+def _number(name: str) -> int:
+    """sm_86 -> 86, sm_86_laptop -> 86, sim -> 0."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else 0
 
 
 def load_all(root: Path = ROOT) -> list[Target]:
@@ -240,6 +268,8 @@ def load(name: str, root: Path = ROOT) -> Target:
         raise TargetError(f"{where}: no such file; the targets are {', '.join(names(root))}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"{where}: not TOML: {error}") from None
+    if "inherits" in table:
+        return _load_variant(name, table, root, where)
     target = _read(Target, table, f"{where}: ")
     for check in (_check_identity, _check_capabilities, _check_tuning, _check_boards, _check_exceptions):
         problem = check(target, name, root)
@@ -248,9 +278,91 @@ def load(name: str, root: Path = ROOT) -> Target:
     return target
 
 
+def _load_variant(name: str, table: dict[str, Any], root: Path, where: str) -> Target:
+    unknown = sorted(table.keys() - {*VARIANT_KEYS})
+    if unknown:
+        raise TargetError(f"{where}: {unknown[0]}: no such key of a variant; the keys are {', '.join(VARIANT_KEYS)}")
+    inherits = _value(str, table["inherits"], f"{where}: inherits")
+    tuning = table.get("tuning", {})
+    if not isinstance(tuning, dict):
+        raise TargetError(f"{where}: tuning: expected a table, got {tuning!r}")
+    without = _value(tuple[str, ...], table.get("without", []), f"{where}: without")
+    if not name.startswith(f"{inherits}_"):
+        raise TargetError(f"{where}: inherits: expected the start of the folder's name, got {inherits!r}")
+    return vary(load(inherits, root), name.removeprefix(f"{inherits}_"), tuning, without, root, where)
+
+
+def vary(
+    base: Target,
+    word: str,
+    tuning: Mapping[str, Any],
+    without: Sequence[str],
+    root: Path = ROOT,
+    where: str = "variant",
+) -> Target:
+    """The variant of a target: some tuning constants replaced, some kernel files left out.
+
+    Raises:
+        TargetError: `base` is a variant, a constant or a file is unknown, or a value is out of range.
+    """
+    if base.variant:
+        raise TargetError(f"{where}: {base.name} is a variant itself; vary {base.inherits}")
+    if not VARIANT.fullmatch(word):
+        raise TargetError(f"{where}: expected a word of small letters and digits behind {base.name}_, got {word!r}")
+    if unknown := sorted(tuning.keys() - TUNING.keys()):
+        raise TargetError(f"{where}: tuning.{unknown[0]}: no such constant; they are {', '.join(TUNING)}")
+    values = {name: _value(int, value, f"{where}: tuning.{name}") for name, value in tuning.items()}
+    stems = [Path(source).stem for source in base.sources(root)]
+    if unknown := sorted(set(without) - {*stems}):
+        raise TargetError(f"{where}: without: {base.name} has no kernel file {unknown[0]}; it has {', '.join(stems)}")
+    varied = dataclasses.replace(
+        base,
+        name=f"{base.name}_{word}",
+        inherits=base.name,
+        variant=word,
+        tuning=dataclasses.replace(base.tuning, **values),
+        without=tuple(without),
+    )
+    if problem := _check_tuning(varied, word, root):
+        raise TargetError(f"{where}: {problem}")
+    return varied
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a variant, as CMake passes LUCEBOX_VARIANT, LUCEBOX_TUNING and LUCEBOX_WITHOUT."""
+    parser.add_argument("--variant", default="", metavar="WORD", help="a variant of the target: laptop")
+    parser.add_argument("--tuning", default="", metavar="KEY=N,...", help="its tuning constants that differ")
+    parser.add_argument("--without", default="", metavar="STEM,...", help="the kernel files that it leaves out")
+
+
+def chosen(arguments: argparse.Namespace, root: Path = ROOT) -> Target:
+    """The target of the command line.
+
+    Raises:
+        TargetError: there is none, or its file or an option is wrong.
+    """
+    base = load(arguments.target, root)
+    if not arguments.variant:
+        for name in ("tuning", "without"):
+            if getattr(arguments, name):
+                raise TargetError(f"{name}: a changed {base.name} needs a name of its own: set the variant")
+        return base
+    tuning: dict[str, Any] = {}
+    for item in _items(arguments.tuning):
+        key, _, value = item.partition("=")
+        if not re.fullmatch(r"\d+", value.strip()):
+            raise TargetError(f"tuning: expected KEY=N, got {item!r}")
+        tuning[key.strip()] = int(value)
+    return vary(base, arguments.variant, tuning, _items(arguments.without), root)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in re.split("[;,]", text) if item.strip()]
+
+
 def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
     """A dataclass from a table: exactly its fields, each of its type."""
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {f.name: f for f in dataclasses.fields(kind) if not f.metadata.get("made")}  # type: ignore[arg-type]
     unknown = sorted(table.keys() - known.keys())
     if unknown:
         raise TargetError(f"{where}{unknown[0]}: no such key; the keys are {', '.join(known)}")
@@ -358,22 +470,29 @@ def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     return None
 
 
+def published_boards(target: Target) -> list[dict[str, Any]]:
+    """The boards without their sources, for manifests and the host's table."""
+    boards = dataclasses.asdict(target)["boards"]
+    return [{key: value for key, value in board.items() if key != "source"} for board in boards]
+
+
 def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
     """The target as CMake and the pack builder read it: the file, its slug, and the sources it names."""
-    return {**dataclasses.asdict(target), "slug": target.slug, "sources": target.sources(root)}
+    own = {"family": target.family, "slug": target.slug, "project": target.project, "sources": target.sources(root)}
+    return {**dataclasses.asdict(target), **own}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check the target files, or print one as JSON.")
     parser.add_argument("target", nargs="?", help="the name of a folder of targets/")
+    add_arguments(parser)
     parser.add_argument("--names", action="store_true", help="print every name as one JSON list, for a build matrix")
     arguments = parser.parse_args()
-    name = arguments.target
     try:
         if arguments.names:
             print(json.dumps(names()))
-        elif name:
-            print(json.dumps(description(load(name)), indent=2))
+        elif arguments.target:
+            print(json.dumps(description(chosen(arguments)), indent=2))
         else:
             for target in load_all():
                 print(f"{target.name:<10}{target.vendor:<8}{target.architecture:<10}{len(target.boards):>3} boards")

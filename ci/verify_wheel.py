@@ -113,9 +113,9 @@ def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
     except targets.TargetError as error:
         yield str(error)
         return
-    if (wheel.project, package) != (f"lucebox-{target.slug}", f"lucebox_{target.slug}"):
+    if (wheel.project, package) != (target.project, f"lucebox_{target.slug}"):
         yield (
-            f"target {name} belongs in lucebox-{target.slug} with package lucebox_{target.slug}, "
+            f"target {name} belongs in {target.project} with package lucebox_{target.slug}, "
             f"got {wheel.project} with {package}"
         )
     yield from _pack_tag(wheel, target)
@@ -131,7 +131,8 @@ def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
         return
     facts["compiler"] = f"{manifest.compiler.name} {manifest.compiler.version}"
     facts["kernels"] = str(len(manifest.kernels))
-    for key, expected in (("target", name), ("vendor", target.vendor), ("architecture", target.architecture)):
+    facts_of = {"target": target.family, "variant": target.variant, "vendor": target.vendor}
+    for key, expected in {**facts_of, "architecture": target.architecture}.items():
         if getattr(manifest, key) != expected:
             yield f"{where}: {key} must be {expected}, got {getattr(manifest, key)}"
     if manifest.version != wheel.version:

@@ -6,6 +6,10 @@ if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
   message(FATAL_ERROR "LUCEBOX_TOOLCHAIN: expected pypi or system, got '${LUCEBOX_TOOLCHAIN}'")
 endif()
 option(LUCEBOX_TIMELINE "the megakernel stamps its steps, for lucebox bench --timeline; off in releases, on in sim" OFF)
+# A variant is a changed target under a name of its own.
+set(LUCEBOX_VARIANT "" CACHE STRING "a word: the pack is a variant of the target, sm_86_<word>")
+set(LUCEBOX_TUNING "" CACHE STRING "tuning constants of the variant: key=value;...")
+set(LUCEBOX_WITHOUT "" CACHE STRING "kernel files that the variant leaves out, without folder and suffix: stem;...")
 set(LUCEBOX_RUNS_ON "" CACHE STRING "a later NVIDIA architecture to compile the target's code for, to try it there")
 set(LUCEBOX_COMMIT "" CACHE STRING "the commit of these sources, for the manifest; ci/build_packs.py names it")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
@@ -19,18 +23,27 @@ file(GLOB pack_script_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ci/pack/*.py
 foreach(script make_pack sbom targets)
   list(APPEND pack_script_files ${PROJECT_SOURCE_DIR}/ci/${script}.py)
 endforeach()
+set(wheel_script ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/make_wheel.py)
 
 set(target_file ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/target.toml)
 file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/gpu/*/*.cpp)  # a new file reruns CMake
-execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/targets.py ${LUCEBOX_TARGET}
+list(JOIN LUCEBOX_TUNING "," tuning)
+list(JOIN LUCEBOX_WITHOUT "," without)
+set(target_options ${LUCEBOX_TARGET} "--variant=${LUCEBOX_VARIANT}" "--tuning=${tuning}" "--without=${without}")
+if(SKBUILD AND LUCEBOX_VARIANT)
+  message(FATAL_ERROR "LUCEBOX_VARIANT=${LUCEBOX_VARIANT}: pip names the wheel after its project. Use a preset, or add "
+    "the folder targets/${LUCEBOX_TARGET}_${LUCEBOX_VARIANT} (docs/building-packs.md)")
+endif()
+execute_process(COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/targets.py ${target_options}
   OUTPUT_VARIABLE target ERROR_VARIABLE problem RESULT_VARIABLE failed)
 if(failed)
   message(FATAL_ERROR "${problem}")
 endif()
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${target_file} ${PROJECT_SOURCE_DIR}/ci/targets.py)
-foreach(key vendor architecture slug)
+foreach(key name family vendor architecture slug project)
   string(JSON target_${key} GET "${target}" ${key})
 endforeach()
+list(APPEND target_file ${PROJECT_SOURCE_DIR}/targets/${target_family}/target.toml)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${target_file} ${PROJECT_SOURCE_DIR}/ci/targets.py)
 string(JSON sources GET "${target}" sources)
 string(JSON n_sources LENGTH "${sources}")
 if(n_sources EQUAL 0)
@@ -48,7 +61,7 @@ if(LUCEBOX_RUNS_ON AND NOT target_vendor STREQUAL "nvidia")
 endif()
 
 # The compilers' wheels, from the pack's pyproject.toml, for the error message when they are missing.
-file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${LUCEBOX_TARGET}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
+file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${target_family}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
 list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
 list(JOIN wheels " " wheels)
 set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
@@ -64,18 +77,29 @@ elseif(target_vendor STREQUAL "amd")
 else()
   include(LuceboxSim)
 endif()
-message(STATUS "${LUCEBOX_TARGET}: ${n_sources} files for ${target_architecture} with ${compiler}")
+message(STATUS "${target_name}: ${n_sources} files for ${target_architecture} with ${compiler}")
 
 set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # with this folder on Python's path, the pack can be imported
 set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
-set(sbom ${PROJECT_BINARY_DIR}/sboms/lucebox-${target_slug}.cdx.json)
+set(sbom ${PROJECT_BINARY_DIR}/sboms/${target_project}.cdx.json)
 list(JOIN kernel_flags " " flags)
 add_custom_command(OUTPUT ${manifest} ${sbom}
-  COMMAND ${pack_script} ${LUCEBOX_TARGET} --out ${pack_folder}/lucebox_${target_slug}
-    --sbom ${sbom} --abi ${LUCEBOX_KERNEL_ABI} --commit=${LUCEBOX_COMMIT} --compiler ${compiler} --flags=${flags} --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
+  COMMAND ${pack_script} ${target_options} --out ${pack_folder}/lucebox_${target_slug} --sbom ${sbom}
+    --abi ${LUCEBOX_KERNEL_ABI} --commit=${LUCEBOX_COMMIT} --compiler ${compiler} --flags=${flags}
+    --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
+
+# The wheel, for who builds with a preset. pip makes its own; other code than the target's is not to be installed.
+if(NOT SKBUILD AND NOT LUCEBOX_RUNS_ON AND NOT LUCEBOX_SANITIZE)
+  add_custom_target(lucebox_wheel ALL
+    COMMAND ${wheel_script} ${target_options} ${pack_folder}/lucebox_${target_slug} --sbom ${sbom}
+      --out ${PROJECT_BINARY_DIR}/wheel
+    DEPENDS ${manifest} COMMENT "Writing the wheel" USES_TERMINAL VERBATIM)
+  add_dependencies(lucebox_wheel lucebox_pack)
+endif()
+
 install(DIRECTORY ${pack_folder}/lucebox_${target_slug} DESTINATION . COMPONENT pack)
 if(SKBUILD_METADATA_DIR)  # a wheel, not a folder for a developer
   install(FILES ${sbom} DESTINATION ${SKBUILD_METADATA_DIR}/sboms COMPONENT pack)

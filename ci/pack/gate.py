@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from pack.kernel import Kernel
@@ -9,9 +10,11 @@ from targets import Target
 
 REGISTER_FILE = 65536  # 32-bit registers of an NVIDIA SM; a thread's share is rounded up to 8
 NVIDIA_GRANULE = 8
-# gfx11 and gfx12 with the full register file: 1536 per lane and SIMD, four SIMDs in a workgroup processor, shared out
-# in steps of 24 (LLVM's AMDGPU usage guide, VGPR allocation granularity).
-SIMDS, SIMD_REGISTERS, AMD_GRANULE = 4, 1536, 24
+# AMD: registers per lane of a SIMD, and the step of their allocation; a workgroup processor has four SIMDs. LLVM's
+# AMDGPU target: Feature1_5xVGPRs and getVGPRAllocGranule, for waves of 32.
+SIMDS = 4
+LARGE_FILE, SMALL_FILE = (1536, 24), (1024, 16)
+HAS_LARGE_FILE = re.compile(r"gfx110[01]|gfx1151|gfx12\d\d")
 WAVE = 32
 
 
@@ -21,6 +24,8 @@ def problems(kernels: Iterable[Kernel], target: Target) -> list[str]:
     kernels = list(kernels)
     found = [line for kernel in kernels for line in _problems(kernel, target, kernel.name in excused)]
     spilling = {kernel.name for kernel in kernels if kernel.spill_bytes}
+    if target.variant:  # a kernel that it leaves out excuses nothing
+        excused &= {kernel.name for kernel in kernels}
     stale = sorted(excused - spilling)
     found += [f"{name}: excused from spilling, but it does not spill; remove its exception" for name in stale]
     return found
@@ -32,7 +37,7 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
         yield f"{where}: spills {kernel.spill_bytes} bytes of registers per thread, expected none"
     if kernel.stack_bytes and not kernel.spill_bytes:
         yield f"{where}: {kernel.stack_bytes} bytes of stack per thread, expected none (a computed array index?)"
-    fits = max_threads(kernel.registers, target.vendor)
+    fits = max_threads(kernel.registers, target)
     if kernel.max_threads > fits:
         yield f"{where}: {kernel.registers} registers allow {fits} threads a block, it declares {kernel.max_threads}"
     limit = target.capabilities.shared_block_bytes
@@ -40,12 +45,13 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
         yield f"{where}: {kernel.shared_bytes} bytes of shared memory, {target.name} has {limit} for a block"
 
 
-def max_threads(registers: int, vendor: str) -> int:
+def max_threads(registers: int, target: Target) -> int:
     """Threads of one block that this many registers each leave room for."""
-    if vendor == "nvidia":
+    if target.vendor == "nvidia":
         return REGISTER_FILE // max(_rounded(registers, NVIDIA_GRANULE), 1) // WAVE * WAVE
-    if vendor == "amd":
-        return SIMD_REGISTERS // max(_rounded(registers, AMD_GRANULE), 1) * SIMDS * WAVE
+    if target.vendor == "amd":
+        file, granule = LARGE_FILE if HAS_LARGE_FILE.fullmatch(target.architecture) else SMALL_FILE
+        return file // max(_rounded(registers, granule), 1) * SIMDS * WAVE
     return 1 << 30  # the simulator's threads have no registers to count
 
 

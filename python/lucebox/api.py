@@ -101,12 +101,13 @@ class LLM:
         **options: Any,
     ) -> None:
         wanted = EngineOptions(**options)
-        selection = resolve_device(wanted.device)
+        selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
         for name in ("context", "threads", "prefill_chunk"):
             if (value := getattr(wanted, name)) is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
+        self._pack_name = None if selection.choice is None else selection.choice.pack.name
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
         """The manifest of the pack, JSON; empty on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
@@ -394,8 +395,8 @@ class LLM:
 
     @property
     def pack(self) -> str | None:
-        """The target of the kernel pack ("sm_90"); None on the CPU."""
-        return None if self._pack is None else self._pack.target
+        """The name of the kernel pack: its target ("sm_90"), or a variant ("sm_86_laptop"); None on the CPU."""
+        return self._pack_name
 
     @property
     def loaded_pack(self) -> _engine.gpu.Pack | None:

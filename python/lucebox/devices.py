@@ -12,8 +12,9 @@ from lucebox.packs import Selection, find, parse_device, select
 __all__ = ["open_pack", "resolve_device"]
 
 
-def resolve_device(device: str) -> Selection:
-    """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine.
+def resolve_device(device: str, pack: str | None = None) -> Selection:
+    """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine; `pack` names
+    another pack than the preferred one.
 
     Raises:
         InvalidRequestError: not a device name.
@@ -21,9 +22,9 @@ def resolve_device(device: str) -> Selection:
     """
     spec = parse_device(device)
     if spec.backend == "cpu":
-        return select(spec, (), find())
+        return select(spec, (), find(), pack)
     devices = survey().devices if spec.backend == "auto" else driver_devices(spec.backend)
-    return select(spec, devices, find())
+    return select(spec, devices, find(), pack)
 
 
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:

@@ -118,6 +118,7 @@ class PackState:
     """One installed pack."""
 
     target: str
+    """The pack's name: its target, and its variant if it is one."""
     distribution: str
     version: str | None
     n_kernels: int | None
@@ -220,7 +221,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
         try:
             pack.load()
         except PackError as error:
-            broken.append(packs.broken_pack(pack.target, pack.distribution, error))
+            broken.append(packs.broken_pack(pack.name, pack.distribution, error, pack.installed_ns))
         else:
             usable.append(pack)
     return packs.Packs(tuple(usable), tuple(broken))
@@ -229,7 +230,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
 def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState:
     try:
         choice = packs.choose(device, installed)
-        pack, reason = choice.pack.target, choice.reason
+        pack, reason = choice.pack.name, choice.reason
     except PackError as error:
         pack, reason = None, str(error)
     if device.error:
@@ -259,7 +260,7 @@ def _without_driver(
     reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
     if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
         reason = f"the kernel gave it to {gpu.kernel_driver}, not to {KERNEL_DRIVERS[gpu.vendor]}; {reason}"
-    runs_here = gpu.architecture is None or packs.best_target(gpu.architecture) is not None
+    runs_here = gpu.architecture is None or _can_run(gpu.architecture, installed)
     if not runs_here:
         reason = f"no pack runs on {gpu.architecture}; {reason}"
     minimum = _min_driver(gpu.architecture, installed) or OLDEST_DRIVERS[gpu.vendor]
@@ -276,6 +277,11 @@ def _without_driver(
         driver=_driver_step(gpu.vendor, "Install", minimum, root) if needs_driver else None,
         blocked=_usable_pack(gpu.architecture, installed),
     )
+
+
+def _can_run(architecture: str, installed: packs.Packs) -> bool:
+    """A released pack runs on this architecture, or an installed one of a target that this lucebox does not know."""
+    return packs.best_target(architecture) is not None or packs.best_installed(architecture, installed) is not None
 
 
 def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
@@ -305,7 +311,7 @@ def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, 
 
 def _usable_pack(architecture: str | None, installed: packs.Packs) -> str | None:
     pack = packs.best_installed(architecture, installed) if architecture else None
-    return pack.target if isinstance(pack, packs.Pack) else None
+    return pack.name if isinstance(pack, packs.Pack) else None
 
 
 def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | None:
@@ -316,30 +322,35 @@ def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | Non
 
 def _commands(missing: Sequence[str], installed: packs.Packs) -> str | None:
     """One line that installs the missing packs and mends the broken ones."""
-    mends = {pack.target: pack.command for pack in installed.broken}
-    absent = [name for name in dict.fromkeys(missing) if mends.get(name, "") in ("", packs.install_command(name))]
-    commands = [f'pip install "lucebox[{",".join(map(packs.extra, absent))}]"'] if absent else []
-    commands += [command for name in dict.fromkeys(missing) if name not in absent and (command := mends[name])]
-    return " && ".join(commands) or None
+    absent: list[str] = []
+    mends: list[str] = []
+    for target in dict.fromkeys(missing):
+        broken = [pack.command for pack in installed.broken if pack.target == target]
+        if all(command == packs.install_command(target) for command in broken):
+            absent.append(target)
+        else:
+            mends += [command for command in broken if command]
+    install = [f'pip install "lucebox[{",".join(map(packs.extra, absent))}]"'] if absent else []
+    return " && ".join([*install, *dict.fromkeys(mends)]) or None
 
 
 def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tuple[PackState, ...]:
     states = [
         PackState(
-            target=pack.target,
+            target=pack.name,
             distribution=pack.distribution,
             version=pack.manifest.version,
             n_kernels=len(pack.manifest.kernels),
             bytes=sum(file.bytes for file in pack.manifest.files),
-            devices=tuple(device.device for device in devices if device.device and device.pack == pack.target),
-            blocked=tuple(device.device or device.name for device in devices if device.blocked == pack.target),
+            devices=tuple(device.device for device in devices if device.device and device.pack == pack.name),
+            blocked=tuple(device.device or device.name for device in devices if device.blocked == pack.name),
             error=None,
         )
         for pack in installed.usable
     ]
     return (
         *states,
-        *(PackState(pack.target, pack.distribution, None, None, None, (), (), pack.error) for pack in installed.broken),
+        *(PackState(pack.name, pack.distribution, None, None, None, (), (), pack.error) for pack in installed.broken),
     )
 
 

@@ -24,6 +24,9 @@ class EngineOptions:
     device: str = field(default="auto", metadata=HOST)
     """Where the model runs: "cpu", "cuda:N", "hip:N", "sim", or "auto": the first GPU with a usable pack, else the
     CPU."""
+    pack: str | None = field(default=None, metadata=HOST)
+    """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
+    its target, the last installed variant before the others."""
     context: int | None = None
     """Maximum tokens of the session. None: the model's maximum, or less where memory does not suffice."""
     threads: int | None = None

@@ -1,7 +1,7 @@
 """Targets: the GPU families that lucebox has packs for, and which pack runs on which chip.
 
-The table, targets.json, is generated from targets/*/target.toml. This module examines neither the machine nor the
-installed packs.
+The table, targets.json, is generated from targets/*/target.toml and lists the packs released with this version. A pack
+of another target runs by its own manifest. This module examines neither the machine nor the installed packs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "serves", "serving"]
+__all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "fits", "serves", "serving", "vendor_of"]
 
 # Every chip of these architectures is a Tegra. 8.8 is included because nothing documents it as a desktop chip.
 TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
+# Vendor -> how its compilers name architectures.
+ARCHITECTURES = {"nvidia": r"sm_\d+a?", "amd": r"gfx\d+", "sim": r"sim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +94,33 @@ def serving(device: str) -> tuple[Target, ...]:
 
 
 def serves(name: str, device: str) -> Literal["exact", "compatible"] | None:
-    """How the pack of a target runs on a chip of this architecture, None where it does not.
+    """How the pack of a target runs on a chip of this architecture, None where it does not."""
+    target = find(name)
+    return None if target is None else fits(target.architecture, device)
+
+
+def fits(architecture: str, device: str) -> Literal["exact", "compatible"] | None:
+    """How code for `architecture` ("sm_90a", the compiler's name) runs on a chip ("sm_90"), None where it does not.
 
     CUDA programming guide, "Binary Compatibility": a cubin runs on chips of the same major and an equal or higher minor
     capability, between desktop chips only; "Feature-Set Compiler Targets": code with the `a` suffix runs on no other.
     AMD documents no such rule for these chips.
     """
-    if name == device:
-        return "exact" if name in NAMES else None
-    target = find(name)
-    if target is None or not re.fullmatch(r"sm_\d+", target.architecture) or not re.fullmatch(r"sm_\d+", device):
+    if vendor_of(architecture) is None:
         return None
-    if name in TEGRA or device in TEGRA:
+    if architecture in (device, f"{device}a"):
+        return "exact"
+    if not re.fullmatch(r"sm_\d+", architecture) or not re.fullmatch(r"sm_\d+", device):
         return None
-    code, chip = _number(name), _number(device)
+    if architecture in TEGRA or device in TEGRA:
+        return None
+    code, chip = _number(architecture), _number(device)
     return "compatible" if code // 10 == chip // 10 and code < chip else None
+
+
+def vendor_of(architecture: str) -> str | None:
+    """The vendor of an architecture; None for a name of no vendor's form."""
+    return next((vendor for vendor, form in ARCHITECTURES.items() if re.fullmatch(form, architecture)), None)
 
 
 def _number(name: str) -> int:

@@ -19,7 +19,7 @@ using i32x4 = Vec<int32_t, 4>;
 using f32x2 = Vec<float, 2>;
 using f32x4 = Vec<float, 4>;
 
-// What load() and store() take: 1, 2, 4, 8 or 16 aligned bytes.
+// Units of load() and store(): 1, 2, 4, 8 or 16 aligned bytes.
 template <class V>
 inline constexpr bool kIsAccess =
     (sizeof(V) == 1 || sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16) &&

@@ -133,12 +133,35 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     shutil.copy(ROOT / "targets/pci_ids.csv", tmp_path / "targets")
     shutil.copy(ROOT / "LICENSE", tmp_path)
     before = generate_targets.files(tmp_path)
-    (example,) = re.findall(r"target.toml`:\n\n((?:    .+\n|\n)+)\n", (ROOT / "docs/adding-a-target.md").read_text())
-    (tmp_path / "targets/gfx1102").mkdir()
-    (tmp_path / "targets/gfx1102/target.toml").write_text(re.sub("^    ", "", example, flags=re.MULTILINE))
+    example = (ROOT / "targets/gfx1100/target.toml").read_text().replace("gfx1100", "gfx1199")
+    (tmp_path / "targets/gfx1199").mkdir()
+    (tmp_path / "targets/gfx1199/target.toml").write_text(example)
     after = generate_targets.files(tmp_path)
     changed = {name for name in after if after[name] != before.get(name)}
     own = {"pyproject.toml", "LICENSE"}
     other = {"python/lucebox/pci_ids.json", *(f"targets/{name}/{file}" for name in NAMES for file in own)}
-    assert changed == {*before.keys() - other} | {f"targets/gfx1102/{file}" for file in own}
-    assert all("gfx1102" in after[name] for name in changed - {"targets/gfx1102/LICENSE"})
+    assert changed == {*before.keys() - other} | {f"targets/gfx1199/{file}" for file in own}
+    assert all("gfx1199" in after[name] for name in changed - {"targets/gfx1199/LICENSE"})
+
+
+def test_a_variants_folder_gets_a_preset_and_a_project(tmp_path: Path) -> None:
+    for name in NAMES:
+        shutil.copytree(ROOT / "targets" / name, tmp_path / "targets" / name)
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    shutil.copy(ROOT / "targets/pci_ids.csv", tmp_path / "targets")
+    shutil.copy(ROOT / "LICENSE", tmp_path)
+    before = generate_targets.files(tmp_path)
+    (tmp_path / "targets/sm_86_laptop").mkdir()
+    text = 'inherits = "sm_86"\n\n[tuning]\nspeculation_budget = 12\n'
+    (tmp_path / "targets/sm_86_laptop/target.toml").write_text(text)
+    after = generate_targets.files(tmp_path)
+    changed = {name for name in after if after[name] != before.get(name)}
+    folder = "targets/sm_86_laptop"
+    assert changed == {"CMakePresets.json", f"{folder}/pyproject.toml", f"{folder}/LICENSE"}  # no extra, no table
+    pack = tomllib.loads(after["targets/sm_86_laptop/pyproject.toml"])
+    assert pack["project"]["name"] == "lucebox-sm86-laptop"
+    assert pack["project"]["dependencies"] == ["lucebox == " + pack["project"]["version"]]
+    assert pack["project"]["entry-points"] == {"lucebox.packs": {"sm_86_laptop": "lucebox_sm86_laptop"}}
+    assert "../sm_86/target.toml" in pack["tool"]["scikit-build"]["sdist"]["force-include"]
+    shown = {preset["name"]: preset for preset in json.loads(after["CMakePresets.json"])["configurePresets"]}
+    assert shown["sm_86_laptop"]["cacheVariables"] == {"LUCEBOX_TARGET": "sm_86_laptop"}

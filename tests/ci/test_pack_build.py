@@ -100,7 +100,7 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     for part in ("ci", "cmake"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     own = (f"targets/{name}/{file}" for file in ("target.toml", "pyproject.toml", "LICENSE"))
-    for file in ("CMakeLists.txt", "pyproject.toml", *own):
+    for file in ("CMakeLists.txt", "LICENSE", "pyproject.toml", *own):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     target = folder / f"targets/{name}/target.toml"
@@ -117,6 +117,16 @@ def cmake(*arguments: str | Path, **environment: str) -> subprocess.CompletedPro
     command = ["cmake", *map(str, arguments)]
     env = {**os.environ, "PATH": path, **environment}
     return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def command(words: list[str | Path], folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command with the tools of that interpreter first on the path."""
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "VIRTUAL_ENV": str(python.parent.parent)}
+    words = [str(word) for word in words]
+    return subprocess.run(
+        words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
 
 
 def configure(folder: Path, name: str, python: Path, *more: str, **environment: str) -> str:
@@ -146,7 +156,7 @@ def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
     assert content["compiler"]["version"][0].isdigit()
     assert content["commit"] == ""
     assert str(tmp_path) not in (pack / "manifest.json").read_text()
-    bill = json.loads((pack.parents[1] / f"sboms/lucebox-{target.slug}.cdx.json").read_text())
+    bill = json.loads((pack.parents[1] / f"sboms/{target.project}.cdx.json").read_text())
     assert bill == sbom.of_pack(content)
 
     (file,) = content["files"]
@@ -360,6 +370,9 @@ PLAIN = Kernel("a_kernel", "a.cubin", 256, 64, 1024, 0, 0, 0)
         ("sm_86", {"max_threads": 256, "registers": 255}, None),
         ("gfx1100", {"max_threads": 1024, "registers": 192}, None),
         ("gfx1100", {"max_threads": 1024, "registers": 193}, "193 registers allow 896 threads"),
+        ("gfx1102", {"max_threads": 1024, "registers": 128}, None),
+        ("gfx1102", {"max_threads": 1024, "registers": 129}, "129 registers allow 896 threads"),
+        ("gfx1200", {"max_threads": 1024, "registers": 192}, None),
         ("sm_86", {"shared_bytes": 101376}, None),
         ("sm_86", {"shared_bytes": 101377}, "101377 bytes of shared memory, sm_86 has 101376"),
         ("sm_86", {"spill_bytes": 4, "stack_bytes": 8}, "spills 4 bytes"),

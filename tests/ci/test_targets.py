@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import re
@@ -14,8 +15,8 @@ import pytest
 import targets
 from targets import ROOT, TargetError
 
-NVIDIA = ["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"]
-AMD = ["gfx1100", "gfx1151", "gfx1201"]
+KNOWN = targets.load_all()
+SUFFIXED = [target for target in KNOWN if target.architecture.endswith("a")]
 
 # One whole target with every key, in a tree that has two kernel files.
 WHOLE = """
@@ -200,27 +201,122 @@ def test_no_such_target(tree: Path) -> None:
         targets.load("sm_99", tree)
 
 
-@pytest.mark.parametrize("architecture", ["sm_90", "sm_100", "sm_120", "sm_121"])
-def test_family_instructions_need_the_suffix(architecture: str) -> None:
-    # What ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
-    target = targets.load(architecture)
-    plain = dataclasses.replace(target, architecture=architecture)
-    assert targets._check_capabilities(target, architecture, ROOT) is None
-    assert f"{architecture} has no" in str(targets._check_capabilities(plain, architecture, ROOT))
+@pytest.mark.parametrize("target", SUFFIXED, ids=lambda target: target.name)
+def test_family_instructions_need_the_suffix(target: targets.Target) -> None:
+    # ptxas accepts: wgmma, tcgen05 and block-scaled FP4 exist in code with the `a` suffix alone.
+    plain = dataclasses.replace(target, architecture=target.name)
+    assert targets._check_capabilities(target, target.name, ROOT) is None
+    assert f"{target.name} has no" in str(targets._check_capabilities(plain, target.name, ROOT))
+
+
+# Variants
+
+LAPTOP = """
+inherits = "sm_86"
+without = ["gemm"]
+
+[tuning]
+speculation_budget = 12
+"""
+
+
+def test_a_variant_changes_constants_and_leaves_out_files(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    base, target = targets.load("sm_86", tree), targets.load("sm_86_laptop", tree)
+    assert (target.name, target.family, target.variant) == ("sm_86_laptop", "sm_86", "laptop")
+    assert (target.slug, target.project) == ("sm86_laptop", "lucebox-sm86-laptop")
+    assert target.tuning == dataclasses.replace(base.tuning, speculation_budget=12)
+    assert target.sources(tree) == ["src/gpu/elementwise/rope.cpp"]
+    assert (target.architecture, target.capabilities, target.boards) == (
+        base.architecture,
+        base.capabilities,
+        base.boards,
+    )
+    assert targets.names(tree) == ["sm_86", "sm_86_laptop"]
+
+
+def test_options_give_the_variant_of_a_folder(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    targets.add_arguments(parser)
+    words = ["sm_86", "--variant=laptop", "--tuning=speculation_budget=12", "--without=gemm"]
+    assert targets.chosen(parser.parse_args(words), tree) == targets.load("sm_86_laptop", tree)
+    assert targets.chosen(parser.parse_args(["sm_86"]), tree) == targets.load("sm_86", tree)
+    many = ["sm_86", "--variant=x", "--tuning=speculation_budget=12; prefill_chunk=256", "--without=gemm,rope"]
+    target = targets.chosen(parser.parse_args(many), tree)
+    assert (target.tuning.prefill_chunk, target.without) == (256, ("gemm", "rope"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tuning=speculation_budget=12"], "tuning: a changed sm_86 needs a name of its own: set the variant"),
+        (["--without=gemm"], "without: a changed sm_86 needs a name of its own: set the variant"),
+        (["--variant=My-Laptop"], "expected a word of small letters and digits behind sm_86_, got 'My-Laptop'"),
+        (["--variant=x", "--tuning=speed=9"], "tuning.speed: no such constant; they are matvec_threads_per_sm"),
+        (["--variant=x", "--tuning=speculation_budget"], "tuning: expected KEY=N, got 'speculation_budget'"),
+        (["--variant=x", "--tuning=speculation_budget=65"], "tuning.speculation_budget: expected 1 to 64, got 65"),
+        (["--variant=x", "--without=gemv"], "without: sm_86 has no kernel file gemv; it has rope, gemm"),
+    ],
+)
+def test_options_refused(tree: Path, words: list[str], message: str) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("target")
+    targets.add_arguments(parser)
+    with pytest.raises(TargetError, match=re.escape(message)):
+        targets.chosen(parser.parse_args(["sm_86", *words]), tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("sm_86_x", LAPTOP + "colour = 3\n", "tuning.colour: no such constant"),
+        (
+            "sm_86_x",
+            "boards = []\n" + LAPTOP,
+            "boards: no such key of a variant; the keys are inherits, tuning, without",
+        ),
+        ("sm_89_x", LAPTOP, "inherits: expected the start of the folder's name, got 'sm_86'"),
+        ("sm_86_x", LAPTOP.replace("12", '"12"'), "tuning.speculation_budget: expected an integer, got '12'"),
+        ("sm_86_x", LAPTOP.replace('"gemm"', "1"), "without[0]: expected a string, got 1"),
+        ("sm_99_x", LAPTOP.replace("sm_86", "sm_99"), "targets/sm_99/target.toml: no such file"),
+    ],
+)
+def test_folders_refused(tree: Path, name: str, text: str, message: str) -> None:
+    write(tree, text, name)
+    with pytest.raises(TargetError, match=re.escape(message)):
+        targets.load(name, tree)
+
+
+def test_a_variant_of_a_variant_is_refused(tree: Path) -> None:
+    write(tree, LAPTOP, "sm_86_laptop")
+    write(tree, LAPTOP.replace("sm_86", "sm_86_laptop"), "sm_86_laptop_x")
+    with pytest.raises(TargetError, match="sm_86_laptop is a variant itself; vary sm_86"):
+        targets.load("sm_86_laptop_x", tree)
 
 
 # The folders
 
 
-def test_all_targets_are_there_and_right() -> None:
-    assert [target.name for target in targets.load_all()] == [*NVIDIA, *AMD, "sim"]
+def test_every_folder_is_a_target_in_the_order_of_the_tables() -> None:
+    names = [target.name for target in KNOWN]
+    assert sorted(names) == sorted(folder.name for folder in (ROOT / "targets").iterdir() if folder.is_dir())
+    vendors = [target.vendor for target in KNOWN]
+    assert vendors == sorted(vendors, key=["nvidia", "amd", "sim"].index)
+    for vendor in ("nvidia", "amd"):
+        numbers = [int(re.sub(r"\D", "", target.name)) for target in KNOWN if target.vendor == vendor]
+        assert numbers == sorted(numbers)
 
 
-def test_a_description_is_what_the_file_says() -> None:
-    done = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_90"], check=True, capture_output=True, text=True)
+@pytest.mark.parametrize("target", [SUFFIXED[0], KNOWN[-1]], ids=lambda target: target.name)
+def test_a_description_is_what_the_file_says(target: targets.Target) -> None:
+    command = [sys.executable, ROOT / "ci/targets.py", target.name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     told = json.loads(done.stdout)
-    assert (told["slug"], told["architecture"], told["capabilities"]["matrix"]) == ("sm90", "sm_90a", "wgmma")
-    assert told["sources"] == targets.load("sm_90").sources()
+    assert (told["slug"], told["architecture"]) == (target.slug, target.architecture)
+    assert told["capabilities"] == dataclasses.asdict(target.capabilities)
+    assert told["sources"] == target.sources()
     failed = subprocess.run([sys.executable, ROOT / "ci/targets.py", "sm_99"], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("targets/sm_99/target.toml: no such file")

@@ -28,13 +28,15 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
     described = targets.description(target)
     return {
         "schema": 1,
-        "target": target.name,
+        "target": target.family,
+        "variant": target.variant,
         "vendor": target.vendor,
         "architecture": target.architecture,
         "version": VERSION,
         "abi": "0123456789abcdef",
         "commit": "",
         "min_driver": target.min_driver,
+        "boards": targets.published_boards(target),
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],
@@ -72,9 +74,9 @@ def pack_members(name: str = "sm_86", **kernel: Any) -> dict[str, bytes]:
         f"{package}/__init__.py": b"",
         f"{package}/manifest.json": json.dumps(made).encode(),
         **{f"{package}/{file}": content for file, content in code.items()},
-        f"{info(name)}/METADATA": metadata(f"lucebox-{target.slug}", f"Requires-Dist: lucebox=={VERSION}"),
+        f"{info(name)}/METADATA": metadata(target.project, f"Requires-Dist: lucebox=={VERSION}"),
         f"{info(name)}/licenses/LICENSE": b"Apache-2.0\n",
-        f"{info(name)}/sboms/lucebox-{target.slug}.cdx.json": sbom.dump(sbom.of_pack(made)).encode(),
+        f"{info(name)}/sboms/{target.project}.cdx.json": sbom.dump(sbom.of_pack(made)).encode(),
         f"{info(name)}/entry_points.txt": f"[lucebox.packs]\n{name} = {package}\n".encode(),
     }
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+gpu_ops = _engine.gpu_ops
 # (n_out, blocks of n_in, or values of it)
 SHAPES_32 = ((1, 1), (2, 3), (3, 5), (33, 28), (7, 128))
 SHAPES_256 = ((1, 1), (2, 3), (3, 5), (33, 4), (5, 9), (7, 16))
@@ -49,11 +50,11 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int
         w = random_weights(dtype, n_out * n_in, rng)
         for rows in (1, 3):
             x = rng.normal(size=(rows, n_in)).astype(np.float32)
-            got = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, activations=activations)
+            got = ops.linear(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
             what = f"n_out {n_out} n_in {n_in} rows {rows}: {pack.launched}"
             want, scale = reference.linear(w, dtype, n_out, x, activations)
             check(got, want, scale, what, family(dtype, activations))
-            beside = cpu.linear(w, dtype, n_out, n_in, x, activations=activations)
+            beside = ops.linear(w, dtype, n_out, n_in, x, activations=activations)
             check(got, beside, scale, what, family(dtype, activations))
 
 
@@ -66,7 +67,7 @@ def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: i
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(1, n_in)).astype(np.float32)
     add = rng.normal(size=(1, n_out)).astype(np.float32)
-    got = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, add, activations)
+    got = ops.linear(w, dtype, n_out, n_in, x, add, activations, pack=pack)
     want, scale = reference.linear(w, dtype, n_out, x, activations)
     check(got, want + add, scale + np.abs(add), pack.launched, family(dtype, activations))
 
@@ -94,7 +95,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, activations)
         check(y, want + a, scale + np.abs(a), dtype, family(dtype, activations))
-        assert np.array_equal(y, gpu_ops.linear(pack, w, dtype, n, n_in, x, a, activations))
+        assert np.array_equal(y, ops.linear(w, dtype, n, n_in, x, a, activations, pack=pack))
 
 
 # (dtype, n_in, outputs are even): one and several teams, rows that are multiples of 16 bytes alone and in pairs.
@@ -140,7 +141,7 @@ def test_many_rows_through_a_ring(pack: _engine.gpu.Pack, seed: int) -> None:
     w = random_weights("Q4_K", n_out * n_in, rng)
     x = rng.normal(size=(1, n_in)).astype(np.float32)
     check(
-        gpu_ops.linear(pack, w, "Q4_K", n_out, n_in, x), *reference.linear(w, "Q4_K", n_out, x, "int8"), pack.launched
+        ops.linear(w, "Q4_K", n_out, n_in, x, pack=pack), *reference.linear(w, "Q4_K", n_out, x, "int8"), pack.launched
     )
 
 
@@ -167,7 +168,7 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str) -> None:
         if dtype == "MXFP4":
             block[:, 0] = 128  # a scale of 1
         w, x = block.reshape(-1), np.full((1, n_in), -3.0, np.float32)
-        got = gpu_ops.linear(pack, w, dtype, 1, n_in, x)
+        got = ops.linear(w, dtype, 1, n_in, x, pack=pack)
         check(got, *reference.linear(w, dtype, 1, x, "int8"), f"{dtype} {fill:#x}")
 
 
@@ -184,7 +185,7 @@ def test_rounding_of_activations(pack: _engine.gpu.Pack, seed: int) -> None:
     x[1, 32:64] = 1e-44
     x[1, 64:96] = np.arange(32) * 1e-38
     x[2, :128] *= 10.0 ** np.arange(-30, 34, 16, dtype=np.float32).repeat(32)
-    got = gpu_ops.linear(pack, w.reshape(-1), "Q8_0", n, n, x)
+    got = ops.linear(w.reshape(-1), "Q8_0", n, n, x, pack=pack)
     q, scale = reference.quantize_q8(x)
     assert np.array_equal(got, q.astype(np.float32) * np.repeat(scale, 32, axis=1))
 
@@ -196,14 +197,14 @@ def test_not_a_number_stays_one(pack: _engine.gpu.Pack, dtype: str, activations:
     x = np.ones((3, 512), np.float32)
     x[1, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
-    y = gpu_ops.linear(pack, w, dtype, 5, 512, x, activations=activations)
-    want = cpu.linear(w, dtype, 5, 512, x, activations=activations)
+    y = ops.linear(w, dtype, 5, 512, x, activations=activations, pack=pack)
+    want = ops.linear(w, dtype, 5, 512, x, activations=activations)
     assert np.array_equal(np.isfinite(y), np.isfinite(want)) and np.isfinite(y[[0, 2]]).all()
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
-        gpu_ops.linear(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((1, n_in), np.float32))
+        ops.linear(np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((1, n_in), np.float32), pack=pack)
 
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops, cpu = _engine.gpu_ops, _engine.ops
+gpu_ops = _engine.gpu_ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-# Of kernels for few rows, where the target has them: up to 32, of whole 256 values.
+# Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
 FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
 # Nothing reads these with more rows as they are: they are expanded.
 EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
@@ -56,7 +57,7 @@ def rounded_to(x: F32, dtype: str) -> F32:
     """The nearest 16-bit numbers, finite ones of f16."""
     if dtype == "F16":
         x = np.clip(x, -65504, 65504)
-    bits = np.asarray(cpu.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
+    bits = np.asarray(_engine.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
     return reference.decode(bits, dtype).reshape(x.shape)
 
 
@@ -347,7 +348,7 @@ def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activ
     x = rng.normal(size=(6, n_in)).astype(np.float32)
     got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, activations=activations)
     started = pack.take_started()
-    alone = gpu_ops.linear(pack, w, dtype, n_out, n_in, x, activations=activations)
+    alone = ops.linear(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
     _, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
     check(got, alone.astype(np.float64), scale, "linear" if activations == "f32" else family, dtype)
 

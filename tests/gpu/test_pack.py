@@ -59,7 +59,7 @@ def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest:
     del manifest["tuning"]["matvec_threads_per_sm"]
     pack = load(pack_folder, manifest)
     with pytest.raises(FormatError, match='no tuning constant "matvec_threads_per_sm"'):
-        gpu_ops.linear(pack, np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32))
+        ops.linear(np.zeros(34, np.uint8), "Q8_0", 1, 32, np.zeros((1, 32), np.float32), pack=pack)
 
 
 def test_started_kernels_are_told_once(pack: gpu.Pack) -> None:

@@ -13,23 +13,30 @@ from typing import Any
 
 import lucebox
 from lucebox import packs, targets
+from lucebox.packs.manifest import split
 
 CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the product of a matrix and a vector"}
 
 
 def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
-    """A manifest in order; `changes` replace keys, and a key changed to ... is left out."""
+    """A manifest in order; `changes` replace keys, and a key changed to ... is left out. A target that lucebox does not
+    know takes the driver of its vendor's others."""
+    target, variant = split(target)
     known = targets.find(target)
-    assert known is not None
+    vendor = targets.vendor_of(known.architecture if known else target)
+    assert vendor is not None
+    driver = known.min_driver if known else next(one.min_driver for one in targets.TARGETS if one.vendor == vendor)
     value: dict[str, Any] = {
         "schema": 1,
-        "target": known.name,
-        "vendor": known.vendor,
-        "architecture": known.architecture,
+        "target": target,
+        "variant": variant,
+        "vendor": vendor,
+        "architecture": known.architecture if known else target,
         "version": lucebox.__version__,
         "abi": "0123456789abcdef",
         "commit": "",
-        "min_driver": known.min_driver,
+        "min_driver": driver,
+        "boards": [{"name": f"Board of {target}", "sm_count": 8, "memory_gb": 24, "bandwidth_gb_s": None}],
         "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3"]},
         "capabilities": {"bf16": True, "matrix": "mma_bf16", "shared_block_bytes": 101376},
         "tuning": {"matvec_threads_per_sm": 512},
@@ -67,7 +74,7 @@ def install(
 ) -> Path:
     """Puts a pack into `site` and returns its package folder. `content` is its manifest (text is written as it is),
     `entry` the value of its entry point; without `package` only the dist-info is there."""
-    name = "lucebox_" + packs.extra(target)
+    name = packs.package(target)
     distribution = distribution or name.replace("_", "-")
     info = site / f"{distribution.replace('-', '_')}-1.dist-info"
     info.mkdir(parents=True)

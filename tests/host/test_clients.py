@@ -102,7 +102,7 @@ def test_starts_the_agent_in_its_home(client: str, url: str, tmp_path: Path, mon
 
 def test_what_is_missing_is_said(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["launch", "pi", "--url", url + "/elsewhere"]) == 1
-    assert "does not tell its models" in capsys.readouterr().err
+    assert "does not list its models" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["launch", "pi", "--url", url]) == 1
     assert "npm install -g @mariozechner/pi-coding-agent" in capsys.readouterr().err

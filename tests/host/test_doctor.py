@@ -242,6 +242,51 @@ def test_a_chip_no_pack_runs_on(tmp_path: Path) -> None:
     assert (report.ok, report.install) == (False, None)
 
 
+def test_a_pack_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "gfx1152")
+    radeon = dataclasses.replace(STRIX, name="Radeon 860M", architecture="gfx1152")
+    report = diagnosis(tmp_path, Survey((radeon,), {"cuda": NO_CUDA}))
+    (device,) = report.devices
+    assert (device.pack, device.install, report.install, report.ok) == ("gfx1152", None, None, True)
+    machine_data.pci(tmp_path, "0000:c5:00.0", "1002", "1114", driver="amdgpu")
+    machine_data.kfd(tmp_path, node=1, version=110502, location=0xC500)
+    (device,) = diagnosis(tmp_path).devices
+    assert (device.architecture, device.reason, device.install) == ("gfx1152", NO_HIP, None)
+
+
+def test_a_variant_serves_its_target(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90_mine")
+    report = diagnosis(tmp_path, Survey((H100,), {"hip": NO_HIP}))
+    (device,), (pack,) = report.devices, report.packs
+    assert (device.pack, device.install) == ("sm_90_mine", None)
+    assert (pack.target, pack.distribution, pack.devices) == ("sm_90_mine", "lucebox-sm90-mine", ("cuda:0",))
+
+
+def test_a_broken_variant_is_mended_by_its_owner(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90_mine", content="{")
+    report = diagnosis(tmp_path, Survey((H100,), {}))
+    assert report.devices[0].reason.endswith("install its wheel, or pip uninstall lucebox-sm90-mine")
+    assert (report.ok, report.install) == (False, None)  # the released pack would not be used
+
+
+def test_a_variant_that_waits_for_a_driver_says_so(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90_mine")
+    pack_data.install(tmp_path / "site", "sm_90")
+    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    report = diagnosis(tmp_path, Survey((old,), {}))
+    assert {pack.target: pack.blocked for pack in report.packs} == {"sm_90_mine": ("cuda:0",), "sm_90": ()}
+    assert report.drivers_first == ("Update the NVIDIA driver to 580 or newer",)
+
+
+def test_a_card_of_an_unknown_target_waits_for_the_driver_of_its_pack(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "gfx1152", content=pack_data.manifest("gfx1152", min_driver="7.1"))
+    machine_data.pci(tmp_path, "0000:c5:00.0", "1002", "1114", driver="amdgpu")
+    machine_data.kfd(tmp_path, node=1, version=110502, location=0xC500)
+    report = diagnosis(tmp_path)
+    assert report.drivers_first == ("Install the HIP runtime of ROCm 7.1 or newer (libamdhip64)",)
+    assert (report.packs[0].blocked, report.install) == (("amd GPU 1002:1114 at 0000:c5:00.0",), None)
+
+
 def test_a_vendor_whose_driver_answers_is_not_looked_for_again(tmp_path: Path) -> None:
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
     machine_data.pci(tmp_path, "0000:41:00.0", "1002", "7550")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,11 @@ def has_source(name: str, stem: str) -> bool:
     return any(source.endswith(f"/{stem}.cpp") for source in targets.load(name).sources())
 
 
+def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
+    """The launches of an op on a target."""
+    return gpu_ops.choose(manifest(name), n_sms, op, **numbers)
+
+
 def check(launch: dict[str, object], name: str) -> None:
     """The geometry is within the limits of the device and the kernel."""
     grid, block = np.array(launch["grid"]), np.array(launch["block"])
@@ -62,26 +68,42 @@ def check(launch: dict[str, object], name: str) -> None:
 @pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "rope_table", "causal_conv",
                                 "delta_prepare"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
-    for rows in (1, 3, 512):
-        for dim in (2, 64, 129, 1024, 17408, 248320):
-            check(gpu_ops.choose(manifest(name), N_SMS, op, rows, dim, heads=2), name)
+    for dim in (2, 64, 129, 1024, 17408, 248320):
+        numbers = {
+            "rms_norm": {"heads": 2, "dim": dim},
+            "gated_rms_norm": {"heads": 2, "dim": dim},
+            "rope": {"heads": 2, "dim": dim, "n_pairs": dim // 2},
+            "swiglu": {"dim": dim},
+            "rope_table": {"n_pairs": dim},
+            "causal_conv": {"channels": dim, "n_taps": 4},
+            "delta_prepare": {"n_k_heads": 2, "n_v_heads": 2, "dk": dim},
+        }
+        for rows in (1, 3, 512):
+            (launch,) = choose(name, op, rows=rows, **numbers[op])
+            check(launch, name)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_fused_ops_of_a_step(name: str) -> None:
+    def delta_inputs(rows: int, dim: int, heads: int) -> dict[str, Any]:
+        sizes = {"channels": 4 * heads * dim, "n_taps": 4, "n_k_heads": heads, "n_v_heads": heads, "dk": dim}
+        (launch,) = choose(name, "delta_inputs", rows=rows, **sizes)
+        return launch
+
     for dim in (8, 64, 128, 256):
         for heads in (1, 4, 16):
-            inputs = gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 1, dim, heads)
+            inputs = delta_inputs(1, dim, heads)
             check(inputs, name)
             assert inputs["grid"] == (4 * heads + 1, 1, 1) and inputs["overlap_previous"]
             for rows in (1, 22, 512):
-                prepare = gpu_ops.choose(manifest(name), N_SMS, "attention_prepare", rows, dim, heads)
+                cache = {"k_type": "F16", "v_type": "F16", "n_kv_heads": heads, "head_dim": dim}
+                (prepare,) = choose(name, "attention_prepare", rows=rows, n_heads=3 * heads, n_pairs=dim // 2, **cache)
                 check(prepare, name)
                 assert prepare["grid"] == (-(-rows * 5 * heads // 4), 1, 1) and prepare["overlap_previous"]
     with pytest.raises(UnsupportedError, match=r"\[delta_inputs\] \[2, 256\], 4 taps, 1 heads of 64: one row"):
-        gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", 2, 64, 1)
+        delta_inputs(2, 64, 1)
     for rows, kernel, threads in ((2, "few", 256), (64, "few", 256), (65, "chain", 128)):
-        inputs = gpu_ops.choose(manifest(name), N_SMS, "delta_inputs", rows, 128, 4)
+        inputs = delta_inputs(rows, 128, 4)
         check(inputs, name)
         assert (inputs["kernel"], inputs["block"][0]) == (f"delta_inputs_{kernel}_kernel", threads)
 
@@ -256,6 +278,10 @@ def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
 
 
+def delta_sizes(n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> dict[str, int]:
+    return {"n_k_heads": n_k_heads, "n_v_heads": n_v_heads, "dk": dk, "dv": dv}
+
+
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shape", [(16, 48, 128, 128), (16, 16, 128, 128), (1, 1, 8, 8), (2, 4, 256, 256)])
 def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int]) -> None:
@@ -265,7 +291,7 @@ def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int
             kernels = ["fold", "chain", "chain"]
         if rows == 2 and shape[2] == 128 and has_source(name, "gated_delta_few"):
             kernels = ["few"]
-        launches = gpu_ops.choose_delta(manifest(name), N_SMS, rows, *shape)
+        launches = choose(name, "gated_delta", rows=rows, **delta_sizes(*shape))
         assert [str(launch["kernel"]).split("_")[2].rstrip("1236") for launch in launches] == kernels
         for launch in launches:
             check(launch, name)
@@ -273,7 +299,7 @@ def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int
 
 def test_few_heads_are_cut_into_narrow_slices() -> None:
     for n_v_heads, columns in ((16, 16), (48, 32)):
-        *_, chunks = gpu_ops.choose_delta(manifest("sm_90"), 132, 64, 16, n_v_heads, 128, 128)
+        *_, chunks = choose("sm_90", "gated_delta", 132, rows=64, **delta_sizes(16, n_v_heads, 128, 128))
         assert chunks["kernel"] == f"gated_delta_chunks{columns}_kernel"
         assert chunks["grid"] == (n_v_heads * 128 // columns, 1, 1)
 
@@ -291,13 +317,20 @@ def test_gemv_of_several_types(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_sampling(name: str) -> None:
     for size in (1, 2, 31, 129, 2048, 2049, 32781, 262144, 1 << 20):
-        check(gpu_ops.choose(manifest(name), N_SMS, "sample", 1, size), name)
-        check(gpu_ops.choose(manifest(name), N_SMS, "count_window", 1, size), name)
-    check(gpu_ops.choose(manifest(name), N_SMS, "next_token", 4, 1), name)
-    launch = gpu_ops.choose(manifest(name), 1000, "sample", 1, (1 << 21) - 1)
+        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "sample", size), name)
+        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "count_window", size), name)
+    check(gpu_ops.choose_sampling(manifest(name), N_SMS, "next_token", 4), name)
+    launch = gpu_ops.choose_sampling(manifest(name), 1000, "sample", (1 << 21) - 1)
     assert launch["grid"] == (256, 1, 1)  # what SampleGrid has room for
     with pytest.raises(UnsupportedError, match=rf"\[sample\] vocabulary of 2097152 on {name}: must be 1 to 2097151"):
-        gpu_ops.choose(manifest(name), N_SMS, "sample", 1, 1 << 21)
+        gpu_ops.choose_sampling(manifest(name), N_SMS, "sample", 1 << 21)
+
+
+def choose_attention(
+    name: str, types: tuple[str, str], rows: int, n_heads: int, n_kv_heads: int, head_dim: int, capacity: int
+) -> list[dict[str, Any]]:
+    cache = {"k_type": types[0], "v_type": types[1], "n_kv_heads": n_kv_heads, "head_dim": head_dim}
+    return choose(name, "attention", capacity=capacity, rows=rows, n_heads=n_heads, **cache)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -308,9 +341,7 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
     group = n_heads // n_kv_heads
     for rows in (1, 2, 7, 22, 64, 65, 512):
         for capacity in (512, 32768, 262144):
-            chosen = gpu_ops.choose_attention(
-                manifest(name), N_SMS, *types, rows, n_heads, n_kv_heads, head_dim, capacity
-            )
+            chosen = choose_attention(name, types, rows, n_heads, n_kv_heads, head_dim, capacity)
             for launch in chosen:
                 check(launch, name)
             kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
@@ -333,33 +364,32 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
 
 def test_what_attention_refuses() -> None:
     with pytest.raises(UnsupportedError, match=r"\[1, 4, 64\] over 2 heads of F16 and Q8_0 on sm_90: no kernel reads"):
-        gpu_ops.choose_attention(manifest("sm_90"), 132, "F16", "Q8_0", 1, 4, 2, 64, 1024)
+        choose_attention("sm_90", ("F16", "Q8_0"), 1, 4, 2, 64, 1024)
     with pytest.raises(InvalidRequestError, match="a cache of 8 tokens cannot hold the rows"):
-        gpu_ops.choose_attention(manifest("sm_90"), 132, "F16", "F16", 9, 4, 2, 64, 8)
+        choose_attention("sm_90", ("F16", "F16"), 9, 4, 2, 64, 8)
 
 
 def test_a_launch_says_what_it_is() -> None:
-    launch = gpu_ops.choose(manifest("sm_90"), 132, "sample", 1, 248320)
+    launch = gpu_ops.choose_sampling(manifest("sm_90"), 132, "sample", 248320)
     assert launch["text"] == "sample_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
-    launch = gpu_ops.choose(manifest("sm_90"), 132, "rms_norm", 2, 5120)
+    (launch,) = choose("sm_90", "rms_norm", 132, rows=2, heads=1, dim=5120)
     assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [1024, 1, 1], 0 B>>> overlap"
 
 
 def test_a_kernel_that_the_pack_lacks_is_named() -> None:
     without = manifest("sm_90", kernels=[{"name": "rope_kernel", "max_threads": 256}])
     with pytest.raises(UnsupportedError, match=r"\[swiglu\] \[1, 8\]: the pack of sm_90 has no swiglu_kernel"):
-        gpu_ops.choose(without, 132, "swiglu", 1, 8)
+        gpu_ops.choose(without, 132, "swiglu", rows=1, dim=8)
     with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
         gpu_ops.choose_linear(without, 132, ["Q4_K"], [8], 256)
 
 
 def test_what_no_kernel_computes_is_refused() -> None:
-    sm_90 = manifest("sm_90")
     with pytest.raises(UnsupportedError, match=r"\[gated_delta\] 1 rows of 1 x 12 keys, 2 x 8 values: head dims are"):
-        gpu_ops.choose_delta(sm_90, 132, 1, 1, 2, 12, 8)
+        choose("sm_90", "gated_delta", rows=1, **delta_sizes(1, 2, 12, 8))
     with pytest.raises(InvalidRequestError, match=r"Q5_K rows are multiples of 256 values, got \[9, 128\]"):
-        gpu_ops.choose_embed(sm_90, 132, "Q5_K", 9, 128)
+        choose("sm_90", "embed", type="Q5_K", vocab=9, dim=128, rows=1)
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
-        gpu_ops.choose(sm_90, 132, "swiglu", 0, 8)
+        choose("sm_90", "swiglu", rows=0, dim=8)
     with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads_per_sm"'):
         gpu_ops.choose_linear(manifest("sm_90", tuning={}), 132, ["Q8_0"], [8], 256)

@@ -84,7 +84,7 @@ def test_group_add_and_threads(activations: str, isa: str) -> None:
         want, scale = reference.linear(w, dtype, n, x, activations)
         check(results[0][i], want + add[i], scale + np.abs(add[i]), dtype)
         assert np.array_equal(results[0][i], results[1][i])
-        assert np.array_equal(results[0][i], _engine.ops.linear(w, dtype, n, n_in, x, add[i], activations, isa))
+        assert np.array_equal(results[0][i], ops.linear(w, dtype, n, n_in, x, add[i], activations, isa=isa))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -95,11 +95,11 @@ def test_row_does_not_depend_on_its_batch(dtype: str, isa: str) -> None:
     n_out, n_in = 40, 768
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(33, n_in)).astype(np.float32)
-    few = _engine.ops.linear(w, dtype, n_out, n_in, x[:1], isa=isa)
-    many = _engine.ops.linear(w, dtype, n_out, n_in, x, isa=isa)
-    assert np.array_equal(_engine.ops.linear(w, dtype, n_out, n_in, x[:2], isa=isa)[:1], few)
+    few = ops.linear(w, dtype, n_out, n_in, x[:1], isa=isa)
+    many = ops.linear(w, dtype, n_out, n_in, x, isa=isa)
+    assert np.array_equal(ops.linear(w, dtype, n_out, n_in, x[:2], isa=isa)[:1], few)
     for rows in (3, 4, 5, 6, 7, 8, 11, 32):
-        assert np.array_equal(_engine.ops.linear(w, dtype, n_out, n_in, x[:rows], isa=isa), many[:rows])
+        assert np.array_equal(ops.linear(w, dtype, n_out, n_in, x[:rows], isa=isa), many[:rows])
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -117,7 +117,7 @@ def test_extreme_codes_do_not_saturate(isa: str) -> None:
             w = block.reshape(-1)
             for rows in (1, 8):
                 x = np.full((rows, n_in), -3.0, np.float32)
-                check(_engine.ops.linear(w, dtype, 1, n_in, x, isa=isa), *reference.linear(w, dtype, 1, x, "int8"),
+                check(ops.linear(w, dtype, 1, n_in, x, isa=isa), *reference.linear(w, dtype, 1, x, "int8"),
                       f"{dtype} {fill:#x}")  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_not_a_number_stays_one(rows: int, poison: float, isa: str) -> None:
     x = np.ones((rows, 64), np.float32)
     x[0, 40] = poison
     w = random_weights("Q4_1", 3 * 64, np.random.default_rng(4))
-    y = _engine.ops.linear(w, "Q4_1", 3, 64, x, isa=isa)
+    y = ops.linear(w, "Q4_1", 3, 64, x, isa=isa)
     assert np.isnan(y[0]).all() and np.isfinite(y[1:]).all()
 
 
@@ -160,7 +160,7 @@ def test_embed(dtype: str, isa: str) -> None:
 
 def test_wrong_sizes_are_refused() -> None:
     w = np.zeros(36, np.uint8)
-    with pytest.raises(InvalidRequestError, match="weights 0 must be 18 bytes, got 36"):
-        _engine.ops.linear(w, "Q4_0", 1, 32, np.zeros((1, 32), np.float32))
-    with pytest.raises(InvalidRequestError, match="x must be"):
-        _engine.ops.linear(w, "Q4_0", 2, 32, np.zeros((1, 31), np.float32))
+    with pytest.raises(InvalidRequestError, match=r"w \[1, 32\] of Q4_0 is 18 bytes, got 36"):
+        ops.linear(w, "Q4_0", 1, 32, np.zeros((1, 32), np.float32))
+    with pytest.raises(InvalidRequestError, match=r"x must have shape \[1, 32\], got \[1, 31\]"):
+        ops.linear(w, "Q4_0", 2, 32, np.zeros((1, 31), np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,18 @@ def test_no_manifest(tmp_path: Path) -> None:
     assert error_of(tmp_path) == f"{WHERE} cannot be read (No such file or directory){MEND}"
 
 
-def test_a_target_nobody_knows(tmp_path: Path) -> None:
-    pack_data.install(tmp_path, "sm_70", content=pack_data.manifest(target="sm_86"))
+def test_a_pack_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "gfx1152")
+    (pack,) = found(tmp_path).usable
+    assert (pack.target, pack.architecture, pack.distribution) == ("gfx1152", "gfx1152", "lucebox-gfx1152")
+    assert pack.manifest.boards == (packs.Board("Board of gfx1152", 8, 24, None),)
+
+
+def test_a_name_that_no_vendor_gives(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "xe_2", content=pack_data.manifest(target="sm_86"))
     assert error_of(tmp_path) == (
-        f"lucebox_sm70/manifest.json of lucebox-sm70: lucebox has no target sm_70; there are {', '.join(targets.NAMES)}"
+        'lucebox_xe2/manifest.json of lucebox-xe2: "target" must be xe_2 in a pack for xe_2, got sm_86; '
+        "build it again (pip wheel --no-deps ./targets/xe_2) and install the wheel"
     )
 
 
@@ -135,6 +144,13 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             '"capabilities.bf16" must be true or false or an integer or a string, got null',
         ),
         ({"min_driver": 580}, '"min_driver" must be a string, got 580'),
+        ({"variant": ...}, 'key "variant" is missing'),
+        ({"variant": "My-Laptop"}, '"variant" must be small letters and digits, got "My-Laptop"'),
+        ({"boards": ...}, 'key "boards" is missing'),
+        (
+            {"boards": [{"name": "A", "sm_count": 8, "memory_gb": "24", "bandwidth_gb_s": None}]},
+            '"boards[0].memory_gb" must be an integer or a number or null, got "24"',
+        ),
         ({"min_driver": "new"}, '"min_driver" must be a version like 580 or 6.0, got "new"'),
         ({"vendor": "intel"}, '"vendor" must be nvidia, amd or sim, got "intel"'),
         ({"files": {}}, '"files" must be a list, got {}'),
@@ -172,7 +188,7 @@ def test_a_manifest_that_is_no_object(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     "key, value, expected",
-    [("target", "sm_89", "sm_86"), ("architecture", "sm_90a", "sm_86"), ("vendor", "amd", "nvidia")],
+    [("target", "sm_89", "sm_86"), ("architecture", "sm_90a", "sm_86 or sm_86a"), ("vendor", "amd", "nvidia")],
 )
 def test_a_pack_that_is_not_what_it_announces(tmp_path: Path, key: str, value: str, expected: str) -> None:
     pack_data.install(tmp_path, content=pack_data.manifest(**{key: value}))
@@ -274,6 +290,117 @@ def test_a_chip_no_pack_runs_on(tmp_path: Path) -> None:
     assert refusal(tmp_path, Gpu("sm_61", "GTX 1080"), "sm_75") == (
         f"GTX 1080 (sm_61): no pack runs on this chip; there are packs for {', '.join(targets.NAMES)}"
     )
+
+
+def test_a_device_of_a_target_that_the_host_does_not_know(tmp_path: Path) -> None:
+    gpu = Gpu("gfx1152", vendor="hip", driver_generation="7.1")
+    assert choose(tmp_path, gpu, "gfx1152", "gfx1151").reason == "pack gfx1152 is made for gfx1152"
+    assert "no pack runs on this chip" in refusal(tmp_path, Gpu("gfx1153", vendor="hip", driver_generation="7.1"))
+    old = Gpu("gfx1152", vendor="hip", driver_generation="5.7")
+    assert "pack gfx1152 needs HIP runtime 6.0 or newer" in refusal(tmp_path, old)
+
+
+def test_an_unknown_targets_code_follows_the_vendors_rule(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_122")
+    pack_data.install(tmp_path, "sm_140", content=pack_data.manifest(target="sm_140", architecture="sm_140a"))
+    assert choose(tmp_path, Gpu("sm_122")).pack.target == "sm_122"
+    assert choose(tmp_path, Gpu("sm_124")).reason == "pack sm_122 runs on sm_124 by the vendor's compatibility rule"
+    assert choose(tmp_path, Gpu("sm_140")).reason == "pack sm_140 is made for sm_140"
+    assert "no pack runs on this chip" in refusal(tmp_path, Gpu("sm_141"))
+
+
+def test_the_manifest_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in ("sm_80", "sm_90", "gfx1151"):
+        pack_data.install(tmp_path, target)
+    monkeypatch.setattr(targets, "TARGETS", ())
+    assert choose(tmp_path, Gpu("sm_90")).pack.target == "sm_90"
+    assert choose(tmp_path, Gpu("sm_89")).pack.target == "sm_80"
+    assert choose(tmp_path, Gpu("gfx1151", vendor="hip", driver_generation="7.1")).pack.target == "gfx1151"
+
+
+def test_a_broken_pack_of_an_unknown_target_is_an_error(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "gfx1152", content="{")
+    message = refusal(tmp_path, Gpu("gfx1152", vendor="hip", driver_generation="7.1"))
+    assert message.startswith("lucebox_gfx1152/manifest.json is not JSON: ")
+    assert message.endswith("; build it again (pip wheel --no-deps ./targets/gfx1152) and install the wheel")
+
+
+# variants
+
+LAPTOP = "sm_86_laptop"
+
+
+def installed_at(site: Path, name: str, seconds: int) -> None:
+    """A pack that was installed at this time."""
+    pack_data.install(site, name)
+    (info,) = site.glob(f"{packs.package(name)}-*.dist-info")
+    os.utime(info, (seconds, seconds))
+
+
+def test_a_variant_is_a_pack_of_its_own(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, LAPTOP)
+    (pack,) = found(tmp_path).usable
+    assert (pack.name, pack.target, pack.variant) == (LAPTOP, "sm_86", "laptop")
+    assert (pack.distribution, pack.folder.name) == ("lucebox-sm86-laptop", "lucebox_sm86_laptop")
+    assert choose(tmp_path, Gpu("sm_86")).reason == f"pack {LAPTOP} is made for sm_86"
+    assert choose(tmp_path, Gpu("sm_89")).reason.startswith(f"pack {LAPTOP} runs on sm_89 by the vendor's")
+
+
+def test_a_variant_goes_before_its_target_whenever_it_was_installed(tmp_path: Path) -> None:
+    installed_at(tmp_path, LAPTOP, 1000)
+    installed_at(tmp_path, "sm_86", 2000)
+    choice = choose(tmp_path, Gpu("sm_86"))
+    assert (choice.pack.name, choice.reason) == (LAPTOP, f"pack {LAPTOP} is made for sm_86; preferred over sm_86")
+
+
+def test_of_two_variants_the_last_installed_one(tmp_path: Path) -> None:
+    installed_at(tmp_path, LAPTOP, 2000)
+    installed_at(tmp_path, "sm_86_desktop", 1000)
+    assert choose(tmp_path, Gpu("sm_86")).pack.name == LAPTOP
+    installed_at(tmp_path, "sm_86_tiny", 3000)
+    assert choose(tmp_path, Gpu("sm_86")).pack.name == "sm_86_tiny"
+
+
+def test_the_own_target_goes_before_a_variant_of_an_older_one(tmp_path: Path) -> None:
+    assert choose(tmp_path, Gpu("sm_89"), LAPTOP, "sm_89").pack.name == "sm_89"
+
+
+@pytest.mark.parametrize("name", ["sm_86", LAPTOP])
+def test_a_named_pack(tmp_path: Path, name: str) -> None:
+    for one in ("sm_86", LAPTOP, "sm_90"):
+        pack_data.install(tmp_path, one)
+    choice = packs.choose(Gpu("sm_86"), found(tmp_path), name)
+    assert (choice.pack.name, choice.reason) == (name, f"pack {name} as asked for")
+
+
+def test_a_named_pack_is_never_replaced(tmp_path: Path) -> None:
+    for one in ("sm_86", "sm_90"):
+        pack_data.install(tmp_path, one)
+    for device in ("cuda:0", "auto"):
+        spec = packs.parse_device(device)
+        with pytest.raises(PackError, match=f"there is no pack {LAPTOP}; installed: sm_86, sm_90"):
+            packs.select(spec, [Gpu("sm_86")], found(tmp_path), LAPTOP)
+        with pytest.raises(PackError, match=r"GPU \(sm_86\): the code of pack sm_90 does not run on this chip"):
+            packs.select(spec, [Gpu("sm_86")], found(tmp_path), "sm_90")
+    with pytest.raises(PackError, match="there is no GPU for the pack sm_90"):
+        packs.select(packs.parse_device("auto"), [], found(tmp_path), "sm_90")
+    with pytest.raises(InvalidRequestError, match='device "cpu" takes no pack, got "sm_90"'):
+        packs.select(packs.parse_device("cpu"), [], found(tmp_path), "sm_90")
+
+
+def test_a_variant_of_another_version_says_how_to_mend_it(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, "sm_86")
+    pack_data.install(tmp_path, LAPTOP, content=pack_data.manifest(LAPTOP, version="0.0.9"))
+    assert refusal(tmp_path, Gpu("sm_86")) == (
+        f"lucebox-sm86-laptop is version 0.0.9, lucebox is {VERSION}, and they must be equal; "
+        "build the variant again and install its wheel, or pip uninstall lucebox-sm86-laptop"
+    )
+
+
+def test_a_variant_in_the_wheel_of_its_target_is_refused(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, content=pack_data.manifest(LAPTOP))
+    message = error_of(tmp_path)
+    assert message == f'{WHERE} of lucebox-sm86: "variant" must be empty in a pack for sm_86, got laptop{MEND}'
 
 
 def test_a_broken_exact_pack_is_an_error_and_no_reason_to_take_another(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pack_data
 import pytest
-from lucebox.targets import NAMES, TARGETS, find, serves, serving
+from lucebox import cli
+from lucebox.targets import NAMES, TARGETS, find, fits, serves, serving, vendor_of
 
 import targets
 
@@ -46,7 +49,12 @@ def test_find() -> None:
         ("sm_121", "sm_121"),
         ("sm_107", ""),
         ("gfx1100", "gfx1100"),
-        ("gfx1101", ""),
+        ("gfx1101", "gfx1101"),
+        ("gfx1102", "gfx1102"),
+        ("gfx1103", "gfx1103"),
+        ("gfx1150", "gfx1150"),
+        ("gfx1152", ""),
+        ("gfx1200", "gfx1200"),
         ("gfx1151", "gfx1151"),
         ("gfx1201", "gfx1201"),
         ("sim", "sim"),
@@ -58,6 +66,39 @@ def test_which_packs_serve_a_chip(device: str, packs: str) -> None:
     assert names == packs.split()
     assert [serves(name, device) for name in names] == ["exact" if name == device else "compatible" for name in names]
     assert all(serves(name, device) is None for name in NAMES if name not in names)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "device", "how"),
+    [
+        ("gfx1152", "gfx1152", "exact"),
+        ("gfx1152", "gfx1153", None),
+        ("sm_122", "sm_122", "exact"),
+        ("sm_122", "sm_124", "compatible"),
+        ("sm_122a", "sm_122", "exact"),
+        ("sm_122a", "sm_124", None),
+        ("gfx90a", "gfx90a", None),  # no target of lucebox: its waves have 64 lanes
+        ("xe_2", "xe_2", None),
+    ],
+)
+def test_code_of_an_unknown_target(architecture: str, device: str, how: str | None) -> None:
+    assert fits(architecture, device) == how
+
+
+def test_vendors() -> None:
+    assert [vendor_of(name) for name in ("sm_90a", "gfx1152", "sim", "xe_2")] == ["nvidia", "amd", "sim", None]
+    assert all(vendor_of(target.architecture) == target.vendor for target in TARGETS)
+
+
+def test_the_command_lists_an_installed_pack_of_an_unknown_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack_data.install(tmp_path, "gfx1152")
+    with pack_data.on_path(tmp_path):
+        assert cli.main(["targets", "--json"]) == 0
+    *_, last = json.loads(capsys.readouterr().out)["targets"]
+    assert (last["name"], last["runs_on"], last["install"]) == ("gfx1152", ["gfx1152"], None)
+    assert last["boards"][0]["name"] == "Board of gfx1152"
 
 
 def test_the_command() -> None:

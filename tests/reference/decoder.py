@@ -21,7 +21,7 @@ LayerState = dict[str, F64]
 
 L2_EPS = 1e-6
 
-# What an implementation might get wrong about Qwen3.5.
+# Facts of Qwen3.5 that an implementation might get wrong.
 MUTATIONS = (
     "value heads grouped instead of tiled",
     "+1 again on block norms",

@@ -1,4 +1,4 @@
-// What both stand-in drivers share: they pass every call on to the simulated device, unless a test has scripted it to
+// Shared by both stand-in drivers: they pass every call on to the simulated device, unless a test has scripted it to
 // fail. A test scripts them through the exported standin_* functions, by ctypes, in the process that uses the driver.
 #pragma once
 

@@ -15,18 +15,8 @@ def run(pack: lucebox._engine.gpu.Pack, op: str, **fields) -> dict:
     Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.
     """
 
-def linear(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object: ...
-
-def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
-    """Up to four products of one x, those of one type in one launch."""
-
 def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """Sums of the 32-bit words that each block has read."""
-
-def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
-    """
-    Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
-    """
 
 def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets: int = 1, replays: int = 20, tries: int = 5) -> float:
     """
@@ -46,6 +36,14 @@ def delta_net(pack: lucebox._engine.gpu.Pack, **fields) -> dict:
 def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, **options) -> dict:
     """
     One token for each row of logits, and what the device then knows: a dict of arrays.
+    """
+
+def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
+    """Up to four products of one x, those of one type in one launch."""
+
+def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
+    """
+    Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
     """
 
 def matmul(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object:
@@ -84,21 +82,16 @@ def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float3
     The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.
     """
 
-def choose(manifest_json: str, n_sms: int, op: str, rows: int, dim: int, heads: int = 1) -> dict:
-    """The launch of an op on rows, as a dict."""
+def choose(manifest_json: str, n_sms: int, op: str, capacity: int = 0, **fields) -> list[dict]:
+    """
+    The launches of an op, by its numbers as src/cpp/ops/operands.h names them; those not given are 0. `capacity`: of an attention's cache; the partials of its splits are held to the scratch.
+    """
 
-def choose_embed(manifest_json: str, n_sms: int, dtype: str, vocab: int, dim: int, rows: int = 1) -> dict: ...
+def choose_sampling(manifest_json: str, n_sms: int, op: str, size: int) -> dict:
+    """The launch of sample, count_window or next_token."""
 
 def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8') -> list[dict]:
     """The launches of a group, one for each type in it."""
-
-def choose_delta(manifest_json: str, n_sms: int, rows: int, n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> list[dict]:
-    """The launches of a gated_delta, in their order."""
-
-def choose_attention(manifest_json: str, n_sms: int, k_type: str, v_type: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, capacity: int) -> list[dict]:
-    """
-    The attention, and the merge of its splits where there are any. Their partials are held to the scratch.
-    """
 
 def choose_gemm(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> dict:
     """

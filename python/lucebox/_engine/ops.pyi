@@ -18,9 +18,6 @@ def dequantize(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='
 def quantize_q8(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], isa: str = 'auto') -> tuple:
     """Rows rounded to 8-bit blocks of 32: (q, scale, sum)."""
 
-def linear(w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8', isa: str = 'auto', threads: int = 1) -> object:
-    """x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks."""
-
 class LinearGroup:
     """Products of one x with several weights, sharing its rounding."""
 

@@ -92,7 +92,7 @@ def pack_row(pack: PackState) -> list[str]:
     if pack.error is not None:
         return [pack.target, pack.distribution, "", "", "", pack.error]
     state = "in order; no GPU of this machine needs it"
-    if pack.target == "sim":
+    if pack.target.split("_")[0] == "sim":
         state = "in order; needs no GPU"
     elif pack.devices:
         state = f"used by {', '.join(pack.devices)}"

@@ -32,12 +32,13 @@ def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
         metavar="DEVICE",
         help="cuda:N, hip:N, sim, or auto: the first GPU with a usable pack (default auto)",
     )
+    parser.add_argument("--pack", metavar="NAME", help="the pack: sm_86, or a variant, sm_86_laptop (default the best)")
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the inputs of an earlier run")
     return parser
 
 
 def execute(args: argparse.Namespace) -> int:
-    device = open_device(args.device, console.note)
+    device = open_device(args.device, console.note, args.pack)
     seed = secrets.randbits(32) if args.seed is None else args.seed
     with console.counting() as show:
         report = run(device, seed, show)

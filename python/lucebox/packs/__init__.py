@@ -12,6 +12,7 @@ from lucebox.packs.choice import (
     best_installed,
     best_target,
     choose,
+    fitting,
     is_at_least,
     parse_device,
     select,
@@ -26,10 +27,11 @@ from lucebox.packs.installed import (
     install_command,
     reinstall_command,
 )
-from lucebox.packs.manifest import CodeObject, Compiler, Kernel, Manifest, extra
+from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
 
 __all__ = [
     "ON_PYPI",
+    "Board",
     "BrokenPack",
     "Choice",
     "CodeObject",
@@ -47,8 +49,10 @@ __all__ = [
     "choose",
     "extra",
     "find",
+    "fitting",
     "install_command",
     "is_at_least",
+    "package",
     "parse_device",
     "reinstall_command",
     "select",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_command
-from lucebox.targets import NAMES, serving
+from lucebox.targets import NAMES, fits, serving
 
 __all__ = [
     "Choice",
@@ -20,6 +20,7 @@ __all__ = [
     "best_installed",
     "best_target",
     "choose",
+    "fitting",
     "is_at_least",
     "parse_device",
     "select",
@@ -88,26 +89,34 @@ def parse_device(text: str) -> DeviceSpec:
     return DeviceSpec(match[1] or match[2], int(match[3] or 0))
 
 
-def choose(device: Device, packs: Packs) -> Choice:
-    """The best installed pack for a device.
+def choose(device: Device, packs: Packs, name: str | None = None) -> Choice:
+    """The best installed pack for a device, or the one of that name ("sm_86_laptop").
 
     Raises:
         PackError: there is none, it is broken, or the driver is too old for it.
     """
-    pack = best_installed(device.architecture, packs)
+    candidates = fitting(device.architecture, packs)
+    pack = next((pack for pack in candidates if name in (None, pack.name)), None)
     if pack is None:
-        raise PackError(_no_pack(device, packs))
+        raise PackError(_no_pack(device, packs) if name is None else _no_such_pack(device, packs, name))
     if isinstance(pack, BrokenPack):
         raise PackError(pack.error)
     _check_driver(device, pack)
-    return Choice(pack, _reason(device, pack))
+    return Choice(pack, _reason(device, pack, candidates) if name is None else f"pack {name} as asked for")
+
+
+def fitting(architecture: str, packs: Packs) -> tuple[Pack | BrokenPack, ...]:
+    """The installed packs whose code runs on a chip of this architecture, best first: its own, then the nearest older
+    ones; of one architecture the variants first, the last installed one before the others. Their manifests decide, so a
+    pack of a target that this lucebox does not know counts as well."""
+    found = [pack for pack in packs.installed if fits(pack.architecture, architecture)]
+    rank = {pack.name: (_release(pack.architecture), bool(pack.variant), pack.installed_ns) for pack in found}
+    return tuple(sorted(found, key=lambda pack: rank[pack.name], reverse=True))
 
 
 def best_installed(architecture: str, packs: Packs) -> Pack | BrokenPack | None:
     """The installed pack that suits an architecture best, usable or not."""
-    installed = {pack.target: pack for pack in packs.installed}
-    fitting = (installed.get(target.name) for target in serving(architecture))  # best first
-    return next((pack for pack in fitting if pack is not None), None)
+    return next(iter(fitting(architecture, packs)), None)
 
 
 def best_target(architecture: str) -> str | None:
@@ -115,20 +124,23 @@ def best_target(architecture: str) -> str | None:
     return next((target.name for target in serving(architecture)), None)
 
 
-def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs) -> Selection:
-    """The device among `devices` that `spec` names, and its pack. Only `auto` may fall back to the CPU; the report says
-    why.
+def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str | None = None) -> Selection:
+    """The device among `devices` that `spec` names, and its pack, or the pack of that name. Only `auto` without a name
+    may fall back to the CPU; the report says why.
 
     Raises:
+        InvalidRequestError: a pack for the CPU.
         PackError: no such device, or no usable pack for it.
     """
     if spec.backend == "cpu":
+        if name is not None:
+            raise InvalidRequestError(f'device "cpu" takes no pack, got "{name}"')
         return Selection("cpu", None, None, ("cpu: as asked for",))
     if spec.backend != "auto":
         named = f"{spec.backend}:{spec.index}"
         for device in devices:
             if (device.vendor, device.index) == (spec.backend, spec.index):
-                choice = choose(device, packs)
+                choice = choose(device, packs, name)
                 return Selection(named, device, choice, (f"{named}: {choice.reason}",))
         there = ", ".join(_label(device) for device in devices) or "none"
         raise PackError(f"there is no device {named}; devices found: {there}. `lucebox doctor` says more")
@@ -137,11 +149,13 @@ def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs) -> Selecti
         if device.vendor == "sim":  # for tests; never better than the CPU
             continue
         try:
-            choice = choose(device, packs)
+            choice = choose(device, packs, name)
         except PackError as error:
             passed.append(f"{_label(device)}: {error}")
         else:
             return Selection(_label(device), device, choice, (*passed, f"{_label(device)}: {choice.reason}"))
+    if name is not None:
+        raise PackError("; ".join(passed) or f"there is no GPU for the pack {name}")
     return Selection("cpu", None, None, (*passed, "cpu: no GPU has a usable pack" if passed else "cpu: no GPU found"))
 
 
@@ -149,12 +163,14 @@ def _label(device: Device) -> str:
     return f"{device.vendor}:{device.index}"
 
 
-def _reason(device: Device, pack: Pack) -> str:
-    if pack.target == device.architecture:
-        return f"pack {pack.target} is made for {device.architecture}"
+def _reason(device: Device, pack: Pack, candidates: Sequence[Pack | BrokenPack]) -> str:
+    others = [other.name for other in candidates if other is not pack and other.architecture == pack.architecture]
+    preferred = f"; preferred over {' and '.join(others)}" if others else ""
+    if fits(pack.architecture, device.architecture) == "exact":
+        return f"pack {pack.name} is made for {device.architecture}{preferred}"
     best = best_target(device.architecture)
     better = f"; {best} is better: {install_command(best)}" if best and best != pack.target else ""
-    return f"pack {pack.target} runs on {device.architecture} by the vendor's compatibility rule{better}"
+    return f"pack {pack.name} runs on {device.architecture} by the vendor's compatibility rule{better}{preferred}"
 
 
 def _no_pack(device: Device, packs: Packs) -> str:
@@ -162,8 +178,17 @@ def _no_pack(device: Device, packs: Packs) -> str:
     what = f"{device.name} ({device.architecture})"
     if best is None:
         return f"{what}: no pack runs on this chip; there are packs for {', '.join(NAMES)}"
-    here = ", ".join(pack.target for pack in packs.usable) or "none"
-    return f"{what} needs the pack {best}, which is not installed (installed: {here}); {install_command(best)}"
+    return f"{what} needs the pack {best}, which is not installed (installed: {_names(packs)}); {install_command(best)}"
+
+
+def _no_such_pack(device: Device, packs: Packs, name: str) -> str:
+    if name in {pack.name for pack in packs.installed}:
+        return f"{device.name} ({device.architecture}): the code of pack {name} does not run on this chip"
+    return f"there is no pack {name}; installed: {_names(packs)}"
+
+
+def _names(packs: Packs) -> str:
+    return ", ".join(pack.name for pack in packs.usable) or "none"
 
 
 def _check_driver(device: Device, pack: Pack) -> None:
@@ -171,7 +196,7 @@ def _check_driver(device: Device, pack: Pack) -> None:
     if pack.manifest.vendor == "sim" or is_at_least(found, minimum):
         return
     raise PackError(
-        f"pack {pack.target} needs {DRIVERS[pack.manifest.vendor]} {minimum} or newer; the one of {device.name} is of "
+        f"pack {pack.name} needs {DRIVERS[pack.manifest.vendor]} {minimum} or newer; the one of {device.name} is of "
         f"generation {found} ({device.driver}). Update it, then run `lucebox doctor`"
     )
 

@@ -8,12 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lucebox
 from lucebox import targets
 from lucebox.errors import PackError
-from lucebox.packs.manifest import CodeObject, Manifest, extra
+from lucebox.packs.manifest import CodeObject, Manifest, extra, package, split
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -38,20 +39,40 @@ ON_PYPI = False
 
 def install_command(target: str) -> str:
     """Installs a target's pack, in the version that this lucebox needs."""
+    if not _has_extra(target):
+        return _build_command(target)
     return f'pip install "lucebox[{extra(target)}]"'
 
 
 def reinstall_command(target: str) -> str:
     """Replaces the files of a damaged pack, and nothing else."""
-    return f"pip install --force-reinstall --no-deps lucebox-{extra(target)}=={lucebox.__version__}"
+    if not _has_extra(target):
+        return _build_command(target)
+    return f"pip install --force-reinstall --no-deps {_project(target)}=={lucebox.__version__}"
+
+
+def _build_command(target: str) -> str:
+    """For a variant, or a target that lucebox has no extra for: the pack was built by its owner."""
+    if split(target)[1]:
+        return f"build the variant again and install its wheel, or pip uninstall {_project(target)}"
+    return f"build it again (pip wheel --no-deps ./targets/{target}) and install the wheel"
+
+
+def _project(name: str) -> str:
+    return package(name).replace("_", "-")
+
+
+def _has_extra(name: str) -> bool:
+    """A release has the pack, so pip can install it."""
+    return targets.find(name) is not None
 
 
 class BrokenPackError(PackError):
-    """A defect of an installed pack, and the command that mends it."""
+    """A defect of an installed pack, and what mends it: a command, unless the pack has to be built again."""
 
-    def __init__(self, defect: str, command: str) -> None:
-        super().__init__(f"{defect}; {command}")
-        self.command = command
+    def __init__(self, defect: str, mend: str, *, runs: bool = True) -> None:
+        super().__init__(f"{defect}; {mend}")
+        self.command = mend if runs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +84,25 @@ class Pack:
     distribution: str
     """The name of its wheel: "lucebox-sm86"."""
     folder: Traversable
+    installed_ns: int = 0
+    """When the wheel was installed, in nanoseconds since 1970; 0 where unknown."""
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def variant(self) -> str:
+        return self.manifest.variant
 
     @property
     def target(self) -> str:
         return self.manifest.target
+
+    @property
+    def architecture(self) -> str:
+        """The architecture that its code is compiled for."""
+        return self.manifest.architecture
 
     def load(self) -> dict[str, bytes]:
         """The code objects by file name, each checked against its size and hash in the manifest.
@@ -81,13 +117,13 @@ class Pack:
         try:
             data = file.read_bytes()
         except OSError as error:
-            raise _damaged(self.target, f"{file} cannot be read ({error.strerror})") from error
+            raise _damaged(self.name, f"{file} cannot be read ({error.strerror})") from error
         if len(data) != entry.bytes:
             defect = f"has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced"
-            raise _damaged(self.target, f"{file} {defect}")
+            raise _damaged(self.name, f"{file} {defect}")
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
-            raise _damaged(self.target, f"{file} is damaged: expected sha256 {entry.sha256}, found {found}")
+            raise _damaged(self.name, f"{file} is damaged: expected sha256 {entry.sha256}, found {found}")
         return data
 
 
@@ -95,11 +131,27 @@ class Pack:
 class BrokenPack:
     """An installed pack that is unusable on any device, and why."""
 
-    target: str
+    name: str
+    """The target, and the variant if it is one."""
     distribution: str
     error: str
     command: str | None = None
     """Mends it; None where no single command does."""
+    installed_ns: int = 0
+
+    @property
+    def target(self) -> str:
+        return split(self.name)[0]
+
+    @property
+    def variant(self) -> str:
+        return split(self.name)[1]
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of its target, since its manifest says nothing reliable."""
+        known = targets.find(self.target)
+        return known.architecture if known else self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,59 +178,63 @@ def find(version: str | None = None) -> Packs:
                 raise _two_packs(point.name, points)
             usable.append(_open(point, version or lucebox.__version__))
         except PackError as error:
-            broken.append(broken_pack(point.name, _distribution(point), error))
+            broken.append(broken_pack(point.name, _distribution(point), error, _installed_ns(point)))
     return Packs(tuple(usable), tuple(broken))
 
 
-def broken_pack(target: str, distribution: str, error: PackError) -> BrokenPack:
+def broken_pack(name: str, distribution: str, error: PackError, installed_ns: int = 0) -> BrokenPack:
     """The pack that raised `error`."""
     command = error.command if isinstance(error, BrokenPackError) else None
-    return BrokenPack(target, distribution, str(error), command)
+    return BrokenPack(name, distribution, str(error), command, installed_ns)
 
 
-def _damaged(target: str, defect: str) -> BrokenPackError:
-    return BrokenPackError(defect, reinstall_command(target))
+def _damaged(name: str, defect: str) -> BrokenPackError:
+    return BrokenPackError(defect, reinstall_command(name), runs=_has_extra(name))
 
 
 def _open(point: EntryPoint, version: str) -> Pack:
-    target, distribution = point.name, _distribution(point)
-    package = "lucebox_" + extra(target)
-    if point.value != package:
-        raise PackError(
-            f"{distribution}: the package of {target} must be {package}, its entry point says {point.value}"
-        )
+    name, distribution, expected = point.name, _distribution(point), package(point.name)
+    if point.value != expected:
+        raise PackError(f"{distribution}: the package of {name} must be {expected}, its entry point says {point.value}")
     try:
-        folder = files(package)
+        folder = files(expected)
     except ModuleNotFoundError as error:
-        raise _damaged(target, f"{distribution} is installed but its package {package} is not") from error
-    where = f"{package}/{MANIFEST}"
+        raise _damaged(name, f"{distribution} is installed but its package {expected} is not") from error
+    where = f"{expected}/{MANIFEST}"
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(target, f"{where} cannot be read ({_cause(error)})") from error
+        raise _damaged(name, f"{where} cannot be read ({_cause(error)})") from error
     try:
         manifest = Manifest.parse(text, where)
     except PackError as error:
-        raise _damaged(target, str(error)) from error
-    _check_identity(manifest, target, f"{where} of {distribution}")
+        raise _damaged(name, str(error)) from error
+    _check_identity(manifest, name, f"{where} of {distribution}")
     if manifest.version != version:
         raise BrokenPackError(
             f"{distribution} is version {manifest.version}, lucebox is {version}, and they must be equal",
-            install_command(target),
+            install_command(name),
+            runs=_has_extra(name),
         )
-    return Pack(manifest, text, distribution, folder)
+    return Pack(manifest, text, distribution, folder, _installed_ns(point))
 
 
-def _check_identity(manifest: Manifest, target: str, where: str) -> None:
-    """The manifest agrees with the entry point and with this lucebox's table of targets."""
-    known = targets.find(target)
-    if known is None or known.name != target:
-        raise PackError(f"{where}: lucebox has no target {target}; there are {', '.join(targets.NAMES)}")
-    expected = {"target": target, "vendor": known.vendor, "architecture": known.architecture}
-    for key, value in expected.items():
+def _check_identity(manifest: Manifest, name: str, where: str) -> None:
+    """The manifest agrees with the entry point and with itself. The host's table of targets is not asked: a pack may be
+    of a target that is newer than the host, or private."""
+    target, variant = split(name)
+    suffixed = f"{target}a"
+    expected = {
+        "target": (target,),
+        "variant": (variant,),
+        "architecture": (target, suffixed) if targets.vendor_of(suffixed) else (target,),
+        "vendor": (targets.vendor_of(manifest.architecture),),
+    }
+    for key, allowed in expected.items():
         found = getattr(manifest, key)
-        if found != value:
-            raise _damaged(target, f'{where}: "{key}" must be {value} in a pack for {target}, got {found}')
+        if found not in allowed:
+            words = " or ".join(map(str, allowed)) or "empty"
+            raise _damaged(name, f'{where}: "{key}" must be {words} in a pack for {name}, got {found or "none"}')
 
 
 def _two_packs(target: str, points: list[EntryPoint]) -> BrokenPackError:
@@ -188,6 +244,17 @@ def _two_packs(target: str, points: list[EntryPoint]) -> BrokenPackError:
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.value
+
+
+def _installed_ns(point: EntryPoint) -> int:
+    """When pip or uv made the folder of the wheel's metadata."""
+    if point.dist is None:
+        return 0
+    stem = f"{point.dist.name.replace('-', '_')}-{point.dist.version}"
+    try:
+        return Path(str(point.dist.locate_file(f"{stem}.dist-info"))).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _cause(error: Exception) -> str:

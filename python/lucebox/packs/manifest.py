@@ -11,19 +11,43 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra"]
+__all__ = ["SCHEMA", "Board", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra", "package"]
 
 SCHEMA = 1
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files are beside its manifest
 DRIVER = re.compile(r"\d+(\.\d+)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-WORDS = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "a list"}
+WORDS = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+VARIANT = re.compile(r"[a-z][a-z0-9]*")
+NAME = re.compile(r"(sm_\d+|gfx\d+|sim)_([a-z][a-z0-9]*)")
 
 
 def extra(target: str) -> str:
     """The extra of the host wheel that installs a target's pack: "sm86" for "sm_86"."""
     return target.replace("_", "")
+
+
+def package(name: str) -> str:
+    """The import package of a pack: "lucebox_sm86" for "sm_86", "lucebox_sm86_laptop" for "sm_86_laptop"."""
+    target, variant = split(name)
+    return f"lucebox_{extra(target)}" + (f"_{variant}" if variant else "")
+
+
+def split(name: str) -> tuple[str, str]:
+    """Target and variant of a pack's name; most packs are no variant."""
+    found = NAME.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +57,16 @@ class Compiler:
     name: str
     version: str
     flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A product with the target's chip; a figure is None where the maker publishes none."""
+
+    name: str
+    sm_count: int | None
+    memory_gb: int | float | None
+    bandwidth_gb_s: int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +107,8 @@ class Manifest:
 
     schema: int
     target: str
+    variant: str
+    """The word behind the target in the pack's name; empty for the target itself."""
     vendor: str
     architecture: str
     """The compiler's name of the architecture: "sm_90a"."""
@@ -83,12 +119,18 @@ class Manifest:
     commit: str
     """The commit of its sources, empty where the build was told none."""
     min_driver: str
+    boards: tuple[Board, ...]
     compiler: Compiler
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
     exceptions: tuple[Waiver, ...]
     files: tuple[CodeObject, ...]
     kernels: tuple[Kernel, ...]
+
+    @property
+    def name(self) -> str:
+        """The target, and the variant if it is one: "sm_86", "sm_86_laptop"."""
+        return self.target + (f"_{self.variant}" if self.variant else "")
 
     @classmethod
     def parse(cls, text: str, where: str) -> Manifest:
@@ -149,7 +191,7 @@ def _expect(kind: Any, value: Any, where: str, key: str) -> Any:
     if type(value) not in allowed:  # exact: true is no integer
         words = " or ".join(WORDS[option] for option in allowed)
         raise PackError(f'{where}: "{key}" must be {words}, got {_short(value)}')
-    if type(value) is int and value < 0:
+    if type(value) in (int, float) and value < 0:
         raise PackError(f'{where}: "{key}" must not be negative, got {value}')
     return value
 
@@ -159,6 +201,8 @@ def _check_sense(manifest: Manifest, where: str) -> None:
         raise PackError(f'{where}: "vendor" must be nvidia, amd or sim, got {_short(manifest.vendor)}')
     if manifest.vendor != "sim" and not DRIVER.fullmatch(manifest.min_driver):
         raise PackError(f'{where}: "min_driver" must be a version like 580 or 6.0, got {_short(manifest.min_driver)}')
+    if manifest.variant and not VARIANT.fullmatch(manifest.variant):
+        raise PackError(f'{where}: "variant" must be small letters and digits, got {_short(manifest.variant)}')
     names = [file.file for file in manifest.files]
     for i, file in enumerate(manifest.files):
         if not PLAIN_NAME.fullmatch(file.file):

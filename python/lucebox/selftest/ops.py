@@ -1,8 +1,7 @@
 """Single ops on the CPU or on a pack's device, for the self-test and the tests.
 
 `on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. States and caches come back as new
-arrays.
-The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
+arrays. The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ __all__ = [
     "gated_rms_norm_rounded",
     "kv_append",
     "kv_move",
+    "linear",
     "rms_norm",
     "rms_norm_rounded",
     "rope",
@@ -114,6 +114,18 @@ def rope_table(pos: I32, axis: NDArray[np.uint8], inv_freq: F32, **on: Any) -> t
 
 def embed(table: NDArray[np.uint8], dtype: str, dim: int, ids: I32, **on: Any) -> F32:
     y: F32 = run("embed", on, table=table, type=dtype, dim=dim, ids=ids)["y"]
+    return y
+
+
+def linear(
+    w: NDArray[np.uint8], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None = None,
+    activations: str = "int8", **on: Any,
+) -> F32:  # fmt: skip
+    """x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks. On a device `add` lies in the memory of y,
+    as a residual does."""
+    in_place = "add" if add is not None and "pack" in on else None
+    y: F32 = run("linear", on, w=w, type=dtype, n_out=n_out, n_in=n_in, x=x, add=add, activations=activations,
+                 y=in_place)["y"]  # fmt: skip
     return y
 
 
@@ -213,8 +225,11 @@ def delta_net(
     n_last: int, accepted: I32 | None, parent: I32 | None, ancestors: Masks | None, order: str, *,
     pack: _engine.gpu.Pack,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """All between a layer's projections, as the engine sends it: the product of `last` with the norm of o, launches of
-    each kernel, and the state after it: history, pending, S, k_pending, cs_pending, delta."""
+    """Everything between a layer's projections, as the engine sends it.
+
+    Returns the product of `last` with the norm of o, the launches of each kernel, and the state after it: history,
+    pending, S, k_pending, cs_pending, delta.
+    """
     got = _engine.gpu_ops.delta_net(
         pack, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
         n_k_heads=k_pending.shape[2], dk=k_pending.shape[3], z=z.reshape(len(x), *delta.shape[1:]), norm_w=norm_w,

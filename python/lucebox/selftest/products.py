@@ -11,7 +11,7 @@ import numpy as np
 from lucebox._engine import ops
 from lucebox.selftest.case import Array, Case, same
 from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
-from lucebox.selftest.ops import rms_norm
+from lucebox.selftest.ops import linear, rms_norm
 
 # (n_out, n_in): fewer outputs than a thread block computes, odd counts of outputs and of quantisation blocks, and rows
 # too long for one piece per thread.
@@ -111,7 +111,7 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
             limit = "matrix"
             rounded = wide if dtype == "BF16" else dtype
             given = x if dtype == "F32" else converted(raw_bytes(x), "F32", rounded).reshape(x.shape)
-        expected = partial(ops.linear, w, dtype, n_out, n_in, given, add, activations=exact)
+        expected = partial(linear, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("matmul", limit, expected, arguments, options, unit=unit)
 
@@ -124,7 +124,7 @@ def megakernels(rng: np.random.Generator) -> Iterator[Case]:
         for n_out, n_in, without in ((131, 256, ()), (517, 2048, ()), (131, 256, streamed), (517, 2048, streamed)):
             x, norm, w = normal(rng, n_in), normal(rng, n_in), weights_of(rng, dtype, n_out * n_in)
             normed = rms_norm(x.reshape(1, 1, -1), norm, 0.03).reshape(1, -1)
-            expected = partial(ops.linear, w, dtype, n_out, n_in, normed, None, activations="int8")
+            expected = partial(linear, w, dtype, n_out, n_in, normed, None, activations="int8")
             limit = "row" if dtype == "BF16" else "int8"
             unit = partial(_terms, w, dtype, normed)
             given = (x, norm, 0.03, w, dtype, n_out)
@@ -150,7 +150,7 @@ def _one_by_one(
 ) -> Array:
     """Every product of a group, computed alone."""
     each = zip(weights, dtypes, n_out, strict=True)
-    return _side_by_side([np.asarray(ops.linear(w, d, n, n_in, x, activations=activations)) for w, d, n in each])
+    return _side_by_side([np.asarray(linear(w, d, n, n_in, x, activations=activations)) for w, d, n in each])
 
 
 def _side_by_side(results: list[Array]) -> Array:

@@ -61,8 +61,9 @@ class PackDevice:
         return self._packs[without]
 
 
-def open_device(device: str, note: Callable[[str], None]) -> PackDevice:
-    """The device named `device`, with its pack. `note` receives the reason for this device and this pack.
+def open_device(device: str, note: Callable[[str], None], pack: str | None = None) -> PackDevice:
+    """The device named `device`, with the pack named `pack` or its preferred one. `note` receives the reason for this
+    device and this pack.
 
     Raises:
         InvalidRequestError: it is the CPU.
@@ -70,7 +71,7 @@ def open_device(device: str, note: Callable[[str], None]) -> PackDevice:
     """
     if parse_device(device).backend == "cpu":
         raise InvalidRequestError("a self-test compares a GPU pack with the CPU: device must be cuda:N, hip:N or sim")
-    selection = resolve_device(device)
+    selection = resolve_device(device, pack)
     if selection.info is None or selection.choice is None:
         raise PackError(f"nothing to test: {'; '.join(selection.report)}. `lucebox doctor` says more")
     for line in selection.report:
@@ -131,7 +132,7 @@ def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report
             continue  # the pack has no kernel for it; a kernel without another case is reported as "no test"
         except (DeviceError, InternalError) as error:
             errors.append(f"{case.label}: {error}")
-    return Report(device.name, device.manifest.target, seed, tuple(results.values()), tuple(errors))
+    return Report(device.name, device.manifest.name, seed, tuple(results.values()), tuple(errors))
 
 
 def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -> None:

@@ -17,7 +17,8 @@ void bind_gpu_delta(nanobind::module_& m);      // recurrent layers and the rope
 void bind_gpu_load(nanobind::module_& m);       // bringing weights to a device
 void bind_gpu_matmul(nanobind::module_& m);     // products with many rows
 void bind_gpu_megakernel(nanobind::module_& m);
-void bind_gpu_sample(nanobind::module_& m);   // sampling
+void bind_gpu_products(nanobind::module_& m);  // products with weights
+void bind_gpu_sample(nanobind::module_& m);    // sampling
 
 void bind_ops(nanobind::module_& m);         // single ops on numpy arrays; the others are its parts
 void bind_ops_linear(nanobind::module_& m);  // products with weights

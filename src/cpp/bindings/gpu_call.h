@@ -19,6 +19,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "bindings/names.h"
 #include "bindings/op_fields.h"
 #include "device/graph.h"
 #include "gpu/attention/choose.h"
@@ -221,17 +222,6 @@ void check_shape(const char* what, const Array& array, std::initializer_list<siz
   bool same = array.ndim() == shape.size();
   for (size_t i = 0; same && i < shape.size(); ++i) same = array.shape(i) == shape.begin()[i];
   LB_CHECK(same, kInvalid, what, " has the wrong shape");
-}
-
-inline DType dtype_named(const std::string& text) {
-  const auto type = dtype_from_name(text);
-  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
-  return *type;
-}
-
-inline Activations activations_named(const std::string& text) {
-  LB_CHECK(text == "int8" || text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
-  return text == "int8" ? Activations::kInt8 : Activations::kF32;
 }
 
 }  // namespace lb

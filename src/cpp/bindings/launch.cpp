@@ -3,18 +3,21 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
+#include "ops/operands.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,54 +37,103 @@ nb::dict dict_of(const gpu::Launch& launch) {
   return result;
 }
 
-DType dtype_named(const std::string& text) {
-  const auto type = dtype_from_name(text);
-  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
-  return *type;
-}
-
-gpu::Launch choose_named(const std::string& op, const gpu::Target& target, int rows, int heads, int dim) {
-  if (op == "rms_norm") return choose(RmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
-  if (op == "gated_rms_norm") return choose(GatedRmsNorm{.rows = rows, .heads = heads, .dim = dim}, target);
-  if (op == "rope") return choose(Rope{.rows = rows, .heads = heads, .dim = dim, .n_pairs = dim / 2}, target);
-  if (op == "rope_table") return choose(RopeTable{.rows = rows, .n_pairs = dim}, target);
-  if (op == "causal_conv") return choose(CausalConv{.rows = rows, .channels = dim, .n_taps = 4}, target);
-  if (op == "delta_prepare")
-    return choose(DeltaPrepare{.rows = rows, .n_k_heads = heads, .n_v_heads = heads, .dk = dim}, target);
-  if (op == "attention_prepare")
-    return choose(
-        AttentionPrepare{.cache = {.k_type = DType::kF16, .v_type = DType::kF16, .n_kv_heads = heads, .head_dim = dim},
-                         .rows = rows,
-                         .n_heads = 3 * heads,
-                         .n_pairs = dim / 2},
-        target);
-  if (op == "delta_inputs") {
-    std::vector<float> y(size_t(4) * heads * dim);
-    return choose(DeltaInputs{.conv = {.y = y.data(), .rows = rows, .channels = int(y.size()), .n_taps = 4},
-                              .prepare = {.q = y.data(),
-                                          .k = y.data() + size_t(heads) * dim,
-                                          .rows = rows,
-                                          .n_k_heads = heads,
-                                          .n_v_heads = heads,
-                                          .dk = dim,
-                                          .row_stride = long(y.size())}},
-                  target);
+// An op of which only numbers matter: those that are given, the others 0, and operands at an address that nothing
+// reads.
+class ShapeFields {
+ public:
+  explicit ShapeFields(const nb::kwargs& given) {
+    for (const auto& [key, value] : given) given_[key] = value;
   }
-  if (op == "swiglu") return choose(SwiGlu{.rows = rows, .dim = dim}, target);
-  if (op == "sample") return choose(Sample{.vocab = dim}, nullptr, target).launch;
-  if (op == "count_window") return choose(CountWindow{.capacity = dim}, target);
-  if (op == "next_token") return choose(NextToken{.ring = {.capacity = rows}}, target);
-  fail(ErrorCode::kInvalid, "no op \"", op, "\" here");
+
+  void scalar(const char* name, int& value) { value = number(name); }
+  void scalar(const char* name, DType& value) {
+    if (const nb::object given = take(name); given.is_valid()) value = dtype_named(nb::cast<std::string>(given));
+  }
+  void scalar(const char*, auto&) {}
+  void stride(const char*, long&) {}
+  void in(const char*, auto*& p, Axes, Axes = {}) { put(p); }
+  void out(const char*, auto*& p, Axes) { put(p); }
+  void in_out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
+  void optional_in(const char*, auto*&, Axes, Axes = {}) {}
+  void indices(const char*, auto*& p, Axes, long, long) { put(p); }
+  void optional_indices(const char*, auto*&, Axes, long, long) {}
+  void weights(const char*, const void*& p, DType, int, int) { p = address(); }
+  void pages(const char*, void*& p, DType, int, int, Access) { p = address(); }
+  void page_table(const char*, const int32_t*& p) { put(p); }
+  void rounded(const char*, RoundedRows&, int, int) {}
+  template <class T>
+  void inside(T*& p, const char*, long offset) {
+    p = static_cast<T*>(address()) + offset;
+  }
+
+  int number(const char* name) {
+    const nb::object given = take(name);
+    return given.is_valid() ? nb::cast<int>(given) : 0;
+  }
+  void check_all_used() const {
+    for (const auto& [key, value] : given_)
+      fail(ErrorCode::kInvalid, "the op has no number ", nb::cast<std::string>(key));
+  }
+
+ private:
+  static void* address() { return reinterpret_cast<void*>(uintptr_t{4096}); }
+  template <class T>
+  static void put(T*& p) {
+    p = static_cast<T*>(address());
+  }
+  nb::object take(const char* name) {
+    if (!given_.contains(name)) return {};
+    nb::object value = given_[name];
+    nb::del(given_[name]);
+    return value;
+  }
+
+  nb::dict given_;
+};
+
+std::vector<nb::dict> dicts_of(std::span<const gpu::Launch> launches) {
+  std::vector<nb::dict> result;
+  for (const gpu::Launch& launch : launches) result.push_back(dict_of(launch));
+  return result;
 }
 
-nb::dict choose_rows(const std::string& manifest_json, int n_sms, const std::string& op, int rows, int dim, int heads) {
-  return dict_of(choose_named(op, gpu::target_of(manifest_json, n_sms), rows, heads, dim));
+std::vector<nb::dict> launches_of(const auto& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(op, target))};
+}
+std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(LinearGroup{{op}, 1}, {}, target).launches[0].launch)};
+}
+std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
+  const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
+  return dicts_of({chosen.launches, size_t(chosen.n)});
+}
+std::vector<nb::dict> launches_of(const Attention& op, int capacity, const gpu::Target& target) {
+  const int head_dim = op.cache.head_dim;
+  const gpu::AttentionLaunches chosen = gpu::choose(op, capacity, nullptr, target);
+  const size_t values = chosen.n > 1 ? size_t(chosen.params.n_splits) * op.rows * op.n_heads * (head_dim + 2) : 0;
+  LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(op.rows, op.n_heads, head_dim, capacity, target),
+           kInternal, "attention_scratch_bytes is too little");
+  return dicts_of({chosen.launches, size_t(chosen.n)});
 }
 
-nb::dict choose_embed(const std::string& manifest_json, int n_sms, const std::string& dtype, int vocab, int dim,
-                      int rows) {
-  const Embed op{.type = dtype_named(dtype), .rows = rows, .dim = dim, .vocab = vocab};
-  return dict_of(choose(op, gpu::target_of(manifest_json, n_sms)));
+std::vector<nb::dict> choose_op(const std::string& manifest_json, int n_sms, const std::string& name, int capacity,
+                                const nb::kwargs& given) {
+  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  return with_op(name, [&](auto op) {
+    ShapeFields fields(given);
+    operands(op, fields);
+    fields.check_all_used();
+    return launches_of(op, capacity, target);
+  });
+}
+
+// `size`: the vocabulary, the tokens of the window, or the slots of the ring.
+nb::dict choose_sampling(const std::string& manifest_json, int n_sms, const std::string& op, int size) {
+  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  if (op == "sample") return dict_of(choose(Sample{.vocab = size}, nullptr, target).launch);
+  if (op == "count_window") return dict_of(choose(CountWindow{.capacity = size}, target));
+  if (op == "next_token") return dict_of(choose(NextToken{.ring = {.capacity = size}}, target));
+  fail(ErrorCode::kInvalid, "no op \"", op, "\" of sampling");
 }
 
 LinearGroup group_of(const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in, int rows,
@@ -108,46 +160,13 @@ std::vector<nb::dict> choose_linear(const std::string& manifest_json, int n_sms,
   return launches;
 }
 
-std::vector<nb::dict> choose_delta(const std::string& manifest_json, int n_sms, int rows, int n_k_heads, int n_v_heads,
-                                   int dk, int dv) {
-  const GatedDelta op{.rows = rows,
-                      .n_k_heads = n_k_heads,
-                      .n_v_heads = n_v_heads,
-                      .dk = dk,
-                      .dv = dv,
-                      .row_stride = 2L * n_k_heads * dk + long(n_v_heads) * dv};
-  const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, gpu::target_of(manifest_json, n_sms));
-  std::vector<nb::dict> launches;
-  for (int i = 0; i < chosen.n; ++i) launches.push_back(dict_of(chosen.launches[i]));
-  return launches;
-}
-
-std::vector<nb::dict> choose_attention(const std::string& manifest_json, int n_sms, const std::string& k_type,
-                                       const std::string& v_type, int rows, int n_heads, int n_kv_heads, int head_dim,
-                                       int capacity) {
-  const gpu::Target target = gpu::target_of(manifest_json, n_sms);
-  const Attention op{.cache = {.k_type = dtype_named(k_type),
-                               .v_type = dtype_named(v_type),
-                               .n_kv_heads = n_kv_heads,
-                               .head_dim = head_dim},
-                     .rows = rows,
-                     .n_heads = n_heads};
-  const gpu::AttentionLaunches chosen = gpu::choose(op, capacity, nullptr, target);
-  const size_t values = chosen.n > 1 ? size_t(chosen.params.n_splits) * rows * n_heads * (head_dim + 2) : 0;
-  LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, target), kInternal,
-           "attention_scratch_bytes is too little");
-  std::vector<nb::dict> launches;
-  for (int i = 0; i < chosen.n; ++i) launches.push_back(dict_of(chosen.launches[i]));
-  return launches;
-}
-
 nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
-                      const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+                     const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
   std::vector<nb::dict> launches;
   gpu::for_each_launch(gpu::choose_gemm(group, {}, nullptr, nullptr, target),
-                [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
+                       [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
   result["launches"] = launches;
   result["rounded_bits"] = gpu::gemm_rounded_bits(group, target);
@@ -158,16 +177,14 @@ nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vec
 }  // namespace
 
 void bind_launch(nb::module_& m) {
-  m.def("choose", &choose_rows, "manifest_json"_a, "n_sms"_a, "op"_a, "rows"_a, "dim"_a, "heads"_a = 1,
-        "The launch of an op on rows, as a dict.");
-  m.def("choose_embed", &choose_embed, "manifest_json"_a, "n_sms"_a, "dtype"_a, "vocab"_a, "dim"_a, "rows"_a = 1);
+  m.def(
+      "choose", &choose_op, "manifest_json"_a, "n_sms"_a, "op"_a, "capacity"_a = 0, "fields"_a,
+      "The launches of an op, by its numbers as src/cpp/ops/operands.h names them; those not given are 0. `capacity`: "
+      "of an attention's cache; the partials of its splits are held to the scratch.");
+  m.def("choose_sampling", &choose_sampling, "manifest_json"_a, "n_sms"_a, "op"_a, "size"_a,
+        "The launch of sample, count_window or next_token.");
   m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
         "activations"_a = "int8", "The launches of a group, one for each type in it.");
-  m.def("choose_delta", &choose_delta, "manifest_json"_a, "n_sms"_a, "rows"_a, "n_k_heads"_a, "n_v_heads"_a, "dk"_a,
-        "dv"_a, "The launches of a gated_delta, in their order.");
-  m.def("choose_attention", &choose_attention, "manifest_json"_a, "n_sms"_a, "k_type"_a, "v_type"_a, "rows"_a,
-        "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a,
-        "The attention, and the merge of its splits where there are any. Their partials are held to the scratch.");
   m.def("choose_gemm", &choose_gemm, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
         "activations"_a = "int8",
         "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");

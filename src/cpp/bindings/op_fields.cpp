@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 
+#include "bindings/names.h"
 #include "quant/repack.h"
 
 namespace lb {
@@ -43,7 +44,7 @@ void copy(std::byte* strided, std::byte* packed, const std::vector<long>& shape,
           size_t item) {
   const long count = std::accumulate(shape.begin(), shape.end(), 1L, std::multiplies<>());
   if (strides == contiguous(shape)) {
-    kGather ? std::memcpy(packed, strided, count * item) : std::memcpy(strided, packed, count * item);
+    std::copy_n(kGather ? strided : packed, count * item, kGather ? packed : strided);
     return;
   }
   for (long i = 0; i < count; ++i) {
@@ -108,10 +109,7 @@ void OpFields::scalar(const char* name, float& value) {
 }
 
 void OpFields::scalar(const char* name, DType& value) {
-  const std::string text = word(name, "the name of an element type");
-  const auto type = dtype_from_name(text);
-  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
-  value = *type;
+  value = dtype_named(word(name, "the name of an element type"));
 }
 
 void OpFields::scalar(const char* name, RopePairs& value) {
@@ -126,6 +124,8 @@ void OpFields::scalar(const char* name, HeadOrder& value) {
   value = text == "grouped" ? HeadOrder::kGrouped : HeadOrder::kTiled;
 }
 
+void OpFields::scalar(const char* name, Activations& value) { value = activations_named(word(name, "int8 or f32")); }
+
 AnyArray OpFields::array(const char* name, nb::handle value) {
   AnyArray array;
   LB_CHECK(nb::try_cast(value, array), kInvalid, what_, name, " must be an array");
@@ -138,6 +138,8 @@ OpFields::Field& OpFields::add(const char* name, Access access, nb::dlpack::dtyp
   if (access == Access::kOut) return add_out(name, dtype, sizes(shape), std::move(set), value);
   LB_CHECK(value.is_valid(), kInvalid, what_, name, " is missing");
   if (nb::isinstance<nb::int_>(value) && dtype == nb::dtype<int32_t>()) {
+    if (shape.size() == 1) infer(shape.begin()[0], 1);
+    LB_CHECK(sizes(shape) == std::vector<long>{1}, kInvalid, what_, name, " must be an array");
     const int32_t number = nb::cast<int32_t>(value);
     const auto* bytes = reinterpret_cast<const std::byte*>(&number);
     const std::byte* host = owned_.emplace_back(bytes, bytes + sizeof number).data();
@@ -147,23 +149,24 @@ OpFields::Field& OpFields::add(const char* name, Access access, nb::dlpack::dtyp
   LB_CHECK(given.dtype() == dtype, kInvalid, what_, name, " must be ", text(dtype), ", got ", text(given.dtype()));
   Field added{name, access, dtype, {}, {}, static_cast<const std::byte*>(given.data()), std::move(set)};
   for (size_t i = 0; i < given.ndim(); ++i) added.shape.push_back(long(given.shape(i)));
+  std::vector<long> wanted(shape.size(), kAnySize);
   bool same = added.shape.size() == shape.size();
-  for (size_t i = 0; same && i < shape.size(); ++i) {
-    infer(shape.begin()[i], added.shape[i]);
-    const long size = shape.begin()[i].size();
-    same = size == kAnySize || size == added.shape[i];
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (added.shape.size() == shape.size()) infer(shape.begin()[i], added.shape[i]);
+    if (!missing_.contains(shape.begin()[i].field)) wanted[i] = shape.begin()[i].size();
+    same = same && (wanted[i] == kAnySize || wanted[i] == added.shape[i]);
   }
-  LB_CHECK(same, kInvalid, what_, name, " must have shape ", text(sizes(shape)), ", got ", text(added.shape));
+  LB_CHECK(same, kInvalid, what_, name, " must have shape ", text(wanted), ", got ", text(added.shape));
   added.strides = contiguous(added.shape);
   for (size_t i = 0; i < shape.size() && added.count() > 0; ++i) {
     if (added.shape[i] > 1) added.strides[i] = given.stride(i);  // numpy leaves any number for an axis of one
-    long wanted = contiguous(added.shape)[i];
+    long stride = contiguous(added.shape)[i];
     if (strides.size() > 0) {
       infer(strides.begin()[i], added.strides[i]);
-      wanted = strides.begin()[i].size();
+      stride = strides.begin()[i].size();
     }
-    LB_CHECK(added.shape[i] <= 1 || (added.strides[i] == wanted && wanted > 0), kInvalid, what_, name,
-             " must have a stride of ", wanted, " values along axis ", i, ", got ", added.strides[i]);
+    LB_CHECK(added.shape[i] <= 1 || (added.strides[i] == stride && stride > 0), kInvalid, what_, name,
+             " must have a stride of ", stride, " values along axis ", i, ", got ", added.strides[i]);
   }
   return fields_.emplace_back(std::move(added));
 }
@@ -193,9 +196,10 @@ void OpFields::weights(const char* name, const void*& p, DType type, int& n_out,
   const nb::object value = take(name);
   LB_CHECK(value.is_valid(), kInvalid, what_, name, " is missing");
   const AnyArray blocks = array(name, value);
-  LB_CHECK(blocks.dtype() == nb::dtype<uint8_t>() && blocks.ndim() == 1 && blocks.stride(0) == 1, kInvalid, what_, name,
-           " must be the bytes of the blocks");
-  quant::checked_plane_layout(type, 0, n_in);
+  LB_CHECK(blocks.dtype() == nb::dtype<uint8_t>() && blocks.ndim() == 1 && (blocks.size() < 2 || blocks.stride(0) == 1),
+           kInvalid, what_, name, " must be the bytes of the blocks");
+  LB_CHECK(n_in > 0, kInvalid, what_, "rows of ", name, " must have values");
+  quant::checked_plane_layout(type, n_out, n_in);
   infer(n_out, long(blocks.size() / row_bytes(type, size_t(n_in))));
   LB_CHECK(blocks.size() == row_bytes(type, size_t(n_in)) * n_out, kInvalid, what_, name, " [", n_out, ", ", n_in,
            "] of ", lb::name(type), " is ", row_bytes(type, size_t(n_in)) * n_out, " bytes, got ", blocks.size());

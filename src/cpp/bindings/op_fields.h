@@ -47,6 +47,7 @@ class OpFields {
   void scalar(const char* name, DType& value);
   void scalar(const char* name, RopePairs& value);
   void scalar(const char* name, HeadOrder& value);
+  void scalar(const char* name, Activations& value);
   void stride(const char* name, long& value) {
     number(name, &value, [&value](long v) { value = v; }, true);
   }
@@ -85,7 +86,7 @@ class OpFields {
     });
   }
 
-  // Gives every pointer of the op its memory. All that was given must have been used.
+  // Gives every pointer of the op its memory. Refuses missing fields and those that the op does not have.
   void place();
   // Memory beside the operands, checked like an output.
   void* scratch(size_t bytes);
@@ -93,12 +94,13 @@ class OpFields {
   nb::dict results();
 
   long size(const char* name) { return field(name).shape[0]; }
-  // Of an int32 array: its largest value, or `none` where it is empty or null.
+  // The largest value of an int32 array; `none` where it is empty or null.
   long largest(const char* name, long none);
 
  private:
-  struct Region {  // of memory: arrays that share theirs, or one output
-    const std::byte* host;
+  // Memory of arrays that overlap, or of one output.
+  struct Region {
+    const std::byte* host;  // the first byte of the arrays; null: an output
     size_t bytes;
     bool is_written;
     std::byte* data = nullptr;
@@ -169,8 +171,8 @@ void check_slots(const Op& op, OpFields& fields) {
   if constexpr (requires { op.cache; }) {
     long rows = fields.largest("accepted", -1) + 1;
     if constexpr (requires { op.rows; }) rows = op.rows;
-    const long slots = fields.largest("n_past", 0) + rows, held = fields.size("page_table") * kPageTokens;
-    LB_CHECK(slots <= held, kInvalid, "the page table holds ", held, " slots, ", slots, " are needed");
+    const long slots = fields.largest("n_past", 0) + rows, capacity = fields.size("page_table") * kPageTokens;
+    LB_CHECK(slots <= capacity, kInvalid, "the page table holds ", capacity, " slots, ", slots, " are needed");
   }
 }
 

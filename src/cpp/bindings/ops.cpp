@@ -1,15 +1,16 @@
 // Single ops on numpy arrays, on the CPU.
-#include "bindings/bindings.h"
-#include "bindings/op_fields.h"
-
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "bindings/bindings.h"
+#include "bindings/names.h"
+#include "bindings/op_fields.h"
 #include "cpu/cpu_stream.h"
 
 namespace nb = nanobind;
@@ -17,13 +18,6 @@ using namespace nb::literals;
 
 namespace lb {
 namespace {
-
-Isa isa_named(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (name(isa) == text) return isa;
-  fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got ", text);
-}
 
 // Memory of the host, without guards: a sanitizer sees an access past the end of an operand.
 class HostMemory final : public OpMemory {
@@ -33,8 +27,12 @@ class HostMemory final : public OpMemory {
     std::memset(data, 0xff, bytes);
     return data;
   }
-  void upload(std::byte* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void download(void* to, const std::byte* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void upload(std::byte* to, const void* from, size_t bytes) override {
+    std::copy_n(static_cast<const std::byte*>(from), bytes, to);
+  }
+  void download(void* to, const std::byte* from, size_t bytes) override {
+    std::copy_n(from, bytes, static_cast<std::byte*>(to));
+  }
   const void* weights(const AnyArray& blocks, DType, int, int) override { return blocks.data(); }
   size_t guard_bytes() const override { return 0; }
 
@@ -43,6 +41,10 @@ class HostMemory final : public OpMemory {
 };
 
 CpuStreamOptions scratch_of(const auto&) { return {}; }
+CpuStreamOptions scratch_of(const Linear& op) {
+  return {.shared_scratch_bytes = linear_shared_scratch(op.rows, op.n_in),
+          .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
+}
 CpuStreamOptions scratch_of(const Attention& op) {
   const int dim = op.cache.head_dim, n_kv_heads = op.cache.n_kv_heads;
   LB_CHECK(dim % 8 == 0 && n_kv_heads > 0 && op.n_heads % n_kv_heads == 0, kInvalid, "[attention] ", op.n_heads,
@@ -60,7 +62,7 @@ CpuStreamOptions scratch_of(const GatedDelta& op) {
 
 nb::dict run_op(const std::string& name, int threads, const std::string& isa, const nb::kwargs& given) {
   return with_op(name, [&](auto op) -> nb::dict {
-    if constexpr (requires(CpuStream& stream) { stream.run(op); }) {
+    if constexpr (!std::is_same_v<decltype(op), RoundRows>) {
       HostMemory memory;
       OpFields fields(memory, name, given);
       operands(op, fields);
@@ -70,7 +72,7 @@ nb::dict run_op(const std::string& name, int threads, const std::string& isa, co
       options.n_threads = threads;
       options.isa = isa_named(isa);
       CpuStream stream(options);
-      stream.run(op);
+      lb::run(op, stream);
       return fields.results();
     } else {
       fail(ErrorCode::kUnsupported, "[", name, "] runs on devices only");

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
 #include "quant/dequantize.h"
@@ -33,32 +34,13 @@ auto make_array(size_t a, size_t b) {
   return nb::ndarray<nb::numpy, T, nb::ndim<2>>(values, {a, b}, owner);
 }
 
-DType parse_dtype(const std::string& name) {
-  const auto type = dtype_from_name(name);
-  LB_CHECK(type, kInvalid, "unknown element type \"", name, "\"");
-  return *type;
-}
-
-Isa parse_isa(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (text == name(isa)) return isa;
-  fail(ErrorCode::kInvalid, "unknown instruction set \"", text, "\"");
-}
-
-Activations parse_activations(const std::string& text) {
-  if (text == "int8") return Activations::kInt8;
-  LB_CHECK(text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
-  return Activations::kF32;
-}
-
 void check_whole_blocks(DType type, size_t count) {
   LB_CHECK(count % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ",
            info(type).block_values, " values, got ", count);
 }
 
 nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
-  const DType type = parse_dtype(dtype);
+  const DType type = dtype_named(dtype);
   check_whole_blocks(type, n);
   LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
            " bytes, got ", data.size());
@@ -80,7 +62,7 @@ class Products {
              weights_.size());
     group_.n = int(weights_.size());
     for (size_t i = 0; i < weights_.size(); ++i) {
-      const DType type = parse_dtype(dtypes[i]);
+      const DType type = dtype_named(dtypes[i]);
       check_whole_blocks(type, n_in);
       const size_t bytes = row_bytes(type, n_in) * n_out[i];
       LB_CHECK(weights_[i].size() == bytes, kInvalid, "weights ", i, " must be ", bytes, " bytes, got ",
@@ -90,11 +72,11 @@ class Products {
       op.type = type;
       op.n_in = n_in;
       op.n_out = n_out[i];
-      op.activations = parse_activations(activations);
+      op.activations = activations_named(activations);
     }
     stream_ =
         std::make_unique<CpuStream>(CpuStreamOptions{.n_threads = threads,
-                                                     .isa = parse_isa(isa),
+                                                     .isa = isa_named(isa),
                                                      .shared_scratch_bytes = linear_shared_scratch(max_rows, n_in),
                                                      .thread_scratch_bytes = linear_thread_scratch(n_in)});
   }
@@ -130,20 +112,9 @@ class Products {
   int n_in_, max_rows_;
 };
 
-nb::object linear(const Bytes& w, const std::string& dtype, int n_out, int n_in, const Matrix& x,
-                  const std::optional<Matrix>& add, const std::string& activations, const std::string& isa,
-                  int threads) {
-  Products group({w}, {dtype}, {n_out}, n_in, int(x.shape(0)), activations, isa, threads);
-  auto y = make_array<float>(x.shape(0), n_out);
-  std::optional<std::vector<Matrix>> adds;
-  if (add) adds.emplace().push_back(*add);
-  group.run(x, {Output(y)}, adds);
-  return nb::cast(y);
-}
-
 // (q, scale, sum) of rows rounded to 8 bits.
 nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
-  const cpu::Kernels* kernels = cpu::kernels_for(parse_isa(isa));
+  const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
   LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");
   const size_t rows = x.shape(0), n_in = x.shape(1), stride = (n_in + 63) / 64 * 64, n_blocks = stride / 32;
   auto q = make_array<int8_t>(rows, stride);
@@ -160,8 +131,6 @@ nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
 void bind_ops_linear(nb::module_& m) {
   m.def("dequantize", &dequantize, "data"_a, "dtype"_a, "n"_a, "n values of an element type as fp32.");
   m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
-  m.def("linear", &linear, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(), "activations"_a = "int8",
-        "isa"_a = "auto", "threads"_a = 1, "x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks.");
   nb::class_<Products>(m, "LinearGroup", "Products of one x with several weights, sharing its rounding.")
       .def(nb::init<std::vector<Bytes>, const std::vector<std::string>&, const std::vector<int>&, int, int,
                     const std::string&, const std::string&, int>(),

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/names.h"
 #include "quant/half.h"
 #include "quant/repack.h"
 
@@ -25,12 +26,6 @@ nb::object array_of(std::unique_ptr<T[]> values, std::initializer_list<size_t> s
   T* data = values.release();
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
   return nb::ndarray<nb::numpy, T>(data, shape, owner).cast();
-}
-
-DType dtype_named(const std::string& text) {
-  const auto type = dtype_from_name(text);
-  LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
-  return *type;
 }
 
 // Value i of F32, F16 or BF16 values.

@@ -24,8 +24,6 @@
 #include <initializer_list>
 #include <string_view>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -157,7 +155,7 @@ void operands(Tree& tree, Visit&& visit, const int& rows) {
   visit.optional_in("ancestors", tree.ancestors, {rows});
 }
 
-// `access`: of the pages.
+// access: to the pages.
 template <class Visit>
 void operands(KvLayer& cache, Visit&& visit, Access access) {
   visit.scalar("k_type", cache.k_type);
@@ -380,7 +378,7 @@ struct OperandVisitor {
   void inside(const auto*, const char*, long) const {}
 };
 
-// Calls each(Operand) for every pointer of an op but rounded rows and what is null.
+// Calls each(Operand) for every pointer of an op, except null ones and rounded rows.
 template <class Op, class Each>
 void for_each_operand(Op op, Each&& each) {
   operands(op, OperandVisitor<std::remove_reference_t<Each>>{each});
@@ -409,6 +407,7 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "rms_norm") return f(RmsNorm{});
   if (name == "gated_rms_norm") return f(GatedRmsNorm{});
   if (name == "swiglu") return f(SwiGlu{});
+  if (name == "linear") return f(Linear{});
   if (name == "round_rows") return f(RoundRows{});
   if (name == "rope_table") return f(RopeTable{});
   if (name == "rope") return f(Rope{});

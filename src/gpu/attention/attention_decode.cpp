@@ -6,6 +6,7 @@
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
 #include "dialect.h"
 
+#include "gpu/attention/instances.h"
 #include "gpu/attention/tile.h"
 
 namespace lb::gpu {
@@ -113,11 +114,9 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   }
 }
 
-LB_KERNEL(attention_decode_f16_64_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 64>(p); }
-LB_KERNEL(attention_decode_f16_128_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 128>(p); }
-LB_KERNEL(attention_decode_f16_256_kernel, AttentionSplits, 128, 2) { attention_decode<f16, 256>(p); }
-LB_KERNEL(attention_decode_bf16_64_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 64>(p); }
-LB_KERNEL(attention_decode_bf16_128_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 128>(p); }
-LB_KERNEL(attention_decode_bf16_256_kernel, AttentionSplits, 128, 2) { attention_decode<bf16, 256>(p); }
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_decode<Stored, kDim>(p); }
+LB_ATTENTION_DECODE(X)
+#undef X
 
 }  // namespace lb::gpu

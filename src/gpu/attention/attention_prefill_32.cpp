@@ -4,13 +4,14 @@
 // Needs: nvidia
 #include "dialect.h"
 
+#include "gpu/attention/instances.h"
 #include "gpu/attention/prefill.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(attention_prefill_32_f16_64_kernel, AttentionSplits, 128, 2) { attention_prefill<f16, 64, 2>(p); }
-LB_KERNEL(attention_prefill_32_f16_128_kernel, AttentionSplits, 128, 2) { attention_prefill<f16, 128, 2>(p); }
-LB_KERNEL(attention_prefill_32_bf16_64_kernel, AttentionSplits, 128, 2) { attention_prefill<bf16, 64, 2>(p); }
-LB_KERNEL(attention_prefill_32_bf16_128_kernel, AttentionSplits, 128, 2) { attention_prefill<bf16, 128, 2>(p); }
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_prefill<Stored, kDim, 2>(p); }
+LB_ATTENTION_PREFILL_32(X)
+#undef X
 
 }  // namespace lb::gpu

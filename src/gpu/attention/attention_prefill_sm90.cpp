@@ -9,6 +9,7 @@
 // Needs: wgmma
 #include "dialect.h"
 
+#include "gpu/attention/instances.h"
 #include "gpu/attention/queries.h"
 #include "warpgroup.h"
 
@@ -435,23 +436,9 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   }
 }
 
-LB_KERNEL(attention_prefill_sm90_f16_64_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<f16, 64>(p);
-}
-LB_KERNEL(attention_prefill_sm90_f16_128_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<f16, 128>(p);
-}
-LB_KERNEL(attention_prefill_sm90_f16_256_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<f16, 256>(p);
-}
-LB_KERNEL(attention_prefill_sm90_bf16_64_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<bf16, 64>(p);
-}
-LB_KERNEL(attention_prefill_sm90_bf16_128_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<bf16, 128>(p);
-}
-LB_KERNEL(attention_prefill_sm90_bf16_256_kernel, AttentionSplits, kSm90BlockThreads, 1) {
-  attention_prefill_sm90<bf16, 256>(p);
-}
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<Stored, kDim>(p); }
+LB_ATTENTION_PREFILL_SM90(X)
+#undef X
 
 }  // namespace lb::gpu

@@ -3,9 +3,11 @@
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "gpu/attention/instances.h"
 
 namespace lb::gpu {
 namespace {
@@ -32,27 +34,20 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 
 // The kernels on matrix units, by cache type and head_dim.
 struct TileKernel {
+  const char* name;
   DType type;
   int head_dim;
-  const char *decode, *prefill_16, *prefill_32, *prefill_sm90;  // prefill_32: null if there is none
 };
-constexpr TileKernel kTileKernels[] = {
-    {DType::kF16, 64, "attention_decode_f16_64_kernel", "attention_prefill_16_f16_64_kernel",
-     "attention_prefill_32_f16_64_kernel", "attention_prefill_sm90_f16_64_kernel"},
-    {DType::kF16, 128, "attention_decode_f16_128_kernel", "attention_prefill_16_f16_128_kernel",
-     "attention_prefill_32_f16_128_kernel", "attention_prefill_sm90_f16_128_kernel"},
-    {DType::kF16, 256, "attention_decode_f16_256_kernel", "attention_prefill_16_f16_256_kernel", nullptr,
-     "attention_prefill_sm90_f16_256_kernel"},
-    {DType::kBF16, 64, "attention_decode_bf16_64_kernel", "attention_prefill_16_bf16_64_kernel",
-     "attention_prefill_32_bf16_64_kernel", "attention_prefill_sm90_bf16_64_kernel"},
-    {DType::kBF16, 128, "attention_decode_bf16_128_kernel", "attention_prefill_16_bf16_128_kernel",
-     "attention_prefill_32_bf16_128_kernel", "attention_prefill_sm90_bf16_128_kernel"},
-    {DType::kBF16, 256, "attention_decode_bf16_256_kernel", "attention_prefill_16_bf16_256_kernel", nullptr,
-     "attention_prefill_sm90_bf16_256_kernel"},
-};
-const TileKernel* tile_kernel(const KvLayer& cache) {
-  for (const TileKernel& entry : kTileKernels)
-    if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return &entry;
+#define X(kernel, Type, Stored, kDim) {#kernel, DType::k##Type, kDim},
+constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
+constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
+constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
+constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
+#undef X
+// Null if no kernel of the list reads the cache.
+const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
+  for (const TileKernel& entry : list)
+    if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return entry.name;
   return nullptr;
 }
 
@@ -76,19 +71,21 @@ int ring_of(const Target& target, Bytes&& bytes) {
 
 BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const int dim = op.cache.head_dim;
-  const TileKernel* tile = tile_kernel(op.cache);
-  if (tile == nullptr) return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, fp32_shared_bytes(dim), false};
-  if (op.rows * (op.n_heads / op.cache.n_kv_heads) <= kDecodeQueries) {
+  const char* const decode = tile_kernel(kDecode, op.cache);
+  if (decode == nullptr) return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, fp32_shared_bytes(dim), false};
+  const int queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
+  if (queries <= kDecodeQueries) {
     const int ring = ring_of(target, [&](int n) { return decode_shared_bytes(dim, n); });
-    return {tile->decode, kDecodeQueries, decode_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
+    return {decode, kDecodeQueries, decode_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
   }
-  const bool fills_warpgroups = op.rows * (op.n_heads / op.cache.n_kv_heads) > kSm90Queries / 2;
-  if (fills_warpgroups && capacity > kSm90MinCapacity && target.has(tile->prefill_sm90))
-    return {tile->prefill_sm90, kSm90Queries, 1, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
-  const bool is_prefill_32 = op.rows > kMaxTree && tile->prefill_32 != nullptr && target.has(tile->prefill_32);
+  const char* const sm90 = tile_kernel(kPrefillSm90, op.cache);
+  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity && target.has(sm90))
+    return {sm90, kSm90Queries, 1, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
+  const char* const prefill_32 = tile_kernel(kPrefill32, op.cache);
+  const bool is_prefill_32 = op.rows > kMaxTree && prefill_32 != nullptr && target.has(prefill_32);
   const int n_tiles = is_prefill_32 ? 2 : 1;
   const int ring = ring_of(target, [&](int n) { return prefill_shared_bytes(dim, n_tiles, n); });
-  return {is_prefill_32 ? tile->prefill_32 : tile->prefill_16,
+  return {is_prefill_32 ? prefill_32 : tile_kernel(kPrefill16, op.cache),
           prefill_queries(n_tiles),
           kBlocksPerSm,
           ring,

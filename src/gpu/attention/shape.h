@@ -49,7 +49,7 @@ LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring) {
   return operand_bytes(kDecodeQueries, head_dim) * (1 + kAttentionWarps * ring) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
-// Of attention_prefill_16 and _32: queries; scratch per warp; one ring.
+// Shared memory of attention_prefill_16 and _32: queries; scratch per warp; one ring.
 LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring) {
   return operand_bytes(prefill_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
          operand_bytes(prefill_slots(head_dim, n_tiles), head_dim) * ring;

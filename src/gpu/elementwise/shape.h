@@ -1,4 +1,4 @@
-// What host and device must agree on.
+// Constants that host and device must agree on.
 #pragma once
 
 namespace lb::gpu {

@@ -37,7 +37,7 @@ constexpr SkinnyKernel kKernels[] = {
 
 size_t aligned(size_t bytes) { return round_up(bytes, quant::kPlaneAlignment); }
 
-// What a cut has to divide. Pairs: of the first and of the second type.
+// The work that a cut divides; pairs hold the first and the second type.
 struct SkinnyProblem {
   const SkinnyKernel* kernel;
   Epilogue epilogue;

@@ -53,7 +53,7 @@ LB_FN constexpr bool skinny_is_plain(DType type) { return type == DType::kF16 ||
 enum class SkinnyNorm : int { kNone, kRow, kHead };
 inline constexpr int kSkinnyHead = 128;  // values of a head
 
-// What the epilogue makes of the sums:
+// The epilogue turns the sums into:
 //   kSums    y
 //   kNormed  of one matrix: y; next_x = y * norm_w, rounded, without the norm's factor; next_x.sum = sums of squares of
 //            y over 32 values, from which the reader computes the factor

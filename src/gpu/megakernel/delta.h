@@ -117,7 +117,7 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
   }
 }
 
-// What a thread loads for a row before the row's projections are there.
+// Values that a thread loads for a row before the row's projections are there.
 template <int kSlices>
 struct RowPrefetch {
   f32x4 s[kSlices][kSliceRows], delta[kSlices];

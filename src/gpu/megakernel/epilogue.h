@@ -20,7 +20,7 @@ struct RowDestination {
   float* plain = nullptr;
 };
 
-// What a product's epilogue needs of its task.
+// Fields of its task that a product's epilogue needs.
 struct RowEpilogue {
   int n_out, begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
@@ -71,7 +71,7 @@ struct RowEpilogue {
     return rsqrt_fast(sum * mean_of + eps);
   }
 
-  // What is added to a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A
+  // The addend of a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A
   // plain value is valid when the row's sums are.
   LB_DEVICE Mailbox load_added(int row) const {
     return added == nullptr ? 0 : load_relaxed(added + mailbox_index(begin + row));

@@ -1,9 +1,9 @@
 // The weight types that a megakernel takes: lists of cases, each a switch over some types.
 #pragma once
 
-#include "gpu/gemv/formats_plain.h"
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
+#include "gpu/gemv/formats_plain.h"
 #include "gpu/megakernel/stage_x.h"
 
 namespace lb::gpu {

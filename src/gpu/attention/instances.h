@@ -1,0 +1,42 @@
+// Every attention kernel on matrix units, once: the kernel files instantiate these lists, and choose.cpp looks names up
+// in them. A row is one cache type, of K and V, and one head_dim:
+//   kernel   its name, also in a pack's manifest
+//   Type     DType::k<Type> of the pages
+//   Stored   the dialect's type of a stored value
+//   kDim     head_dim
+#pragma once
+
+// clang-format off: one row per line
+
+// X(kernel, Type, Stored, kDim)
+#define LB_ATTENTION_DECODE(X) \
+  X(attention_decode_f16_64_kernel, F16, f16, 64) \
+  X(attention_decode_f16_128_kernel, F16, f16, 128) \
+  X(attention_decode_f16_256_kernel, F16, f16, 256) \
+  X(attention_decode_bf16_64_kernel, BF16, bf16, 64) \
+  X(attention_decode_bf16_128_kernel, BF16, bf16, 128) \
+  X(attention_decode_bf16_256_kernel, BF16, bf16, 256)
+
+#define LB_ATTENTION_PREFILL_16(X) \
+  X(attention_prefill_16_f16_64_kernel, F16, f16, 64) \
+  X(attention_prefill_16_f16_128_kernel, F16, f16, 128) \
+  X(attention_prefill_16_f16_256_kernel, F16, f16, 256) \
+  X(attention_prefill_16_bf16_64_kernel, BF16, bf16, 64) \
+  X(attention_prefill_16_bf16_128_kernel, BF16, bf16, 128) \
+  X(attention_prefill_16_bf16_256_kernel, BF16, bf16, 256)
+
+#define LB_ATTENTION_PREFILL_32(X) \
+  X(attention_prefill_32_f16_64_kernel, F16, f16, 64) \
+  X(attention_prefill_32_f16_128_kernel, F16, f16, 128) \
+  X(attention_prefill_32_bf16_64_kernel, BF16, bf16, 64) \
+  X(attention_prefill_32_bf16_128_kernel, BF16, bf16, 128)
+
+#define LB_ATTENTION_PREFILL_SM90(X) \
+  X(attention_prefill_sm90_f16_64_kernel, F16, f16, 64) \
+  X(attention_prefill_sm90_f16_128_kernel, F16, f16, 128) \
+  X(attention_prefill_sm90_f16_256_kernel, F16, f16, 256) \
+  X(attention_prefill_sm90_bf16_64_kernel, BF16, bf16, 64) \
+  X(attention_prefill_sm90_bf16_128_kernel, BF16, bf16, 128) \
+  X(attention_prefill_sm90_bf16_256_kernel, BF16, bf16, 256)
+
+// clang-format on
