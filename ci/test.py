@@ -40,7 +40,7 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    "tests": pytest("not slow"),  # its summary ends the output
+    "tests": pytest("not slow"),  # last: its summary ends the output, and tells its time
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),
@@ -63,7 +63,6 @@ def main() -> int:
     chosen = arguments.stages or (STAGES if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
-    began = time.perf_counter()
     report: list[str] = []
     for name in (name for name in ORDER if name in chosen):
         if name == "tests" and report:
@@ -78,7 +77,6 @@ def main() -> int:
         report.append(f"{name:<14}{time.perf_counter() - start:>7.1f} s  {result}")
         if name == "wheel" and result != "ok":
             break  # the other stages need the wheel
-    print(f"=== {time.perf_counter() - began:.0f} s in all", flush=True)
     failed = [row for row in report if not row.endswith("ok")]
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
