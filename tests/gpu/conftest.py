@@ -44,8 +44,8 @@ def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
     """The pack's device by a name that LLM finds, though the pack is not installed."""
     resolve_device = api.resolve_device
 
-    def resolve(device: str) -> Selection:
-        return Selection(device, pack.device, None, ()) if device == pack.name else resolve_device(device)
+    def resolve(device: str, name: str | None = None) -> Selection:
+        return Selection(device, pack.device, None, ()) if device == pack.name else resolve_device(device, name)
 
     monkeypatch.setattr(api, "resolve_device", resolve)
     monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.info is None else pack)

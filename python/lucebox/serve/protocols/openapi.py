@@ -40,6 +40,13 @@ ERROR_DESCRIPTIONS = {
     415: "The body is not JSON.",
 }
 
+# One server-sent event: before OpenAPI 3.2 the schema of a stream describes each of its events.
+EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+}
+
 
 def _errors(model: type[BaseModel], overloaded: int) -> dict[int | str, dict[str, Any]]:
     texts = {
@@ -58,6 +65,6 @@ def documented(summary: str, errors: dict[int | str, dict[str, Any]], *, streams
     """Arguments of a route decorator: the response is a JSON document or, if it streams, server-sent events."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": EVENT}
     success = {"description": summary, "content": content}
     return {"summary": summary, "response_model": None, "responses": {**errors, 200: success}}
