@@ -396,7 +396,7 @@ class LLM:
     @property
     def pack(self) -> str | None:
         """The name of the kernel pack: its target ("sm_90"), or a variant ("sm_86_laptop"); None on the CPU."""
-        return self._pack_name
+        return self._pack.target if self._pack and self._pack_name is None else self._pack_name
 
     @property
     def loaded_pack(self) -> _engine.gpu.Pack | None:

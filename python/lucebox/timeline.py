@@ -110,7 +110,7 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
     Raises:
         UnsupportedError: the megakernel does not decode this model, or its pack has no time stamps; says why.
     """
-    if llm.pack is None:
+    if llm.loaded_pack is None:
         raise UnsupportedError("a timeline shows the megakernel, which needs a GPU; the device is the CPU")
     timelines = _decode_timelines(llm, N_TOKENS, depth)
     if not timelines:
