@@ -78,7 +78,8 @@ def main() -> int:
         if name == "wheel" and result != "ok":
             break  # the other stages need the wheel
     failed = [row for row in report if not row.endswith("ok")]
-    print(*failed, sep="\n", end="\n" if failed else "")
+    last = failed if "tests" in chosen else report
+    print(*last, sep="\n", end="\n" if last else "")
     return 1 if failed else 0
 
 
