@@ -23,11 +23,11 @@ def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[
 
 
 def _compiler_cache() -> dict[str, str]:
-    """ccache of this environment. Objects carry no folder's name, so one clone's objects serve every other."""
+    """ccache of this environment. It rewrites no paths: the objects must be those of a build without it."""
     ccache = Path(sys.executable).parent / "ccache"
     if not ccache.exists():
         return {}
-    return {"CMAKE_CXX_COMPILER_LAUNCHER": str(ccache), "CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1"}
+    return {"CMAKE_CXX_COMPILER_LAUNCHER": str(ccache), "CCACHE_NOHASHDIR": "1"}
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
