@@ -107,7 +107,9 @@ class LLM:
             if (value := getattr(wanted, name)) is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
-        self._pack_name = None if selection.choice is None else selection.choice.pack.name
+        self._pack_name = None if self._pack is None else self._pack.target
+        if selection.choice is not None:
+            self._pack_name = selection.choice.pack.name  # of a variant, more than the target
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
         """The manifest of the pack, JSON; empty on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
@@ -396,7 +398,7 @@ class LLM:
     @property
     def pack(self) -> str | None:
         """The name of the kernel pack: its target ("sm_90"), or a variant ("sm_86_laptop"); None on the CPU."""
-        return self._pack.target if self._pack and self._pack_name is None else self._pack_name
+        return self._pack_name
 
     @property
     def loaded_pack(self) -> _engine.gpu.Pack | None:
