@@ -59,12 +59,18 @@ class DraftModel : public Network {
                        Activations activations, Stream& stream) const = 0;
 
  protected:
-  DraftModel(std::string kind, const Model& target) : target_(target), kind_(std::move(kind)) {}
+  DraftModel(std::string kind, const Model& target);
+  virtual size_t scratch_bytes(int max_rows) const = 0;
+  // Index in the SequenceState of one of layer_shapes().
+  int state_layer(int i) const { return target_.info().n_layers + i; }
 
   const Model& target_;
   std::string kind_;
   std::vector<int> taps_;
-  int max_depth_ = 0;
+  int max_depth_ = 0, n_rot_ = 0;
+
+ private:
+  DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 
 // The draft model of a file of its own: DFlash, or a file that holds only a prediction block (MTP). Throws kUnsupported

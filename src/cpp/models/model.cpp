@@ -89,7 +89,7 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
 
   run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
   embed(append.tokens.data(), rows, ws.x, stream);
-  const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
+  const Step step{rows, append.tree, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -111,17 +111,7 @@ void Model::embed(const int32_t* tokens, int rows, float* x, Stream& stream) con
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
-  LB_ASSERT(stream.reads(weights_.head.layout));
-  run(Linear{.w = weights_.head.data,
-             .type = weights_.head.type,
-             .x = hidden,
-             .add = nullptr,
-             .y = logits,
-             .rows = rows,
-             .n_in = info_.hidden,
-             .n_out = info_.vocab,
-             .activations = activations},
-      stream);
+  run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
 }
 
 }  // namespace lb

@@ -19,10 +19,6 @@ size_t page_bytes(const KvShape& shape, DType type) {
   return row_bytes(type, static_cast<size_t>(shape.n_kv_heads) * kPageTokens * shape.head_dim);
 }
 
-bool any_recurrent(std::span<const LayerShape> shapes) {
-  return std::ranges::any_of(shapes, [](const LayerShape& s) { return std::holds_alternative<RecurrentShape>(s); });
-}
-
 }  // namespace
 
 SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, const StateOptions& options,
@@ -36,6 +32,11 @@ SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, c
       std::byte* k = carver.take<std::byte>(pages * page_bytes(*kv, options.k_type));
       std::byte* v = carver.take<std::byte>(pages * page_bytes(*kv, options.v_type));
       layout.layers.emplace_back(KvPages{k, v});
+      continue;
+    }
+    if (const auto* row = std::get_if<RowShape>(&shape)) {
+      float* history = carver.take<float>(row->dim);
+      layout.layers.emplace_back(RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)});
       continue;
     }
     const auto& r = std::get<RecurrentShape>(shape);
@@ -63,7 +64,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
     : shapes_(std::move(layers)),
       options_(options),
       stream_(stream),
-      has_recurrent_(any_recurrent(shapes_)),
+      has_folding_(std::ranges::any_of(shapes_, folds)),
       memory_(stream.reserve(planned_bytes(shapes_, options))) {
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
@@ -74,7 +75,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   std::ranges::copy(kIdentity, numbers_.chunk);
 }
 
-int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
+int SequenceState::rewind_floor() const { return has_folding_ ? n_folded_ : 0; }
 
 void SequenceState::begin_append(int rows, const Tree& tree) {
   begin(rows, tree);
@@ -82,6 +83,12 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
 }
 
 void SequenceState::begin_next() { begin(1, {}); }
+
+void SequenceState::begin_draft() {
+  LB_ASSERT(!appending_ && !appended_);
+  numbers_.n_past = n_tokens_;
+  publish();
+}
 
 void SequenceState::begin(int rows, const Tree& tree) {
   LB_ASSERT(!appending_ && rows > 0);
@@ -126,11 +133,11 @@ void SequenceState::end_append() {
 void SequenceState::commit_chain(int keep) {
   LB_ASSERT(appended_ && !is_tree_ && keep >= 0 && keep <= n_rows_);
   const int in_last_chunk = n_tokens_ + keep - n_folded_;
-  LB_CHECK(!has_recurrent_ || in_last_chunk >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
+  LB_CHECK(!has_folding_ || in_last_chunk >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
            " rows is not possible: recurrent layers have folded all but the last ", n_tokens_ + n_rows_ - n_folded_);
   appended_ = false;
   n_tokens_ += keep;
-  if (has_recurrent_) {
+  if (has_folding_) {
     numbers_.n_accepted = in_last_chunk;
     std::copy_n(kIdentity.begin(), in_last_chunk, numbers_.accepted);
   } else {
@@ -160,7 +167,7 @@ void SequenceState::commit(std::span<const int32_t> path) {
   }
   n_tokens_ += n;
   appended_ = false;
-  if (!has_recurrent_) n_folded_ = n_tokens_;
+  if (!has_folding_) n_folded_ = n_tokens_;
 }
 
 void SequenceState::rewind(int n_tokens) {
@@ -169,7 +176,7 @@ void SequenceState::rewind(int n_tokens) {
            " tokens: possible from ", rewind_floor(), " to ", n_tokens_);
   appended_ = false;
   n_tokens_ = n_tokens;
-  if (has_recurrent_) {
+  if (has_folding_) {
     numbers_.n_accepted = n_tokens - n_folded_;  // a prefix of the accepted path; the rest was never folded
   } else {
     n_folded_ = n_tokens;
@@ -178,7 +185,7 @@ void SequenceState::rewind(int n_tokens) {
 
 void SequenceState::abort_append() {
   appending_ = appended_ = false;
-  if (has_recurrent_) reset();
+  if (has_folding_) reset();
 }
 
 void SequenceState::reset() {
@@ -195,7 +202,7 @@ void SequenceState::reset() {
 
 void SequenceState::fold() {
   LB_ASSERT(!appending_);
-  if (!has_recurrent_ || numbers_.n_accepted == 0) return;
+  if (!has_folding_ || numbers_.n_accepted == 0) return;
   publish();
   const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
   for (size_t i = 0; i < shapes_.size(); ++i) {

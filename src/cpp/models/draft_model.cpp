@@ -1,0 +1,45 @@
+// What all draft models share, and which one a file holds.
+#include "models/draft_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/dflash.h"
+
+namespace lb {
+
+DraftModel::DraftModel(std::string kind, const Model& target) : target_(target), kind_(std::move(kind)) {}
+
+DraftWorkspace DraftModel::carve(Carver& carver, int max_rows) const {
+  const size_t rows = std::max(max_rows, max_depth_ + 1), depth = max_depth_;
+  const size_t hidden = target_.info().hidden;
+  DraftWorkspace ws;
+  ws.taps = taps_.empty() ? nullptr : carver.take<float>(rows * taps_.size() * hidden);
+  ws.ids = carver.take<int32_t>(depth * kMaxCandidates);
+  ws.logprobs = carver.take<float>(depth * kMaxCandidates);
+  ws.hidden = carver.take<float>(depth * hidden);
+  ws.logits = carver.take<float>(depth * target_.info().vocab);
+  ws.cos = carver.take<float>(rows * n_rot_ / 2);
+  ws.sin = carver.take<float>(rows * n_rot_ / 2);
+  ws.scratch = carver;
+  return ws;
+}
+
+size_t DraftModel::workspace_bytes(int max_rows) const {
+  Carver fixed;
+  carve(fixed, max_rows);
+  return fixed.used() + scratch_bytes(max_rows);
+}
+
+DraftWorkspace DraftModel::workspace(Carver carver, int max_rows) const { return carve(carver, max_rows); }
+
+std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target) {
+  if (is_dflash(file)) return make_dflash(file, target);
+  if (std::unique_ptr<DraftModel> mtp = make_mtp(file, target)) return mtp;
+  fail(ErrorCode::kUnsupported, file.path,
+       ": this is no draft model; supported: DFlash (dflash, dflash-draft, qwen35-dflash-draft, gemma4-dflash-draft) "
+       "and "
+       "the prediction block (MTP) of Qwen3.5");
+}
+
+}  // namespace lb
