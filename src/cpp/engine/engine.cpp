@@ -50,6 +50,8 @@ void check(const EngineOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
   LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
+  LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
+           "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.kv == DType::kF32 || options.kv == DType::kF16 || options.kv == DType::kBF16, kInvalid, "kv type ",
            name(options.kv), " is not supported; supported: f16, bf16, f32");
 }

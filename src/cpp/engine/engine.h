@@ -26,6 +26,13 @@ struct EngineOptions {
   DType kv = DType::kF16;
   int prefill_chunk = 0;                // rows of a prompt computed at once; 0: the backend's default
   DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
+  // What drafts: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a model and the suffix
+  // drafter together are "mtp+suffix" or "FILE+suffix".
+  std::string draft = "none";
+  int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
+
+  bool drafts() const { return draft != "none"; }
+  int tree_rows() const { return drafts() ? (draft_budget == 0 ? kMaxTree : draft_budget + 1) : 0; }
 };
 
 struct PlanEntry {

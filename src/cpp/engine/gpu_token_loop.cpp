@@ -168,6 +168,23 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
+  void sample_row(const Sampler& sampler, const float* logits, int position, bool is_bound) override {
+    if (!is_bound) {
+      bind(sampler);
+    } else if (options_.has_mask != 0 || !sampler.mask().empty()) {
+      send_mask(sampler.mask());
+    }
+    const std::array<int32_t, 3> positions = {position - 1, position - 1, position - 1};
+    stream_.upload(buffers_.positions, positions.data(), sizeof positions);
+    Sample choice = sample_op(buffers_, engine_.model().info().vocab, state_.capacity());
+    choice.logits = logits;
+    stream_.run(choice, buffers_.scratch);
+    NextToken next = next_token_op(buffers_, ring_, state_.numbers());
+    next.n_past = nullptr;  // the choice follows no step: the path is committed later
+    stream_.run(next);
+    ++started_;
+  }
+
   void step() override {
     if (uses_mega()) {
       mega_->step(started_);

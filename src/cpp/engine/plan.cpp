@@ -29,7 +29,8 @@ EngineOptions with_context(EngineOptions options, int context) {
 
 // One session and the buffers of the executor, at this context.
 size_t session_bytes(const Model& model, const Backend& backend, const EngineOptions& options, int context) {
-  return state_bytes(model, options, context) + backend.loop_bytes(model, with_context(options, context)) +
+  return state_bytes(model, options, context) + tree_logit_bytes(model, options) +
+         backend.loop_bytes(model, with_context(options, context)) +
          backend.scratch_bytes(model, with_context(options, context)) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context));
 }
@@ -50,6 +51,10 @@ int largest_context(const Model& model, const Backend& backend, const EngineOpti
 }
 
 }  // namespace
+
+size_t tree_logit_bytes(const Model& model, const EngineOptions& options) {
+  return sizeof(float) * options.tree_rows() * model.info().vocab;
+}
 
 MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, EngineOptions& options) {
   const int max_context = model.info().max_context;
@@ -90,6 +95,7 @@ MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, En
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
       {"kernel scratch", backend.scratch_bytes(model, options), backend.scratch_detail(options)},
       {"sampler", backend.loop_bytes(model, options), "logits, penalties and history", true},
+      {"draft logits", tree_logit_bytes(model, options), cat("trees of ", options.tree_rows(), " rows"), true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
       {"vectors", backend.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };

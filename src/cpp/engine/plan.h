@@ -9,4 +9,7 @@ namespace lb {
 // would fit.
 MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, EngineOptions& options);
 
+// Bytes of the logits of a session's largest tree.
+size_t tree_logit_bytes(const Model& model, const EngineOptions& options);
+
 }  // namespace lb

@@ -35,6 +35,9 @@ class TokenLoop {
 
   // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
+  // Starts choosing a token from a row of logits in device memory. `position`: of the token to choose. is_bound: the
+  // sampler's state is that of the last choice.
+  virtual void sample_row(const Sampler& sampler, const float* logits, int position, bool is_bound) = 0;
   // Starts a step whose input is the token chosen last, then the choice of the next token by the same sampler. The
   // state has begun an append of one row.
   virtual void step() = 0;
