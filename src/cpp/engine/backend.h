@@ -16,6 +16,9 @@ namespace lb {
 class Engine;
 struct EngineOptions;
 
+// A model and its draft model, whose ops share a stream and its scratch.
+using Networks = std::vector<const Network*>;
+
 // Called while weights are copied to a device, with bytes done and bytes in total.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
@@ -23,17 +26,17 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string name() const = 0;                 // "cpu", "cuda:0"
-  virtual size_t available_bytes() const = 0;           // free now
-  virtual std::string memory_name() const = 0;          // for messages: "memory", "memory of cuda:0"
-  virtual int prefill_chunk() const = 0;                // default for EngineOptions
-  virtual bool maps_weights() const = 0;                // matrices stay in the file's mapping
-  virtual size_t weight_bytes(Model& model) const = 0;  // private copies that load() makes
-  virtual size_t scratch_bytes(const Model& model, const EngineOptions& options) const = 0;
+  virtual std::string name() const = 0;                     // "cpu", "cuda:0"
+  virtual size_t available_bytes() const = 0;               // free now
+  virtual std::string memory_name() const = 0;              // for messages: "memory", "memory of cuda:0"
+  virtual int prefill_chunk() const = 0;                    // default for EngineOptions
+  virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
+  virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
+  virtual size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const = 0;
   // The scratch's entry in the plan's table: what it is for.
   virtual std::string scratch_detail(const EngineOptions& options) const = 0;
 
-  virtual std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const = 0;
   // The token loop, with the sampler on the device; null and 0 bytes where the host samples.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
@@ -42,9 +45,9 @@ class Backend {
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
-  // Copies the weights to the device and points the model at the copies, which the result owns. The CPU copies nothing
-  // and returns null.
-  virtual std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
+  // Copies the weights to the device and points the network at the copies, which the result owns. The CPU copies
+  // nothing and returns null.
+  virtual std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
                                        const LoadProgress& progress) const = 0;
 };
 

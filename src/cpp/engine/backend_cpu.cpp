@@ -11,17 +11,20 @@
 namespace lb {
 namespace {
 
-CpuStreamOptions stream_options(const Model& model, const EngineOptions& options) {
-  const ModelInfo& info = model.info();
-  const int rows = std::max(options.prefill_chunk, kMaxTree), max_n_in = model.max_n_in();
+CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& options) {
+  const int rows = std::max(options.prefill_chunk, kMaxTree);
   CpuStreamOptions stream{.n_threads = options.n_threads, .isa = options.isa};
-  stream.shared_scratch_bytes = std::max(linear_shared_scratch(rows, max_n_in),
-                                         attention_shared_scratch(rows, info.n_heads, info.head_dim, options.context));
-  stream.thread_scratch_bytes =
-      std::max(linear_thread_scratch(max_n_in), attention_thread_scratch(info.head_dim, info.n_heads, info.n_kv_heads));
-  for (const LayerShape& shape : model.layer_shapes())
-    if (const auto* r = std::get_if<RecurrentShape>(&shape))
-      stream.thread_scratch_bytes = std::max(stream.thread_scratch_bytes, delta_thread_scratch(r->dk, r->dv));
+  size_t &shared = stream.shared_scratch_bytes, &thread = stream.thread_scratch_bytes;
+  for (const Network* network : networks) {
+    const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
+    shared = std::max({shared, linear_shared_scratch(rows, network->max_n_in()),
+                       attention_shared_scratch(rows, n_heads, head_dim, options.context)});
+    thread = std::max(
+        {thread, linear_thread_scratch(network->max_n_in()), attention_thread_scratch(head_dim, n_heads, n_kv_heads)});
+    for (const LayerShape& shape : network->layer_shapes())
+      if (const auto* r = std::get_if<RecurrentShape>(&shape))
+        thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));
+  }
   return stream;
 }
 
@@ -32,20 +35,20 @@ class CpuBackend final : public Backend {
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
   bool maps_weights() const override { return true; }
-  size_t weight_bytes(Model& model) const override { return model.vector_bytes(); }
-  size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {
-    return CpuStream::planned_bytes(stream_options(model, options));
+  size_t weight_bytes(Network& network) const override { return network.vector_bytes(); }
+  size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
+    return CpuStream::planned_bytes(stream_options(networks, options));
   }
   std::string scratch_detail(const EngineOptions& options) const override {
     return cat(options.n_threads, " threads, ", lb::name(options.isa));
   }
-  std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
-    return std::make_unique<CpuStream>(stream_options(model, options));
+  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
+    return std::make_unique<CpuStream>(stream_options(networks, options));
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
   size_t step_bytes(const Model&, const EngineOptions&) const override { return 0; }
-  std::unique_ptr<Memory> load(Model&, const EngineOptions&, Stream&, const LoadProgress&) const override {
+  std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {

@@ -53,13 +53,13 @@ size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Tar
 }
 
 // Ops run one after another and share one scratch, sized for the largest.
-size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::Target& target) {
-  const ModelInfo& info = model.info();
+size_t scratch_of(const Network& network, const EngineOptions& options, const gpu::Target& target) {
+  const AttentionSizes& heads = network.attention();
   const int rows = std::max(options.prefill_chunk, kMaxTree);
-  const Linear o_product = {.rows = rows, .n_in = info.n_heads * info.head_dim};
+  const Linear o_product = {.rows = rows, .n_in = heads.n_heads * heads.head_dim};
   size_t bytes = gpu::gemm_scratch_at(o_product, 16) +
-                 gpu::attention_scratch_bytes(rows, info.n_heads, info.head_dim, options.context, target);
-  for (const LayerShape& shape : model.layer_shapes())
+                 gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, options.context, target);
+  for (const LayerShape& shape : network.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int append_rows : {rows, kMaxTree}) {
         const GatedDelta op = {
@@ -68,7 +68,7 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
       }
   std::set<std::vector<std::pair<DType, int>>> seen;  // most layers have the same shapes
   std::vector<LinearGroup> groups;
-  model.for_each_group([&](Model::Group matrices) {
+  network.for_each_group([&](Network::Group matrices) {
     LinearGroup group = {};
     std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
     for (const Matrix* m : matrices) {
@@ -80,6 +80,12 @@ size_t scratch_of(const Model& model, const EngineOptions& options, const gpu::T
   });
   for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
+}
+
+size_t scratch_of(const Networks& networks, const EngineOptions& options, const gpu::Target& target) {
+  size_t bytes = 0;
+  for (const Network* network : networks) bytes = std::max(bytes, scratch_of(*network, options, target));
+  return bytes;
 }
 
 class GpuBackend final : public Backend {
@@ -94,19 +100,19 @@ class GpuBackend final : public Backend {
   std::string memory_name() const override { return cat("memory of ", name_); }
   int prefill_chunk() const override { return pack_->target().tune("prefill_chunk"); }
   bool maps_weights() const override { return false; }
-  size_t weight_bytes(Model& model) const override {
+  size_t weight_bytes(Network& network) const override {
     Carver counter;
-    model.carve_planes(counter, {}, nullptr);
+    network.carve_planes(counter, {}, nullptr);
     return counter.used();
   }
-  size_t scratch_bytes(const Model& model, const EngineOptions& options) const override {
-    return scratch_of(model, options, pack_->target());
+  size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
+    return scratch_of(networks, options, pack_->target());
   }
   std::string scratch_detail(const EngineOptions&) const override {
     return cat("rounded activations, partial attention; pack ", pack_->target().name);
   }
-  std::unique_ptr<Stream> make_stream(const Model& model, const EngineOptions& options) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(model, options, pack_->target()), options.context);
+  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
+    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context);
   }
 
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
@@ -123,9 +129,9 @@ class GpuBackend final : public Backend {
     return static_cast<GpuStream&>(stream).time_kernels(work);
   }
 
-  std::unique_ptr<Memory> load(Model& model, const EngineOptions& options, Stream& stream,
+  std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
                                const LoadProgress& progress) const override {
-    return load_weights(model, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
+    return load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
   }
 
  private:

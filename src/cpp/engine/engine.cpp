@@ -95,7 +95,7 @@ Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Bac
       options_(options),
       plan_(std::move(plan)),
       fingerprint_(fingerprint_of(file_, *model_, options_)),
-      executor_(std::make_unique<Executor>(*model_, options_, backend_->make_stream(*model_, options_))),
+      executor_(std::make_unique<Executor>(*model_, options_, backend_->make_stream({model_.get()}, options_))),
       weights_(backend_->load(*model_, options_, *executor_->stream, progress)) {}
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> backend,

@@ -150,14 +150,14 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
   report(total);
 }
 
-std::unique_ptr<Memory> load_weights(Model& model, GpuStream& stream, const LoadOptions& options,
+std::unique_ptr<Memory> load_weights(Network& network, GpuStream& stream, const LoadOptions& options,
                                      const LoadProgress& progress) {
   Carver counter;
-  model.carve_planes(counter, {}, nullptr);
+  network.carve_planes(counter, {}, nullptr);
   std::unique_ptr<Memory> memory = stream.reserve(counter.used());
   Carver carver(*memory);
   std::vector<WeightCopy> weights;
-  model.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
+  network.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
   stream.queue().synchronize();  // zeroing is complete before the lanes' own queues copy
   load_weights(stream.pack().device(), std::move(weights), options, progress);
   return memory;

@@ -31,7 +31,7 @@ EngineOptions with_context(EngineOptions options, int context) {
 size_t session_bytes(const Model& model, const Backend& backend, const EngineOptions& options, int context) {
   return state_bytes(model, options, context) + tree_logit_bytes(model, options) +
          backend.loop_bytes(model, with_context(options, context)) +
-         backend.scratch_bytes(model, with_context(options, context)) +
+         backend.scratch_bytes({&model}, with_context(options, context)) +
          Executor::planned_bytes(model, std::min(options.prefill_chunk, context));
 }
 
@@ -93,7 +93,7 @@ MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, En
       {"recurrent state", recurrent, "state, convolution history and pending rows, F32", true},
       {"activations", Executor::planned_bytes(model, options.prefill_chunk),
        cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
-      {"kernel scratch", backend.scratch_bytes(model, options), backend.scratch_detail(options)},
+      {"kernel scratch", backend.scratch_bytes({&model}, options), backend.scratch_detail(options)},
       {"sampler", backend.loop_bytes(model, options), "logits, penalties and history", true},
       {"draft logits", tree_logit_bytes(model, options), cat("trees of ", options.tree_rows(), " rows"), true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},

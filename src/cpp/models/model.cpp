@@ -6,7 +6,6 @@
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
-#include "quant/repack.h"
 
 namespace lb {
 namespace {
@@ -17,21 +16,16 @@ RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo
 
 }  // namespace
 
-Model::Model(ModelInfo info, Weights weights) : info_(std::move(info)), weights_(std::move(weights)) {
+Model::Model(ModelInfo info, Weights weights)
+    : info_(std::move(info)), weights_(std::move(weights)), rope_(weights_.rope) {
+  std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
-    std::visit([&](const auto& mixer) { layer_shapes_.emplace_back(mixer.shape()); }, layer.mixer);
-  rope_ = {weights_.rope.inv_freq.data(), weights_.rope.axis.data()};
-  bytes_per_token_ =
-      weights_.vector_bytes - (info_.tied ? 0 : weights_.embedding.bytes());  // an embedding reads one row
-  weights_.visit(
-      [&](const Matrix& m) {
-        bytes_per_token_ += m.bytes();
-        max_n_in_ = std::max(max_n_in_, m.n_in);
-      },
-      [](const float*, int) {});
+    std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
+  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, weights_.vector_bytes);
+  bytes_per_token_ = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes());  // an embedding reads one row
 }
 
-void Model::for_each_group(const std::function<void(Group)>& group) const {
+void Model::for_each_group(const GroupVisitor& group) const {
   for (const Layer& layer : weights_.layers) {
     std::visit([&](const auto& mixer) { mixer.groups(group); }, layer.mixer);
     layer.mlp.groups(group);
@@ -39,26 +33,19 @@ void Model::for_each_group(const std::function<void(Group)>& group) const {
   group({&weights_.head});
 }
 
-void Model::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
-  const auto copy_array = [&](auto*& at, size_t n) {
-    auto* to = carver.take<std::remove_const_t<std::remove_pointer_t<std::remove_reference_t<decltype(at)>>>>(n);
-    if (to == nullptr || at == nullptr) return;
-    stream->upload(to, at, n * sizeof *at);
-    at = to;
-  };
-  weights_.visit(
-      [&](Matrix& m) {
-        std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
-        if (to == nullptr) return;
-        LB_ASSERT(m.layout == WeightLayout::kBlocks);
-        copy(to, m);
-        m.data = to;
-        m.layout = WeightLayout::kPlanes;
-      },
-      [&](const float*& at, int n) { copy_array(at, n); });
-  if (info_.tied) weights_.head = weights_.embedding;
-  copy_array(rope_.inv_freq, weights_.rope.inv_freq.size());
-  copy_array(rope_.axis, weights_.rope.axis.size());
+void Model::visit(const WeightVisitor& visitor) {
+  visitor.matrix(weights_.embedding);
+  if (info_.tied)
+    weights_.head = weights_.embedding;
+  else
+    visitor.matrix(weights_.head);
+  visitor(weights_.final_norm, info_.hidden);
+  for (Layer& layer : weights_.layers) {
+    visitor(layer.mixer_norm, info_.hidden), visitor(layer.mlp_norm, info_.hidden);
+    std::visit([&](auto& mixer) { mixer.visit(visitor.matrix, visitor); }, layer.mixer);
+    layer.mlp.visit(visitor.matrix, visitor);
+  }
+  rope_.visit(visitor);
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {
@@ -96,12 +83,12 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
+  const auto copy_output = [&](int i) {
+    LB_ASSERT(std::ranges::find(append.outputs.layers, i) == append.outputs.layers.end());
+  };
 
-  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, info_.n_rot / 2}, stream);
-  LB_ASSERT(stream.reads(weights_.embedding.layout));
-  run(Embed{weights_.embedding.data, weights_.embedding.type, append.tokens.data(), ws.x, rows, info_.hidden,
-            info_.vocab},
-      stream);
+  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
+  embed(append.tokens.data(), rows, ws.x, stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
@@ -111,9 +98,16 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     const RmsNorm in = norm(ws.x, layer.mixer_norm, ws.y, rows, info_);
     std::visit([&](const auto& mixer) { mixer.forward(i, in, ws.x, step); }, layer.mixer);
     layer.mlp.forward(norm(ws.x, layer.mlp_norm, ws.y, rows, info_), ws.x, step);
+    copy_output(i);
   }
   run(norm(ws.x, weights_.final_norm, ws.y, rows, info_), stream);
   tap(info_.n_layers, ws.y);
+}
+
+void Model::embed(const int32_t* tokens, int rows, float* x, Stream& stream) const {
+  const Matrix& table = weights_.embedding;
+  LB_ASSERT(stream.reads(table.layout));
+  run(Embed{table.data, table.type, tokens, x, rows, info_.hidden, info_.vocab}, stream);
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/blocks.h"
+#include "models/network.h"
 
 namespace lb {
 
@@ -31,6 +32,11 @@ struct RopeAngles {
 struct RopeTables {       // RopeAngles in the memory the ops read
   const float* inv_freq;  // [n_rot / 2]
   const uint8_t* axis;    // [n_rot / 2]
+  int n_pairs;
+
+  explicit RopeTables(const RopeAngles& angles)
+      : inv_freq(angles.inv_freq.data()), axis(angles.axis.data()), n_pairs(static_cast<int>(angles.axis.size())) {}
+  void visit(auto&& array) { array(inv_freq, n_pairs), array(axis, n_pairs); }
 };
 
 // One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
@@ -49,25 +55,19 @@ struct Weights {
   RopeAngles rope;
   std::vector<std::unique_ptr<float[]>> vectors;  // host memory that the fp32 vectors point into
   size_t vector_bytes = 0;
+};
 
-  // Calls matrix(Matrix&) once per matrix and vector(const float*&, length) once per vector.
-  void visit(auto&& matrix, auto&& vector) {
-    const bool tied = head.data == embedding.data;
-    matrix(embedding);
-    if (!tied) matrix(head);
-    vector(final_norm, embedding.n_in);
-    for (Layer& layer : layers) {
-      vector(layer.mixer_norm, embedding.n_in), vector(layer.mlp_norm, embedding.n_in);
-      std::visit([&](auto& mixer) { mixer.visit(matrix, vector); }, layer.mixer);
-      layer.mlp.visit(matrix, vector);
-    }
-  }
+// Copies of the residual stream behind layers, as draft models read it.
+struct LayerOutputs {
+  std::span<const int> layers{};  // in any order
+  float* to = nullptr;            // [rows, layers.size(), hidden], in the stream's memory
 };
 
 struct Append {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [3, rows]
   Tree tree{};
+  LayerOutputs outputs{};
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
 };
 
@@ -84,23 +84,14 @@ struct Workspace {
   Carver scratch;    // of the blocks
 };
 
-class Model {
+class Model final : public Network {
  public:
   Model(ModelInfo info, Weights weights);
   const ModelInfo& info() const { return info_; }
-  std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }
-  size_t vector_bytes() const { return weights_.vector_bytes; }
-  size_t bytes_per_token() const { return bytes_per_token_; }  // bytes of weights that one decoded token reads
-  int max_n_in() const { return max_n_in_; }                   // the largest n_in of any product
+  size_t bytes_per_token() const { return bytes_per_token_; }      // bytes of weights that one decoded token reads
+  const float* final_norm() const { return weights_.final_norm; }  // [hidden]
 
-  // Calls `group` with each set of matrices that multiply the same x.
-  using Group = std::initializer_list<const Matrix*>;
-  void for_each_group(const std::function<void(Group)>& group) const;
-
-  // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
-  // `copy` converts each matrix, `stream` uploads the vectors, and the model points to the copies from then on.
-  using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
-  void carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
+  void for_each_group(const GroupVisitor& group) const override;
 
   size_t workspace_bytes(int rows) const;
   Workspace workspace(Carver carver, int rows) const;
@@ -109,18 +100,19 @@ class Model {
   // before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
+  // x[r,:] = embedding[tokens[r],:]
+  void embed(const int32_t* tokens, int rows, float* x, Stream& stream) const;
   // logits[r,:] = head(hidden[r,:])
   void head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const;
 
  private:
+  void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
 
   ModelInfo info_;
   Weights weights_;
   RopeTables rope_;
-  std::vector<LayerShape> layer_shapes_;  // what each layer keeps between steps
   size_t bytes_per_token_ = 0;
-  int max_n_in_ = 0;
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

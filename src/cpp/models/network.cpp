@@ -1,0 +1,39 @@
+// Counting and moving weights, whatever the network.
+#include "models/network.h"
+
+#include <algorithm>
+
+#include "quant/repack.h"
+
+namespace lb {
+
+void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, size_t vector_bytes) {
+  layer_shapes_ = std::move(layer_shapes);
+  attention_ = attention;
+  vector_bytes_ = weight_bytes_ = vector_bytes;
+  const auto count = [&](Matrix& m) {
+    weight_bytes_ += m.bytes();
+    max_n_in_ = std::max(max_n_in_, m.n_in);
+  };
+  visit({count, [](const void* at, size_t) { return at; }});
+}
+
+void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
+  const auto move_matrix = [&](Matrix& m) {
+    std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
+    if (to == nullptr) return;
+    LB_ASSERT(m.layout == WeightLayout::kBlocks);
+    copy(to, m);
+    m.data = to;
+    m.layout = WeightLayout::kPlanes;
+  };
+  const auto move_array = [&](const void* at, size_t bytes) -> const void* {
+    std::byte* to = carver.take<std::byte>(bytes);
+    if (to == nullptr || at == nullptr) return at;
+    stream->upload(to, at, bytes);
+    return to;
+  };
+  visit({move_matrix, move_array});
+}
+
+}  // namespace lb

@@ -1,0 +1,68 @@
+// Network: what a backend needs of a model or a draft model: its weights to copy, and the sizes that plans depend on.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "ops/stream.h"
+#include "state/sequence_state.h"
+#include "weights/binder.h"
+
+namespace lb {
+
+// Query heads of a network's attention layers, which all have the same shape.
+struct AttentionSizes {
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0;
+};
+
+// Visits weights where they are referred to, so that a visitor can move them.
+struct WeightVisitor {
+  std::function<void(Matrix&)> matrix;
+  std::function<const void*(const void* at, size_t bytes)> array;  // returns where the array lies from now on
+
+  template <class T>
+  void operator()(const T*& at, size_t n) const {
+    at = static_cast<const T*>(array(at, n * sizeof(T)));
+  }
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
+  const AttentionSizes& attention() const { return attention_; }
+  size_t vector_bytes() const { return vector_bytes_; }  // fp32 copies that the binder made, in host memory
+  size_t weight_bytes() const { return weight_bytes_; }  // matrices as in the file, and vectors
+  int max_n_in() const { return max_n_in_; }             // the largest n_in of any product
+
+  // Calls `group` with each set of matrices that multiply the same x.
+  using Group = std::initializer_list<const Matrix*>;
+  using GroupVisitor = std::function<void(Group)>;
+  virtual void for_each_group(const GroupVisitor& group) const = 0;
+
+  // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
+  // `copy` converts each matrix, `stream` uploads the arrays, and the network points to the copies from then on.
+  using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
+  void carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
+
+ protected:
+  Network() = default;
+  // Visits each matrix and array once.
+  virtual void visit(const WeightVisitor& visitor) = 0;
+  // The last call of a derived constructor: counts the weights.
+  void finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, size_t vector_bytes);
+
+ private:
+  std::vector<LayerShape> layer_shapes_;
+  AttentionSizes attention_;
+  size_t vector_bytes_ = 0, weight_bytes_ = 0;
+  int max_n_in_ = 0;
+};
+
+}  // namespace lb
