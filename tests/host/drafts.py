@@ -37,17 +37,17 @@ def decode(
     masked: bool = False,
     **sampling: Any,
 ) -> list[int]:
-    """n tokens after the prompt. `draft` makes the tree below token number i, before its sync()."""
+    """n tokens after the prompt. `draft` makes the tree below token number i, before it is sampled."""
     sampler = _engine.Sampler(VOCAB, **sampling)
     sampler.set_prompt(np.array(prompt, np.int32))
     ids = list(prompt)
     for i in range(n):
-        if draft is not None and i > 0:
-            tokens, parents = draft(i - 1)
-            session.suggest(np.array(tokens, np.int32), parents)
         session.sync(np.array(ids, np.int32))
         if masked:
             sampler.set_mask(mask_after(ids))
+        if draft is not None:
+            tokens, parents = draft(i)
+            session.suggest(np.array(tokens, np.int32), parents)
         ids.append(session.sample(sampler))
     return ids[len(prompt) :]
 

@@ -10,8 +10,7 @@ namespace lb {
 
 Session::Session(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
-      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options(),
-             *engine_->executor().stream),
+      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
       positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
       logits_(engine_->model().info().vocab) {
   const std::lock_guard lock(engine_->executor().mutex);
@@ -37,7 +36,7 @@ void Session::check_ids(std::span<const int32_t> ids) const {
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
   check_ids(ids);
-  if (adopt_step(ids) || follow_tree(ids) || verify_draft(ids, interrupted) || late_step(ids))
+  if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids) || verify_draft(ids, interrupted))
     return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
@@ -91,11 +90,11 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
   }
   appended_.clear();
   const auto send = [&] {
-    engine_->model().forward({.tokens = {executor.tokens, ids.size()},
-                              .positions = {executor.positions, 3 * ids.size()},
-                              .tree = device_tree,
-                              .interrupted = interrupted ? &interrupted : nullptr},
-                             state_, executor.workspace, engine_->options().activations, stream, taps);
+    engine_->forward({.tokens = {executor.tokens, ids.size()},
+                      .positions = {executor.positions, 3 * ids.size()},
+                      .tree = device_tree,
+                      .interrupted = interrupted ? &interrupted : nullptr},
+                     state_, stream, taps);
   };
   try {
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded

@@ -147,7 +147,6 @@ class Session {
   int32_t sample_in_loop(Sampler& sampler);
   void start_step(NumbersFrom from, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // commits the pending step if it computes the last of ids
-  bool late_step(std::span<const int32_t> ids);   // starts and adopts a step that waited for a draft
   void drop_step();
   void abort_step();
   void empty_if_step_lost(const Work& work);
@@ -156,8 +155,13 @@ class Session {
   // --- session_speculate.cpp
   bool drafts() const;  // the next sync() may verify a tree
   bool extends_by_one(std::span<const int32_t> ids) const;
+  bool adopt_tree(std::span<const int32_t> ids);   // the last of ids is the root of the pending tree
   bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
+  bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
+  void enter_row(int row);
+  void walk_on_device(const Sampler& sampler);
+  void start_next(const Sampler& sampler);
   bool propose(int32_t root, int max_rows);  // into walk_.draft()
   void end_walk();                           // commits the path
   int32_t sample_in_tree(Sampler& sampler);
@@ -195,6 +199,8 @@ class Session {
 
   // Speculation. Tokens of the path are in tokens_, but not committed before end_walk().
   TreeWalk walk_;
+  bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
+  bool device_walks_ = false;  // the loop chooses the tokens of the walk
   bool drafting_ = false;
   Draft suggested_{};                    // rows == 0: none
   std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft

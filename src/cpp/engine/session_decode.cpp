@@ -57,7 +57,7 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
   }
   sampler.record(sampled_);
   if (drafts()) {
-    has_logits_ = false;
+    start_next(sampler);
   } else if (!is_early) {
     start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
   }
@@ -84,7 +84,12 @@ void Session::start_step(NumbersFrom from, bool waits_for_mask) {
   if (state_.n_tokens() == state_.capacity()) return;  // the context is full: no token can follow
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
-    from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
+    if (from == NumbersFrom::kDevice) {
+      state_.begin_next();
+    } else {
+      state_.begin_append(1, {});
+      loop_->place(state_.n_tokens());
+    }
     waits_for_mask ? loop_->step_only() : loop_->step();
     state_.end_append();
   });
@@ -103,12 +108,6 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
   has_logits_ = true;
   logits_in_ = LogitsIn::kLoop;
   return true;
-}
-
-bool Session::late_step(std::span<const int32_t> ids) {
-  if (loop_sampler_ == 0 || step_pending_ || ids.back() != sampled_ || !extends_by_one(ids)) return false;
-  start_step(NumbersFrom::kHost, was_masked_);
-  return adopt_step(ids);
 }
 
 void Session::drop_step() {

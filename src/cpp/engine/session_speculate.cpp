@@ -29,19 +29,31 @@ void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> 
   }
 }
 
+bool Session::adopt_tree(std::span<const int32_t> ids) {
+  if (!tree_pending_ || !extends_by_one(ids) || ids.back() != walk_.draft().tokens[0]) return false;
+  tree_pending_ = false;
+  walk_.begin();
+  enter_row(0);
+  return true;
+}
+
 bool Session::follow_tree(std::span<const int32_t> ids) {
   if (!walk_.is_active() || !extends_by_one(ids)) return false;
-  if (!walk_.descend(ids.back())) {
-    end_walk();
-    return false;
-  }
+  const int child = walk_.child(ids.back());
+  if (child < 0) return false;
+  walk_.descend(child);
   draft_counts_.accepted += 1;
-  tokens_.push_back(ids.back());
+  enter_row(child);
+  return true;
+}
+
+// The row's token joins the timeline, and its logits are the current ones.
+void Session::enter_row(int row) {
+  tokens_.push_back(walk_.draft().tokens[row]);
   has_logits_ = true;
   logits_in_ = LogitsIn::kTree;
-  tree_row_ = walk_.row();
+  tree_row_ = row;
   sampled_ = -1;
-  return true;
 }
 
 bool Session::propose(int32_t root, int max_rows) {
@@ -58,9 +70,15 @@ bool Session::propose(int32_t root, int max_rows) {
 }
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {
-  if (!drafts() || step_pending_ || !extends_by_one(ids)) return false;
+  if (step_pending_ || !extends_by_one(ids)) return false;
+  end_walk();
+  return start_tree(ids.back(), interrupted) && adopt_tree(ids);
+}
+
+bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
+  if (!drafts()) return false;
   const int n_past = state_.n_tokens();
-  if (!propose(ids.back(), std::min(engine_->options().tree_rows(), state_.capacity() - n_past))) return false;
+  if (!propose(root, std::min(engine_->options().tree_rows(), state_.capacity() - n_past))) return false;
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   for (int axis = 0; axis < 3; ++axis)
@@ -69,39 +87,63 @@ bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& inte
   forward({draft.tokens, size_t(draft.rows)}, {positions_.data(), 3 * size_t(draft.rows)},
           {draft.parents, draft.ancestors}, interrupted, nullptr);
   head(0, draft.rows, tree_logits_);
-  walk_.begin();
   draft_counts_.verified += 1;
   draft_counts_.drafted += draft.rows - 1;
-  tokens_.push_back(ids.back());
-  has_logits_ = true;
-  logits_in_ = LogitsIn::kTree;
-  tree_row_ = 0;
-  sampled_ = -1;
+  tree_pending_ = true;
   return true;
 }
 
 void Session::end_walk() {
-  if (!walk_.is_active()) return;
+  device_walks_ = false;
+  if (!walk_.is_active() && !tree_pending_) return;
   const std::lock_guard lock(engine_->executor().mutex);
   state_.commit(walk_.path());
-  draft_counts_.by_length[walk_.path().size() - 1] += 1;
+  if (walk_.is_active()) draft_counts_.by_length[walk_.path().size() - 1] += 1;
   walk_.end();
+  tree_pending_ = false;
 }
 
-// The device chooses from the row's logits; no step begins, as the tree may hold the token's logits too.
+// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
+void Session::walk_on_device(const Sampler& sampler) {
+  loop_->start_walk(sampler, tree_logits_, walk_.draft(), tree_row_, loop_sampler_ == sampler.version());
+  loop_sampler_ = sampler.version();
+  device_walks_ = true;
+}
+
+// Without a mask the device walks the tree by itself, and the host follows.
 int32_t Session::sample_in_tree(Sampler& sampler) {
-  {
-    const std::lock_guard lock(engine_->executor().mutex);
-    const bool is_bound = loop_sampler_ == sampler.version();
-    if (!is_bound) loop_->drop();
-    loop_->sample_row(sampler, tree_logits_ + tree_row_ * logits_.size(), static_cast<int>(tokens_.size()), is_bound);
-    loop_sampler_ = sampler.version();
-  }
   was_masked_ = !sampler.mask().empty();
+  if (!device_walks_ || was_masked_ || loop_sampler_ != sampler.version()) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (device_walks_ || loop_sampler_ != sampler.version()) {
+      loop_->drop();  // the device's sampler has gone another way
+      loop_sampler_ = 0;
+    }
+    device_walks_ = false;
+    if (was_masked_) {
+      loop_->sample_row(sampler, tree_logits_ + tree_row_ * logits_.size(), loop_sampler_ != 0);
+      loop_sampler_ = sampler.version();
+    } else {
+      walk_on_device(sampler);
+    }
+  }
   empty_if_step_lost([&] { sampled_ = loop_->take(); });
   sampler.record(sampled_);
   has_logits_ = false;
+  if (walk_.child(sampled_) < 0) {
+    end_walk();
+    start_next(sampler);
+  }
   return sampled_;
+}
+
+// Starts what computes the token sampled last, before the caller has it: a tree, or else a plain step.
+void Session::start_next(const Sampler& sampler) {
+  if (!start_tree(sampled_, {})) return start_step(NumbersFrom::kHost, was_masked_);
+  if (was_masked_) return;
+  const std::lock_guard lock(engine_->executor().mutex);
+  tree_row_ = 0;
+  walk_on_device(sampler);
 }
 
 }  // namespace lb

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "base/error.h"
 #include "ops/draft.h"
 
 namespace lb {
@@ -25,16 +24,13 @@ class TreeWalk {
   int row() const { return path_[n_path_ - 1]; }  // of the node reached
   std::span<const int32_t> path() const { return {path_.data(), size_t(n_path_)}; }
 
-  // Moves to the child that holds the token. False: the draft has none, and the walk is over.
-  bool descend(int32_t token) {
-    LB_ASSERT(is_active());
+  // The child of the node reached that holds the token; -1: the draft has none.
+  int child(int32_t token) const {
     for (int i = row() + 1; i < draft_.rows; ++i)
-      if (draft_.parents[i] == row() && draft_.tokens[i] == token) {
-        path_[n_path_++] = i;
-        return true;
-      }
-    return false;
+      if (draft_.parents[i] == row() && draft_.tokens[i] == token) return i;
+    return -1;
   }
+  void descend(int child) { path_[n_path_++] = child; }
 
  private:
   Draft draft_{};
