@@ -46,6 +46,9 @@ class Shape:
     n_value_heads: int = 0
     state_dim: int = 0
     conv_width: int = 0
+    n_prediction_blocks: int = 0  # MTP, after the layers
+    taps: tuple[int, ...] = ()  # of a DFlash drafter: layers of the target whose output it reads
+    block_size: int = 0  # tokens of its block
 
     def is_attention(self, layer: int) -> bool:
         return (layer + 1) % self.attention_interval == 0
@@ -98,6 +101,25 @@ def qwen3(n_layers: int, hidden: int, ffn: int, n_heads: int, n_kv_heads: int, v
     )
 
 
+def dflash(n_layers: int, target: Shape, n_heads: int, taps: tuple[int, ...]) -> Shape:
+    """A DFlash drafter of `target`: Qwen3 layers of the target's width, without embedding and head."""
+    return Shape(
+        "dflash",
+        n_layers,
+        target.hidden,
+        target.ffn,
+        n_heads,
+        n_kv_heads=n_heads // 4,
+        head_dim=128,
+        vocab=target.vocab,
+        context=target.context,
+        rope_base=target.rope_base,
+        is_tied=True,
+        taps=taps,
+        block_size=16,
+    )
+
+
 SHAPES = {
     "qwen35-tiny": qwen35(4, 512, 1024, 2, 1, 16, True, vocab=2048),
     "qwen35-0.8b": qwen35(24, 1024, 3584, 8, 2, 16, True),
@@ -106,6 +128,13 @@ SHAPES = {
     "qwen3-tiny": qwen3(2, 512, 1024, 4, 2, vocab=2048),
     "qwen3-0.6b": qwen3(28, 1024, 3072, 16, 8),
     "qwen3-1.7b": qwen3(28, 2048, 6144, 16, 8),
+}
+
+
+SHAPES |= {
+    "qwen35-tiny-dflash": dflash(2, SHAPES["qwen35-tiny"], 4, (0, 2)),
+    "qwen35-0.8b-dflash": dflash(5, SHAPES["qwen35-0.8b"], 8, (1, 6, 11, 16, 21)),
+    "qwen35-27b-dflash": dflash(5, SHAPES["qwen35-27b"], 32, (1, 16, 31, 46, 61)),
 }
 
 
@@ -172,15 +201,21 @@ def tensors_of(shape: Shape, preset: str) -> list[Tensor]:
 
 def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
     hidden = shape.hidden
-    yield Tensor("token_embd.weight", (hidden, shape.vocab), "weight")
+    if shape.taps:
+        yield Tensor("fc.weight", (len(shape.taps) * hidden, hidden), "weight")
+        yield Tensor("enc.output_norm.weight", (hidden,), "near one")
+    else:
+        yield Tensor("token_embd.weight", (hidden, shape.vocab), "weight")
     yield Tensor("output_norm.weight", (hidden,), "near one")
     if not shape.is_tied:
         yield Tensor("output.weight", (hidden, shape.vocab), "weight")
     second_norm = "post_attention_norm" if shape.architecture == "qwen35" else "ffn_norm"
-    for layer in range(shape.n_layers):
+    for layer in range(shape.n_layers + shape.n_prediction_blocks):
         prefix = f"blk.{layer}."
-        mixer = attention_tensors(shape) if shape.is_attention(layer) else delta_net_tensors(shape)
+        is_prediction = layer >= shape.n_layers
+        mixer = attention_tensors(shape) if is_prediction or shape.is_attention(layer) else delta_net_tensors(shape)
         block = [
+            *(prediction_tensors(shape) if is_prediction else ()),
             Tensor("attn_norm.weight", (hidden,), "near one"),
             *mixer,
             Tensor(f"{second_norm}.weight", (hidden,), "near one"),
@@ -190,6 +225,16 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
         ]
         for tensor in block:
             yield tensor._replace(name=prefix + tensor.name)
+
+
+def prediction_tensors(shape: Shape) -> list[Tensor]:
+    hidden = shape.hidden
+    return [
+        Tensor("nextn.eh_proj.weight", (2 * hidden, hidden), "weight"),
+        Tensor("nextn.enorm.weight", (hidden,), "near one"),
+        Tensor("nextn.hnorm.weight", (hidden,), "near one"),
+        Tensor("nextn.shared_head_norm.weight", (hidden,), "near one"),
+    ]
 
 
 def attention_tensors(shape: Shape) -> list[Tensor]:
@@ -311,7 +356,7 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
     yield "general.alignment", U32, ALIGNMENT
     yield "general.file_type", U32, PRESETS[preset].file_type
     yield "general.quantization_version", U32, 2
-    yield f"{arch}.block_count", U32, shape.n_layers
+    yield f"{arch}.block_count", U32, shape.n_layers + shape.n_prediction_blocks
     yield f"{arch}.context_length", U32, shape.context
     yield f"{arch}.embedding_length", U32, shape.hidden
     yield f"{arch}.feed_forward_length", U32, shape.ffn
@@ -330,7 +375,14 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
         yield f"{arch}.ssm.time_step_rank", U32, shape.n_value_heads
         yield f"{arch}.ssm.inner_size", U32, shape.n_value_heads * shape.state_dim
         yield f"{arch}.full_attention_interval", U32, shape.attention_interval
+        if shape.n_prediction_blocks:
+            yield f"{arch}.nextn_predict_layers", U32, shape.n_prediction_blocks
     end, pad = shape.vocab - 1, shape.vocab - 2
+    if arch == "dflash":
+        yield f"{arch}.block_size", U32, shape.block_size
+        yield f"{arch}.target_layers", ARRAY, Array(I32, [tap + 1 for tap in shape.taps])
+        yield "tokenizer.ggml.mask_token_id", U32, pad
+        return
     merged = ["ab", "cd"]
     made_up = (f"<t{i}>" for i in range(256 + len(merged), pad))
     tokens = [*byte_tokens(), *merged, *made_up, "<|endoftext|>", "<|im_end|>"]
@@ -432,11 +484,16 @@ def main() -> int:
     parser.add_argument("--type", required=True, choices=sorted(PRESETS), dest="preset")
     parser.add_argument("--out", type=Path, help="file to write; without it only the sizes are printed")
     parser.add_argument("--layers", type=int, help="layers to write, where that is not the model's own number")
+    parser.add_argument("--mtp", action="store_true", help="with a prediction block behind the layers (qwen35)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     shape = SHAPES[args.shape]
     if args.layers is not None:
         shape = replace(shape, n_layers=args.layers)
+    if args.mtp:
+        if shape.architecture != "qwen35":
+            parser.error(f"--mtp: {args.shape} has no prediction block; only qwen35 has one")
+        shape = replace(shape, n_prediction_blocks=1)
     print(summary(shape, args.preset))
     if args.out:
         write(args.out, shape, args.shape, args.preset, args.seed)

@@ -42,6 +42,11 @@ class EngineOptions:
     default, 512 on the CPU."""
     decode_path: str = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
+    draft: str = "none"
+    """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file) or a drafter's
+    file; "mtp+suffix" and "FILE+suffix" use both. Drafts change no token."""
+    draft_budget: int | None = None
+    """Tokens of a draft, 1 to 63. None: chosen for each step."""
     isa: str = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
 

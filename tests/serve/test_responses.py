@@ -111,8 +111,14 @@ def test_stored_responses(server: Running) -> None:
 
 def test_cancel(server: Running) -> None:
     client = server.openai()
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 900}  # cannot end by itself
+    schema = {"type": "object", "properties": {"n": numbers}, "required": ["n"], "additionalProperties": False}
     stream = client.responses.create(
-        input="Once", model=MODEL, stream=True, max_output_tokens=1900, extra_body={"temperature": 100.0}
+        input="Once",
+        model=MODEL,
+        stream=True,
+        max_output_tokens=1900,
+        text={"format": {"type": "json_schema", "name": "numbers", "schema": schema, "strict": True}},
     )
     first = next(iter(stream))
     client.responses.cancel(first.response.id)

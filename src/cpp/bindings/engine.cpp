@@ -154,6 +154,20 @@ nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& p
       to_numpy<3>(std::move(result.taps), {taps.size(), ids.size(), static_cast<size_t>(info.hidden)}));
 }
 
+void suggest(Session& session, const Ids& ids, const std::vector<int32_t>& parents) {
+  session.suggest(span(ids), parents);
+}
+
+nb::dict draft_counts_of(const Session& session) {
+  const Session::DraftCounts& counts = session.draft_counts();
+  nb::dict d;
+  d["verified"] = counts.verified;
+  d["drafted"] = counts.drafted;
+  d["accepted"] = counts.accepted;
+  d["by_length"] = std::vector<int64_t>(counts.by_length.begin(), counts.by_length.end());
+  return d;
+}
+
 double time_append(Session& session, const Ids& ids, int n_logits) {
   SignalPoll poll;
   return without_gil([&] { return session.time_append(span(ids), n_logits, std::ref(poll)); });
@@ -283,6 +297,11 @@ void bind_engine(nb::module_& m) {
             return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
           },
           "ids"_a, "Natural log probability of every token after the first. Replaces the timeline.")
+      .def("suggest", &suggest, "ids"_a, "parents"_a,
+           "Proposes a tree below the next token; the sync() that adds this token verifies it.")
+      .def("set_drafting", &Session::set_drafting, "on"_a)
+      .def_prop_ro("draft_counts", &draft_counts_of,
+                   "Trees verified, nodes drafted, nodes accepted, and trees by the number of accepted nodes.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")

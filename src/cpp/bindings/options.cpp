@@ -29,6 +29,8 @@ constexpr std::tuple kEngineFields{
     Field{"kv", &EngineOptions::kv},
     Field{"prefill_chunk", &EngineOptions::prefill_chunk},
     Field{"decode_path", &EngineOptions::path},
+    Field{"draft", &EngineOptions::draft},
+    Field{"draft_budget", &EngineOptions::draft_budget},
 };
 
 constexpr std::tuple kSamplingFields{

@@ -242,6 +242,7 @@ void GpuStream::run(const Sample& op, void* grid) {
 }
 void GpuStream::run(const CountWindow& op) { send(op); }
 void GpuStream::run(const NextToken& op) { send(op); }
+void GpuStream::run(const WalkStep& op) { send(op); }
 
 void GpuStream::run(const KvAppend& op) { send(op); }
 void GpuStream::run(const KvMove& op) { send(op); }

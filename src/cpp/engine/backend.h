@@ -9,6 +9,7 @@
 
 #include "dispatch/kernel_timer.h"
 #include "engine/token_loop.h"
+#include "models/draft_model.h"
 #include "models/model.h"
 
 namespace lb {
@@ -18,6 +19,15 @@ struct EngineOptions;
 
 // A model and its draft model, whose ops share a stream and its scratch.
 using Networks = std::vector<const Network*>;
+
+struct Models {
+  std::unique_ptr<Model> target;
+  std::unique_ptr<DraftModel> draft;  // null: none
+
+  Networks networks() const { return draft ? Networks{target.get(), draft.get()} : Networks{target.get()}; }
+  // What a sequence keeps: the layers of the target, then those of the draft model.
+  std::vector<LayerShape> layer_shapes() const;
+};
 
 // Called while weights are copied to a device, with bytes done and bytes in total.
 using LoadProgress = std::function<void(size_t done, size_t total)>;

@@ -24,6 +24,14 @@ class Fingerprint {
   void add_value(const T& value) {
     add(&value, sizeof(value));
   }
+  void add(const ModelFile& file) {
+    for (const TensorView& tensor : file.tensors().all()) {
+      add(tensor.name.data(), tensor.name.size());
+      add_value(tensor.type);
+      for (int64_t n : tensor.shape) add_value(n);
+      add(tensor.data, std::min<size_t>(tensor.bytes, 64));
+    }
+  }
   std::string hex() const {
     std::ostringstream out;
     out << std::hex << hash_;
@@ -34,14 +42,13 @@ class Fingerprint {
   uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-std::string fingerprint_of(const ModelFile& file, const Model& model, const EngineOptions& options) {
+std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>& draft_file, const Model& model,
+                           const EngineOptions& options) {
   Fingerprint f;
-  for (const TensorView& tensor : file.tensors().all()) {
-    f.add(tensor.name.data(), tensor.name.size());
-    f.add_value(tensor.type);
-    for (int64_t n : tensor.shape) f.add_value(n);
-    f.add(tensor.data, std::min<size_t>(tensor.bytes, 64));
-  }
+  f.add(file);
+  if (draft_file) f.add(*draft_file);
+  const std::string draft = options.draft_model();
+  if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
   return cat(model.info().architecture, "-", f.hex());
 }
@@ -50,25 +57,48 @@ void check(const EngineOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
   LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
+  LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
+           "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.kv == DType::kF32 || options.kv == DType::kF16 || options.kv == DType::kBF16, kInvalid, "kv type ",
            name(options.kv), " is not supported; supported: f16, bf16, f32");
 }
 
 }  // namespace
 
-size_t Executor::planned_bytes(const Model& model, int max_rows) {
-  Carver carver;
-  carve_io(nullptr, carver, model, max_rows);
-  return carver.used() + model.workspace_bytes(max_rows);
+std::string EngineOptions::draft_model() const {
+  std::string_view name = draft;
+  if (name.ends_with(kWithSuffix)) name.remove_suffix(kWithSuffix.size());
+  return name == "none" || name == "suffix" ? "" : std::string(name);
 }
 
-void Executor::carve_io(Executor* self, Carver& carver, const Model& model, int max_rows) {
+std::vector<LayerShape> Models::layer_shapes() const {
+  std::vector<LayerShape> shapes;
+  for (const Network* network : networks())
+    shapes.insert(shapes.end(), network->layer_shapes().begin(), network->layer_shapes().end());
+  return shapes;
+}
+
+size_t Executor::planned_bytes(const Models& models, int max_rows) {
+  Carver carver;
+  carve_io(nullptr, carver, models, max_rows);
+  return carver.used() + models.target->workspace_bytes(max_rows) +
+         (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
+}
+
+void Executor::carve_io(Executor* self, Carver& carver, const Models& models, int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
   int32_t* parents = carver.take<int32_t>(kMaxTree);
   uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
-  float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * model.info().vocab);
+  float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
+  int32_t *draft_root = nullptr, *draft_positions = nullptr;
+  if (models.draft) {
+    draft_root = carver.take<int32_t>(1);
+    draft_positions = carver.take<int32_t>(3 * (models.draft->max_depth() + size_t{1}));
+  }
   if (self == nullptr) return;
+  self->draft_root = draft_root;
+  self->draft_positions = draft_positions;
   self->tokens = tokens;
   self->positions = positions;
   self->parents = parents;
@@ -76,25 +106,43 @@ void Executor::carve_io(Executor* self, Carver& carver, const Model& model, int 
   self->logits = logits;
 }
 
-Executor::Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)
+Executor::Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)
     : stream(std::move(owned_stream)),
       max_rows(std::max(options.prefill_chunk, 1)),
-      memory(stream->reserve(planned_bytes(model, max_rows))) {
+      memory(stream->reserve(planned_bytes(models, max_rows))) {
   Carver carver(*memory);
-  carve_io(this, carver, model, max_rows);
-  workspace = model.workspace(carver, max_rows);
+  carve_io(this, carver, models, max_rows);
+  if (models.draft) {
+    draft = models.draft->workspace(carver, max_rows);
+    carver.take<std::byte>(models.draft->workspace_bytes(max_rows));  // workspace() carved from a copy
+  }
+  workspace = models.target->workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> backend, EngineOptions options,
-               MemoryPlan plan, const LoadProgress& progress)
+Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
+               EngineOptions options, MemoryPlan plan, const LoadProgress& progress)
     : file_(std::move(file)),
-      model_(std::move(model)),
+      draft_file_(std::move(draft_file)),
+      models_(std::move(models)),
       backend_(std::move(backend)),
       options_(options),
       plan_(std::move(plan)),
-      fingerprint_(fingerprint_of(file_, *model_, options_)),
-      executor_(std::make_unique<Executor>(*model_, options_, backend_->make_stream({model_.get()}, options_))),
-      weights_(backend_->load(*model_, options_, *executor_->stream, progress)) {}
+      fingerprint_(fingerprint_of(file_, draft_file_, *models_.target, options_)),
+      executor_(std::make_unique<Executor>(models_, options_, backend_->make_stream(models_.networks(), options_))),
+      weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
+  if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
+}
+
+void Engine::forward(Append append, SequenceState& state, Stream& stream, const Taps* taps) const {
+  const Workspace& ws = executor_->workspace;
+  const DraftWorkspace& draft_ws = executor_->draft;
+  const int rows = static_cast<int>(append.tokens.size());
+  if (models_.draft) append.outputs = {models_.draft->taps(), draft_ws.taps};
+  models_.target->forward(append, state, ws, options_.activations, stream, taps);
+  if (models_.draft)
+    models_.draft->context({draft_ws.taps, ws.y, append.tokens.data(), append.positions.data(), append.tree, rows},
+                           state, draft_ws, options_.activations, stream);
+}
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> backend,
                                      const LoadProgress& progress) {
@@ -105,12 +153,23 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   if (backend == nullptr) backend = cpu_backend();
   LB_CHECK(options.path == DecodePath::kAuto || !backend->maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", backend->name());
+  LB_CHECK(options.path != DecodePath::kMegakernel || options.draft_model().empty(), kUnsupported,
+           "the megakernel does not compute the rows of a draft model yet; use graph or auto, or draft = \"suffix\"");
   if (options.prefill_chunk == 0) options.prefill_chunk = backend->prefill_chunk();
   ModelFile file = open_model_file(path);
-  std::unique_ptr<Model> model = make_model(file);
-  MemoryPlan plan = make_plan(*model, *backend, file.tensors().total_bytes(), options);
-  return std::shared_ptr<Engine>(
-      new Engine(std::move(file), std::move(model), std::move(backend), options, std::move(plan), progress));
+  Models models{.target = make_model(file), .draft = nullptr};
+  std::optional<ModelFile> draft_file;
+  if (const std::string draft = options.draft_model(); draft == "mtp") {
+    models.draft = make_mtp(file, *models.target);
+    LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
+  } else if (!draft.empty()) {
+    draft_file = open_model_file(draft);
+    models.draft = make_draft_model(*draft_file, *models.target);
+  }
+  const size_t file_bytes = file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
+  MemoryPlan plan = make_plan(models, *backend, file_bytes, options);
+  return std::shared_ptr<Engine>(new Engine(std::move(file), std::move(draft_file), std::move(models),
+                                            std::move(backend), options, std::move(plan), progress));
 }
 
 }  // namespace lb

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpu/cpu_stream.h"
@@ -26,6 +28,16 @@ struct EngineOptions {
   DType kv = DType::kF16;
   int prefill_chunk = 0;                // rows of a prompt computed at once; 0: the backend's default
   DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
+  // What drafts: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a model and the suffix
+  // drafter together are "mtp+suffix" or "FILE+suffix".
+  std::string draft = "none";
+  static constexpr std::string_view kWithSuffix = "+suffix";
+  int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
+
+  bool drafts() const { return draft != "none"; }
+  bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }
+  std::string draft_model() const;  // "mtp" or a file; empty: no draft model
+  int tree_rows() const { return drafts() ? (draft_budget == 0 ? kMaxTree : draft_budget + 1) : 0; }
 };
 
 struct PlanEntry {
@@ -47,8 +59,8 @@ struct MemoryPlan {
 // The stream and the buffers of a forward pass. Sessions of one engine take turns: they lock `mutex`.
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
-  Executor(const Model& model, const EngineOptions& options, std::unique_ptr<Stream> stream);
-  static size_t planned_bytes(const Model& model, int max_rows);
+  Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> stream);
+  static size_t planned_bytes(const Models& models, int max_rows);
 
   std::mutex mutex;
   std::unique_ptr<Stream> stream;
@@ -61,8 +73,13 @@ struct Executor {
   int32_t* parents;     // [kMaxTree]
   uint64_t* ancestors;  // [kMaxTree]
   float* logits;        // [kLogitRows, vocab]
+  // Of the draft model; null without one.
+  DraftWorkspace draft{};
+  int32_t* draft_root = nullptr;       // [1] token
+  int32_t* draft_positions = nullptr;  // [3, max_depth + 1]
+
  private:
-  static void carve_io(Executor* self, Carver& carver, const Model& model, int max_rows);
+  static void carve_io(Executor* self, Carver& carver, const Models& models, int max_rows);
 };
 
 class Engine {
@@ -73,7 +90,9 @@ class Engine {
                                       std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
 
-  const Model& model() const { return *model_; }
+  const Model& model() const { return *models_.target; }
+  const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none
+  std::vector<LayerShape> layer_shapes() const { return models_.layer_shapes(); }
   const ModelFile& file() const { return file_; }
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
@@ -81,20 +100,23 @@ class Engine {
   // Identifies the weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
+  // The target's forward pass over an append and, behind it, the draft model's rows of the append.
+  void forward(Append append, SequenceState& state, Stream& stream, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
 
  private:
-  Engine(ModelFile file, std::unique_ptr<Model> model, std::unique_ptr<Backend> backend, EngineOptions options,
-         MemoryPlan plan, const LoadProgress& progress);
+  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
+         EngineOptions options, MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
-  std::unique_ptr<Model> model_;
+  std::optional<ModelFile> draft_file_;
+  Models models_;
   std::unique_ptr<Backend> backend_;
   EngineOptions options_;
   MemoryPlan plan_;
   std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Memory> weights_;  // null: they stay in the file's mapping
+  std::unique_ptr<Memory> weights_, draft_weights_;  // null: they stay in the file's mapping
 };
 
 }  // namespace lb

@@ -45,6 +45,8 @@ struct Buffers {
   SampleState* state;
   Sampled* result;
   uint32_t* n_written;
+  Draft* draft;
+  TreeCursor* cursor;
   std::byte* scratch;
 
   Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
@@ -65,6 +67,8 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
+        draft(carver.take<Draft>(1)),
+        cursor(carver.take<TreeCursor>(1)),
         scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
 };
 
@@ -94,15 +98,11 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
           .n_positions = 3};
 }
 
-// The forward pass of one row, up to its logits.
-void run_row(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
-             const Buffers& b, Stream& stream) {
-  model.forward({.tokens = {&b.start->token, 1}, .positions = {b.positions, 3}}, state, workspace, activations, stream);
-  model.head(workspace.y, 1, b.logits, activations, stream);
-}
+Append one_row(const Buffers& b) { return {.tokens = {&b.start->token, 1}, .positions = {b.positions, 3}}; }
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
+  if (!options.draft_model().empty()) return false;  // its rows are launches behind the model's
   return options.path == DecodePath::kMegakernel ||
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
@@ -130,7 +130,8 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
   gpu::Schedule schedule(target);
   state.begin_append(1, {});
   try {
-    run_row(model, activations, state, workspace, b, schedule);
+    model.forward(one_row(b), state, workspace, activations, schedule);
+    model.head(workspace.y, 1, b.logits, activations, schedule);
   } catch (...) {
     state.abort_append();
     throw;
@@ -162,10 +163,43 @@ class GpuTokenLoop final : public TokenLoop {
   void sample(const Sampler& sampler, std::span<const float> logits) override {
     bind(sampler);
     stream_.upload(buffers_.logits, logits.data(), logits.size_bytes());
-    const std::array<int32_t, 3> positions = next_positions();
-    stream_.upload(buffers_.positions, positions.data(), sizeof positions);
     run_choice();
     ++started_;
+  }
+
+  void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
+    bind_to_row(sampler, is_bound);
+    stream_.run(row_choice(logits, nullptr), buffers_.scratch);
+    NextToken next = next_token_op(buffers_, ring_, state_.numbers());
+    next.n_past = nullptr;  // the choice follows no step: the path is committed later
+    stream_.run(next);
+    ++started_;
+  }
+
+  void start_walk(const Sampler& sampler, const float* logits, const Draft& draft, int row, bool is_bound) override {
+    bind_to_row(sampler, is_bound);
+    const TreeCursor cursor{row};
+    stream_.upload(buffers_.draft, &draft, sizeof draft);
+    stream_.upload(buffers_.cursor, &cursor, sizeof cursor);
+    const Sample choice = row_choice(logits, &buffers_.cursor->row);
+    const WalkStep step{.sampled = buffers_.result,
+                        .draft = buffers_.draft,
+                        .cursor = buffers_.cursor,
+                        .ring = {ring_->slots.data(), &ring_->written, Ring::kSlots},
+                        .n_written = buffers_.n_written,
+                        .token = &buffers_.start->token};
+    const int n_steps = *std::max_element(draft.depths, draft.depths + draft.rows) - draft.depths[row] + 1;
+    for (int i = 0; i < n_steps; ++i) {
+      stream_.run(choice, buffers_.scratch);
+      stream_.run(step);
+    }
+    is_walking_ = true;
+  }
+
+  // Positions of text: all three are equal. NextToken counts them up after each choice.
+  void place(int position) override {
+    const std::array<int32_t, 3> positions = {position, position, position};
+    stream_.upload(buffers_.positions, positions.data(), sizeof positions);
   }
 
   void step() override {
@@ -192,9 +226,11 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   int32_t take() override {
-    LB_ASSERT(taken_ != started_);
+    LB_ASSERT(taken_ != started_ || is_walking_);
     wait(taken_);
     last_ = ring_->slots[taken_++ % Ring::kSlots];
+    if (is_walking_) started_ = taken_;
+    if (last_.row < 0) is_walking_ = false;
     if (mega_) mega_->on_written(taken_);
     LB_CHECK(last_.problem != SampleProblem::kNotFinite, kFormat, engine_.file().path,
              ": the logits are not finite; the weights are damaged or overflow");
@@ -227,6 +263,7 @@ class GpuTokenLoop final : public TokenLoop {
   void drop() override {
     synchronize();
     taken_ = started_ = ring_->written;
+    is_walking_ = false;
     if (mega_) mega_->on_written(taken_);
   }
 
@@ -236,10 +273,20 @@ class GpuTokenLoop final : public TokenLoop {
     return Buffers(carver, engine_.model(), state_.capacity());
   }
 
-  // Positions of text: all three are equal. NextToken counts them up after each choice.
-  std::array<int32_t, 3> next_positions() const {
-    const int32_t before = state_.n_tokens() - 1;
-    return {before, before, before};
+  // Uploads what a choice from a row of logits depends on: the mask alone where the rest is there.
+  void bind_to_row(const Sampler& sampler, bool is_bound) {
+    if (!is_bound) {
+      bind(sampler);
+    } else if (options_.has_mask != 0 || !sampler.mask().empty()) {
+      send_mask(sampler.mask());
+    }
+  }
+
+  Sample row_choice(const float* logits, const int32_t* row) const {
+    Sample choice = sample_op(buffers_, engine_.model().info().vocab, state_.capacity());
+    choice.logits = logits;
+    choice.row = row;
+    return choice;
   }
 
   // Uploads the sampler's options and state.
@@ -306,7 +353,8 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void run_forward() {
-    run_row(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace, buffers_, stream_);
+    engine_.forward(one_row(buffers_), state_, stream_);
+    engine_.model().head(engine_.executor().workspace.y, 1, buffers_.logits, engine_.options().activations, stream_);
   }
 
   void run_choice() {
@@ -360,6 +408,7 @@ class GpuTokenLoop final : public TokenLoop {
   int max_mega_tokens_ = 0;
   std::string why_graph_;  // why not the megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
+  bool is_walking_ = false;  // down a tree: the number of tokens to come is not known
   Sampled last_{};
 };
 

@@ -15,7 +15,7 @@ namespace lb {
 
 // In pinned memory: results from the device, and the host's token budget for it.
 struct Ring {
-  static constexpr uint32_t kSlots = 4;  // more than there are tokens in flight
+  static constexpr uint32_t kSlots = 128;  // more than there are tokens in flight: a path through a tree
 
   std::array<Sampled, kSlots> slots;
   uint32_t written;

@@ -7,6 +7,9 @@ namespace lb {
 
 // Resolves options.context and caps options.prefill_chunk. Throws kMemory with the numbers and the largest context that
 // would fit.
-MemoryPlan make_plan(Model& model, const Backend& backend, size_t file_bytes, EngineOptions& options);
+MemoryPlan make_plan(const Models& models, const Backend& backend, size_t file_bytes, EngineOptions& options);
+
+// Bytes of the logits of a session's largest tree.
+size_t tree_logit_bytes(const Model& model, const EngineOptions& options);
 
 }  // namespace lb

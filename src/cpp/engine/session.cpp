@@ -4,17 +4,22 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/plan.h"
 
 namespace lb {
 
 Session::Session(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
-      state_({engine_->model().layer_shapes().begin(), engine_->model().layer_shapes().end()}, engine_->state_options(),
-             *engine_->executor().stream),
+      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
       positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
       logits_(engine_->model().info().vocab) {
   const std::lock_guard lock(engine_->executor().mutex);
   loop_ = engine_->backend().make_loop(*engine_, state_);
+  if (const size_t bytes = tree_logit_bytes(engine_->model(), engine_->options()); bytes > 0) {
+    tree_memory_ = state_.stream().reserve(bytes);
+    Carver carver(*tree_memory_);
+    tree_logits_ = carver.take<float>(bytes / sizeof(float));
+  }
   tokens_.reserve(state_.capacity());
   append_ends_.reserve(state_.capacity());
 }
@@ -31,7 +36,8 @@ void Session::check_ids(std::span<const int32_t> ids) const {
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
   check_ids(ids);
-  if (adopt_step(ids)) return static_cast<int>(ids.size());
+  if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids) || verify_draft(ids, interrupted))
+    return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
   if (common == total && tokens_.size() == ids.size() && has_logits_) return total;
@@ -41,9 +47,9 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   has_logits_ = false;
   prefill(ids, interrupted, [&](int first, int rows) {
     if (first + rows == total) {
-      head(rows - 1, 1, logits_.data());
+      download_head(rows - 1, 1, logits_.data());
       has_logits_ = true;
-      logits_in_loop_ = false;
+      logits_in_ = LogitsIn::kHost;
     }
     if (progress) progress(first + rows - cached, total - cached);
   });
@@ -84,11 +90,11 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
   }
   appended_.clear();
   const auto send = [&] {
-    engine_->model().forward({.tokens = {executor.tokens, ids.size()},
-                              .positions = {executor.positions, 3 * ids.size()},
-                              .tree = device_tree,
-                              .interrupted = interrupted ? &interrupted : nullptr},
-                             state_, executor.workspace, engine_->options().activations, stream, taps);
+    engine_->forward({.tokens = {executor.tokens, ids.size()},
+                      .positions = {executor.positions, 3 * ids.size()},
+                      .tree = device_tree,
+                      .interrupted = interrupted ? &interrupted : nullptr},
+                     state_, stream, taps);
   };
   try {
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded
@@ -102,16 +108,16 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
   state_.end_append();
 }
 
-void Session::head(int row, int rows) {
+void Session::head(int row, int rows, float* logits) {
   Executor& executor = engine_->executor();
   const Model& model = engine_->model();
-  model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, executor.logits,
+  model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
              engine_->options().activations, *executor.stream);
 }
 
-void Session::head(int row, int rows, float* logits) {
-  head(row, rows);
+void Session::download_head(int row, int rows, float* logits) {
   const Executor& executor = engine_->executor();
+  head(row, rows, executor.logits);
   executor.stream->download(logits, executor.logits, sizeof(float) * rows * engine_->model().info().vocab);
 }
 
@@ -158,7 +164,7 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   prefill(ids, interrupted, [&](int first, int rows) {
     for (int r = 0; r < rows; r += Executor::kLogitRows) {
       const int n = std::min(Executor::kLogitRows, rows - r);
-      head(r, n, logits.data());
+      download_head(r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
         if (next < ids.size()) scores.push_back(lb::logprobs({logits.data() + i * vocab, vocab}, ids[next], 0).token);

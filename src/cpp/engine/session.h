@@ -2,6 +2,7 @@
 // already computed, computes the rest, and leaves the logits of the last token.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/recorded_appends.h"
 #include "engine/token_loop.h"
+#include "engine/tree_walk.h"
 #include "sampling/sampler.h"
 #include "state/pieces.h"
 
@@ -44,6 +46,22 @@ class Session {
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
+
+  // --- speculation: session_speculate.cpp
+  // A sync() that adds one token drafts a tree below it, verifies the tree in one append and keeps its logits. While
+  // the tokens sampled follow the tree, sync() and sample() compute nothing. Drafts change no token.
+  struct DraftCounts {
+    int64_t verified = 0;                       // trees
+    int64_t drafted = 0;                        // nodes below the roots
+    int64_t accepted = 0;                       // nodes that the sampler chose
+    std::array<int64_t, kMaxTree> by_length{};  // [n] trees walked to their end, of which n nodes were accepted
+  };
+  const DraftCounts& draft_counts() const { return draft_counts_; }
+  // Whether sync() drafts; true at first where the engine has a drafter.
+  void set_drafting(bool on) { drafting_ = on; }
+  // Proposes a tree below the next token, in place of the drafter's: parents as in AppendOptions, -1 is that token.
+  // Tokens behind the end of the context are left out.
+  void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
 
   // --- a timeline in pieces, for prefix caches
   // Length of the longest prefix of ids that the timeline computed in appends with exactly these ends. Only then are
@@ -107,10 +125,10 @@ class Session {
                const std::function<void(int first, int rows)>& after_chunk);
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps);
-  // Logits of rows [row, row + rows) of the last forward pass, at most kLogitRows, into the executor's logits.
-  void head(int row, int rows);
-  void head(int row, int rows, float* logits);    // and from there to logits [rows, vocab] on the host
-  void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
+  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
+  void head(int row, int rows, float* logits);
+  void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows
+  void add_tokens(std::span<const int32_t> ids);         // the ids of one append, all of them kept
   void truncate(int n);
   void truncate_tokens(int n);
 
@@ -134,6 +152,20 @@ class Session {
   void empty_if_step_lost(const Work& work);
   void empty_timeline();
 
+  // --- session_speculate.cpp
+  bool drafts() const;  // the next sync() may verify a tree
+  bool extends_by_one(std::span<const int32_t> ids) const;
+  bool adopt_tree(std::span<const int32_t> ids);   // the last of ids is the root of the pending tree
+  bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
+  bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
+  bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
+  void enter_row(int row);
+  void walk_on_device(const Sampler& sampler);
+  void start_next(const Sampler& sampler);
+  bool propose(int32_t root, int max_rows);  // into walk_.draft()
+  void end_walk();                           // commits the path
+  int32_t sample_in_tree(Sampler& sampler);
+
   // --- session_snapshot.cpp
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
@@ -150,9 +182,11 @@ class Session {
   std::vector<int32_t> appended_parents_;  // [rows]; empty: a chain
   bool appended_is_text_ = false;          // a chain at text positions, as prefill() computes it
 
-  std::vector<float> logits_;    // [vocab]
-  bool has_logits_ = false;      // there are logits of tokens_.back(), in logits_ or in the loop
-  bool logits_in_loop_ = false;  // these logits are on the device, not yet in logits_
+  // Where the logits of tokens_.back() are, if there are any: downloaded, in the loop, or a row of tree_logits_.
+  enum class LogitsIn { kHost, kLoop, kTree };
+  std::vector<float> logits_;  // [vocab]
+  bool has_logits_ = false;
+  LogitsIn logits_in_ = LogitsIn::kHost;
 
   // Decoding on a device. A step is pending from start_step() until sync() adopts or anything else drops it.
   std::unique_ptr<TokenLoop> loop_;  // null: tokens are sampled on the host
@@ -161,6 +195,18 @@ class Session {
   bool step_pending_ = false;        // that step has started
   // The step ends with its logits. The next sample() sends the mask and has the token chosen.
   bool choice_waits_for_mask_ = false;
+  bool was_masked_ = false;  // the choice of sampled_
+
+  // Speculation. Tokens of the path are in tokens_, but not committed before end_walk().
+  TreeWalk walk_;
+  bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
+  bool device_walks_ = false;  // the loop chooses the tokens of the walk
+  bool drafting_ = false;
+  Draft suggested_{};                    // rows == 0: none
+  std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft
+  float* tree_logits_ = nullptr;         // [tree rows, vocab], in the stream's memory
+  int tree_row_ = 0;                     // of the current logits
+  DraftCounts draft_counts_;
 };
 
 }  // namespace lb

@@ -70,7 +70,7 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   run_append(ids, options, interrupted, &taps);
   result.logits.resize(rows * vocab);
   for (size_t r = 0; r < rows; r += Executor::kLogitRows)
-    head(r, std::min<int>(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
+    download_head(r, std::min<int>(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
   return result;
 }
 
@@ -85,7 +85,7 @@ void Session::measure_append(std::span<const int32_t> ids, int n_logits,
   measure([&] {
     run_append(ids, {}, interrupted, nullptr);
     for (int r = rows - n_logits; r < rows; r += Executor::kLogitRows)
-      head(r, std::min(Executor::kLogitRows, rows - r));
+      head(r, std::min(Executor::kLogitRows, rows - r), engine_->executor().logits);
   });
 }
 

@@ -9,28 +9,30 @@ namespace lb {
 
 std::span<const float> Session::logits() {
   LB_CHECK(has_logits_, kInvalid, "there are no logits; they exist between sync() and sample()");
-  if (logits_in_loop_) {
-    empty_if_step_lost([&] {
-      const std::lock_guard lock(engine_->executor().mutex);
-      loop_->download_logits(logits_);
-    });
-    logits_in_loop_ = false;
-  }
+  if (logits_in_ == LogitsIn::kHost) return logits_;
+  empty_if_step_lost([&] {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (logits_in_ == LogitsIn::kLoop) return loop_->download_logits(logits_);
+    const size_t vocab = logits_.size();
+    state_.stream().download(logits_.data(), tree_logits_ + tree_row_ * vocab, vocab * sizeof(float));
+  });
+  logits_in_ = LogitsIn::kHost;
   return logits_;
 }
 
 int32_t Session::sample(Sampler& sampler) {
   LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
-  if (loop_ != nullptr) return sample_in_loop(sampler);
-  const bool finite = std::ranges::all_of(logits_, [](float logit) { return std::isfinite(logit); });
+  if (loop_ != nullptr) return logits_in_ == LogitsIn::kTree ? sample_in_tree(sampler) : sample_in_loop(sampler);
+  const std::span<const float> from = logits();
+  const bool finite = std::ranges::all_of(from, [](float logit) { return std::isfinite(logit); });
   LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
            " tokens are not finite; the weights are damaged or overflow");
-  return sampler.sample(logits_);
+  return sampler.sample(from);
 }
 
 // Starts the step that takes the token as input before reading the token, so that the device never waits for the host.
-// Two exceptions read the token first: the first one, whose logits must survive a failed choice, and a token after
-// which the host has to compute a mask.
+// Three exceptions read the token first: the first one, whose logits must survive a failed choice, a token after
+// which the host has to compute a mask, and the root of a draft.
 int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
   if (is_first) {
@@ -44,7 +46,8 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
     loop_->choose(sampler.mask());
   }
   choice_waits_for_mask_ = false;
-  const bool is_early = !is_first && !has_mask;
+  was_masked_ = has_mask;
+  const bool is_early = !is_first && !has_mask && !drafts();
   if (is_early) start_step(NumbersFrom::kDevice, has_mask);
   try {
     empty_if_step_lost([&] { sampled_ = loop_->take(); });
@@ -53,7 +56,11 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
     throw;
   }
   sampler.record(sampled_);
-  if (!is_early) start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+  if (drafts()) {
+    start_next(sampler);
+  } else if (!is_early) {
+    start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+  }
   return sampled_;
 }
 
@@ -77,7 +84,12 @@ void Session::start_step(NumbersFrom from, bool waits_for_mask) {
   if (state_.n_tokens() == state_.capacity()) return;  // the context is full: no token can follow
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
-    from == NumbersFrom::kDevice ? state_.begin_next() : state_.begin_append(1, {});
+    if (from == NumbersFrom::kDevice) {
+      state_.begin_next();
+    } else {
+      state_.begin_append(1, {});
+      loop_->place(state_.n_tokens());
+    }
     waits_for_mask ? loop_->step_only() : loop_->step();
     state_.end_append();
   });
@@ -93,11 +105,13 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
   add_tokens({&sampled_, 1});
   sampled_ = -1;
   step_pending_ = false;
-  has_logits_ = logits_in_loop_ = true;
+  has_logits_ = true;
+  logits_in_ = LogitsIn::kLoop;
   return true;
 }
 
 void Session::drop_step() {
+  end_walk();
   if (loop_ != nullptr && loop_sampler_ != 0)
     empty_if_step_lost([&] {
       const std::lock_guard lock(engine_->executor().mutex);
@@ -133,7 +147,8 @@ void Session::empty_timeline() {
   const std::lock_guard lock(engine_->executor().mutex);
   loop_sampler_ = 0;
   sampled_ = -1;
-  choice_waits_for_mask_ = step_pending_ = has_logits_ = logits_in_loop_ = false;
+  choice_waits_for_mask_ = step_pending_ = has_logits_ = false;
+  walk_.end();
   appended_.clear();
   state_.abort_append();
   state_.rewind(0);

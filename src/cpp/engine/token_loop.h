@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/draft.h"
 #include "sampling/sampler.h"
 
 namespace lb {
@@ -35,6 +36,14 @@ class TokenLoop {
 
   // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
+  // Starts choosing a token from a row of logits in device memory. is_bound: the sampler's state is that of the last
+  // choice.
+  virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;
+  // Starts choosing the tokens of a walk down a tree, from `row` on: take() returns one after another, up to the first
+  // that the tree does not hold. logits: [draft.rows, vocab] in device memory. The sampler has no mask.
+  virtual void start_walk(const Sampler& sampler, const float* logits, const Draft& draft, int row, bool is_bound) = 0;
+  // Sets the position of the next step's input, which otherwise follows the choice before.
+  virtual void place(int position) = 0;
   // Starts a step whose input is the token chosen last, then the choice of the next token by the same sampler. The
   // state has begun an append of one row.
   virtual void step() = 0;

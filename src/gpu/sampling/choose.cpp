@@ -55,4 +55,11 @@ Launch choose(const NextToken& op, const Target& target) {
   return checked({.kernel = "next_token_kernel", .block = {32, 1, 1}, .overlap_previous = true}, target, what);
 }
 
+Launch choose(const WalkStep& op, const Target& target) {
+  const std::string what = cat("[walk_step] ring of ", op.ring.capacity);
+  LB_CHECK(op.ring.capacity >= 1 && std::has_single_bit(uint32_t(op.ring.capacity)), kInvalid, what,
+           ": the capacity must be a power of two");
+  return checked({.kernel = "walk_step_kernel", .block = {32, 1, 1}, .overlap_previous = true}, target, what);
+}
+
 }  // namespace lb::gpu

@@ -6,6 +6,7 @@
 
 #include "ops/next_token.h"
 #include "ops/sample.h"
+#include "ops/walk_step.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -22,5 +23,6 @@ size_t sample_scratch_bytes(int vocab);
 
 Launch choose(const CountWindow& op, const Target& target);
 Launch choose(const NextToken& op, const Target& target);
+Launch choose(const WalkStep& op, const Target& target);
 
 }  // namespace lb::gpu

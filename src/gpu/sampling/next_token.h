@@ -35,13 +35,14 @@ LB_DEVICE void move_on(const NextToken& p, const StepNumbers& before, int32_t to
   }
 }
 
-// Publishes *p.sampled as token n.
-LB_DEVICE void tell_host(const NextToken& p, uint32_t n) {
-  const uint32_t* from = reinterpret_cast<const uint32_t*>(p.sampled);
-  uint32_t* to = reinterpret_cast<uint32_t*>(p.ring.slots + (n & uint32_t(p.ring.capacity - 1)));
+// Publishes a result as token n.
+LB_DEVICE void publish(const Sampled* sampled, const TokenRing& ring, uint32_t n) {
+  const uint32_t* from = reinterpret_cast<const uint32_t*>(sampled);
+  uint32_t* to = reinterpret_cast<uint32_t*>(ring.slots + (n & uint32_t(ring.capacity - 1)));
   for (int i = lane(); i < int(sizeof(Sampled) / 4); i += 32) to[i] = from[i];
   warp_barrier();  // orders the copies of all lanes before lane 0's release
-  if (lane() == 0) store_release_system(p.ring.written, n + 1);
+  if (lane() == 0) store_release_system(ring.written, n + 1);
 }
+LB_DEVICE void tell_host(const NextToken& p, uint32_t n) { publish(p.sampled, p.ring, n); }
 
 }  // namespace lb::gpu

@@ -23,6 +23,7 @@ LB_DEVICE uint64_t key_of(float logit, float adjusted, int id) {
 // State shared by the steps.
 struct Work {
   const Sample& op;
+  const float* logits;  // [vocab] the row that decides
   SampleGrid& grid;
   float* x;                      // [vocab] adjusted logits
   const SampleOptions& options;  // a reference: a copy would fill the registers
@@ -79,7 +80,7 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   const int first = work.begin + thread_id();
   if (adjusts_by_token(work.options)) {
     for (int i = first; i < work.end; i += n_threads())
-      see(i, work.op.logits[i], adjusted(work.op, work.options, work.op.logits[i], i));
+      see(i, work.logits[i], adjusted(work.op, work.options, work.logits[i], i));
   } else {  // eight loads per thread in flight
     constexpr int kInFlight = 8;
     const float temperature = work.options.temperature;
@@ -88,7 +89,7 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
       float logits[kInFlight] = {};
       LB_UNROLL
       for (int k = 0; k < kInFlight; ++k)
-        if (from + k * n_threads() < work.end) logits[k] = work.op.logits[from + k * n_threads()];
+        if (from + k * n_threads() < work.end) logits[k] = work.logits[from + k * n_threads()];
       LB_UNROLL
       for (int k = 0; k < kInFlight; ++k)
         if (from + k * n_threads() < work.end)
@@ -195,6 +196,7 @@ LB_DEVICE int n_top_of(const Work& work) { return min(min(work.options.n_top, wo
 
 LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
   return {p.op,
+          p.op.logits,
           *p.grid,
           p.x,
           *p.op.options,
@@ -243,7 +245,7 @@ LB_DEVICE bool choose(Work& work) {
   float raw_largest = 0;
   if (with_logprobs) {
     raw_largest = value_of(work.largest(SampleRow::kRawBest));
-    const VocabSlice raw{op.logits, raw_largest, work.begin, work.end};
+    const VocabSlice raw{work.logits, raw_largest, work.begin, work.end};
     if (n_top > 0) gather_top(work, raw, n_top);
     work.publish(SampleRow::kRawWeights, work.sum(raw, [](const Candidate& c) { return c.weight; }));
   }
@@ -259,7 +261,7 @@ LB_DEVICE bool choose(Work& work) {
     op.result->token = token;
     op.result->problem = SampleProblem::kNone;
     op.result->n_top = max(n_top, 0);
-    if (with_logprobs) op.result->logprob = op.logits[token] - log_total;
+    if (with_logprobs) op.result->logprob = work.logits[token] - log_total;
     record(op, work.options, token);
   }
   return token >= 0;
@@ -268,6 +270,11 @@ LB_DEVICE bool choose(Work& work) {
 // Called by every block of the grid. scratch: kScratch words of shared memory.
 LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
   Work work = work_of(p, scratch);
+  if (p.op.row != nullptr) {
+    const int row = *p.op.row;
+    if (row < 0) return false;
+    work.logits += long(row) * p.op.vocab;
+  }
   adjust(work);
   grid_barrier(&work.grid.barrier);
   return choose(work);

@@ -1,0 +1,149 @@
+// Speculation: a tree of drafted tokens is verified in one append, and the sampler walks it. Each token is drawn from
+// the target's own logits after the tokens before it, so a draft changes how much is computed at once, not the text.
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/session.h"
+
+namespace lb {
+
+bool Session::drafts() const { return suggested_.rows > 0 || drafting_; }
+
+bool Session::extends_by_one(std::span<const int32_t> ids) const {
+  return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
+         std::equal(tokens_.begin(), tokens_.end(), ids.begin());
+}
+
+void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
+  check_ids(tokens);
+  LB_CHECK(tree_logits_ != nullptr, kUnsupported, "the engine was opened without speculation");
+  LB_CHECK(tokens.size() == parents.size() && tokens.size() < kMaxTree, kInvalid, "a draft has at most ", kMaxTree - 1,
+           " tokens and a parent each; got ", tokens.size(), " and ", parents.size());
+  suggested_.rows = 0;
+  if (tokens.empty()) return;
+  suggested_.start(0);  // the root's token is not known yet
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    LB_CHECK(parents[i] >= -1 && parents[i] < static_cast<int32_t>(i), kInvalid, "token ", i,
+             " of the draft has parent ", parents[i], "; a parent comes before its children, -1 is the next token");
+    suggested_.add(tokens[i], parents[i] + 1, 0);
+  }
+}
+
+bool Session::adopt_tree(std::span<const int32_t> ids) {
+  if (!tree_pending_ || !extends_by_one(ids) || ids.back() != walk_.draft().tokens[0]) return false;
+  tree_pending_ = false;
+  walk_.begin();
+  enter_row(0);
+  return true;
+}
+
+bool Session::follow_tree(std::span<const int32_t> ids) {
+  if (!walk_.is_active() || !extends_by_one(ids)) return false;
+  const int child = walk_.child(ids.back());
+  if (child < 0) return false;
+  walk_.descend(child);
+  draft_counts_.accepted += 1;
+  enter_row(child);
+  return true;
+}
+
+// The row's token joins the timeline, and its logits are the current ones.
+void Session::enter_row(int row) {
+  tokens_.push_back(walk_.draft().tokens[row]);
+  has_logits_ = true;
+  logits_in_ = LogitsIn::kTree;
+  tree_row_ = row;
+  sampled_ = -1;
+}
+
+bool Session::propose(int32_t root, int max_rows) {
+  Draft& draft = walk_.draft();
+  if (suggested_.rows > 0) {
+    draft = suggested_;
+    suggested_.rows = 0;
+    draft.tokens[0] = root;
+    draft.rows = std::min(draft.rows, max_rows);
+  } else {
+    draft.rows = 0;
+  }
+  return draft.rows > 1;
+}
+
+bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {
+  if (step_pending_ || !extends_by_one(ids)) return false;
+  end_walk();
+  return start_tree(ids.back(), interrupted) && adopt_tree(ids);
+}
+
+bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
+  if (!drafts()) return false;
+  const int n_past = state_.n_tokens();
+  if (!propose(root, std::min(engine_->options().tree_rows(), state_.capacity() - n_past))) return false;
+  const Draft& draft = walk_.draft();
+  const std::lock_guard lock(engine_->executor().mutex);
+  for (int axis = 0; axis < 3; ++axis)
+    for (int r = 0; r < draft.rows; ++r) positions_[axis * draft.rows + r] = n_past + draft.depths[r];
+  has_logits_ = false;
+  forward({draft.tokens, size_t(draft.rows)}, {positions_.data(), 3 * size_t(draft.rows)},
+          {draft.parents, draft.ancestors}, interrupted, nullptr);
+  head(0, draft.rows, tree_logits_);
+  draft_counts_.verified += 1;
+  draft_counts_.drafted += draft.rows - 1;
+  tree_pending_ = true;
+  return true;
+}
+
+void Session::end_walk() {
+  device_walks_ = false;
+  if (!walk_.is_active() && !tree_pending_) return;
+  const std::lock_guard lock(engine_->executor().mutex);
+  state_.commit(walk_.path());
+  if (walk_.is_active()) draft_counts_.by_length[walk_.path().size() - 1] += 1;
+  walk_.end();
+  tree_pending_ = false;
+}
+
+// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
+void Session::walk_on_device(const Sampler& sampler) {
+  loop_->start_walk(sampler, tree_logits_, walk_.draft(), tree_row_, loop_sampler_ == sampler.version());
+  loop_sampler_ = sampler.version();
+  device_walks_ = true;
+}
+
+// Without a mask the device walks the tree by itself, and the host follows.
+int32_t Session::sample_in_tree(Sampler& sampler) {
+  was_masked_ = !sampler.mask().empty();
+  if (!device_walks_ || was_masked_ || loop_sampler_ != sampler.version()) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (device_walks_ || loop_sampler_ != sampler.version()) {
+      loop_->drop();  // the device's sampler has gone another way
+      loop_sampler_ = 0;
+    }
+    device_walks_ = false;
+    if (was_masked_) {
+      loop_->sample_row(sampler, tree_logits_ + tree_row_ * logits_.size(), loop_sampler_ != 0);
+      loop_sampler_ = sampler.version();
+    } else {
+      walk_on_device(sampler);
+    }
+  }
+  empty_if_step_lost([&] { sampled_ = loop_->take(); });
+  sampler.record(sampled_);
+  has_logits_ = false;
+  if (walk_.child(sampled_) < 0) {
+    end_walk();
+    start_next(sampler);
+  }
+  return sampled_;
+}
+
+// Starts what computes the token sampled last, before the caller has it: a tree, or else a plain step.
+void Session::start_next(const Sampler& sampler) {
+  if (!start_tree(sampled_, {})) return start_step(NumbersFrom::kHost, was_masked_);
+  if (was_masked_) return;
+  const std::lock_guard lock(engine_->executor().mutex);
+  tree_row_ = 0;
+  walk_on_device(sampler);
+}
+
+}  // namespace lb

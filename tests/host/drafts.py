@@ -1,0 +1,73 @@
+"""Trees of drafted tokens, and decoding with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from lucebox import _engine
+from reference.gguf_files import Shape
+
+VOCAB = Shape().vocab
+Tree = tuple[list[int], list[int]]  # tokens and parents below the next token; -1: that token
+Draft = Callable[[list[int]], Tree]  # from the tokens that plain decoding writes next, the root first
+
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "seed": 7},
+    "penalised": {"temperature": 1.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
+    "biased": {"temperature": 0.7, "typical_p": 0.9, "logit_bias": {3: 5.0, 8: -100.0}, "seed": 2},
+}
+
+
+def mask_after(ids: list[int]) -> np.ndarray:
+    """A mask that depends on the tokens so far, as a grammar's does."""
+    allowed = np.random.default_rng(sum(ids)).random(VOCAB) < 0.7
+    bits = np.packbits(allowed, bitorder="little")
+    return np.pad(bits, (0, -len(bits) % 4)).view(np.uint32)
+
+
+def decode(
+    session: _engine.Session,
+    prompt: list[int],
+    n: int,
+    *,
+    draft: Callable[[int], Tree] | None = None,
+    masked: bool = False,
+    **sampling: Any,
+) -> list[int]:
+    """n tokens after the prompt. `draft` makes the tree below token number i, before it is sampled."""
+    sampler = _engine.Sampler(VOCAB, **sampling)
+    sampler.set_prompt(np.array(prompt, np.int32))
+    ids = list(prompt)
+    for i in range(n):
+        session.sync(np.array(ids, np.int32))
+        if masked:
+            sampler.set_mask(mask_after(ids))
+        if draft is not None:
+            tokens, parents = draft(i)
+            session.suggest(np.array(tokens, np.int32), parents)
+        ids.append(session.sample(sampler))
+    return ids[len(prompt) :]
+
+
+def random_tree(rng: np.random.Generator, future: list[int], rows: int) -> Tree:
+    """A tree of random shape. A part of it, from the top, is what plain decoding writes."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    right = -1  # the deepest node on the right path
+    depth, wanted = 0, int(rng.integers(0, len(future) + 1))
+    for i in range(rows):
+        if depth < wanted and rng.random() < 0.5:
+            tokens.append(future[depth])
+            parents.append(right)
+            right, depth = i, depth + 1
+            continue
+        parent = int(rng.integers(-1, i)) if i else -1
+        token = int(rng.integers(0, VOCAB))
+        if parent == right and depth < len(future) and token == future[depth]:
+            right, depth = i, depth + 1
+        tokens.append(token)
+        parents.append(parent)
+    return tokens, parents

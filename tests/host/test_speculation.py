@@ -1,0 +1,116 @@
+"""Speculative decoding: whatever tree is drafted, a session writes the tokens of plain decoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from reference.gguf_files import Shape, write_model
+
+N = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("speculation")
+    write_model(made / "hybrid.gguf", Shape(n_layers=3, recurrent=(True, False, True)))
+    write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
+    return made
+
+
+@pytest.fixture(params=["hybrid", "attention"])
+def engine(request: pytest.FixtureRequest, folder: Path) -> _engine.Engine:
+    return open_engine(folder / f"{request.param}.gguf", draft="suffix")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_trees_change_no_token(engine: _engine.Engine, sampling: dict[str, Any], masked: bool) -> None:
+    prompt = random_ids(37, VOCAB).tolist()
+    plain = decode(_engine.Session(engine), prompt, N, masked=masked, **sampling)
+    rng = np.random.default_rng(5)
+    session = _engine.Session(engine)
+
+    def draft(root: int) -> Tree:
+        return random_tree(rng, plain[root + 1 : root + 20], int(rng.integers(1, 64)))
+
+    assert decode(session, prompt, N, draft=draft, masked=masked, **sampling) == plain
+    counts = session.draft_counts
+    assert counts["accepted"] > N / 4
+    assert counts["verified"] + counts["accepted"] >= N - 1 - 20
+    assert sum(n * trees for n, trees in enumerate(counts["by_length"])) <= counts["accepted"] + 20
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 63])
+def test_chains_are_accepted_whole(engine: _engine.Engine, length: int) -> None:
+    prompt = random_ids(20, VOCAB).tolist()
+    plain = decode(_engine.Session(engine), prompt, N)
+    session = _engine.Session(engine)
+
+    def draft(root: int) -> Tree:
+        tokens = plain[root + 1 : root + 1 + length]
+        return tokens, list(range(-1, len(tokens) - 1))
+
+    assert decode(session, prompt, N, draft=draft) == plain
+    assert session.draft_counts["verified"] <= (N + length) // (length + 1) + 1
+    assert session.tokens == prompt + plain[:-1]
+    # 60 more tokens without drafts continue from the same state
+    more = decode(_engine.Session(engine), prompt + plain, 60)
+    assert decode(session, prompt + plain, 60) == more
+
+
+def test_snapshots_and_forks_in_the_middle_of_a_tree(engine: _engine.Engine) -> None:
+    prompt = random_ids(20, VOCAB).tolist()
+    plain = decode(_engine.Session(engine), prompt, 40)
+    session = _engine.Session(engine)
+    tokens = plain[1:12]
+
+    def draft(root: int) -> Tree:
+        return (tokens, list(range(-1, 10))) if root == 0 else ([], [])
+
+    assert decode(session, prompt, 6, draft=draft) == plain[:6]  # five of the eleven nodes are on the path
+    saved = session.save()
+    other = _engine.Session(engine)
+    other.load(saved)
+    assert other.tokens == session.tokens == prompt + plain[:5]
+    for one in (session, other):
+        assert decode(one, prompt + plain[:6], 30) == plain[6:36]
+    # a prompt that leaves the tree's path inside it
+    session = _engine.Session(engine)
+    decode(session, prompt, 8, draft=draft)
+    fork = [*prompt, *plain[:3], (plain[3] + 1) % VOCAB]
+    assert decode(session, fork, 20) == decode(_engine.Session(engine), fork, 20)
+
+
+def test_a_tree_ends_with_the_context(folder: Path) -> None:
+    engine = open_engine(folder / "hybrid.gguf", context=64, draft="suffix")
+    prompt = random_ids(40, VOCAB).tolist()
+    plain = decode(_engine.Session(engine), prompt, 25)
+
+    def draft(root: int) -> Tree:
+        tokens = (plain[root + 1 :] + [1] * 60)[:60]
+        return tokens, list(range(-1, 59))
+
+    session = _engine.Session(engine)
+    assert decode(session, prompt, 25, draft=draft) == plain
+    assert len(session.tokens) == 64
+    assert session.draft_counts["accepted"] >= 22
+
+
+def test_bad_drafts_are_refused(engine: _engine.Engine, folder: Path) -> None:
+    session = _engine.Session(engine)
+    with pytest.raises(InvalidRequestError, match="token 1 of the draft has parent 1"):
+        session.suggest(np.array([1, 2], np.int32), [-1, 1])
+    with pytest.raises(InvalidRequestError, match="at most 63 tokens"):
+        session.suggest(np.zeros(64, np.int32), list(range(-1, 63)))
+    with pytest.raises(InvalidRequestError, match="the vocabulary has"):
+        session.suggest(np.array([VOCAB], np.int32), [-1])
+    plain = _engine.Session(open_engine(folder / "hybrid.gguf"))
+    with pytest.raises(UnsupportedError, match="opened without speculation"):
+        plain.suggest(np.array([1], np.int32), [-1])
