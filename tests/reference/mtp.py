@@ -22,11 +22,16 @@ class Mtp:
     def norm(self, name: str, x: F64) -> F64:
         return rms_norm(x, self.target.w[f"blk.{self.layer}.{name}.weight"], self.target.eps)
 
+    def own(self, name: str, *others: str) -> F64:
+        """A tensor that the block may share with the target."""
+        w = self.target.w
+        return next(w[full] for full in (f"blk.{self.layer}.nextn.{name}.weight", *others) if full in w)
+
     def rows(self, ids: ArrayLike, before: F64, first: int, state: LayerState) -> F64:
         """Final normed rows of ids, at positions from `first` on; before: the hidden rows of the tokens before them."""
         w, at = self.target.w, f"blk.{self.layer}."
         tokens = np.asarray(ids)
-        e = self.norm("nextn.enorm", w["token_embd.weight"][tokens])
+        e = self.norm("nextn.enorm", self.own("embed_tokens", "token_embd.weight")[tokens])
         x = np.concatenate([e, self.norm("nextn.hnorm", before)], axis=1) @ w[at + "nextn.eh_proj.weight"].T
         positions = np.arange(first, first + len(tokens))
         cos, sin = self.target.cos_sin(np.stack([positions] * 3))
@@ -34,7 +39,7 @@ class Mtp:
         y = self.norm("post_attention_norm", x)
         gate, up, down = (w[f"{at}ffn_{name}.weight"] for name in ("gate", "up", "down"))
         x = x + (silu(y @ gate.T) * (y @ up.T)) @ down.T
-        return self.norm("nextn.shared_head_norm", x)
+        return rms_norm(x, self.own("shared_head_norm", "output_norm.weight"), self.target.eps)
 
     def commit(self, ids: NDArray[np.int32], hidden: F64) -> None:
         """hidden [rows, hidden]: the target's final normed rows of ids."""
@@ -49,11 +54,11 @@ class Mtp:
     def propose(self, root: int, depth: int) -> tuple[F64, F64]:
         """Greedy: (final normed rows [depth, hidden], their logits [depth, vocab])."""
         state, before, token = copy.deepcopy(self.state), self.hidden[-1:], root
-        w = self.target.w
+        head = self.own("shared_head_head", "output.weight", "token_embd.weight")
         hidden, logits = [], []
         for d in range(depth):
             before = self.rows([token], before, len(self.ids) + d, state)
             hidden.append(before[0])
-            logits.append(before[0] @ w.get("output.weight", w["token_embd.weight"]).T)
+            logits.append(before[0] @ head.T)
             token = int(np.argmax(logits[-1]))
         return np.array(hidden), np.array(logits)

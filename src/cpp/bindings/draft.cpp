@@ -60,19 +60,19 @@ class Drafting {
   void rewind(int n_tokens) { state_.rewind(n_tokens); }
 
   // (ids [depth, k], logprobs [depth, k], hidden [depth, hidden])
-  nb::tuple propose(int32_t root, int depth, int k) {
+  nb::tuple propose(int32_t root, int depth) {
     const std::lock_guard lock(io().mutex);
-    LB_CHECK(depth >= 1 && depth <= draft().max_depth() && k >= 1 && k <= DraftModel::kMaxCandidates, kInvalid,
-             "a draft has up to ", draft().max_depth(), " tokens of ", DraftModel::kMaxCandidates, " candidates");
+    LB_CHECK(depth >= 1 && depth <= draft().max_depth(), kInvalid, "a draft has 1 to ", draft().max_depth(),
+             " tokens, not ", depth);
     const int n_positions = draft().max_depth() + 1;
     std::vector<int32_t> positions(3 * n_positions);
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
     stream().upload(io().draft_root, &root, sizeof root);
     stream().upload(io().draft_positions, positions.data(), positions.size() * sizeof(int32_t));
     state_.begin_draft();
-    draft().propose({io().draft_root, io().draft_positions}, depth, k, state_, io().draft,
-                    engine_->options().activations, stream());
-    const size_t rows = depth, columns = k;
+    draft().propose({io().draft_root, io().draft_positions}, depth, state_, io().draft, engine_->options().activations,
+                    stream());
+    const size_t rows = depth, columns = draft().n_candidates();
     return nb::make_tuple(download(io().draft.ids, {rows, columns}), download(io().draft.logprobs, {rows, columns}),
                           download(io().draft.hidden, {rows, hidden()}));
   }
@@ -109,8 +109,8 @@ void bind_draft(nb::module_& m) {
            "Rows of the target and of the draft: (hidden [rows, hidden], taps [rows, n_taps * hidden]).")
       .def("commit", &Drafting::commit, "path"_a)
       .def("rewind", &Drafting::rewind, "n_tokens"_a)
-      .def("propose", &Drafting::propose, "root"_a, "depth"_a, "k"_a,
-           "The k likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).");
+      .def("propose", &Drafting::propose, "root"_a, "depth"_a,
+           "The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).");
 }
 
 }  // namespace lb

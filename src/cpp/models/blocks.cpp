@@ -137,7 +137,9 @@ void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, c
                       .n_heads = block.n_heads,
                       .gate_row_stride = u_row,
                       .gate_head_stride = u_head,
-                      .scale = 1 / std::sqrt(static_cast<float>(dim))},
+                      .scale = 1 / std::sqrt(static_cast<float>(dim)),
+                      .first_slot = block.first_slot,
+                      .window = block.window},
             {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
 }
 

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "models/family.h"
 #include "models/rope_angles.h"
+#include "ops/block_conv.h"
+#include "ops/select_candidates.h"
 
 namespace lb {
 namespace {
@@ -57,20 +59,23 @@ class Dflash final : public DraftModel {
   void for_each_group(const GroupVisitor& group) const override;
   void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                Stream& stream) const override;
-  void propose(const DraftRoot& root, int depth, int k, SequenceState& state, const DraftWorkspace& ws,
+  void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
 
  private:
   // Rows of a block. A convolution's kernels belong to one mixer or MLP at a time.
   struct Block {
     float *x, *y;            // [block, hidden] residual stream, a normed input
-    float *mixed, *kernels;  // [block, hidden], [block, kernel.n_out]; DFlash 2
+    float *mixed, *kernels;  // [block, hidden], [block, kernel.n_out or rank]; DFlash 2
     Block(const Dflash& draft, Carver& scratch) {
       const size_t rows = draft.config_.block, n = rows * draft.config_.info.hidden;
       x = scratch.take<float>(n);
       y = scratch.take<float>(n);
       mixed = draft.second_ ? scratch.take<float>(n) : nullptr;
-      kernels = draft.second_ ? scratch.take<float>(rows * draft.w_.layers[0].mixer_conv.kernel.n_out) : nullptr;
+      kernels =
+          draft.second_
+              ? scratch.take<float>(rows * std::max(draft.w_.layers[0].mixer_conv.kernel.n_out, draft.second_->rank))
+              : nullptr;
     }
   };
 
@@ -94,7 +99,7 @@ class Dflash final : public DraftModel {
   std::vector<uint64_t> host_masks_;
   const int32_t* masked_;   // [block - 1] the mask token
   const int32_t* parents_;  // [block] not read: attention over a tree reads its ancestors
-  const uint64_t* masks_;   // [n_masks, block]
+  const uint64_t* masks_;   // [n_layers, block]
 };
 
 Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashWeights weights, const Model& target)
@@ -107,6 +112,7 @@ Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashW
       host_parents_(config_.block, -1) {
   taps_ = config_.taps;
   max_depth_ = config_.block - 1;
+  if (second_) n_candidates_ = second_->top_k;
   n_rot_ = config_.info.n_rot;
   std::vector<LayerShape> shapes;
   for (size_t i = 0; i < w_.layers.size(); ++i) {
@@ -191,10 +197,23 @@ void Dflash::convolved(const DraftConv& conv, const float* norm_weight, const Bl
   const int rows = step.rows, h = config_.info.hidden;
   run(norm(b.x, norm_weight, b.y, rows), step.stream);
   run(product(conv.kernel, b.y, b.kernels, rows, step.activations, step.stream), step.stream);
-  BlockConv op{.x = b.y, .base = conv.base, .kernels = b.kernels, .add = nullptr, .y = b.mixed, .rows = rows};
-  run(op, step.stream);
+  const BlockConv input{.x = b.y,
+                        .base = conv.base,
+                        .kernels = b.kernels,
+                        .add = nullptr,
+                        .y = b.mixed,
+                        .rows = rows,
+                        .dim = h,
+                        .n_taps = second_->conv_taps,
+                        .group = second_->conv_group,
+                        .kernel_stride = conv.kernel.n_out};
+  BlockConv result = input;
+  result.base += static_cast<size_t>(second_->conv_taps) * h;
+  result.kernels += conv.kernel.n_out / 2;
+  result.add = result.y = b.x;
+  run(input, step.stream);
   part(b.mixed, b.y);
-  run(op, step.stream);
+  run(result, step.stream);
 }
 
 void Dflash::layer(int i, const Block& b, const Step& step) const {
@@ -210,9 +229,9 @@ void Dflash::layer(int i, const Block& b, const Step& step) const {
             [&](const float* y, float* result) { layer.mlp.forward(y, result, step); });
 }
 
-void Dflash::propose(const DraftRoot& root, int depth, int k, SequenceState& state, const DraftWorkspace& ws,
+void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                      Activations activations, Stream& stream) const {
-  LB_ASSERT(depth >= 1 && depth <= max_depth_ && k >= 1 && k <= kMaxCandidates);
+  check(depth, state);
   const int rows = config_.block, h = config_.info.hidden;
   Carver scratch = ws.scratch;
   const Block b(*this, scratch);
@@ -232,7 +251,23 @@ void Dflash::propose(const DraftRoot& root, int depth, int k, SequenceState& sta
            stream});
   run(norm(b.x + h, w_.final_norm, ws.hidden, depth), stream);  // row 0 is the newest token's own
   target_.head(ws.hidden, depth, ws.logits, activations, stream);
-  // TopTokens; selector
+  top_tokens(ws, 0, depth, config_.logit_scale, config_.logit_softcap, stream);
+  if (!second_) return;
+  LB_ASSERT(stream.reads(w_.successors.layout));
+  float* projected = b.kernels;  // [depth, rank]; no convolution is left
+  run(product(w_.selector, ws.hidden, projected, depth, activations, stream), stream);
+  run(SelectCandidates{.hidden = projected,
+                       .predecessors = w_.predecessors.data,
+                       .successors = w_.successors.data,
+                       .type = w_.successors.type,
+                       .root = root.token,
+                       .ids = ws.ids,
+                       .logprobs = ws.logprobs,
+                       .rows = depth,
+                       .vocab = config_.info.vocab,
+                       .rank = second_->rank,
+                       .k = n_candidates_},
+      stream);
 }
 
 // --- binding
@@ -297,6 +332,9 @@ void bind_second(Binder& binder, const Dflash2Config& config, const ModelInfo& i
   };
   w.predecessors = codebook("selector_predecessor.weight", "candidate_selector.predecessor_codebook");
   w.successors = codebook("selector_successor.weight", "candidate_selector.successor_codebook");
+  LB_CHECK(w.predecessors.type == w.successors.type, kUnsupported, binder.path(),
+           ": the selector's codebooks are of two types, ", name(w.predecessors.type), " and ", name(w.successors.type),
+           "; one type is supported");
   w.selector = binder.matrix({"selector_hidden.weight", "candidate_selector.hidden_projection.weight"}, config.rank, h);
 }
 

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "models/family.h"
+#include "ops/block_conv.h"
+#include "ops/top_tokens.h"
 
 namespace lb {
 namespace {
@@ -210,6 +212,11 @@ Dflash2Config read_dflash2(const Fields& fields, int hidden) {
       .rank = count("selector_rank", "dflash_config.selector_rank", "selector_rank"),
       .top_k = count("selector_top_k", "dflash_config.selector_top_k", "selector_top_k"),
   };
+  const auto check = [&](const char* gguf, const char* hf, int found, int most) {
+    if (found > most) fields.refuse({gguf, {hf}}, cat("is ", found, "; supported: up to ", most));
+  };
+  check("conv_kernel_size", "dflash_config.conv_kernel_size", config.conv_taps, kMaxBlockTaps);
+  check("selector_top_k", "dflash_config.selector_top_k", config.top_k, kMaxTopTokens);
   const FieldName group{"conv_group_size", {"dflash_config.conv_group_size"}};
   if (hidden % config.conv_group != 0)
     fields.refuse(group, cat("is ", config.conv_group, ", which does not divide the hidden size ", hidden));

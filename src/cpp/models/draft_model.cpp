@@ -14,9 +14,9 @@ DraftWorkspace DraftModel::carve(Carver& carver, int max_rows) const {
   const size_t rows = std::max(max_rows, max_depth_ + 1), depth = max_depth_;
   const size_t hidden = target_.info().hidden;
   DraftWorkspace ws;
-  ws.taps = taps_.empty() ? nullptr : carver.take<float>(rows * taps_.size() * hidden);
-  ws.ids = carver.take<int32_t>(depth * kMaxCandidates);
-  ws.logprobs = carver.take<float>(depth * kMaxCandidates);
+  ws.taps = taps_.empty() ? nullptr : carver.take<float>(max_rows * taps_.size() * hidden);
+  ws.ids = carver.take<int32_t>(depth * n_candidates_);
+  ws.logprobs = carver.take<float>(depth * n_candidates_);
   ws.hidden = carver.take<float>(depth * hidden);
   ws.logits = carver.take<float>(depth * target_.info().vocab);
   ws.cos = carver.take<float>(rows * n_rot_ / 2);
@@ -32,6 +32,25 @@ size_t DraftModel::workspace_bytes(int max_rows) const {
 }
 
 DraftWorkspace DraftModel::workspace(Carver carver, int max_rows) const { return carve(carver, max_rows); }
+
+void DraftModel::check(int depth, const SequenceState& state) const {
+  LB_ASSERT(depth >= 1 && depth <= max_depth_);
+  LB_ASSERT(state.n_tokens() + max_depth_ + 1 <= state.capacity());
+}
+
+void DraftModel::top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap,
+                            Stream& stream) const {
+  const size_t first = static_cast<size_t>(row) * n_candidates_;
+  run(TopTokens{.logits = ws.logits,
+                .ids = ws.ids + first,
+                .logprobs = ws.logprobs + first,
+                .rows = rows,
+                .vocab = target_.info().vocab,
+                .k = n_candidates_,
+                .scale = scale,
+                .softcap = softcap},
+      stream);
+}
 
 std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target) {
   if (is_dflash(file)) return make_dflash(file, target);

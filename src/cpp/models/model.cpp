@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/copy_rows.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
@@ -84,7 +85,13 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
   const auto copy_output = [&](int i) {
-    LB_ASSERT(std::ranges::find(append.outputs.layers, i) == append.outputs.layers.end());
+    const LayerOutputs& outputs = append.outputs;
+    const int n = static_cast<int>(outputs.layers.size());
+    for (int t = 0; t < n; ++t)
+      if (outputs.layers[t] == i)
+        run(CopyRows{ws.x, outputs.to + static_cast<size_t>(t) * info_.hidden, rows, info_.hidden,
+                     static_cast<long>(n) * info_.hidden},
+            stream);
   };
 
   run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);

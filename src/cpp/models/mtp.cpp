@@ -2,12 +2,15 @@
 // rows before it, where h_{j-1} is the final normed row of the token before. The block's own normed result o_j predicts
 // token j + 1 and takes the place of h_j while drafting. Row 0 has no token before it: it is never attended to.
 // Source: llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 #include "models/draft_model.h"
 #include "models/family_qwen35.h"
 #include "models/rope_angles.h"
+#include "ops/copy_rows.h"
+#include "ops/previous_row.h"
 
 namespace lb {
 namespace {
@@ -49,7 +52,7 @@ class Mtp final : public DraftModel {
 
   void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                Stream& stream) const override;
-  void propose(const DraftRoot& root, int depth, int k, SequenceState& state, const DraftWorkspace& ws,
+  void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
 
  private:
@@ -124,8 +127,8 @@ void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Bu
   run(norm(b.embedded, w_.embedding_norm, e, rows), stream);
   run(norm(hidden, w_.hidden_norm, n, rows), stream);
   if (!is_one) {
-    run(CopyRows{.from = e, .to = b.both, .rows = rows, .dim = h, .from_stride = h, .to_stride = 2 * h}, stream);
-    run(CopyRows{.from = n, .to = b.both + h, .rows = rows, .dim = h, .from_stride = h, .to_stride = 2 * h}, stream);
+    run(CopyRows{.x = e, .y = b.both, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
+    run(CopyRows{.x = n, .y = b.both + h, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
   }
   run(product(w_.combine, b.both, b.x, rows, activations, stream), stream);
 }
@@ -135,7 +138,16 @@ void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspac
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
   run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
-  run(state.previous_rows(state_layer(1), in.hidden, b.before, in.tree), stream);
+  const RowLayer kept = state.row(state_layer(1));
+  run(PreviousRow{.x = in.hidden,
+                  .history = kept.history,
+                  .pending = kept.pending,
+                  .y = b.before,
+                  .accepted = state.accepted(),
+                  .tree = in.tree,
+                  .rows = in.rows,
+                  .dim = info_.hidden},
+      stream);
   combine(in.tokens, b.before, in.rows, b, activations, stream);
   run(norm(b.x, w_.mixer_norm, b.y, in.rows), stream);
   const Step step{in.rows, in.tree, ws.cos, ws.sin, state.n_past(), state, activations, scratch, stream};
@@ -143,18 +155,30 @@ void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspac
   append_keys_values(blocks, state_layer(0), b.y, step);
 }
 
-void Mtp::propose(const DraftRoot& root, int depth, int k, SequenceState& state, const DraftWorkspace& ws,
+void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                   Activations activations, Stream& stream) const {
-  LB_ASSERT(depth >= 1 && depth <= max_depth_ && k >= 1 && k <= kMaxCandidates && state.n_tokens() > 0);
+  check(depth, state);
+  LB_ASSERT(state.n_tokens() > 0);
   const int h = info_.hidden;
   Carver scratch = ws.scratch;
   const Buffers b(scratch, 1, h);
   run(RopeTable{root.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, max_depth_ + 1, rope_.n_pairs}, stream);
-  run(state.last_row(state_layer(1), b.before), stream);
+  // The last committed row, folded in a copy: the state must still be able to step back.
+  const RowLayer kept = state.row(state_layer(1));
+  run(CopyRows{.x = kept.history, .y = b.before, .rows = 1, .dim = h, .y_stride = h}, stream);
+  run(PreviousRow{.x = nullptr,
+                  .history = b.before,
+                  .pending = kept.pending,
+                  .y = nullptr,
+                  .accepted = state.accepted(),
+                  .tree = {},
+                  .rows = 0,
+                  .dim = h},
+      stream);
   const float* final_norm = w_.final_norm != nullptr ? w_.final_norm : target_.final_norm();
   for (int d = 0; d < depth; ++d) {
     const float* before = d == 0 ? b.before : ws.hidden + (d - 1) * h;
-    combine(d == 0 ? root.token : ws.ids + (d - 1) * k, before, 1, b, activations, stream);
+    combine(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, before, 1, b, activations, stream);
     const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
     // Rows of a draft are text: the position of one is the number of tokens before it.
     const Step step{1, {}, ws.cos + angles, ws.sin + angles, root.positions + d, state, activations, scratch, stream};
@@ -162,7 +186,7 @@ void Mtp::propose(const DraftRoot& root, int depth, int k, SequenceState& state,
     w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, step);
     run(norm(b.x, final_norm, ws.hidden + d * h, 1), stream);
     head(ws.hidden + d * h, ws.logits, activations, stream);
-    top_tokens(ws, d, 1, k, stream);
+    top_tokens(ws, d, 1, 1, 0, stream);
   }
 }
 

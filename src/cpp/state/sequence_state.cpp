@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/previous_row.h"
+
 namespace lb {
 namespace {
 
@@ -115,9 +117,8 @@ SequenceState::Call SequenceState::recurrent(int layer, int call) const {
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *layout_.numbers;
-  const Accepted accepted =
-      call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.chunk, &numbers.n_chunk};
-  return {first, std::min(max_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
+  const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
+  return {first, std::min(max_rows, n_rows_ - first), folded, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
 
 void SequenceState::end_append() {
@@ -160,10 +161,9 @@ void SequenceState::commit(std::span<const int32_t> path) {
   numbers_.n_accepted = n;
   if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
     publish();
-    const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
     for (size_t layer = 0; layer < shapes_.size(); ++layer)
       if (std::holds_alternative<KvShape>(shapes_[layer]))
-        run(KvMove{kv(static_cast<int>(layer)), accepted, n_past()}, stream_);
+        run(KvMove{kv(static_cast<int>(layer)), accepted(), n_past()}, stream_);
   }
   n_tokens_ += n;
   appended_ = false;
@@ -192,6 +192,8 @@ void SequenceState::reset() {
   appending_ = appended_ = false;
   n_tokens_ = n_folded_ = numbers_.n_accepted = 0;
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i]))
+      stream_.zero(std::get<RowLayer>(layout_.layers[i]).history, sizeof(float) * row->dim);
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
@@ -204,8 +206,19 @@ void SequenceState::fold() {
   LB_ASSERT(!appending_);
   if (!has_folding_ || numbers_.n_accepted == 0) return;
   publish();
-  const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i])) {
+      const auto& layer = std::get<RowLayer>(layout_.layers[i]);
+      run(PreviousRow{.x = nullptr,
+                      .history = layer.history,
+                      .pending = layer.pending,
+                      .y = nullptr,
+                      .accepted = accepted(),
+                      .tree = {},
+                      .rows = 0,
+                      .dim = row->dim},
+          stream_);
+    }
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
@@ -214,7 +227,7 @@ void SequenceState::fold() {
                    .history = layer.history,
                    .pending = layer.conv_pending,
                    .y = nullptr,
-                   .accepted = accepted,
+                   .accepted = accepted(),
                    .tree = {},
                    .rows = 0,
                    .channels = shape->channels(),
@@ -232,7 +245,7 @@ void SequenceState::fold() {
                    .delta = layer.delta_pending,
                    .buffer = &layout_.numbers->key_buffer,
                    .flip = 0,
-                   .accepted = accepted,
+                   .accepted = accepted(),
                    .tree = {},
                    .rows = 0,
                    .n_k_heads = shape->n_k_heads,
@@ -255,6 +268,8 @@ std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n
     const size_t n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
     parts.push_back(bytes(pages.k, n * page_bytes(*shape, options_.k_type)));
     parts.push_back(bytes(pages.v, n * page_bytes(*shape, options_.v_type)));
+  } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
+    parts.push_back(bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim));
   } else {
     const auto& r = std::get<RecurrentShape>(shapes_[layer]);
     const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);

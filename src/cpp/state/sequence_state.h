@@ -121,8 +121,8 @@ class SequenceState {
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history. Call fold() before
-  // reading.
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. Call
+  // fold() before reading.
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 

@@ -39,6 +39,7 @@ class Binder {
   Binder(const ModelFile& file, std::string hf_prefix);
 
   bool is_gguf() const { return is_gguf_; }
+  const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
   int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
   Matrix matrix(const TensorName& name, int n_out, int n_in);
