@@ -211,6 +211,8 @@ void operands(Attention& op, Visit&& visit) {
   visit.stride("gate_row_stride", op.gate_row_stride);
   visit.stride("gate_head_stride", op.gate_head_stride);
   visit.scalar("scale", op.scale);
+  visit.scalar("first_slot", op.first_slot);
+  visit.scalar("window", op.window);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
