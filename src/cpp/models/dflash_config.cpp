@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "models/family.h"
 #include "ops/block_conv.h"
-#include "ops/top_tokens.h"
+#include "ops/select_candidates.h"
 
 namespace lb {
 namespace {
@@ -216,6 +216,7 @@ Dflash2Config read_dflash2(const Fields& fields, int hidden) {
     if (found > most) fields.refuse({gguf, {hf}}, cat("is ", found, "; supported: up to ", most));
   };
   check("conv_kernel_size", "dflash_config.conv_kernel_size", config.conv_taps, kMaxBlockTaps);
+  check("selector_rank", "dflash_config.selector_rank", config.rank, kMaxSelectorRank);
   check("selector_top_k", "dflash_config.selector_top_k", config.top_k, kMaxTopTokens);
   const FieldName group{"conv_group_size", {"dflash_config.conv_group_size"}};
   if (hidden % config.conv_group != 0)
