@@ -11,97 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import largest_difference, log_softmax, open_engine, random_ids
-from gguf import GGUFReader
+from draft_pairs import FIRST, SECOND, TARGET, Pair, check_candidates, reference_of, run, write_head
+from engines import log_softmax, open_engine, random_ids
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize, quantize
 from lucebox import _engine
 from lucebox.errors import FormatError, UnsupportedError
 from numpy.typing import NDArray
 from reference import dflash, draft_files, gguf_files
 from reference.decoder import Decoder, weights_of
 from reference.draft_files import DraftShape
-from reference.gguf_files import Shape
+from reference.gguf_files import Packed
 from reference.mtp import Mtp
-from tolerances import tolerance
-from tree_data import path_to, random_tree
 
 F64 = NDArray[np.float64]
-EXACT = tolerance("logits", "f32")
-
-TARGET = Shape("qwen35", n_layers=4, recurrent=(True, False, True, False), n_mtp=1)
-FIRST = DraftShape()
-SECOND = replace(FIRST, is_second=True)
-# Rows of each append and how many of them are kept; below zero: a tree, of which a path is kept. The last chain is
-# longer than a chunk.
-APPENDS = ((13, 13), (1, 1), (-7, 0), (5, 2), (-23, 0), (1, 1), (100, 100), (-64, 0))
-
-
-class Pair:
-    """A target with its draft model, and references of both, taken through the same appends."""
-
-    def __init__(self, target: Path, draft: str, reference: dflash.Dflash | Mtp, **options: Any) -> None:
-        self.engine = open_engine(target, draft=draft, prefill_chunk=128, **options)
-        self.drafting = _engine.Drafting(self.engine)
-        self.reference = reference
-        self.w = Decoder(target).w
-        self.ids: list[int] = []
-
-    def append(self, ids: NDArray[np.int32], parent: NDArray[np.int32], ancestors: NDArray[np.uint64]) -> tuple:
-        depth = np.arange(len(ids))
-        if len(parent):
-            depth = np.array([bin(int(a)).count("1") - 1 for a in ancestors])
-        positions = np.ascontiguousarray(np.stack([len(self.ids) + depth] * 3), np.int32)
-        return self.drafting.append(ids, positions, parent, ancestors)
-
-    def keep(self, ids: NDArray[np.int32], rows: NDArray[np.int32], hidden: F64, tapped: F64) -> None:
-        self.drafting.commit(rows.tolist())
-        kept = ids[rows]
-        if isinstance(self.reference, Mtp):
-            self.reference.commit(kept, hidden[rows].astype(np.float64))
-        else:
-            self.reference.commit(tapped[rows].astype(np.float64))
-        self.ids += kept.tolist()
-
-    def step(self, rows: int, n_kept: int, rng: np.random.Generator) -> None:
-        """An append of random ids. Of a tree (rows < 0) keeps the path to a random node."""
-        n = abs(rows)
-        ids = rng.integers(0, len(self.w["token_embd.weight"]), n, dtype=np.int32)
-        parent, ancestors = random_tree(n, rng) if rows < 0 else (np.zeros(0, np.int32), np.zeros(0, np.uint64))
-        hidden, tapped = self.append(ids, parent, ancestors)
-        path = path_to(parent, int(rng.integers(0, n))) if rows < 0 else np.arange(n_kept, dtype=np.int32)
-        self.keep(ids, path, hidden, tapped)
-
-    def logits(self, hidden: F64) -> F64:
-        result: F64 = hidden @ self.w.get("output.weight", self.w["token_embd.weight"]).T
-        return result
-
-    def check(self, root: int) -> None:
-        depth = self.drafting.max_depth
-        ids, logprobs, hidden = self.drafting.propose(root, depth)
-        if isinstance(self.reference, Mtp):
-            want_hidden, logits = self.reference.propose(root, depth)
-        else:
-            want_hidden = self.reference.propose(self.w["token_embd.weight"], root)
-            logits = self.logits(want_hidden)
-        assert largest_difference(hidden, want_hidden) < EXACT
-        if isinstance(self.reference, dflash.Dflash) and self.reference.is_second:
-            check_selection(ids, logprobs, self.reference.select(want_hidden, logits, root, ids.shape[1]))
-        else:
-            check_candidates(ids, logprobs, log_softmax(logits))
-
-
-def check_candidates(ids: NDArray[np.int32], logprobs: NDArray[np.float32], want: F64) -> None:
-    """The k likeliest of each row, in order, but for ties."""
-    k = ids.shape[1]
-    assert largest_difference(logprobs, np.take_along_axis(want, ids, axis=1)) < EXACT
-    assert largest_difference(logprobs, -np.sort(-want, axis=1)[:, :k]) < EXACT
-    assert (np.diff(logprobs, axis=1) <= 0).all()
-    assert all(len(set(row)) == k for row in ids.tolist())
-
-
-def check_selection(ids: NDArray[np.int32], logprobs: NDArray[np.float32], want: list[F64]) -> None:
-    """[k, (id, score)] of each row, the best first; logprobs are among the k."""
-    assert np.array_equal(ids, np.array([row[:, 0] for row in want], np.int32))
-    assert largest_difference(logprobs, log_softmax(np.array([row[:, 1] for row in want]))) < EXACT
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +48,6 @@ def write(tmp_path: Path) -> Write:
         return gguf_files.write(tmp_path / "draft.gguf", fields, draft_files.gguf_tensors(named, is_older=is_older))
 
     return write
-
-
-def reference_of(shape: DraftShape) -> dflash.Dflash:
-    return dflash.Dflash(shape.config, draft_files.tensors(shape))
-
-
-def run(pair: Pair, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
-    for rows, n_kept in APPENDS:
-        pair.step(rows, n_kept, rng)
-        pair.check(root=int(rng.integers(0, TARGET.vocab)))
 
 
 # --- DFlash
@@ -176,7 +88,40 @@ def test_scaled_and_capped_logits(target: Path, write: Write) -> None:
     pair = Pair(target, str(write(shape, "hf")), reference_of(shape))
     pair.step(9, 9, np.random.default_rng(0))
     ids, logprobs, hidden = pair.drafting.propose(5, 7)
-    check_candidates(ids, logprobs, log_softmax(0.7 * np.tanh(3 * pair.logits(hidden.astype(np.float64)) / 0.7)))
+    logits = pair.logits(hidden.astype(np.float64))
+    check_candidates(ids, logprobs, log_softmax(0.7 * np.tanh(3 * logits / 0.7)), pair.tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_quantised_draft(target: Path, tmp_path: Path, dtype: str) -> None:
+    """The types that writers of drafts use; norms stay F32."""
+    kind = GGMLQuantizationType[dtype]
+    named = draft_files.tensors(FIRST)
+    matrices = [name for name, tensor in named.items() if tensor.ndim == 2]
+    packed = {name: Packed(dtype, quantize(named[name], kind).view(np.uint8)) for name in matrices}
+    tensors = draft_files.gguf_tensors(named | packed)
+    path = gguf_files.write(tmp_path / "draft.gguf", draft_files.gguf_fields(FIRST), tensors)
+    weights = {name: dequantize(tensor.rows, kind) for name, tensor in packed.items()}
+    run(Pair(target, str(path), dflash.Dflash(FIRST.config, named | weights)))
+
+
+@pytest.mark.parametrize("kind", ["dflash", "mtp"])
+def test_snapshot(target: Path, write: Write, kind: str) -> None:
+    """The rows of the draft are in it: a restored sequence drafts as the saved one would, bit by bit."""
+    draft, reference = ("mtp", Mtp(Decoder(target))) if kind == "mtp" else (str(write(FIRST)), reference_of(FIRST))
+    pair = Pair(target, draft, reference)
+    rng = np.random.default_rng(0)
+    pair.step(90, 90, rng)
+    pair.step(-20, 0, rng)
+    saved = pair.drafting.save()
+    want = pair.drafting.propose(5, pair.drafting.max_depth)
+    other = _engine.Drafting(pair.engine)
+    other.load(saved)
+    for a, b in zip(want, other.propose(5, other.max_depth), strict=True):
+        assert np.array_equal(a, b)
+    pair.drafting = other
+    pair.step(7, 7, rng)
+    pair.check(root=5)
 
 
 def test_depth_below_the_block(target: Path, write: Write) -> None:
@@ -314,60 +259,6 @@ def test_mask_of_older_files(tmp_path: Path) -> None:
 
 
 # --- MTP
-
-
-HF_HEAD = {
-    "nextn.eh_proj": "fc",
-    "nextn.enorm": "pre_fc_norm_embedding",
-    "nextn.hnorm": "pre_fc_norm_hidden",
-    "nextn.shared_head_norm": "norm",
-    "attn_norm": "layers.0.input_layernorm",
-    "post_attention_norm": "layers.0.post_attention_layernorm",
-} | {
-    name.removesuffix(".weight"): f"layers.0.{hf.removesuffix('.weight')}"
-    for name, hf in dflash.GGUF_LAYER_NAMES.items()
-    if name.startswith(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"))
-}
-
-
-def head_tensors(shape: Shape) -> dict[str, NDArray[np.float32]]:
-    """The block's tensors, named as in GGUF."""
-    return {name: x for name, x in gguf_files.tensors(shape).items() if name.startswith(f"blk.{shape.n_layers}.")}
-
-
-def head_config(shape: Shape) -> dict[str, Any]:
-    sections = gguf_files.metadata(shape)["rope.dimension_sections"]
-    return {
-        "model_type": "qwen3_5_text",
-        "num_hidden_layers": shape.n_layers,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
-        "vocab_size": shape.vocab,
-        "num_attention_heads": shape.n_heads,
-        "num_key_value_heads": shape.n_kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.max_context,
-        "rms_norm_eps": 1e-6,
-        "linear_num_key_heads": shape.n_k_heads,
-        "linear_num_value_heads": shape.n_v_heads,
-        "linear_key_head_dim": shape.d_state,
-        "linear_value_head_dim": shape.d_state,
-        "linear_conv_kernel_dim": shape.n_taps,
-        "mtp_num_hidden_layers": shape.n_mtp,
-        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": sections[:3]},
-    }
-
-
-def write_head(path: Path, shape: Shape, prefix: str | None = None) -> Path:
-    """The block alone: GGUF, or with a prefix of names a folder of safetensors."""
-    named = head_tensors(shape)
-    if prefix is None:
-        return gguf_files.write(path, gguf_files.metadata(shape), named)
-    renamed = {}
-    for name, tensor in named.items():
-        stem = name.removeprefix(f"blk.{shape.n_layers}.").removesuffix(".weight")
-        renamed[f"{prefix}{HF_HEAD[stem]}.weight"] = tensor - 1 if tensor.ndim == 1 else tensor  # norms of Qwen3.5
-    return draft_files.write_hf(path, head_config(shape), renamed)
 
 
 @pytest.mark.parametrize("form", ["inside", "gguf", "mtp.", "model.mtp."])

@@ -4,9 +4,10 @@ exports it, and the older GGUF."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from safetensors.numpy import save_file
 
 F32 = NDArray[np.float32]
 Tensors = dict[str, F32]
+T = TypeVar("T")
 
 OLDER = "qwen35-dflash-draft"
 OLDER_NAMES = {
@@ -197,7 +199,7 @@ def gguf_fields(shape: DraftShape, *, is_older: bool = False) -> dict[str, Any]:
     return fields
 
 
-def gguf_tensors(named: Tensors, *, is_older: bool = False) -> Tensors:
+def gguf_tensors(named: Mapping[str, T], *, is_older: bool = False) -> dict[str, T]:
     names = {hf: gguf for gguf, hf in (dflash.GGUF_NAMES | dflash.GGUF_LAYER_NAMES).items()}
 
     def gguf_name(name: str) -> str:

@@ -10,6 +10,7 @@
 #include "bindings/bindings.h"
 #include "engine/engine.h"
 #include "models/draft_model.h"
+#include "state/snapshot.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -58,6 +59,19 @@ class Drafting {
     state_.commit(path);
   }
   void rewind(int n_tokens) { state_.rewind(n_tokens); }
+
+  // The tokens are not kept here: zeros stand for them.
+  nb::bytes save() {
+    const std::lock_guard lock(io().mutex);
+    const std::vector<int32_t> tokens(n_tokens());
+    const auto bytes = save_snapshot(state_, tokens, engine_->fingerprint());
+    return nb::bytes(bytes.data(), bytes.size());
+  }
+  void load(const nb::bytes& data) {
+    const std::lock_guard lock(io().mutex);
+    load_snapshot({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, state_,
+                  engine_->model().info().vocab, engine_->fingerprint(), "snapshot");
+  }
 
   // (ids [depth, k], logprobs [depth, k], hidden [depth, hidden])
   nb::tuple propose(int32_t root, int depth) {
@@ -109,6 +123,8 @@ void bind_draft(nb::module_& m) {
            "Rows of the target and of the draft: (hidden [rows, hidden], taps [rows, n_taps * hidden]).")
       .def("commit", &Drafting::commit, "path"_a)
       .def("rewind", &Drafting::rewind, "n_tokens"_a)
+      .def("save", &Drafting::save)
+      .def("load", &Drafting::load, "data"_a)
       .def("propose", &Drafting::propose, "root"_a, "depth"_a,
            "The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).");
 }
