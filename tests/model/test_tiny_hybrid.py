@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +12,6 @@ from tolerances import tolerance
 
 SLOW = "the readable bodies are slow; test_tiny_models.py runs them"
 GOLDEN = recorded.load("tiny_hybrid.json")["tiny_hybrid"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
-    """The bf16 weights as trained; they are kept compressed."""
-    folder = tmp_path_factory.mktemp("tiny-hybrid")
-    for file in (data / "tiny-hybrid-hf").iterdir():
-        if file.suffix == ".xz":
-            with lzma.open(file) as packed, (folder / file.stem).open("wb") as out:
-                shutil.copyfileobj(packed, out)
-        else:
-            shutil.copy(file, folder)
-    return folder
 
 
 @pytest.mark.parametrize("case", GOLDEN["completions"], ids=lambda case: repr(case["prompt"][:20]))
