@@ -310,6 +310,27 @@ def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str,
     assert all(mine.tobytes() == want.tobytes() for mine, want in zip(got[1:], beside, strict=True))
 
 
+@pytest.mark.parametrize(("rows", "kv_heads", "dim"), ((1, 8, 128), (5, 2, 64), (70, 1, 256)))
+def test_prepare_of_keys_and_values_alone(
+    pack: _engine.gpu.Pack, rows: int, kv_heads: int, dim: int, seed: int
+) -> None:
+    """Without queries, as for the committed rows of a draft: the bits of a call that has them."""
+    rng = np.random.default_rng(seed)
+    u, k, v = normal(rng, rows, 2, dim), normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
+    w = normal(rng, dim), normal(rng, dim)
+    angle = rng.uniform(-9, 9, (rows, dim // 2))
+    table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    n_past = 60
+    n_pages = (n_past + rows) // PAGE + 2
+    pages = [poisoned((n_pages, kv_heads, PAGE, dim), "F16") for _ in range(2)]
+    where = ("F16", "F16", rng.permutation(n_pages).astype(np.int32), n_past)
+    for on in ({"pack": pack}, {}):
+        whole = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6, **on)
+        alone = ops.attention_prepare(u[:, :0], k, v, *w, *table, *pages, *where, 1e-6, **on)
+        assert alone[0].size == 0
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(whole[1:], alone[1:], strict=True))
+
+
 @pytest.mark.parametrize("rows", (1, 30, 64))
 def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
