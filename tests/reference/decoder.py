@@ -69,6 +69,14 @@ def to_bf16(x: F64) -> F64:
     return bits.view(np.float32).astype(np.float64)
 
 
+def weights_of(reader: GGUFReader) -> dict[str, F64]:
+    weights = {}
+    for tensor in reader.tensors:
+        shape = tuple(int(n) for n in reversed(tensor.shape))  # GGUF lists the contiguous dimension first
+        weights[tensor.name] = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float64)
+    return weights
+
+
 @dataclass
 class State:
     """What one sequence keeps; copy.deepcopy() is a snapshot."""
@@ -86,10 +94,7 @@ class Decoder:
         reader = GGUFReader(path)
         self._metadata = {name: field.contents() for name, field in reader.fields.items()}
         self.architecture: str = self._metadata["general.architecture"]
-        self.w: dict[str, F64] = {}
-        for tensor in reader.tensors:
-            shape = tuple(int(n) for n in reversed(tensor.shape))  # GGUF lists the contiguous dimension first
-            self.w[tensor.name] = dequantize(tensor.data, tensor.tensor_type).reshape(shape).astype(np.float64)
+        self.w = weights_of(reader)
         self._read_config()
         self._mutate_weights()
 

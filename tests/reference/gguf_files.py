@@ -63,7 +63,7 @@ class Packed:
 
 
 def metadata(shape: Shape) -> dict[str, Any]:
-    """Without the architecture prefix, except for general.*"""
+    """Without the architecture prefix, except for general.* and tokenizer.*"""
     kv_heads: Any = shape.n_kv_heads
     if shape.kv_heads_per_layer:
         kv_heads = [0 if recurrent else shape.n_kv_heads for recurrent in shape.recurrent_layers]
@@ -180,7 +180,8 @@ def write(path: Path, fields: Mapping[str, Any], weights: Mapping[str, F32 | Pac
     writer = gguf.GGUFWriter(path, str(fields["general.architecture"]))
     for name, value in fields.items():
         if name != "general.architecture":
-            _add_field(writer, f"{fields['general.architecture']}.{name}", value)
+            prefix = "" if name.startswith("tokenizer.") else f"{fields['general.architecture']}."
+            _add_field(writer, prefix + name, value)
     for name, tensor in weights.items():
         if isinstance(tensor, Packed):
             writer.add_tensor(name, tensor.rows, raw_dtype=gguf.GGMLQuantizationType[tensor.dtype])

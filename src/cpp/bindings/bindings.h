@@ -5,6 +5,7 @@
 
 namespace lb {
 
+void bind_draft(nanobind::module_& m);   // Drafting
 void bind_engine(nanobind::module_& m);  // Engine, Session, Sampler
 void bind_format(nanobind::module_& m);  // GgufFile, Safetensors
 void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches

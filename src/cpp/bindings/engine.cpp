@@ -13,6 +13,7 @@
 
 #include "base/bandwidth.h"
 #include "base/error.h"
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
 #include "bindings/options.h"
@@ -27,23 +28,12 @@ namespace {
 
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ids2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-template <int kDims>
-using Floats = nb::ndarray<nb::numpy, float, nb::ndim<kDims>>;
-
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const int32_t> span(const Ids& ids) { return {ids.data(), ids.size()}; }
 std::span<const std::byte> span(const ConstBytes& bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
-}
-
-// A numpy array that owns a vector's values.
-template <int kDims>
-Floats<kDims> to_numpy(std::vector<float>&& values, std::initializer_list<size_t> shape) {
-  auto* owned = new std::vector<float>(std::move(values));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
-  return Floats<kDims>(owned->data(), shape, owner);
 }
 
 // A numpy array whose bytes `fill` writes, without the GIL.

@@ -48,6 +48,7 @@ NB_MODULE(_engine, m) {
       },
       "Instruction sets this build has bodies for and this machine runs.");
   lb::bind_engine(m);
+  lb::bind_draft(m);
   lb::bind_format(m);
   nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");
   lb::bind_ops(ops);

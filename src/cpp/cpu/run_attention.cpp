@@ -59,15 +59,16 @@ void CpuStream::run(const AttentionPrepare& op) {
   const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
   LB_ASSERT(op.q_norm != nullptr || op.q == op.u);
   if (op.q_norm != nullptr) {
-    run(RmsNorm{.x = op.u,
-                .w = op.q_norm,
-                .y = op.q,
-                .rows = op.rows,
-                .heads = op.n_heads,
-                .dim = dim,
-                .row_stride = op.u_row_stride,
-                .head_stride = op.u_head_stride,
-                .eps = op.eps});
+    if (op.n_heads > 0)
+      run(RmsNorm{.x = op.u,
+                  .w = op.q_norm,
+                  .y = op.q,
+                  .rows = op.rows,
+                  .heads = op.n_heads,
+                  .dim = dim,
+                  .row_stride = op.u_row_stride,
+                  .head_stride = op.u_head_stride,
+                  .eps = op.eps});
     run(RmsNorm{.x = op.k,
                 .w = op.k_norm,
                 .y = op.k,
@@ -78,7 +79,7 @@ void CpuStream::run(const AttentionPrepare& op) {
                 .head_stride = dim,
                 .eps = op.eps});
   }
-  run(Rope{op.q, op.cos, op.sin, op.rows, op.n_heads, dim, op.n_pairs, op.pairs});
+  if (op.n_heads > 0) run(Rope{op.q, op.cos, op.sin, op.rows, op.n_heads, dim, op.n_pairs, op.pairs});
   run(Rope{op.k, op.cos, op.sin, op.rows, n_kv, dim, op.n_pairs, op.pairs});
   run(KvAppend{op.k, op.v, op.cache, op.n_past, op.rows});
 }

@@ -8,19 +8,25 @@
 #include "ops/linear.h"
 
 namespace lb {
-namespace {
 
-Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
-  LB_ASSERT(step.stream.reads(w.layout));
+Linear product(const Matrix& w, const float* x, float* y, int rows, Activations activations, const Stream& stream,
+               const float* add) {
+  LB_ASSERT(stream.reads(w.layout));
   return {.w = w.data,
           .type = w.type,
           .x = x,
           .add = add,
           .y = y,
-          .rows = step.rows,
+          .rows = rows,
           .n_in = w.n_in,
           .n_out = w.n_out,
-          .activations = step.activations};
+          .activations = activations};
+}
+
+namespace {
+
+Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
+  return product(w, x, y, step.rows, step.activations, step.stream, add);
 }
 
 struct MlpBuffers {
@@ -70,6 +76,72 @@ struct DeltaRows {
         g(b.g + row * r.n_v_heads),
         o(b.o + row * r.n_v_heads * r.dv) {}
 };
+
+LinearGroup gate_and_up(const SwiGluMlp& mlp, const float* y, const MlpBuffers& b, const Step& step) {
+  return {{product(mlp.gate, y, b.gate, step), product(mlp.up, y, b.up, step)}, 2};
+}
+
+// result = down(silu(gate) * up) (+ add)
+void activate(const SwiGluMlp& mlp, const MlpBuffers& b, const float* add, float* result, const Step& step) {
+  run_fused(SwiGlu{b.gate, b.up, b.gate, step.rows, mlp.gate.n_out},
+            {{product(mlp.down, b.gate, result, step, add)}, 1}, step.stream);
+}
+
+LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, const AttentionBuffers& b,
+                                const Step& step) {
+  return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step), product(block.v, y, b.v, step)}, 3};
+}
+
+// Without queries: keys and values alone.
+AttentionPrepare prepare(const AttentionBlock& block, int layer, const Step& step) {
+  return {.u = nullptr,
+          .q = nullptr,
+          .k = nullptr,
+          .v = nullptr,
+          .q_norm = block.q_norm,
+          .k_norm = block.k_norm,
+          .cos = step.cos,
+          .sin = step.sin,
+          .cache = step.state.kv(layer),
+          .n_past = step.n_past,
+          .rows = step.rows,
+          .n_heads = 0,
+          .n_pairs = block.n_rot / 2,
+          .u_row_stride = 0,
+          .u_head_stride = 0,
+          .eps = block.eps,
+          .pairs = block.pairs};
+}
+
+// result = o(attention over the layer's slots and the projected rows) (+ add)
+void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
+            const Step& step) {
+  const int dim = block.head_dim;
+  const long u_head = dim * (block.gated ? 2L : 1L), u_row = block.n_heads * u_head;
+  AttentionPrepare op = prepare(block, layer, step);
+  op.u = b.u;
+  op.q = b.q;
+  op.k = b.k;
+  op.v = b.v;
+  op.n_heads = block.n_heads;
+  op.u_row_stride = u_row;
+  op.u_head_stride = u_head;
+  run(op, step.stream);
+  run_fused(Attention{.q = b.q,
+                      .gate = block.gated ? b.u + dim : nullptr,
+                      .o = b.o,
+                      .cache = op.cache,
+                      .tree = step.tree,
+                      .n_past = step.n_past,
+                      .rows = step.rows,
+                      .n_heads = block.n_heads,
+                      .gate_row_stride = u_row,
+                      .gate_head_stride = u_head,
+                      .scale = 1 / std::sqrt(static_cast<float>(dim)),
+                      .first_slot = block.first_slot,
+                      .window = block.window},
+            {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
+}
 
 DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
                          const DeltaRows& rows) {
@@ -132,8 +204,15 @@ void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, row
 void SwiGluMlp::forward(const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const MlpBuffers b(scratch, step.rows, gate.n_out);
-  run_fused(in, {{product(gate, in.y, b.gate, step), product(up, in.y, b.up, step)}, 2}, step.stream);
-  run_fused(SwiGlu{b.gate, b.up, b.gate, step.rows, gate.n_out}, {{product(down, b.gate, x, step, x)}, 1}, step.stream);
+  run_fused(in, gate_and_up(*this, in.y, b, step), step.stream);
+  activate(*this, b, x, x, step);
+}
+
+void SwiGluMlp::forward(const float* y, float* result, const Step& step) const {
+  Carver scratch = step.scratch;
+  const MlpBuffers b(scratch, step.rows, gate.n_out);
+  run(gate_and_up(*this, y, b, step), step.stream);
+  activate(*this, b, nullptr, result, step);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }
@@ -141,42 +220,37 @@ void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(s
 void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
-  const int rows = step.rows;
-  run_fused(in, {{product(q, in.y, b.u, step), product(k, in.y, b.k, step), product(v, in.y, b.v, step)}, 3},
-            step.stream);
+  run_fused(in, queries_keys_values(*this, in.y, b, step), step.stream);
+  attend(*this, layer, b, x, x, step);
+}
 
-  const long u_head = head_dim * (gated ? 2L : 1L), u_row = n_heads * u_head;
-  const KvLayer cache = step.state.kv(layer);
-  run(AttentionPrepare{.u = b.u,
-                       .q = b.q,
-                       .k = b.k,
-                       .v = b.v,
-                       .q_norm = q_norm,
-                       .k_norm = k_norm,
-                       .cos = step.cos,
-                       .sin = step.sin,
-                       .cache = cache,
-                       .n_past = step.state.n_past(),
-                       .rows = rows,
-                       .n_heads = n_heads,
-                       .n_pairs = n_rot / 2,
-                       .u_row_stride = u_row,
-                       .u_head_stride = u_head,
-                       .eps = eps,
-                       .pairs = pairs},
-      step.stream);
-  run_fused(Attention{.q = b.q,
-                      .gate = gated ? b.u + head_dim : nullptr,
-                      .o = b.o,
-                      .cache = cache,
-                      .tree = step.tree,
-                      .n_past = step.state.n_past(),
-                      .rows = rows,
-                      .n_heads = n_heads,
-                      .gate_row_stride = u_row,
-                      .gate_head_stride = u_head,
-                      .scale = 1 / std::sqrt(static_cast<float>(head_dim))},
-            {{product(o, b.o, x, step, x)}, 1}, step.stream);
+void AttentionBlock::forward(int layer, const float* y, float* result, const Step& step) const {
+  Carver scratch = step.scratch;
+  const AttentionBuffers b(scratch, *this, step.rows);
+  run(queries_keys_values(*this, y, b, step), step.stream);
+  attend(*this, layer, b, nullptr, result, step);
+}
+
+void carve_keys_values(const AttentionBlock& block, Carver& scratch, int rows) {
+  for (int i = 0; i < kMaxProducts; ++i)
+    scratch.take<float>(static_cast<size_t>(rows) * block.n_kv_heads * block.head_dim);
+}
+
+void append_keys_values(std::span<const AttentionBlock* const> blocks, int first_layer, const float* x,
+                        const Step& step) {
+  LB_ASSERT(2 * blocks.size() <= kMaxProducts);
+  Carver scratch = step.scratch;
+  LinearGroup group{};
+  for (const AttentionBlock* block : blocks)
+    for (const Matrix* w : {&block->k, &block->v})
+      group.products[group.n++] = product(*w, x, scratch.take<float>(static_cast<size_t>(step.rows) * w->n_out), step);
+  run(group, step.stream);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    AttentionPrepare op = prepare(*blocks[i], first_layer + static_cast<int>(i), step);
+    op.k = group.products[2 * i].y;
+    op.v = group.products[2 * i + 1].y;
+    run(op, step.stream);
+  }
 }
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }

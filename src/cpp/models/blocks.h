@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/memory.h"
 #include "ops/delta_net.h"
@@ -19,18 +20,24 @@ namespace lb {
 struct Step {
   int rows;
   Tree tree;
-  const float* cos;  // [rows, n_rot / 2]
-  const float* sin;  // [rows, n_rot / 2]
+  const float* cos;       // [rows, n_rot / 2]
+  const float* sin;       // [rows, n_rot / 2]
+  const int32_t* n_past;  // [1] tokens before the rows, in the stream's memory
   SequenceState& state;
   Activations activations;
   Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;
 };
 
+// y = w x (+ add)
+Linear product(const Matrix& w, const float* x, float* y, int rows, Activations activations, const Stream& stream,
+               const float* add = nullptr);
+
 // down(silu(gate y) * up y)
 struct SwiGluMlp {
   Matrix gate, up, down;
-  void forward(const RmsNorm& in, float* x, const Step& step) const;  // x += mlp(in.y)
+  void forward(const RmsNorm& in, float* x, const Step& step) const;    // x += mlp(in.y)
+  void forward(const float* y, float* result, const Step& step) const;  // result = mlp(y)
   void carve(Carver& scratch, int rows) const;
   // Calls matrix(Matrix&) for every matrix and vector(const float*&, length) for every vector.
   void visit(auto&& matrix, auto&&) { matrix(gate), matrix(up), matrix(down); }
@@ -48,7 +55,10 @@ struct AttentionBlock {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
   RopePairs pairs = RopePairs::kHalves;
-  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;  // x += attention(in.y)
+  int window = 0;      // slots that a row sees back to, itself included; 0: all
+  int first_slot = 0;  // slots before it are not seen
+  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;    // x += attention(in.y)
+  void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(q), matrix(k), matrix(v), matrix(o);
@@ -57,6 +67,12 @@ struct AttentionBlock {
   void groups(auto&& group) const { group({&q, &k, &v}), group({&o}); }
   KvShape shape() const { return {n_kv_heads, head_dim}; }
 };
+
+// Keys and values of x alone, for rows that only later rows look back at. blocks: one or two, of one shape, whose
+// layers begin with first_layer.
+void append_keys_values(std::span<const AttentionBlock* const> blocks, int first_layer, const float* x,
+                        const Step& step);
+void carve_keys_values(const AttentionBlock& block, Carver& scratch, int rows);
 
 // Eps of the L2 norm of q and k: a constant of the reference implementation, not the model's norm eps.
 inline constexpr float kDeltaL2Eps = 1e-6f;

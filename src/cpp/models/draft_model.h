@@ -12,12 +12,13 @@
 
 #include "models/model.h"
 #include "models/network.h"
+#include "ops/top_tokens.h"
 
 namespace lb {
 
 // Rows of an append that the target has computed. All pointers in the stream's memory.
 struct DraftRows {
-  const float* taps;         // [rows, n_taps * hidden], as Taps writes them; null without taps
+  const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps(); null without taps
   const float* hidden;       // [rows, hidden] after the target's final norm
   const int32_t* tokens;     // [rows]
   const int32_t* positions;  // [3, rows]
@@ -32,9 +33,9 @@ struct DraftRoot {
 };
 
 struct DraftWorkspace {
-  float* taps;       // [max_rows, n_taps * hidden], for Taps; null without taps
-  int32_t* ids;      // [depth, k] result of propose()
-  float* logprobs;   // [depth, k] natural logarithms, descending
+  float* taps;       // [max_rows, n_taps * hidden], for Append::outputs; null without taps
+  int32_t* ids;      // [depth, n_candidates] result of propose()
+  float* logprobs;   // [depth, n_candidates] natural logarithms, descending
   float* hidden;     // [max_depth, hidden] that the head has read
   float* logits;     // [max_depth, vocab]
   float *cos, *sin;  // [max_rows, n_rot / 2]
@@ -46,25 +47,34 @@ class DraftModel : public Network {
   const std::string& kind() const { return kind_; }    // "dflash", "mtp"
   std::span<const int> taps() const { return taps_; }  // layers of the target that context() reads the output of
   int max_depth() const { return max_depth_; }         // most tokens of a path
-  static constexpr int kMaxCandidates = 8;             // most tokens per depth
+  int n_candidates() const { return n_candidates_; }   // tokens that propose() leaves at each depth
 
   size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;
 
   virtual void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                        Stream& stream) const = 0;
-  // Leaves the k likeliest tokens of each depth in ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1
+  // Leaves the likeliest tokens of each depth in ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1
   // rows behind n_past, which the next append overwrites: the state's capacity must reach that far.
-  virtual void propose(const DraftRoot& root, int depth, int k, SequenceState& state, const DraftWorkspace& ws,
+  virtual void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                        Activations activations, Stream& stream) const = 0;
 
  protected:
-  DraftModel(std::string kind, const Model& target) : target_(target), kind_(std::move(kind)) {}
+  DraftModel(std::string kind, const Model& target);
+  // ws.ids and ws.logprobs of rows [row, row + rows) from ws.logits, whose first row is row `row`.
+  void top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap, Stream& stream) const;
+  virtual size_t scratch_bytes(int max_rows) const = 0;
+  void check(int depth, const SequenceState& state) const;  // of propose()
+  // Index in the SequenceState of one of layer_shapes().
+  int state_layer(int i) const { return target_.info().n_layers + i; }
 
   const Model& target_;
   std::string kind_;
   std::vector<int> taps_;
-  int max_depth_ = 0;
+  int max_depth_ = 0, n_candidates_ = kMaxTopTokens, n_rot_ = 0;
+
+ private:
+  DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 
 // The draft model of a file of its own: DFlash, or a file that holds only a prediction block (MTP). Throws kUnsupported

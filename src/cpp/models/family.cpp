@@ -42,6 +42,11 @@ int kv_heads(const Fields& fields, int n_heads) {
   return static_cast<int>(heads);
 }
 
+void refuse_flag(const Fields& fields, const char* key) {
+  if (const Json* wanted = fields.hf(key))
+    LB_CHECK(!wanted->boolean(), kUnsupported, wanted->where(), ": ", key, " = true is not supported");
+}
+
 }  // namespace
 
 std::unique_ptr<Model> make_model(const ModelFile& file) {
@@ -57,15 +62,13 @@ std::unique_ptr<Model> make_model(const ModelFile& file) {
   fail(ErrorCode::kUnsupported, file.path, ": architecture \"", found, "\" is not supported; supported: ", known);
 }
 
-void read_common(const Fields& fields, ModelInfo& info) {
+void read_sizes(const Fields& fields, ModelInfo& info) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
   info.ffn = fields.count({"feed_forward_length", {"intermediate_size"}});
   info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
   info.n_kv_heads = kv_heads(fields, info.n_heads);
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
-  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
-  info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   if (info.n_layers > 1024)
     fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
   if (info.n_heads % info.n_kv_heads != 0)
@@ -80,14 +83,19 @@ void read_common(const Fields& fields, ModelInfo& info) {
   const Json* act = fields.hf("hidden_act");
   LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
            "\" is not supported; supported: silu");
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"})
-    if (const Json* wanted = fields.hf(key))
-      LB_CHECK(!wanted->boolean(), kUnsupported, wanted->where(), ": ", key, " = true is not supported");
+  for (const char* key : {"attention_bias", "mlp_bias"}) refuse_flag(fields, key);
+}
+
+void read_common(const Fields& fields, ModelInfo& info) {
+  read_sizes(fields, info);
+  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
+  info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
+  refuse_flag(fields, "use_sliding_window");
 }
 
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm) {
   Weights weights;
-  const int h = info.hidden, f = info.ffn;
+  const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
   if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give it only as the table's height
@@ -101,15 +109,20 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
     Layer layer;
     layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
     layer.mlp_norm = binder.vector(layer_tensor(i, mlp_norm, "post_attention_layernorm.weight"), h, norms);
-    layer.mlp.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h);
-    layer.mlp.up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h);
-    layer.mlp.down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f);
+    layer.mlp = bind_mlp(binder, info, i);
     weights.layers.push_back(std::move(layer));
   }
   return weights;
 }
 
-AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, int i, const AttentionKind& kind) {
+SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
+  const int h = info.hidden, f = info.ffn;
+  return {.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h),
+          .up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h),
+          .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f)};
+}
+
+AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber i, const AttentionKind& kind) {
   const int h = info.hidden, d = info.head_dim, q = info.n_heads * d, kv = info.n_kv_heads * d;
   AttentionBlock block;
   block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * (kind.gated ? 2 : 1), h);
@@ -137,8 +150,8 @@ std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
   return std::make_unique<Model>(std::move(info), std::move(weights));
 }
 
-TensorName layer_tensor(int layer, const char* gguf, const char* hf) {
-  return {cat("blk.", layer, ".", gguf), cat("layers.", layer, ".", hf)};
+TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf) {
+  return {cat("blk.", layer.gguf, ".", gguf), cat("layers.", layer.hf, ".", hf)};
 }
 
 }  // namespace lb

@@ -9,8 +9,10 @@
 
 namespace lb {
 
-// Reads and checks the dimensions common to all families. Throws on features no family here has (biases, other
-// activations).
+// Reads and checks the dimensions common to all families and to draft models. Throws on features that none of them has
+// (biases, other activations).
+void read_sizes(const Fields& fields, ModelInfo& info);
+// And what only families have.
 void read_common(const Fields& fields, ModelInfo& info);
 
 // Binds embedding, head, norms and MLPs. `norms`: fix that turns safetensors norms into plain scales; `mlp_norm`: GGUF
@@ -22,10 +24,17 @@ struct AttentionKind {
   HfFix norms = HfFix::kNone;
   RopePairs pairs = RopePairs::kHalves;
 };
-AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, int layer, const AttentionKind& kind);
-
+// A layer's number in the names of both formats. A block behind the main layers has another one in each.
+struct LayerNumber {
+  int gguf, hf;
+  LayerNumber(int both) : gguf(both), hf(both) {}
+  LayerNumber(int gguf, int hf) : gguf(gguf), hf(hf) {}
+};
 // Name of a tensor of one layer: "blk.3." + gguf, "layers.3." + hf.
-TensorName layer_tensor(int layer, const char* gguf, const char* hf);
+TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf);
+
+AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
+SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 
 // Last call of every maker. Throws if a tensor is left over.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);

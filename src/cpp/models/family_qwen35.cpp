@@ -1,22 +1,14 @@
 // Qwen3.5 (dense text): three Gated DeltaNet layers to one gated full-attention layer, rope over a quarter of the head,
-// zero-centred norms. Multi-token-prediction blocks and the vision tower are skipped.
+// zero-centred norms. Prediction blocks (mtp.cpp) and the vision tower are skipped.
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
-#include "models/family.h"
+#include "models/family_qwen35.h"
 #include "models/rope_angles.h"
 
 namespace lb {
 namespace {
-
-struct Qwen35Config {
-  ModelInfo info{.architecture = "qwen35"};
-  int n_prediction_blocks = 0;  // after the main layers, GGUF only
-  std::vector<bool> recurrent;  // [n_layers]
-  RecurrentShape delta{};
-  std::vector<int> mrope_sections;
-};
 
 constexpr const char* kGgufRecurrent = "attention.recurrent_layers";
 
@@ -97,7 +89,9 @@ RecurrentShape delta_shape(const Fields& fields) {
   return r;
 }
 
-Qwen35Config read_config(const Fields& fields) {
+}  // namespace
+
+Qwen35Config read_qwen35(const Fields& fields) {
   Qwen35Config config;
   read_common(fields, config.info);
   const FieldName mtp{"nextn_predict_layers", {}};
@@ -115,6 +109,8 @@ Qwen35Config read_config(const Fields& fields) {
   config.delta = delta_shape(fields);
   return config;
 }
+
+namespace {
 
 DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) {
   const RecurrentShape& r = config.delta;
@@ -137,7 +133,8 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
 
 // Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower.
 bool is_skipped(std::string_view name, const Qwen35Config& config) {
-  if (name.starts_with("mtp.") || name.starts_with("model.visual.") || name.starts_with("visual.")) return true;
+  for (const char* prefix : {"mtp.", "model.mtp.", "visual.", "model.visual."})
+    if (name.starts_with(prefix)) return true;
   if (!name.starts_with("blk.")) return false;
   int layer = -1;
   std::from_chars(name.data() + 4, name.data() + name.size(), layer);
@@ -148,7 +145,7 @@ bool is_skipped(std::string_view name, const Qwen35Config& config) {
 
 std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
   const Fields fields(file, "qwen35");
-  Qwen35Config config = read_config(fields);
+  Qwen35Config config = read_qwen35(fields);
   Binder binder(file);
   Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");
   weights.rope = rope_angles(fields, binder, config.info.n_rot, config.mrope_sections);
@@ -156,8 +153,7 @@ std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
     if (config.recurrent[i]) {
       weights.layers[i].mixer = bind_delta_net(binder, config, i);
     } else {
-      weights.layers[i].mixer =
-          bind_attention(binder, config.info, i, {.qk_norms = true, .gated = true, .norms = HfFix::kAddOne});
+      weights.layers[i].mixer = bind_attention(binder, config.info, i, kQwen35Attention);
     }
   }
   binder.skip([&](std::string_view name) { return is_skipped(name, config); });

@@ -63,7 +63,7 @@ int Fields::count(const FieldName& name) const {
 
 int Fields::count(const FieldName& name, int otherwise) const { return find_count(name).value_or(otherwise); }
 
-std::optional<double> Fields::find_float(const FieldName& name) const {
+std::optional<float> Fields::find_positive(const FieldName& name) const {
   std::optional<double> value;
   if (gguf_ != nullptr) {
     value = gguf_->find_float(gguf_key(name.gguf));
@@ -75,19 +75,16 @@ std::optional<double> Fields::find_float(const FieldName& name) const {
       }
   }
   if (value && !(*value > 0 && *value < 1e30)) refuse(name, cat("must be a positive number, found ", *value));
-  return value;
+  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
 }
 
 float Fields::positive(const FieldName& name) const {
-  const auto value = find_float(name);
+  const auto value = find_positive(name);
   if (!value) refuse(name, "is missing; expected a positive number");
-  return static_cast<float>(*value);
+  return *value;
 }
 
-float Fields::positive(const FieldName& name, float otherwise) const {
-  const auto value = find_float(name);
-  return value ? static_cast<float>(*value) : otherwise;
-}
+float Fields::positive(const FieldName& name, float otherwise) const { return find_positive(name).value_or(otherwise); }
 
 bool Fields::flag(const FieldName& name, bool otherwise) const {
   if (gguf_ != nullptr) return gguf_->find_bool(gguf_key(name.gguf)).value_or(otherwise);

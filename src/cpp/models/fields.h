@@ -29,6 +29,7 @@ class Fields {
   int count(const FieldName& name, int otherwise) const;
   std::optional<int> find_count(const FieldName& name) const;
   float positive(const FieldName& name) const;
+  std::optional<float> find_positive(const FieldName& name) const;
   float positive(const FieldName& name, float otherwise) const;
   bool flag(const FieldName& name, bool otherwise) const;
   std::optional<std::string> find_string(const FieldName& name) const;
@@ -40,8 +41,6 @@ class Fields {
   [[noreturn]] void refuse(const FieldName& name, std::string_view reason) const;
 
  private:
-  std::optional<double> find_float(const FieldName& name) const;
-
   const ModelFile& file_;
   std::string architecture_;
   const GgufMetadata* gguf_ = nullptr;

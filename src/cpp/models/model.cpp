@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/copy_rows.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
@@ -84,12 +85,18 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
   const auto copy_output = [&](int i) {
-    LB_ASSERT(std::ranges::find(append.outputs.layers, i) == append.outputs.layers.end());
+    const LayerOutputs& outputs = append.outputs;
+    const int n = static_cast<int>(outputs.layers.size());
+    for (int t = 0; t < n; ++t)
+      if (outputs.layers[t] == i)
+        run(CopyRows{ws.x, outputs.to + static_cast<size_t>(t) * info_.hidden, rows, info_.hidden,
+                     static_cast<long>(n) * info_.hidden},
+            stream);
   };
 
   run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
   embed(append.tokens.data(), rows, ws.x, stream);
-  const Step step{rows, append.tree, ws.cos, ws.sin, state, activations, ws.scratch, stream};
+  const Step step{rows, append.tree, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -111,17 +118,7 @@ void Model::embed(const int32_t* tokens, int rows, float* x, Stream& stream) con
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
-  LB_ASSERT(stream.reads(weights_.head.layout));
-  run(Linear{.w = weights_.head.data,
-             .type = weights_.head.type,
-             .x = hidden,
-             .add = nullptr,
-             .y = logits,
-             .rows = rows,
-             .n_in = info_.hidden,
-             .n_out = info_.vocab,
-             .activations = activations},
-      stream);
+  run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
 }
 
 }  // namespace lb

@@ -6,9 +6,7 @@
 namespace lb {
 namespace {
 
-bool is_recurrent(const SequenceState& state, int layer) {
-  return std::holds_alternative<RecurrentShape>(state.layers()[layer]);
-}
+bool is_recurrent(const SequenceState& state, int layer) { return folds(state.layers()[layer]); }
 
 // Calls visit(bytes) for each part of each recurrent layer, or for pages [first, first + count) of each attention
 // layer.

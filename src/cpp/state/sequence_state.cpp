@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/previous_row.h"
+
 namespace lb {
 namespace {
 
@@ -19,10 +21,6 @@ size_t page_bytes(const KvShape& shape, DType type) {
   return row_bytes(type, static_cast<size_t>(shape.n_kv_heads) * kPageTokens * shape.head_dim);
 }
 
-bool any_recurrent(std::span<const LayerShape> shapes) {
-  return std::ranges::any_of(shapes, [](const LayerShape& s) { return std::holds_alternative<RecurrentShape>(s); });
-}
-
 }  // namespace
 
 SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, const StateOptions& options,
@@ -36,6 +34,11 @@ SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, c
       std::byte* k = carver.take<std::byte>(pages * page_bytes(*kv, options.k_type));
       std::byte* v = carver.take<std::byte>(pages * page_bytes(*kv, options.v_type));
       layout.layers.emplace_back(KvPages{k, v});
+      continue;
+    }
+    if (const auto* row = std::get_if<RowShape>(&shape)) {
+      float* history = carver.take<float>(row->dim);
+      layout.layers.emplace_back(RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)});
       continue;
     }
     const auto& r = std::get<RecurrentShape>(shape);
@@ -63,7 +66,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
     : shapes_(std::move(layers)),
       options_(options),
       stream_(stream),
-      has_recurrent_(any_recurrent(shapes_)),
+      has_folding_(std::ranges::any_of(shapes_, folds)),
       memory_(stream.reserve(planned_bytes(shapes_, options))) {
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
@@ -74,7 +77,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   std::ranges::copy(kIdentity, numbers_.chunk);
 }
 
-int SequenceState::rewind_floor() const { return has_recurrent_ ? n_folded_ : 0; }
+int SequenceState::rewind_floor() const { return has_folding_ ? n_folded_ : 0; }
 
 void SequenceState::begin_append(int rows, const Tree& tree) {
   begin(rows, tree);
@@ -82,6 +85,12 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
 }
 
 void SequenceState::begin_next() { begin(1, {}); }
+
+void SequenceState::begin_draft() {
+  LB_ASSERT(!appending_ && !appended_);
+  numbers_.n_past = n_tokens_;
+  publish();
+}
 
 void SequenceState::begin(int rows, const Tree& tree) {
   LB_ASSERT(!appending_ && rows > 0);
@@ -108,9 +117,8 @@ SequenceState::Call SequenceState::recurrent(int layer, int call) const {
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *layout_.numbers;
-  const Accepted accepted =
-      call == 0 ? Accepted{numbers.accepted, &numbers.n_accepted} : Accepted{numbers.chunk, &numbers.n_chunk};
-  return {first, std::min(max_rows, n_rows_ - first), accepted, &numbers.key_buffer, first / kMaxTree % 2, memory};
+  const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
+  return {first, std::min(max_rows, n_rows_ - first), folded, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
 
 void SequenceState::end_append() {
@@ -126,11 +134,11 @@ void SequenceState::end_append() {
 void SequenceState::commit_chain(int keep) {
   LB_ASSERT(appended_ && !is_tree_ && keep >= 0 && keep <= n_rows_);
   const int in_last_chunk = n_tokens_ + keep - n_folded_;
-  LB_CHECK(!has_recurrent_ || in_last_chunk >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
+  LB_CHECK(!has_folding_ || in_last_chunk >= 0, kInvalid, "keeping ", keep, " of ", n_rows_,
            " rows is not possible: recurrent layers have folded all but the last ", n_tokens_ + n_rows_ - n_folded_);
   appended_ = false;
   n_tokens_ += keep;
-  if (has_recurrent_) {
+  if (has_folding_) {
     numbers_.n_accepted = in_last_chunk;
     std::copy_n(kIdentity.begin(), in_last_chunk, numbers_.accepted);
   } else {
@@ -153,14 +161,13 @@ void SequenceState::commit(std::span<const int32_t> path) {
   numbers_.n_accepted = n;
   if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
     publish();
-    const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
     for (size_t layer = 0; layer < shapes_.size(); ++layer)
       if (std::holds_alternative<KvShape>(shapes_[layer]))
-        run(KvMove{kv(static_cast<int>(layer)), accepted, n_past()}, stream_);
+        run(KvMove{kv(static_cast<int>(layer)), accepted(), n_past()}, stream_);
   }
   n_tokens_ += n;
   appended_ = false;
-  if (!has_recurrent_) n_folded_ = n_tokens_;
+  if (!has_folding_) n_folded_ = n_tokens_;
 }
 
 void SequenceState::rewind(int n_tokens) {
@@ -169,7 +176,7 @@ void SequenceState::rewind(int n_tokens) {
            " tokens: possible from ", rewind_floor(), " to ", n_tokens_);
   appended_ = false;
   n_tokens_ = n_tokens;
-  if (has_recurrent_) {
+  if (has_folding_) {
     numbers_.n_accepted = n_tokens - n_folded_;  // a prefix of the accepted path; the rest was never folded
   } else {
     n_folded_ = n_tokens;
@@ -178,13 +185,15 @@ void SequenceState::rewind(int n_tokens) {
 
 void SequenceState::abort_append() {
   appending_ = appended_ = false;
-  if (has_recurrent_) reset();
+  if (has_folding_) reset();
 }
 
 void SequenceState::reset() {
   appending_ = appended_ = false;
   n_tokens_ = n_folded_ = numbers_.n_accepted = 0;
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i]))
+      stream_.zero(std::get<RowLayer>(layout_.layers[i]).history, sizeof(float) * row->dim);
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
@@ -195,10 +204,21 @@ void SequenceState::reset() {
 
 void SequenceState::fold() {
   LB_ASSERT(!appending_);
-  if (!has_recurrent_ || numbers_.n_accepted == 0) return;
+  if (!has_folding_ || numbers_.n_accepted == 0) return;
   publish();
-  const Accepted accepted{layout_.numbers->accepted, &layout_.numbers->n_accepted};
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i])) {
+      const auto& layer = std::get<RowLayer>(layout_.layers[i]);
+      run(PreviousRow{.x = nullptr,
+                      .history = layer.history,
+                      .pending = layer.pending,
+                      .y = nullptr,
+                      .accepted = accepted(),
+                      .tree = {},
+                      .rows = 0,
+                      .dim = row->dim},
+          stream_);
+    }
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
     if (shape == nullptr) continue;
     const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
@@ -207,7 +227,7 @@ void SequenceState::fold() {
                    .history = layer.history,
                    .pending = layer.conv_pending,
                    .y = nullptr,
-                   .accepted = accepted,
+                   .accepted = accepted(),
                    .tree = {},
                    .rows = 0,
                    .channels = shape->channels(),
@@ -225,7 +245,7 @@ void SequenceState::fold() {
                    .delta = layer.delta_pending,
                    .buffer = &layout_.numbers->key_buffer,
                    .flip = 0,
-                   .accepted = accepted,
+                   .accepted = accepted(),
                    .tree = {},
                    .rows = 0,
                    .n_k_heads = shape->n_k_heads,
@@ -248,6 +268,8 @@ std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n
     const size_t n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
     parts.push_back(bytes(pages.k, n * page_bytes(*shape, options_.k_type)));
     parts.push_back(bytes(pages.v, n * page_bytes(*shape, options_.v_type)));
+  } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
+    parts.push_back(bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim));
   } else {
     const auto& r = std::get<RecurrentShape>(shapes_[layer]);
     const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);

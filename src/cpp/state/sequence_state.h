@@ -1,5 +1,6 @@
 // SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache. Recurrent layers keep a
-// state matrix, a convolution history and pending rows. Both follow one protocol:
+// state matrix, a convolution history and pending rows; row layers keep the last row, and pending rows. All follow one
+// protocol:
 //   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
 //   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
 //            start of the next append, so that nothing has to be undone.
@@ -30,7 +31,13 @@ struct RecurrentShape {
   // Channels of the convolution: q, k and v side by side.
   int channels() const { return 2 * n_k_heads * dk + n_v_heads * dv; }
 };
-using LayerShape = std::variant<KvShape, RecurrentShape>;
+// The last committed row of an append's hidden rows, for layers that read the row before each.
+struct RowShape {
+  int dim;
+};
+using LayerShape = std::variant<KvShape, RecurrentShape, RowShape>;
+// Whether a layer of this shape folds its pending rows, so that it cannot step back beyond them.
+inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvShape>(shape); }
 
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
@@ -45,6 +52,12 @@ struct RecurrentLayer {
   float* k_pending[2];   // [kMaxTree, n_k_heads, dk]
   float* cs_pending[2];  // [kMaxTree, n_v_heads]
   float* delta_pending;  // [kMaxTree, n_v_heads, dv]
+};
+
+// Memory of one layer of rows; see PreviousRow.
+struct RowLayer {
+  float* history;  // [dim]
+  float* pending;  // [kMaxTree, dim]
 };
 
 // Numbers of the append in progress, in the stream's memory: ops read them through pointers, so recorded ops replay.
@@ -90,7 +103,11 @@ class SequenceState {
   };
   int n_calls() const { return n_calls_; }
   Call recurrent(int layer, int call) const;
+  RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
+  Accepted accepted() const { return {layout_.numbers->accepted, &layout_.numbers->n_accepted}; }
   void end_append();
+  // Makes n_past() the committed length, for ops that look at the committed sequence between two appends.
+  void begin_draft();
 
   // --- after it
   // Keeps these rows of the append, ascending from the root, and drops the others. A chain can only keep a
@@ -104,8 +121,8 @@ class SequenceState {
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history. Call fold() before
-  // reading.
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. Call
+  // fold() before reading.
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 
@@ -113,7 +130,7 @@ class SequenceState {
   struct KvPages {
     std::byte *k, *v;
   };
-  using LayerMemory = std::variant<KvPages, RecurrentLayer>;
+  using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
   struct Layout {
     AppendNumbers* numbers;
     int32_t* page_table;  // [pages]: the identity, as a sequence owns its pages in order
@@ -126,7 +143,7 @@ class SequenceState {
   std::vector<LayerShape> shapes_;
   StateOptions options_;
   Stream& stream_;
-  bool has_recurrent_ = false;
+  bool has_folding_ = false;  // any layer folds()
   std::unique_ptr<Memory> memory_;
   Layout layout_;
 

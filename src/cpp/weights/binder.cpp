@@ -1,6 +1,7 @@
 // Strict binding of tensors.
 #include "weights/binder.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -10,11 +11,17 @@
 
 namespace lb {
 
+// Vision-language wrappers hold the text model one level deeper.
 Binder::Binder(const ModelFile& file)
-    : file_(file), tensors_(file.tensors()), is_gguf_(file.gguf() != nullptr), used_(tensors_.all().size()) {
-  // Vision-language wrappers hold the text model one level deeper.
-  prefix_ = tensors_.find("model.language_model.embed_tokens.weight") != nullptr ? "model.language_model." : "model.";
-}
+    : Binder(file, file.tensors().find("model.language_model.embed_tokens.weight") != nullptr ? "model.language_model."
+                                                                                              : "model.") {}
+
+Binder::Binder(const ModelFile& file, std::string hf_prefix)
+    : file_(file),
+      tensors_(file.tensors()),
+      is_gguf_(file.gguf() != nullptr),
+      prefix_(std::move(hf_prefix)),
+      used_(tensors_.all().size()) {}
 
 std::string Binder::file_name(const TensorName& name) const {
   if (is_gguf_) return name.gguf;
@@ -23,13 +30,16 @@ std::string Binder::file_name(const TensorName& name) const {
 
 const TensorView* Binder::find(const TensorName& name) const { return tensors_.find(file_name(name)); }
 
-int Binder::height(const TensorName& name) const {
+const TensorView& Binder::find_matrix(const TensorName& name) const {
   const TensorView* tensor = find(name);
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing");
-  LB_CHECK(tensor->shape.size() == 2 && tensor->shape[0] <= INT32_MAX, kFormat, to_string(*tensor), " has shape ",
-           shape_text(tensor->shape), "; expected a matrix");
-  return static_cast<int>(tensor->shape[0]);
+  LB_CHECK(tensor->shape.size() == 2 && std::max(tensor->shape[0], tensor->shape[1]) <= INT32_MAX, kFormat,
+           to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected a matrix");
+  return *tensor;
 }
+
+int Binder::height(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[0]); }
+int Binder::width(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[1]); }
 
 const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView* tensor = find(name);
@@ -64,6 +74,13 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
 }
 
 const float* Binder::vector(const TensorName& name, int n, HfFix fix) { return copy(take(name, {n}), n, fix); }
+
+const float* Binder::array(const TensorName& name, const std::vector<int64_t>& shape) {
+  const TensorView& tensor = take(name, shape);
+  size_t count = 1;
+  for (int64_t n : shape) count *= static_cast<size_t>(n);
+  return copy(tensor, count, HfFix::kNone);
+}
 
 const float* Binder::filter(const TensorName& name, int channels, int taps) {
   const TensorView& tensor = is_gguf_ ? take(name, {channels, taps}) : take(name, {channels, 1, taps});

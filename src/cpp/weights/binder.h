@@ -35,14 +35,20 @@ enum class HfFix { kNone, kAddOne, kNegExp };
 class Binder {
  public:
   explicit Binder(const ModelFile& file);
+  // hf_prefix: in front of every name in safetensors.
+  Binder(const ModelFile& file, std::string hf_prefix);
 
   bool is_gguf() const { return is_gguf_; }
+  const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
   int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
   Matrix matrix(const TensorName& name, int n_out, int n_in);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
+  // Any number of axes, copied like a vector.
+  const float* array(const TensorName& name, const std::vector<int64_t>& shape);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.
   const float* filter(const TensorName& name, int channels, int taps);
+  int width(const TensorName& name) const;  // values of a matrix's row, likewise
   // Declares tensors that this engine does not use. The predicate takes the name in the file.
   void skip(const std::function<bool(std::string_view)>& known);
   // Throws if a tensor is neither bound nor skipped.
@@ -54,6 +60,7 @@ class Binder {
 
  private:
   std::string file_name(const TensorName& name) const;
+  const TensorView& find_matrix(const TensorName& name) const;
   const TensorView* find(const TensorName& name) const;
   const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);
   const float* copy(const TensorView& tensor, size_t count, HfFix fix);

@@ -203,7 +203,7 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   const std::string what = cat("[attention_prepare] ", op.rows, " rows of ", op.n_heads, " and ", cache.n_kv_heads,
                                " heads of ", cache.head_dim);
   check_cache(cache, what, target);
-  LB_CHECK(op.rows >= 1 && op.n_heads >= 1, kInvalid, what, ": nothing to compute");
+  LB_CHECK(op.rows >= 1 && op.n_heads >= 0, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
   for (const void* p :
        {op.u, static_cast<const float*>(op.q), static_cast<const float*>(op.k), op.v, op.q_norm, op.k_norm})

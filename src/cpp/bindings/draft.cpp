@@ -1,0 +1,116 @@
+// A draft model beside a sequence of its target, step by step, for tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.h"
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "engine/engine.h"
+#include "models/draft_model.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+template <class T, int kDims>
+using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+
+class Drafting {
+ public:
+  explicit Drafting(std::shared_ptr<const Engine> engine)
+      : engine_(std::move(engine)), state_(engine_->layer_shapes(), engine_->state_options(), stream()) {
+    LB_CHECK(engine_->draft_model() != nullptr, kInvalid, "the engine was opened without a draft model");
+  }
+
+  const DraftModel& draft() const { return *engine_->draft_model(); }
+  int n_tokens() const { return state_.n_tokens(); }
+
+  // (hidden [rows, hidden], taps [rows, n_taps * hidden])
+  nb::tuple append(const In<int32_t, 1>& ids, const In<int32_t, 2>& positions, const In<int32_t, 1>& parents,
+                   const In<uint64_t, 1>& ancestors) {
+    const std::lock_guard lock(io().mutex);
+    const int rows = static_cast<int>(ids.size());
+    LB_CHECK(rows <= io().max_rows, kInvalid, "an append has up to ", io().max_rows, " rows, got ", rows);
+    const bool is_tree = parents.size() > 0;
+    state_.begin_append(rows, is_tree ? Tree{parents.data(), ancestors.data()} : Tree{});
+    stream().upload(io().tokens, ids.data(), ids.nbytes());
+    stream().upload(io().positions, positions.data(), positions.nbytes());
+    if (is_tree) {
+      stream().upload(io().parents, parents.data(), parents.nbytes());
+      stream().upload(io().ancestors, ancestors.data(), ancestors.nbytes());
+    }
+    const size_t n = rows;
+    engine_->forward({.tokens = {io().tokens, n},
+                      .positions = {io().positions, 3 * n},
+                      .tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{}},
+                     state_, stream());
+    state_.end_append();
+    return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
+                          download(io().draft.taps, {n, draft().taps().size() * hidden()}));
+  }
+  void commit(const std::vector<int32_t>& path) {
+    const std::lock_guard lock(io().mutex);
+    state_.commit(path);
+  }
+  void rewind(int n_tokens) { state_.rewind(n_tokens); }
+
+  // (ids [depth, k], logprobs [depth, k], hidden [depth, hidden])
+  nb::tuple propose(int32_t root, int depth) {
+    const std::lock_guard lock(io().mutex);
+    LB_CHECK(depth >= 1 && depth <= draft().max_depth(), kInvalid, "a draft has 1 to ", draft().max_depth(),
+             " tokens, not ", depth);
+    const int n_positions = draft().max_depth() + 1;
+    std::vector<int32_t> positions(3 * n_positions);
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
+    stream().upload(io().draft_root, &root, sizeof root);
+    stream().upload(io().draft_positions, positions.data(), positions.size() * sizeof(int32_t));
+    state_.begin_draft();
+    draft().propose({io().draft_root, io().draft_positions}, depth, state_, io().draft, engine_->options().activations,
+                    stream());
+    const size_t rows = depth, columns = draft().n_candidates();
+    return nb::make_tuple(download(io().draft.ids, {rows, columns}), download(io().draft.logprobs, {rows, columns}),
+                          download(io().draft.hidden, {rows, hidden()}));
+  }
+
+ private:
+  Executor& io() const { return engine_->executor(); }
+  Stream& stream() const { return *io().stream; }
+  size_t hidden() const { return engine_->model().info().hidden; }
+
+  template <class T>
+  Array<T, 2> download(const T* from, std::initializer_list<size_t> shape) const {
+    std::vector<T> values(shape.begin()[0] * shape.begin()[1]);
+    if (from != nullptr) stream().download(values.data(), from, values.size() * sizeof(T));
+    return to_numpy<2>(std::move(values), shape);
+  }
+
+  std::shared_ptr<const Engine> engine_;
+  SequenceState state_;
+};
+
+}  // namespace
+
+void bind_draft(nb::module_& m) {
+  nb::class_<Drafting>(m, "Drafting", "A draft model beside one sequence of its target, step by step, for tests.")
+      .def(
+          "__init__", [](Drafting* self, std::shared_ptr<Engine> engine) { new (self) Drafting(std::move(engine)); },
+          "engine"_a)
+      .def_prop_ro("kind", [](const Drafting& d) { return d.draft().kind(); })
+      .def_prop_ro("max_depth", [](const Drafting& d) { return d.draft().max_depth(); })
+      .def_prop_ro("taps",
+                   [](const Drafting& d) { return std::vector(d.draft().taps().begin(), d.draft().taps().end()); })
+      .def_prop_ro("n_tokens", &Drafting::n_tokens)
+      .def("append", &Drafting::append, "ids"_a, "positions"_a, "parents"_a, "ancestors"_a,
+           "Rows of the target and of the draft: (hidden [rows, hidden], taps [rows, n_taps * hidden]).")
+      .def("commit", &Drafting::commit, "path"_a)
+      .def("rewind", &Drafting::rewind, "n_tokens"_a)
+      .def("propose", &Drafting::propose, "root"_a, "depth"_a,
+           "The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).");
+}
+
+}  // namespace lb

@@ -1,0 +1,270 @@
+// Row j of the block belongs to token x_j: y_j = W [norm(embed(x_j)); norm(h_{j-1})], then one attention layer over the
+// rows before it, where h_{j-1} is the final normed row of the token before. The block's own normed result o_j predicts
+// token j + 1 and takes the place of h_j while drafting. Row 0 has no token before it: it is never attended to.
+// Source: llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "models/draft_model.h"
+#include "models/family_qwen35.h"
+#include "models/rope_angles.h"
+#include "ops/copy_rows.h"
+#include "ops/previous_row.h"
+
+namespace lb {
+namespace {
+
+constexpr int kMaxDepth = 8;  // of a chain of rows; acceptance seldom reaches half of it
+
+struct MtpWeights {
+  Matrix combine;                         // [hidden, 2 * hidden]: columns of the embedding first
+  const float* embedding_norm = nullptr;  // [hidden]
+  const float* hidden_norm = nullptr;     // [hidden]
+  const float* mixer_norm = nullptr;      // [hidden]
+  AttentionBlock mixer;
+  const float* mlp_norm = nullptr;  // [hidden]
+  SwiGluMlp mlp;
+  const float* final_norm = nullptr;  // [hidden]; null: the target's
+  Matrix embedding, head;             // [vocab, hidden]; without data: the target's
+  RopeAngles rope;
+  std::vector<std::unique_ptr<float[]>> vectors;
+  size_t vector_bytes = 0;
+};
+
+class Mtp final : public DraftModel {
+ public:
+  Mtp(const ModelInfo& info, MtpWeights weights, const Model& target)
+      : DraftModel("mtp", target), info_(info), w_(std::move(weights)), rope_(w_.rope) {
+    max_depth_ = kMaxDepth;
+    n_rot_ = info_.n_rot;
+    finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
+           w_.vector_bytes);
+  }
+
+  void for_each_group(const GroupVisitor& group) const override {
+    group({&w_.combine});
+    w_.mixer.groups(group);
+    group({&w_.mixer.k, &w_.mixer.v});
+    w_.mlp.groups(group);
+    if (w_.head.data != nullptr) group({&w_.head});
+  }
+
+  void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
+               Stream& stream) const override;
+  void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
+               Activations activations, Stream& stream) const override;
+
+ private:
+  struct Buffers {
+    float *embedded, *before;  // [rows, hidden]
+    float* both;               // [rows, 2 * hidden]
+    float *x, *y;              // [rows, hidden]
+    Buffers(Carver& scratch, int rows, int hidden) {
+      const size_t n = static_cast<size_t>(rows) * hidden;
+      embedded = scratch.take<float>(n);
+      before = scratch.take<float>(n);
+      both = scratch.take<float>(2 * n);
+      x = scratch.take<float>(n);
+      y = scratch.take<float>(n);
+    }
+  };
+
+  size_t scratch_bytes(int max_rows) const override {
+    Carver context, propose;
+    Buffers(context, max_rows, info_.hidden);
+    carve_keys_values(w_.mixer, context, max_rows);
+    Buffers(propose, 1, info_.hidden);
+    Carver mlp = propose;
+    w_.mixer.carve(propose, 1);
+    w_.mlp.carve(mlp, 1);
+    return std::max({context.used(), propose.used(), mlp.used()});
+  }
+
+  void visit(const WeightVisitor& visitor) override {
+    const int h = info_.hidden;
+    visitor.matrix(w_.combine);
+    for (const float** norm : {&w_.embedding_norm, &w_.hidden_norm, &w_.mixer_norm, &w_.mlp_norm}) visitor(*norm, h);
+    if (w_.final_norm != nullptr) visitor(w_.final_norm, h);
+    w_.mixer.visit(visitor.matrix, visitor);
+    w_.mlp.visit(visitor.matrix, visitor);
+    for (Matrix* m : {&w_.embedding, &w_.head})
+      if (m->data != nullptr) visitor.matrix(*m);
+    rope_.visit(visitor);
+  }
+
+  RmsNorm norm(const float* x, const float* w, float* y, int rows) const {
+    return {x, w, y, rows, 1, info_.hidden, info_.hidden, info_.hidden, info_.eps};
+  }
+  void embed(const int32_t* tokens, int rows, float* x, Stream& stream) const;
+  void head(const float* hidden, float* logits, Activations activations, Stream& stream) const;
+  // b.x = combine [norm(embed(tokens)); norm(hidden)]
+  void combine(const int32_t* tokens, const float* hidden, int rows, const Buffers& b, Activations activations,
+               Stream& stream) const;
+
+  ModelInfo info_;
+  MtpWeights w_;
+  RopeTables rope_;
+};
+
+void Mtp::embed(const int32_t* tokens, int rows, float* x, Stream& stream) const {
+  if (w_.embedding.data == nullptr) return target_.embed(tokens, rows, x, stream);
+  LB_ASSERT(stream.reads(w_.embedding.layout));
+  run(Embed{w_.embedding.data, w_.embedding.type, tokens, x, rows, info_.hidden, w_.embedding.n_out}, stream);
+}
+
+void Mtp::head(const float* hidden, float* logits, Activations activations, Stream& stream) const {
+  if (w_.head.data == nullptr) return target_.head(hidden, 1, logits, activations, stream);
+  run(product(w_.head, hidden, logits, 1, activations, stream), stream);
+}
+
+void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Buffers& b, Activations activations,
+                  Stream& stream) const {
+  const int h = info_.hidden;
+  embed(tokens, rows, b.embedded, stream);
+  const bool is_one = rows == 1;  // its halves are contiguous
+  float *e = is_one ? b.both : b.embedded, *n = is_one ? b.both + h : b.before;
+  run(norm(b.embedded, w_.embedding_norm, e, rows), stream);
+  run(norm(hidden, w_.hidden_norm, n, rows), stream);
+  if (!is_one) {
+    run(CopyRows{.x = e, .y = b.both, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
+    run(CopyRows{.x = n, .y = b.both + h, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
+  }
+  run(product(w_.combine, b.both, b.x, rows, activations, stream), stream);
+}
+
+void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspace& ws, Activations activations,
+                  Stream& stream) const {
+  Carver scratch = ws.scratch;
+  const Buffers b(scratch, in.rows, info_.hidden);
+  run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
+  const RowLayer kept = state.row(state_layer(1));
+  run(PreviousRow{.x = in.hidden,
+                  .history = kept.history,
+                  .pending = kept.pending,
+                  .y = b.before,
+                  .accepted = state.accepted(),
+                  .tree = in.tree,
+                  .rows = in.rows,
+                  .dim = info_.hidden},
+      stream);
+  combine(in.tokens, b.before, in.rows, b, activations, stream);
+  run(norm(b.x, w_.mixer_norm, b.y, in.rows), stream);
+  const Step step{in.rows, in.tree, ws.cos, ws.sin, state.n_past(), state, activations, scratch, stream};
+  const AttentionBlock* const blocks[] = {&w_.mixer};
+  append_keys_values(blocks, state_layer(0), b.y, step);
+}
+
+void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
+                  Activations activations, Stream& stream) const {
+  check(depth, state);
+  LB_ASSERT(state.n_tokens() > 0);
+  const int h = info_.hidden;
+  Carver scratch = ws.scratch;
+  const Buffers b(scratch, 1, h);
+  run(RopeTable{root.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, max_depth_ + 1, rope_.n_pairs}, stream);
+  // The last committed row, folded in a copy: the state must still be able to step back.
+  const RowLayer kept = state.row(state_layer(1));
+  run(CopyRows{.x = kept.history, .y = b.before, .rows = 1, .dim = h, .y_stride = h}, stream);
+  run(PreviousRow{.x = nullptr,
+                  .history = b.before,
+                  .pending = kept.pending,
+                  .y = nullptr,
+                  .accepted = state.accepted(),
+                  .tree = {},
+                  .rows = 0,
+                  .dim = h},
+      stream);
+  const float* final_norm = w_.final_norm != nullptr ? w_.final_norm : target_.final_norm();
+  for (int d = 0; d < depth; ++d) {
+    const float* before = d == 0 ? b.before : ws.hidden + (d - 1) * h;
+    combine(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, before, 1, b, activations, stream);
+    const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
+    // Rows of a draft are text: the position of one is the number of tokens before it.
+    const Step step{1, {}, ws.cos + angles, ws.sin + angles, root.positions + d, state, activations, scratch, stream};
+    w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, step);
+    w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, step);
+    run(norm(b.x, final_norm, ws.hidden + d * h, 1), stream);
+    head(ws.hidden + d * h, ws.logits, activations, stream);
+    top_tokens(ws, d, 1, 1, 0, stream);
+  }
+}
+
+// Where a file has the block: its layer, and in safetensors the prefix of its names.
+struct BlockPlace {
+  LayerNumber layer;
+  std::string hf_prefix;
+};
+
+std::optional<BlockPlace> find_block(const ModelFile& file) {
+  if (file.gguf() == nullptr) {
+    for (const char* prefix : {"mtp.", "model.mtp."})
+      if (file.tensors().find(cat(prefix, "fc.weight")) != nullptr) return BlockPlace{0, prefix};
+    return std::nullopt;
+  }
+  const GgufMetadata& metadata = file.gguf()->metadata;
+  if (metadata.find_string("general.architecture") != "qwen35") return std::nullopt;
+  const uint64_t n = metadata.find_uint("qwen35.block_count").value_or(0);
+  const uint64_t n_blocks = metadata.find_uint("qwen35.nextn_predict_layers").value_or(0);
+  if (n_blocks == 0 || n_blocks >= n || n > 1024) return std::nullopt;
+  const int layer = static_cast<int>(n - n_blocks);  // the first of the blocks: only it drafts the next token
+  if (file.tensors().find(cat("blk.", layer, ".nextn.eh_proj.weight")) == nullptr) return std::nullopt;
+  return BlockPlace{{layer, 0}, ""};
+}
+
+void check_target(const std::string& path, const ModelInfo& block, int vocab, const ModelInfo& target) {
+  const auto check = [&](const char* what, int of_block, int of_target) {
+    LB_CHECK(of_block == of_target, kUnsupported, path, ": the prediction block is for a target with ", what, " ",
+             of_block, "; the target has ", of_target);
+  };
+  check("hidden size", block.hidden, target.hidden);
+  check("vocabulary", vocab, target.vocab);
+  check("layers", block.n_layers, target.n_layers);
+}
+
+}  // namespace
+
+std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target) {
+  const std::optional<BlockPlace> place = find_block(file);
+  if (!place) return nullptr;
+  const Fields fields(file, "qwen35");
+  const Qwen35Config config = read_qwen35(fields);
+  const ModelInfo& info = config.info;
+  Binder binder(file, place->hf_prefix);
+  const TensorName table{"token_embd.weight", ""};
+  check_target(
+      file.path, info,
+      binder.has(table) ? binder.height(table) : fields.count({"vocab_size", {"vocab_size"}}, target.info().vocab),
+      target.info());
+
+  const LayerNumber at = place->layer;
+  const auto nextn = [&](const char* gguf, const char* hf) {
+    return TensorName{cat("blk.", at.gguf, ".nextn.", gguf, ".weight"), hf};
+  };
+  const auto norm = [&](const TensorName& name) { return binder.vector(name, info.hidden, HfFix::kAddOne); };
+  const auto own = [&](const TensorName& name) {
+    return binder.has(name) ? binder.matrix(name, target.info().vocab, info.hidden) : Matrix{};
+  };
+  MtpWeights w;
+  w.combine = binder.matrix(nextn("eh_proj", "fc.weight"), info.hidden, 2 * info.hidden);
+  w.embedding_norm = norm(nextn("enorm", "pre_fc_norm_embedding.weight"));
+  w.hidden_norm = norm(nextn("hnorm", "pre_fc_norm_hidden.weight"));
+  w.mixer_norm = norm(layer_tensor(at, "attn_norm.weight", "input_layernorm.weight"));
+  w.mlp_norm = norm(layer_tensor(at, "post_attention_norm.weight", "post_attention_layernorm.weight"));
+  w.mixer = bind_attention(binder, info, at, kQwen35Attention);
+  w.mixer.first_slot = 1;
+  w.mlp = bind_mlp(binder, info, at);
+  const TensorName own_norm = nextn("shared_head_norm", "norm.weight"), file_norm{"output_norm.weight", ""};
+  if (binder.has(own_norm) || binder.has(file_norm)) w.final_norm = norm(binder.has(own_norm) ? own_norm : file_norm);
+  w.embedding = own(nextn("embed_tokens", ""));
+  w.head = own(nextn("shared_head_head", ""));
+  w.rope = rope_angles(fields, binder, info.n_rot, config.mrope_sections);
+  const std::string block = binder.is_gguf() ? cat("blk.", at.gguf, ".") : place->hf_prefix;
+  binder.skip([&](std::string_view name) { return !name.starts_with(block); });
+  binder.finish();
+  w.vectors = binder.take_vectors();
+  w.vector_bytes = binder.vector_bytes();
+  return std::make_unique<Mtp>(info, std::move(w), target);
+}
+
+}  // namespace lb
