@@ -10,7 +10,7 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from tolerances import check
-from tree_data import path_to, random_tree
+from tree_data import block_masks, path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
@@ -98,6 +98,25 @@ def test_tree(isa: str, rows: int) -> None:
     parent, masks = random_tree(rows, rng)
     want = reference.attention(q, cache.k, cache.v, 0.125, reference.visible(rows, n_past, masks))
     got = ops.attention(q, *cache.pages, n_past, 0.125, parent=parent, ancestors=masks, isa=isa)
+    check("attention", got, want, np.abs(cache.v).max())
+
+
+@pytest.mark.parametrize("mask", ("chain", "all", "random"))
+@pytest.mark.parametrize(("first_slot", "window"), ((0, 0), (1, 0), (0, 1), (0, 40), (7, 65), (0, 2048)))
+@pytest.mark.parametrize(("n_past", "rows"), ((1, 1), (100, 16), (70, 64), (2500, 5)))
+def test_blocks_and_windows(isa: str, n_past: int, rows: int, first_slot: int, window: int, mask: str) -> None:
+    """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
+    rng = np.random.default_rng(n_past + rows)
+    heads, dim = 4, 32
+    cache = filled(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
+    words = block_masks(rows, mask, rng)
+    seen = reference.visible(rows, n_past, words, first_slot, window)
+    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
+        cache.k_pages[cache.table[page]] = 0x7E00
+        cache.v_pages[cache.table[page]] = np.nan
+    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
+    want = reference.attention(q, cache.k, cache.v, 0.2, seen)
+    got = ops.attention(q, *cache.pages, n_past, 0.2, ancestors=words, first_slot=first_slot, window=window, isa=isa)
     check("attention", got, want, np.abs(cache.v).max())
 
 

@@ -162,15 +162,14 @@ def attention_prepare(
 def attention(
     q: F32, k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, scale: float,
     gate: F32 | None = None, ancestors: Masks | None = None, parent: I32 | None = None, bits: int | None = None,
-    **on: Any,
+    first_slot: int = 0, window: int = 0, **on: Any,
 ) -> Any:  # fmt: skip
     """The gate is the last head_dim values of each head of `gate`. With bits, 8 or 16, also the bytes of the rounded
     rows, from a device."""
     own_gate = None if gate is None else gate[:, :, gate.shape[2] - q.shape[2] :]
     cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past)
-    got = run(
-        "attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits, **cache
-    )
+    got = run("attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits,
+              first_slot=first_slot, window=window, **cache)  # fmt: skip
     return got["o"] if bits is None else (got["o"], got["rounded"])
 
 

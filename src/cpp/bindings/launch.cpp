@@ -52,7 +52,7 @@ class ShapeFields {
   void scalar(const char*, auto&) {}
   void stride(const char*, long&) {}
   void in(const char*, auto*& p, Axes, Axes = {}) { put(p); }
-  void out(const char*, auto*& p, Axes) { put(p); }
+  void out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void in_out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void optional_in(const char*, auto*&, Axes, Axes = {}) {}
   void indices(const char*, auto*& p, Axes, long, long) { put(p); }

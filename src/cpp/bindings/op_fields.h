@@ -55,9 +55,10 @@ class OpFields {
   void in(const char* name, T*& p, Axes shape, Axes strides = {}) {
     add<T>(name, p, Access::kIn, shape, strides);
   }
+  // With strides, the array is given: what lies between its rows must stay as it is.
   template <class T>
-  void out(const char* name, T*& p, Axes shape) {
-    add<T>(name, p, Access::kOut, shape, {});
+  void out(const char* name, T*& p, Axes shape, Axes strides = {}) {
+    add<T>(name, p, strides.size() > 0 ? Access::kInOut : Access::kOut, shape, strides);
   }
   template <class T>
   void in_out(const char* name, T*& p, Axes shape, Axes strides = {}) {

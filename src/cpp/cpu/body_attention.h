@@ -57,15 +57,17 @@ struct Scores {
   long query_step, slot_step;
 };
 
-// The causal or tree mask: sets scores of slots [slot, slot + n_slots) to -inf where a row must not see the slot.
+// The mask: sets scores of slots [slot, slot + n_slots) to -inf where a row must not see the slot.
 inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scores& scores) {
-  const int first_hidden = tile.op.tree.ancestors ? 0 : tile.row_begin + 1;  // every row sees earlier slots
-  for (int s = 0; s < n_slots; ++s) {
-    const int other = slot + s - *tile.op.n_past;
-    if (other < first_hidden) continue;
-    float* score = scores.at + s * scores.slot_step;
-    for (int row = tile.row_begin; row < tile.row_begin + tile.n / tile.group; ++row) {
-      const bool is_hidden = !sees(tile.op.tree, row, other);
+  const int n_past = *tile.op.n_past, rows = tile.n / tile.group;
+  const int first_hidden = n_past + (tile.op.tree.ancestors ? 0 : tile.row_begin + 1);
+  const int first_seen = first_slot(tile.op, n_past, tile.row_begin + rows - 1);
+  for (int s = slot; s < slot + n_slots; ++s) {
+    if (s >= first_seen && s < first_hidden) continue;  // every row sees it
+    float* score = scores.at + (s - slot) * scores.slot_step;
+    for (int row = tile.row_begin; row < tile.row_begin + rows; ++row) {
+      const bool is_hidden =
+          s < first_slot(tile.op, n_past, row) || (s >= n_past && !sees(tile.op.tree, row, s - n_past));
       for (int h = 0; h < tile.group; ++h, score += scores.query_step)
         if (is_hidden) *score = -kInfinity;
     }

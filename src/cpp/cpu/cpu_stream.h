@@ -65,6 +65,11 @@ class CpuStream final : public Stream {
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
+  void run(const CopyRows&) override;
+  void run(const PreviousRow&) override;
+  void run(const TopTokens&) override;
+  void run(const BlockConv&) override;
+  void run(const SelectCandidates&) override;
 
  private:
   struct Free {

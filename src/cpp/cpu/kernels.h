@@ -10,11 +10,13 @@
 
 #include "cpu/cpu_stream.h"
 #include "ops/attention.h"
+#include "ops/block_conv.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/top_tokens.h"
 
 namespace lb::cpu {
 
@@ -34,6 +36,8 @@ struct Kernels {
   void (*rope)(const Rope&, int begin, int end);
   void (*swiglu)(const SwiGlu&, int begin, int end);
   void (*delta_prepare)(const DeltaPrepare&, int begin, int end);
+  void (*top_tokens)(const TopTokens&, int begin, int end);
+  void (*block_conv)(const BlockConv&, int begin, int end);
 
   // Channels [begin, end).
   void (*causal_conv)(const CausalConv&, int begin, int end);
@@ -43,7 +47,7 @@ struct Kernels {
 
   // Rows [begin, end) of the append into the cache.
   void (*kv_append)(const KvAppend&, int begin, int end);
-  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end), with slot_end <= n_past + row_end.
+  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end).
   // Writes the maximum m [rows, group], the sum of weights l [rows, group] and the unnormalised output
   // o [rows, group, head_dim]. A row that sees none of the slots gets m = -inf, l = 0, o = 0.
   void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
+#include "cpu/tree.h"
 
 namespace lb {
 namespace {
@@ -112,15 +113,18 @@ void CpuStream::run(const Attention& op) {
   const int tile = tile_rows(group);
   const int n_tiles = (op.rows + tile - 1) / tile;
   const int n_past = *op.n_past, n_slots = n_past + op.rows;
-  const int split_slots = slots_per_split(op.rows, n_slots);
-  const int n_splits = (n_slots + split_slots - 1) / split_slots;
-  const long values = long(op.rows) * op.n_heads * dim * n_slots / 4;
+  const int first = cpu::first_slot(op, n_past, 0) / kPageTokens * kPageTokens;  // of the first page that a row sees
+  const int split_slots = slots_per_split(op.rows, n_slots - first);
+  const int n_splits = (n_slots - first + split_slots - 1) / split_slots;
+  const long values = long(op.rows) * op.n_heads * dim * (n_slots - first) / 4;
 
-  // Computes a tile of rows over one split. Causality ends the split at the tile's last row.
+  LB_ASSERT(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0));
+  // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
   auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
     const int row_end = std::min(op.rows, (row_tile + 1) * tile);
-    const int slot_end = std::min((split + 1) * split_slots, n_past + row_end);
-    const int slot_begin = std::min(split * split_slots, slot_end);
+    const int last = op.tree.ancestors ? n_slots : n_past + row_end;
+    const int slot_end = std::min(first + (split + 1) * split_slots, last);
+    const int slot_begin = std::min(first + split * split_slots, slot_end);
     kernels().attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
                         thread_scratch(thread, body_scratch(dim, group)));
   };

@@ -1,5 +1,6 @@
-// Norms, rotary embedding, the gated activation: independent rows.
+// Norms, rotary embedding, the gated activation, copies: independent rows.
 #include <cmath>
+#include <cstring>
 
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
@@ -24,6 +25,13 @@ void CpuStream::run(const SwiGlu& op) {
 void CpuStream::run(const Rope& op) {
   for_ranges(pool(), op.rows, long(op.heads) * op.n_pairs * 2,
              [&](int begin, int end) { kernels().rope(op, begin, end); });
+}
+
+void CpuStream::run(const CopyRows& op) {
+  for_ranges(pool(), op.rows, op.dim, [&](int begin, int end) {
+    for (int r = begin; r < end; ++r)
+      std::memcpy(op.y + r * op.y_stride, op.x + long(r) * op.dim, size_t(op.dim) * sizeof(float));
+  });
 }
 
 void CpuStream::run(const RopeTable& op) {

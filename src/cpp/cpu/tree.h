@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/append.h"
+#include "ops/attention.h"
 #include "ops/delta_net.h"
 
 namespace lb::cpu {
@@ -18,6 +19,13 @@ namespace lb::cpu {
 
 [[maybe_unused]] static inline bool sees(const Tree& tree, int row, int other) {
   return tree.ancestors ? tree.ancestors[row] >> other & 1 : other <= row;
+}
+
+// The first slot that the row sees: its window ends at the slots before n_past.
+[[maybe_unused]] static inline int first_slot(const Attention& op, int n_past, int row) {
+  if (op.window == 0) return op.first_slot;
+  const int first = n_past + row - op.window + 1, in_window = first < n_past ? first : n_past;
+  return in_window > op.first_slot ? in_window : op.first_slot;
 }
 
 [[maybe_unused]] static inline int key_head(const GatedDelta& op, int v_head) {

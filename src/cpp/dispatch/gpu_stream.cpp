@@ -211,6 +211,15 @@ void GpuStream::run(const RopeTable& op) { send(op); }
 void GpuStream::run(const CausalConv& op) { send(op); }
 void GpuStream::run(const DeltaPrepare& op) { send(op); }
 
+namespace {
+[[noreturn]] void refuse(const char* op) { fail(ErrorCode::kUnsupported, "[", op, "] no kernel of this pack has it"); }
+}  // namespace
+void GpuStream::run(const CopyRows&) { refuse("copy_rows"); }
+void GpuStream::run(const PreviousRow&) { refuse("previous_row"); }
+void GpuStream::run(const TopTokens&) { refuse("top_tokens"); }
+void GpuStream::run(const BlockConv&) { refuse("block_conv"); }
+void GpuStream::run(const SelectCandidates&) { refuse("select_candidates"); }
+
 void GpuStream::run(const DeltaInputs& op) {
   if (gpu::is_fused(op)) return send(op);
   run(op.conv);

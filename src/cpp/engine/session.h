@@ -203,11 +203,11 @@ class Session {
   bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
   bool device_walks_ = false;  // the loop chooses the tokens of the walk
   bool drafting_ = false;
-  Draft suggested_{};                              // rows == 0: none
-  std::unique_ptr<Memory> tree_memory_;            // of tree_logits_; null where the engine does not draft
-  float* tree_logits_ = nullptr;                   // [tree rows, vocab], in the stream's memory
-  int tree_row_ = 0;                               // of the current logits
-  std::unique_ptr<Recording> draft_recording_[2];  // of the draft model: its likeliest tokens, or several per depth
+  Draft suggested_{};                    // rows == 0: none
+  std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft
+  float* tree_logits_ = nullptr;         // [tree rows, vocab], in the stream's memory
+  int tree_row_ = 0;                     // of the current logits
+  std::array<std::unique_ptr<Recording>, kMaxTree> draft_recordings_;  // of the draft model, by depth
   DraftCounts draft_counts_;
 };
 

@@ -74,26 +74,27 @@ bool Session::propose(int32_t root, int max_rows) {
 // The draft model reads the root and what the state holds of the tokens before it.
 void Session::propose_by_model(int max_rows) {
   const DraftModel& model = *engine_->draft_model();
-  const int n_past = state_.n_tokens(), depth = model.max_depth();
-  if (n_past + depth + 1 > state_.capacity()) return;  // its block would not fit
-  const int k = max_rows - 1 > depth ? DraftModel::kMaxCandidates : 1;
+  const int n_past = state_.n_tokens(), n_positions = model.max_depth() + 1, k = model.n_candidates();
+  if (n_past + n_positions > state_.capacity()) return;  // its block would not fit
+  const int depth = std::min(model.max_depth(), max_rows - 1);
+  Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   const Executor& executor = engine_->executor();
   Stream& stream = *executor.stream;
   state_.begin_draft();
-  stream.upload(executor.draft_root, &walk_.draft().tokens[0], sizeof(int32_t));
+  stream.upload(executor.draft_root, &draft.tokens[0], sizeof(int32_t));
   for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r <= depth; ++r) positions_[axis * (depth + 1) + r] = n_past + r;
-  stream.upload(executor.draft_positions, positions_.data(), 3 * (depth + 1) * sizeof(int32_t));
-  stream.replay(draft_recording_[k > 1], [&] {
-    model.propose({executor.draft_root, executor.draft_positions}, depth, k, state_, executor.draft,
+    for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
+  stream.upload(executor.draft_positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
+  stream.replay(draft_recordings_[depth], [&] {
+    model.propose({executor.draft_root, executor.draft_positions}, depth, state_, executor.draft,
                   engine_->options().activations, stream);
   });
-  std::array<int32_t, kMaxTree * DraftModel::kMaxCandidates> ids;
-  std::array<float, ids.size()> logprobs;
+  std::array<int32_t, kMaxTree * kMaxTopTokens> ids;
+  std::array<float, kMaxTree * kMaxTopTokens> logprobs;
   stream.download(ids.data(), executor.draft.ids, depth * k * sizeof ids[0]);
   stream.download(logprobs.data(), executor.draft.logprobs, depth * k * sizeof logprobs[0]);
-  drafting::grow_tree({ids.data(), logprobs.data(), depth, k}, max_rows - 1, walk_.draft());
+  drafting::grow_tree({ids.data(), logprobs.data(), depth, k}, max_rows - 1, draft);
 }
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {

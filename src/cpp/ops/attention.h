@@ -58,8 +58,12 @@ struct KvMove {
 
 // o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
-// slots [0, n_past) and the rows of this append up to r (chain: causal mask) or its ancestors (tree). The context is
-// split at fixed pages and the splits are merged in order, so the result does not depend on the number of threads.
+// slots [0, n_past) and the rows of this append up to r (chain: causal mask) or those of ancestors[r] (tree). A bit of
+// ancestors[r] may stand for a row behind r, as in a block that attends in both directions. first_slot and window hide
+// slots further; then an append has at most kMaxTree rows. Every row must see a slot. Pages before
+// the first visible slot are not read; a hidden slot behind it must hold numbers.
+// The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
+// of threads.
 struct Attention {
   const float* q;     // [rows, n_heads, head_dim]
   const float* gate;  // [rows, n_heads, head_dim], strides below; null: no gate
@@ -70,6 +74,8 @@ struct Attention {
   int rows, n_heads;
   long gate_row_stride, gate_head_stride;
   float scale;
+  int first_slot = 0;  // slots before it are hidden
+  int window = 0;      // > 0: of the slots before n_past, row r sees those after n_past + r - window
 };
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);

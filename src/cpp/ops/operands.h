@@ -28,12 +28,17 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "ops/attention.h"
+#include "ops/block_conv.h"
+#include "ops/copy_rows.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
+#include "ops/previous_row.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/round_rows.h"
+#include "ops/select_candidates.h"
+#include "ops/top_tokens.h"
 
 namespace lb {
 
@@ -211,6 +216,8 @@ void operands(Attention& op, Visit&& visit) {
   visit.stride("gate_row_stride", op.gate_row_stride);
   visit.stride("gate_head_stride", op.gate_head_stride);
   visit.scalar("scale", op.scale);
+  visit.scalar("first_slot", op.first_slot);
+  visit.scalar("window", op.window);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
@@ -218,6 +225,69 @@ void operands(Attention& op, Visit&& visit) {
                     {op.gate_row_stride, op.gate_head_stride, 1});
   operands(op.tree, visit, op.rows);
   visit.out("o", op.o, {op.rows, op.n_heads, op.cache.head_dim});
+}
+
+template <class Visit>
+void operands(CopyRows& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("y_stride", op.y_stride);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.out("y", op.y, {op.rows, op.dim}, {op.y_stride, 1});
+}
+
+template <class Visit>
+void operands(PreviousRow& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in_out("history", op.history, {op.dim});
+  visit.in_out("pending", op.pending, {kMaxTree, op.dim});
+  operands(op.accepted, visit);
+  operands(op.tree, visit, op.rows);
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(TopTokens& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("vocab", op.vocab);
+  visit.scalar("k", op.k);
+  visit.scalar("scale", op.scale);
+  visit.scalar("softcap", op.softcap);
+  visit.in("logits", op.logits, {op.rows, op.vocab});
+  visit.out("ids", op.ids, {op.rows, op.k});
+  visit.out("logprobs", op.logprobs, {op.rows, op.k});
+}
+
+template <class Visit>
+void operands(BlockConv& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("n_taps", op.n_taps);
+  visit.scalar("group", op.group);
+  visit.stride("kernel_stride", op.kernel_stride);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in("base", op.base, {op.n_taps, op.dim});
+  const int n_groups = op.group > 0 ? op.dim / op.group : 0;
+  visit.in("kernels", op.kernels, {op.rows, op.n_taps, n_groups}, {op.kernel_stride, n_groups, 1});
+  visit.optional_in("add", op.add, {op.rows, op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(SelectCandidates& op, Visit&& visit) {
+  visit.scalar("type", op.type);
+  visit.scalar("rows", op.rows);
+  visit.scalar("rank", op.rank);
+  visit.scalar("vocab", op.vocab);
+  visit.scalar("k", op.k);
+  visit.in("hidden", op.hidden, {op.rows, op.rank});
+  visit.weights("predecessors", op.predecessors, op.type, op.vocab, op.rank);
+  visit.weights("successors", op.successors, op.type, op.vocab, op.rank);
+  visit.indices("root", op.root, {1}, 0, op.vocab);
+  visit.in_out("ids", op.ids, {op.rows, op.k});
+  visit.in_out("logprobs", op.logprobs, {op.rows, op.k});
 }
 
 template <class Visit>
@@ -358,7 +428,9 @@ struct OperandVisitor {
   void scalar(const char*, const auto&) const {}
   void stride(const char*, const long&) const {}
   void in(const char*, const auto* p, Axes shape, Axes strides = {}) const { pointer(Access::kIn, p, shape, strides); }
-  void out(const char*, const auto* p, Axes shape) const { pointer(Access::kOut, p, shape, {}); }
+  void out(const char*, const auto* p, Axes shape, Axes strides = {}) const {
+    pointer(Access::kOut, p, shape, strides);
+  }
   void in_out(const char*, const auto* p, Axes shape, Axes strides = {}) const {
     pointer(Access::kInOut, p, shape, strides);
   }

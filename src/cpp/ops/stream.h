@@ -8,11 +8,16 @@
 
 #include "base/memory.h"
 #include "ops/attention.h"
+#include "ops/block_conv.h"
+#include "ops/copy_rows.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
+#include "ops/previous_row.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/select_candidates.h"
+#include "ops/top_tokens.h"
 
 namespace lb {
 
@@ -56,6 +61,11 @@ class Stream {
   virtual void run(const CausalConv&) = 0;
   virtual void run(const DeltaPrepare&) = 0;
   virtual void run(const GatedDelta&) = 0;
+  virtual void run(const CopyRows&) = 0;
+  virtual void run(const PreviousRow&) = 0;
+  virtual void run(const TopTokens&) = 0;
+  virtual void run(const BlockConv&) = 0;
+  virtual void run(const SelectCandidates&) = 0;
   virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
 
   // Runs an op and then the products that read its y. A device may fuse them, for instance round y where it is

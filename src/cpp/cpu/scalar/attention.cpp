@@ -58,7 +58,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       *m = -INFINITY;
       *l = 0;
       for (int i = 0; i < dim; ++i) o[i] = 0;
-      for (int slot = slot_begin; slot < slot_end; ++slot) {
+      for (int slot = std::max(slot_begin, first_slot(op, n_past, r)); slot < slot_end; ++slot) {
         if (slot >= n_past && !sees(op.tree, r, slot - n_past)) continue;
         const long at = slot_at(cache, kv_head, slot);
         float score = 0;

@@ -11,6 +11,9 @@ void gated_rms_norm(const GatedRmsNorm&, int begin, int end);
 void rope(const Rope&, int begin, int end);
 void swiglu(const SwiGlu&, int begin, int end);
 
+void top_tokens(const TopTokens&, int begin, int end);
+void block_conv(const BlockConv&, int begin, int end);
+
 void causal_conv(const CausalConv&, int begin, int end);
 void delta_prepare(const DeltaPrepare&, int begin, int end);
 void gated_delta(const GatedDelta&, int v_head, int begin, int end, std::byte* scratch);

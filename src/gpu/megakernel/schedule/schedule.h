@@ -67,6 +67,11 @@ class Schedule final : public lb::Stream {
   void run(const Attention& op) override;
   void run(const CausalConv&) override { refuse("a convolution of its own"); }
   void run(const DeltaPrepare&) override { refuse("a preparation of its own"); }
+  void run(const CopyRows&) override { refuse("a copy of rows"); }
+  void run(const PreviousRow&) override { refuse("the row before each row"); }
+  void run(const TopTokens&) override { refuse("the likeliest tokens of rows"); }
+  void run(const BlockConv&) override { refuse("a convolution over a block"); }
+  void run(const SelectCandidates&) override { refuse("a selector of candidates"); }
   void run(const DeltaInputs& op) override;
   void run(const GatedDelta& op) override;
   void run_fused(const RmsNorm& op, const LinearGroup& readers) override;

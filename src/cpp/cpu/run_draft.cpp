@@ -1,0 +1,75 @@
+// Ops of drafting: the row before each row, the likeliest tokens, DFlash 2's convolution and selector.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "cpu/kernels.h"
+#include "cpu/tasks.h"
+#include "cpu/tree.h"
+
+namespace lb {
+
+using cpu::for_ranges;
+
+void CpuStream::run(const PreviousRow& op) {
+  const size_t bytes = size_t(op.dim) * sizeof(float);
+  const auto row = [&](auto* rows, int r) { return rows + long(r) * op.dim; };
+  const int n = cpu::n_accepted(op.accepted);
+  const float* before = n > 0 ? row(op.pending, op.accepted.path[n - 1]) : op.history;
+  for (int r = 0; r < op.rows; ++r) {
+    const int parent = cpu::parent_of(op.tree, r);
+    std::memcpy(row(op.y, r), parent < 0 ? before : row(op.x, parent), bytes);
+  }
+  const int last_chunk = op.rows > 0 ? (op.rows - 1) / kMaxTree * kMaxTree : 0;
+  if (last_chunk > 0) before = row(op.x, last_chunk - 1);
+  if (before != op.history) std::memcpy(op.history, before, bytes);
+  for (int r = last_chunk; r < op.rows; ++r) std::memcpy(row(op.pending, r - last_chunk), row(op.x, r), bytes);
+}
+
+void CpuStream::run(const TopTokens& op) {
+  LB_ASSERT(op.k >= 1 && op.k <= std::min(op.vocab, kMaxTopTokens));
+  for_ranges(pool(), op.rows, 8L * op.vocab, [&](int begin, int end) { kernels().top_tokens(op, begin, end); });
+}
+
+void CpuStream::run(const BlockConv& op) {
+  LB_ASSERT(op.group >= 1 && op.dim % op.group == 0);
+  for_ranges(pool(), op.rows, 2L * op.n_taps * op.dim,
+             [&](int begin, int end) { kernels().block_conv(op, begin, end); });
+}
+
+// One row after another, because the token chosen in one row decides the scores of the next.
+void CpuStream::run(const SelectCandidates& op) {
+  LB_ASSERT(op.k >= 1 && op.k <= kMaxTopTokens && op.rank >= 1 && op.rank <= kMaxSelectorRank);
+  float before[kMaxSelectorRank], after[kMaxSelectorRank];
+  const auto codes = [&](const void* table, const int32_t* id, float* to) {
+    kernels().embed({table, op.type, id, to, 1, op.rank, op.vocab}, 0, 1);
+  };
+  const int32_t* previous = op.root;
+  for (int r = 0; r < op.rows; ++r) {
+    int32_t* ids = op.ids + long(r) * op.k;
+    float* logprobs = op.logprobs + long(r) * op.k;
+    struct {
+      int32_t id;
+      float score;
+    } candidates[kMaxTopTokens];
+    codes(op.predecessors, previous, before);
+    for (int j = 0; j < op.rank; ++j) before[j] *= op.hidden[long(r) * op.rank + j];
+    for (int i = 0; i < op.k; ++i) {
+      codes(op.successors, ids + i, after);
+      float sum = 0;
+      for (int j = 0; j < op.rank; ++j) sum += before[j] * after[j];
+      candidates[i] = {ids[i], logprobs[i] + sum};
+    }
+    std::stable_sort(candidates, candidates + op.k, [](const auto& a, const auto& b) { return a.score > b.score; });
+    float sum = 0;
+    for (int i = 0; i < op.k; ++i) sum += std::exp(candidates[i].score - candidates[0].score);
+    for (int i = 0; i < op.k; ++i) {
+      ids[i] = candidates[i].id;
+      logprobs[i] = candidates[i].score - candidates[0].score - std::log(sum);
+    }
+    previous = ids;
+  }
+}
+
+}  // namespace lb
