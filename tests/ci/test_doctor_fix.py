@@ -1,5 +1,5 @@
-"""`lucebox doctor --fix` in real environments: pip's, and uv's, which has no pip. The packs are small; the host wheel is
-the one of this tree, and what it needs of others is linked from the environment of the tests."""
+"""`lucebox doctor --fix` in real environments: pip's, and uv's, which has no pip. The packs are small; the host wheel
+is this tree's, and what it needs of others is linked from the environment of the tests."""
 
 from __future__ import annotations
 
