@@ -27,8 +27,8 @@ from test_pythons import environment
 
 GLIBC = "2.28"
 ARCHITECTURES = ("x86_64", "aarch64")
-# Tests of the parts where another compiler's C++ library could differ: kernels, parsers, text, sessions.
-TRIED = ("linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
+# Tests of the parts where another compiler's libraries could differ: processor, kernels, parsers, text, sessions.
+TRIED = ("instruction_sets", "linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
 
 
 def compiler(architecture: str) -> Path:
