@@ -195,7 +195,7 @@ class Use:
         self.from_index("index-next", "--upgrade", "lucebox")
         self.expect(self.following, ())
         self.expect_conflicts(True)
-        line = f'pip install "lucebox[{",".join(self.slugs)}]"'
+        line = f'pip install "lucebox[{",".join(sorted(self.slugs))}]"'
         if (said := self.user.doctor()) != line:
             raise StepError(f"lucebox doctor says {said}, expected {line}")
         with served(WORK / "index-next", speaks_json=self.user.installer == "uv") as (url, _):

@@ -1,5 +1,5 @@
-"""A user's virtual environment in the dry run of a release: pip or uv installs into it from one index, and lucebox in it
-is asked what it sees."""
+"""A virtual environment of a user in the dry run of a release: pip or uv installs into it from one index, and lucebox
+in it is asked what it sees."""
 
 from __future__ import annotations
 
