@@ -1,5 +1,5 @@
-"""The CPU kernels that the engine takes by itself are the fastest that the processor runs. The wheel of another compiler
-may find fewer instruction sets and give the same numbers, slowly."""
+"""The CPU kernels that the engine takes by itself are the fastest that the processor runs. A wheel of another compiler
+could find fewer instruction sets and give the same numbers, slowly."""
 
 from __future__ import annotations
 
