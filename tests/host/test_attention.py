@@ -107,7 +107,7 @@ def test_tree(isa: str, rows: int) -> None:
 def test_blocks_and_windows(isa: str, n_past: int, rows: int, first_slot: int, window: int, mask: str) -> None:
     """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
     rng = np.random.default_rng(n_past + rows)
-    heads, dim = 4, 32
+    heads, dim, first_slot = 4, 32, min(first_slot, n_past)
     cache = filled(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
     words = block_masks(rows, mask, rng)
     seen = reference.visible(rows, n_past, words, first_slot, window)

@@ -32,7 +32,7 @@ struct KvAppend {
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
 // weights), Rope of both, KvAppend of k and v.
 struct AttentionPrepare {
-  const float* u;       // [rows, n_heads, head_dim] projected queries, strides below; null when n_heads is 0
+  const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
   float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
   const float* v;       // [rows, n_kv_heads, head_dim]
@@ -42,7 +42,7 @@ struct AttentionPrepare {
   const float* sin;     // [rows, n_pairs]
   KvLayer cache;
   const int32_t* n_past;  // [1]
-  int rows, n_heads, n_pairs;  // n_heads 0: keys and values alone
+  int rows, n_heads, n_pairs;
   long u_row_stride, u_head_stride;
   float eps;
   RopePairs pairs;
@@ -60,8 +60,8 @@ struct KvMove {
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
 // slots [0, n_past) and the rows of this append up to r (chain: causal mask) or those of ancestors[r] (tree). A bit of
 // ancestors[r] may stand for a row behind r, as in a block that attends in both directions. first_slot and window hide
-// slots further; then an append has at most kMaxTree rows. Every row must see a slot. Pages before
-// the first visible slot are not read; a hidden slot behind it must hold numbers.
+// more slots; then an append has at most kMaxTree rows. Every row must see a slot. Pages before the first visible slot
+// are not read; a hidden slot behind them must hold numbers.
 // The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
 // of threads.
 struct Attention {
