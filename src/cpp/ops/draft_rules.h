@@ -56,10 +56,7 @@ LB_FN void grow_tree(const Likeliest& from, int budget, Draft& draft) {
   // Each node adds at most one sibling and one child; the chain's nodes add no child.
   Candidate open[2 * kMaxTree];
   int n_open = 0;
-  for (int32_t node = 0; draft.depths[node] < from.depth && draft.rows <= budget;) {
-    if (from.k > 1) open[n_open++] = candidate(draft, from, node, 1);
-    node = add(draft, from, node, 0);
-  }
+  open[n_open++] = candidate(draft, from, 0, 0);
   while (draft.rows <= budget && n_open > 0) {
     int best = 0;
     for (int i = 1; i < n_open; ++i)
