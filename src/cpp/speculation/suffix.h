@@ -1,10 +1,9 @@
 // SuffixDrafter: drafts without a model, from text that occurred before. It looks for the longest suffix of the
-// sequence that occurs earlier in the sequence, in text that the caller expects, or in earlier outputs, and proposes
-// what followed there. Host memory and microseconds only; the target decides every token, as for any draft. Method:
-// SuffixDecoding (arXiv 2411.04975).
+// sequence that occurs earlier in the sequence, in a text that the caller expects, or in earlier outputs, and proposes
+// what followed there. It takes host memory and microseconds. The target decides every token, as for any draft. Method:
+// SuffixDecoding (arXiv 2411.04975), with a discount of rare evidence.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,22 +18,23 @@ namespace lb {
 enum class SuffixSource { kNone, kSequence, kExpected, kOutputs };
 
 struct SuffixDraft {
-  Draft tree{};         // rows by descending score: the first n rows are the best tree of n rows. rows == 0: no match
-  double accepted = 0;  // expected number of accepted tokens: sum of the nodes' probabilities
-  int match = 0;        // length of the suffix matched, tokens
+  Draft tree{};         // rows by descending score: its first n rows are the best tree of n rows. rows == 0: no match
+  double accepted = 0;  // expected number of accepted tokens: the sum of the nodes' probabilities
+  int match = 0;        // length of the matched suffix, tokens
   SuffixSource source = SuffixSource::kNone;
 };
 
-// The newest outputs of all sessions of an engine, bounded. Sessions share it: every call locks.
+// The newest outputs of an engine's sessions, at most `capacity` tokens with ContextIndex::kMaxContext for each output.
+// Every call locks.
 class EarlierOutputs {
  public:
-  explicit EarlierOutputs(int capacity);  // tokens
-  static size_t planned_bytes(int capacity);
+  explicit EarlierOutputs(int capacity);  // throws kInvalid below 2 * kMaxContext
+  static size_t planned_bytes(int capacity) { return ContextIndex::planned_bytes(capacity); }
 
-  // Drops the oldest outputs that are in the way. Of a text longer than the capacity only the end is kept.
+  // Drops the oldest outputs until there is room. An output longer than the capacity is kept from its end.
   void add(std::span<const int32_t> output);
   void clear();
-  int n_tokens() const;  // held, with the gaps between outputs
+  int n_tokens() const;  // in use
 
  private:
   friend class SuffixDrafter;
@@ -44,23 +44,25 @@ class EarlierOutputs {
 
 class SuffixDrafter {
  public:
-  // context: capacity of the sequence, tokens; expected: most tokens of expect(). outputs: null: none.
-  // Reserves all memory: 64 bytes per token of both, and nothing later.
+  // Reserves all memory for a sequence of `context` tokens and an expected text of `expected` tokens. Throws kInvalid.
   SuffixDrafter(int context, int expected, std::shared_ptr<EarlierOutputs> outputs = nullptr);
   static size_t planned_bytes(int context, int expected);
 
   // --- the sequence: prompt and output. Its newest token is the root of the next draft.
-  int n_tokens() const;
-  void push(int32_t token);
-  void push(std::span<const int32_t> tokens);
-  void truncate(int n_tokens);  // drops the tokens behind; push() and truncate() throw kInvalid beyond the capacity
+  int n_tokens() const { return static_cast<int>(sequence_.end()) - ContextIndex::kMaxContext; }
+  void push(std::span<const int32_t> tokens);  // throws kInvalid beyond the context
+  void truncate(int n_tokens);                 // drops the tokens behind; throws kInvalid above n_tokens()
 
-  // Text that the output is likely to repeat, from its beginning or in parts (OpenAI's predicted outputs). Replaces the
-  // text before; empty: none. Tokens beyond the capacity for it are left out.
-  void prime(std::span<const int32_t> tokens);
+  // A text that the output is likely to repeat as a whole or in parts (OpenAI's predicted outputs). Replaces the last
+  // one; empty: none. Tokens beyond the capacity are left out.
+  void expect(std::span<const int32_t> text);
 
-  // The tree below the newest token, at most max_rows rows with the root. Changes nothing.
+  // The tree below the newest token, with at most max_rows rows, the root included. Changes nothing.
   SuffixDraft propose(int max_rows) const;
+
+ private:
+  ContextIndex sequence_, expected_;
+  std::shared_ptr<EarlierOutputs> outputs_;
 };
 
 }  // namespace lb
