@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "ops/draft_rules.h"
 
 namespace lb {
 
@@ -35,7 +36,7 @@ Draft merge(const Draft& a, const Draft& b, int max_rows) {
 
   std::array<int, kMaxNodes> row;  // of the nodes in merged; -1: not there
   row.fill(-1);
-  merged.start(nodes[0].token);
+  drafting::start(merged, nodes[0].token);
   row[0] = 0;
   const auto is_better = [&](int i, int best) {
     if (best < 0 || nodes[i].score != nodes[best].score) return best < 0 || nodes[i].score > nodes[best].score;
@@ -46,8 +47,7 @@ Draft merge(const Draft& a, const Draft& b, int max_rows) {
     for (int i = 1; i < n; ++i)
       if (row[i] < 0 && row[nodes[i].parent] >= 0 && is_better(i, best)) best = i;
     if (best < 0) break;
-    row[best] = merged.rows;
-    merged.add(nodes[best].token, row[nodes[best].parent], nodes[best].score);
+    row[best] = drafting::add(merged, nodes[best].token, row[nodes[best].parent], nodes[best].score);
   }
   return merged;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/draft_rules.h"
 
 namespace lb {
 namespace {
@@ -25,11 +26,11 @@ struct Candidate {
 // Grows the tree of what followed the occurrences, likeliest path first. An occurrence is the position of the match's
 // last token. P(child) = P(parent) * (count(child) - 1 / (1 + context)) / count(parent). The discount says how little
 // one occurrence of a short context proves: 1/2 after 1 token, 1/9 after 8, 1/65 after 64.
-class Tree {
+class Growth {
  public:
   // repeats: the text's own end is predicted. An occurrence that runs into the end goes on as an overlapping copy does:
   // it repeats the tokens since the occurrence.
-  Tree(const ContextIndex& index, bool repeats, const Positions& positions, const ContextIndex::Match& match)
+  Growth(const ContextIndex& index, bool repeats, const Positions& positions, const ContextIndex::Match& match)
       : index_(index), repeats_(repeats), match_(match.length) {
     for (int i = 0; i < match.n; ++i) occurrences_[i] = {positions[i], i, 0};
     n_ = match.n;
@@ -37,13 +38,13 @@ class Tree {
 
   SuffixDraft grow(int32_t root, int max_rows, SuffixSource source) {
     SuffixDraft draft{.match = match_, .source = source};
-    draft.tree.start(root);
+    drafting::start(draft.tree, root);
     const int rows = static_cast<int>(std::min<int64_t>(max_rows, 1 + int64_t(kNodesPerMatched) * match_));
     expand({.probability = 1, .token = root, .parent = -1, .first = 0, .last = n_}, 0, 0);
     while (draft.tree.rows < rows && n_candidates_ > 0) {
       const Candidate best = take_best();
-      const int row = draft.tree.rows;
-      draft.tree.add(best.token, best.parent, static_cast<float>(std::log(best.probability)));
+      const float score = static_cast<float>(std::log(best.probability));
+      const int row = drafting::add(draft.tree, best.token, best.parent, score);
       draft.accepted += best.probability;
       expand(best, row, draft.tree.depths[row]);
     }
@@ -176,7 +177,7 @@ SuffixDraft SuffixDrafter::propose(int max_rows) const {
   const auto consider = [&](const ContextIndex& index, const ContextIndex::Match& match, SuffixSource source) {
     if (match.length == 0) return;
     const bool repeats = source == SuffixSource::kSequence;
-    const SuffixDraft draft = Tree(index, repeats, positions, match).grow(newest[n - 1], max_rows, source);
+    const SuffixDraft draft = Growth(index, repeats, positions, match).grow(newest[n - 1], max_rows, source);
     if (draft.accepted > best.accepted) best = draft;
   };
   consider(sequence_, sequence_.match_end(positions), SuffixSource::kSequence);
