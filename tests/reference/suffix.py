@@ -34,7 +34,7 @@ def grow(root: int, matched: int, follow: list[Callable[[int], int | None]], max
         groups: dict[int | None, list[int]] = {}
         for i in members[row]:
             groups.setdefault(follow[i](depths[row]), []).append(i)
-        discount = 1.0 / (1 + matched + depths[row])
+        discount = 2.0 / (2 + matched + depths[row])
         for token, group in groups.items():
             chance = chances[row] / len(members[row]) * (len(group) - discount)
             if token is not None and chance >= MIN_PROBABILITY:

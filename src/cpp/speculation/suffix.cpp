@@ -24,8 +24,10 @@ struct Candidate {
 };
 
 // Grows the tree of what followed the occurrences, likeliest path first. An occurrence is the position of the match's
-// last token. P(child) = P(parent) * (count(child) - 1 / (1 + context)) / count(parent). The discount says how little
-// one occurrence of a short context proves: 1/2 after 1 token, 1/9 after 8, 1/65 after 64.
+// last token. P(child) = P(parent) * (count(child) - 2 / (2 + context)) / count(parent). The discount says how little
+// one occurrence of a short context proves: 2/3 after 1 token, 1/5 after 8, 1/33 after 64. In this project's own code,
+// read token by token, a token that followed a context once follows again with probability 0.4 after 2 tokens (the
+// formula: 0.5), 0.68 after 5 to 8 (0.76) and 0.95 after more than 32 (0.96).
 class Growth {
  public:
   // repeats: the text's own end is predicted. An occurrence that runs into the end goes on as an overlapping copy does:
@@ -69,10 +71,11 @@ class Growth {
   void expand(const Candidate& node, int row, int depth) {
     const auto first = occurrences_.begin() + node.first, last = occurrences_.begin() + node.last;
     for (auto at = first; at != last; ++at) at->token = following(at->position, depth);
-    std::sort(first, last, [](const Occurrence& a, const Occurrence& b) {
+    const auto is_before = [](const Occurrence& a, const Occurrence& b) {
       return a.token != b.token ? a.token < b.token : a.age < b.age;
-    });
-    const double scale = node.probability / (node.last - node.first), discount = 1.0 / (1 + match_ + depth);
+    };
+    if (!std::is_sorted(first, last, is_before)) std::sort(first, last, is_before);
+    const double scale = node.probability / (node.last - node.first), discount = 2.0 / (2 + match_ + depth);
     for (int i = node.first; i < node.last;) {
       int end = i + 1;
       while (end < node.last && occurrences_[end].token == occurrences_[i].token) ++end;
