@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-all check packs format generate bench clean
+.PHONY: demo test test-all check packs release-dry-run format generate bench clean
 
 demo: .venv/tiny  # real weights: a code completion and a chat answer
 	$(RUN) ci/demo.py
@@ -20,6 +20,9 @@ check: .venv/tiny  # the fast part: build, gates, tests
 packs: .venv/ready  # the kernel pack of every GPU family, verified, in build/packs, and an index of them in build/index
 	$(RUN) ci/test.py wheel
 	$(RUN) ci/test_packs.py
+
+release-dry-run: .venv/tiny  # a release without its uploads: this version and the next, installed, upgraded, removed
+	$(RUN) ci/test.py wheel release-dry-run
 
 format: .venv/ready
 	$(RUN) ci/run_gates.py --fix

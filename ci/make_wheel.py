@@ -120,8 +120,9 @@ def main() -> int:
     except targets.TargetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    version = generate_targets.host_version((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = tomllib.loads(generate_targets.pack_project(target, version))
+    host = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version, urls = generate_targets.host_version(host), generate_targets.host_urls(host)
+    project = tomllib.loads(generate_targets.pack_project(target, version, urls))
     wheel = make_wheel(project, arguments.package, arguments.sbom, arguments.out).resolve()
     shown = wheel.relative_to(ROOT) if wheel.is_relative_to(ROOT) else wheel  # presets are run in the root
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB. To install it:\n")

@@ -5,7 +5,7 @@ engine needs the headers of the stable ABI, which are the same on both.
     release_host.py                                 x86_64 and aarch64 for Python 3.12 and newer (abi3)
     release_host.py --python 3.10 --arch x86_64     for one older Python (not across architectures)
 
-Wheels for this machine are installed into a fresh environment and tried there.
+Wheels for this machine are installed into a fresh environment and tried there, unless --no-try leaves that out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from test_pythons import environment
 
 GLIBC = "2.28"
 ARCHITECTURES = ("x86_64", "aarch64")
-# Tests of the parts where another compiler's C++ library could differ: kernels, parsers, text, sessions.
-TRIED = ("linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
+# Tests of the parts where another compiler's libraries could differ: processor, kernels, parsers, text, sessions.
+TRIED = ("instruction_sets", "linear", "rms_norm", "gguf", "safetensors", "tokenizer", "tiny_models", "session")
 
 
 def compiler(architecture: str) -> Path:
@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=["3.12"], metavar="VERSION")
     parser.add_argument("--arch", nargs="+", default=list(ARCHITECTURES), choices=ARCHITECTURES)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--no-try", action="store_true", help="do not install and test the wheels")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for version in arguments.python:
@@ -126,7 +127,7 @@ def main() -> None:
             start = time.perf_counter()
             wheel = retag(build(architecture, version, python, BUILD / "release" / "wheels"))
             seconds = time.perf_counter() - start
-            if architecture == platform.machine():
+            if architecture == platform.machine() and not arguments.no_try:
                 try_it(wheel, interpreter)
             final = Path(shutil.copy(wheel, arguments.out))
             print(f"{final.name}: {final.stat().st_size / 1024:.0f} KiB in {seconds:.0f} s")

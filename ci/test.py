@@ -49,6 +49,7 @@ MORE: dict[str, Callable[[], None]] = {
     "pythons": script("test_pythons.py"),
     "sanitizers": script("sanitize.py"),
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
+    "release-dry-run": script("release_dry_run.py"),
     "slow-tests": pytest("slow"),
 }
 STAGES = {**MORE, **EVERYDAY}

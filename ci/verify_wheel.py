@@ -1,4 +1,4 @@
-"""Looks at finished wheels, of the host and of packs, and refuses what must not be published.
+"""Looks at finished wheels, of the host, of packs and of lucebox-tiny, and refuses what must not be published.
 
     verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 when there is one
     verify_wheel.py --json WHEEL...       the same as JSON
@@ -52,10 +52,14 @@ def verify(path: Path, limit_bytes: int, *, imports: bool = True) -> Report:
     report = Report(path.name, "unreadable", path.stat().st_size)
     try:
         wheel = Wheel(path)
-        report.kind = "host" if wheel.project == "lucebox" else "pack"
+        report.kind = {"lucebox": "host", "lucebox-tiny": "model"}.get(wheel.project, "pack")
         report.problems += _archive(wheel)
+        if report.kind != "model":
+            report.problems += _bill(wheel)
         if report.kind == "pack":
             report.problems += _pack(wheel, report.facts)
+        elif report.kind == "model":
+            report.problems += _model(wheel)
         else:
             report.problems += _host(wheel, report.facts)
             if imports and not report.problems:
@@ -78,19 +82,26 @@ def _archive(wheel: Wheel) -> Iterator[str]:
     named = {f"{python}-{abi}-{one}" for one in platforms.split(".")}
     if named != set(wheel.tags):
         yield f"WHEEL has the tags {', '.join(wheel.tags)}, the file name says {', '.join(sorted(named))}"
-    yield from _licence_and_bill(wheel)
+    names = wheel.metadata.get_all("License-File", [])
+    if not names:
+        yield "METADATA has no License-File"
+    yield from (f"{name} is missing" for name in names if f"{wheel.info}/licenses/{name}" not in wheel.members)
     yield from wheel.damaged_members()
     for name, content in wheel.members.items():
         if found := FOLDER.search(content):
             yield f"{name} names a folder of the machine that built it: {found[0].decode()}"
 
 
-def _licence_and_bill(wheel: Wheel) -> Iterator[str]:
-    """The licence that METADATA names is in the wheel, and so is its bill of materials (PEP 639, 770)."""
-    names = wheel.metadata.get_all("License-File", [])
-    if not names:
-        yield "METADATA has no License-File"
-    yield from (f"{name} is missing" for name in names if f"{wheel.info}/licenses/{name}" not in wheel.members)
+def _model(wheel: Wheel) -> Iterator[str]:
+    """Weights for every machine: data, without a bill of materials as nothing in it is compiled."""
+    if "-".join(wheel.name_parts[2:]) != "py3-none-any":
+        yield f"must have the tag py3-none-any, as it holds data, got {'-'.join(wheel.name_parts[2:])}"
+    if not any(name.endswith(".gguf") for name in wheel.members):
+        yield "holds no GGUF file"
+
+
+def _bill(wheel: Wheel) -> Iterator[str]:
+    """What is compiled has its bill of materials in the wheel (PEP 770)."""
     bill = f"{wheel.info}/sboms/{wheel.project}.cdx.json"
     try:
         subject = json.loads(wheel.members[bill])["metadata"]["component"]

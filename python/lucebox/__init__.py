@@ -24,13 +24,14 @@ from lucebox.errors import (
 )
 from lucebox.memory import MemoryPlan, PlanEntry
 from lucebox.options import EngineOptions, Sampling
-from lucebox.results import Chunk, FinishReason, Generation, Timings, TokenLogprob, Usage
+from lucebox.results import Chunk, DraftCounts, FinishReason, Generation, Timings, TokenLogprob, Usage
 
 __all__ = [
     "LLM",
     "CancelledError",
     "Chunk",
     "DeviceError",
+    "DraftCounts",
     "EngineOptions",
     "FinishReason",
     "FormatError",

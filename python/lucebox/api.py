@@ -22,6 +22,7 @@ from lucebox.assets import TensorInfo, TextAssets
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
 from lucebox.devices import open_pack, resolve_device
+from lucebox.drafters import draft_label, resolve_draft
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation import CollectedText, DecodeLoop, End, Ids
 from lucebox.hub import Progress
@@ -103,7 +104,7 @@ class LLM:
         wanted = EngineOptions(**options)
         selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
-        for name in ("context", "threads", "prefill_chunk"):
+        for name in ("context", "threads", "prefill_chunk", "draft_budget"):
             if (value := getattr(wanted, name)) is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
@@ -114,11 +115,12 @@ class LLM:
         """The manifest of the pack, JSON; empty on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
+        draft = resolve_draft(wanted.draft, resolved, offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
             str(resolved.path),
             pack=self._pack,
             progress=progress and partial(progress, "loading weights"),
-            **engine_fields(wanted),
+            **engine_fields(replace(wanted, draft=draft)),
         )
         self._session = _engine.Session(self._engine)
         self._assets = TextAssets.load(resolved.path)
@@ -128,6 +130,8 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
         self.options = replace(wanted, device=selection.device, **self._engine.options)
+        if wanted.draft_budget is None:  # the engine's 0
+            self.options = replace(self.options, draft_budget=None)
 
     def __enter__(self) -> LLM:
         return self
@@ -339,7 +343,7 @@ class LLM:
             text="".join(output.pieces),
             ids=loop.ids,
             finish_reason="length" if end.reason == "length" else "stop",
-            usage=Usage(len(prompt), loop.n_generated, cached),
+            usage=Usage(len(prompt), loop.n_generated, cached, loop.drafts),
             timings=Timings(prefill_s, decode_s, len(prompt) - cached, loop.n_generated),
             logprobs=tuple(output.logprobs) if sampling.logprobs is not None else None,
         )
@@ -411,6 +415,11 @@ class LLM:
         if self.pack is not None:
             return f"pack {self.pack}"
         return f"{self.options.threads} threads, {self.options.isa}"
+
+    @property
+    def draft_label(self) -> str:
+        """What drafts: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+        return draft_label(self.options.draft)
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:

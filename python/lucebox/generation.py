@@ -3,22 +3,23 @@ the last one. The caller prefills the prompt, schedules the steps and receives t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.options import Sampling
-from lucebox.results import TokenLogprob
+from lucebox.results import DraftCounts, TokenLogprob
 from lucebox.text import StopMatcher, StreamDecoder
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Budget", "CollectedText", "Constraint", "DecodeLoop", "End", "Ids", "Output", "StopReason"]
+__all__ = ["Budget", "CollectedText", "Constraint", "DecodeLoop", "DraftTally", "End", "Ids", "Output", "StopReason"]
 
 Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
@@ -94,6 +95,34 @@ class CollectedText:
         return stop
 
 
+class DraftTally:
+    """Counts the drafts of one request, from the counts of its session, which other requests may use in between."""
+
+    def __init__(self) -> None:
+        self._drafted = 0
+        self._lengths: list[int] = []  # accepted tokens of each verified tree; the last one may still grow
+        self._ahead = (0, 0)  # trees and tokens of a draft that sample() verified before the next sync() took it up
+
+    def synced(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Counts a sync(): it follows the newest tree, takes up a tree verified ahead, or verifies one."""
+        if self._lengths:
+            self._lengths[-1] += after["accepted"] - before["accepted"]
+        trees, tokens = self._ahead
+        self._drafted += tokens + after["drafted"] - before["drafted"]
+        self._lengths += [0] * (trees + after["verified"] - before["verified"])
+        self._ahead = (0, 0)
+
+    def sampled(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Notes a tree that sample() verified ahead. After the last token it belongs to no request."""
+        self._ahead = (after["verified"] - before["verified"], after["drafted"] - before["drafted"])
+
+    @property
+    def counts(self) -> DraftCounts:
+        by_length = Counter(self._lengths)
+        lengths = tuple(by_length[n] for n in range(max(self._lengths, default=-1) + 1))
+        return DraftCounts(len(self._lengths), self._drafted, sum(self._lengths), lengths)
+
+
 class DecodeLoop:
     """The tokens of one request after its prompt, one per step."""
 
@@ -124,6 +153,7 @@ class DecodeLoop:
         self._constraint = constraint
         self._budget = budget
         self._forced: list[int] = []  # tokens of the budget that come next without being sampled
+        self._tally = None if llm.options.draft == "none" else DraftTally()
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -134,6 +164,11 @@ class DecodeLoop:
     def last_id(self) -> int:
         """The id of the last step."""
         return int(self._ids[self.n_prompt + self.n_generated - 1])
+
+    @property
+    def drafts(self) -> DraftCounts | None:
+        """The drafts so far; None where the model was opened without drafts."""
+        return None if self._tally is None else self._tally.counts
 
     @property
     def is_full(self) -> bool:
@@ -169,14 +204,23 @@ class DecodeLoop:
 
     def _sample(self, session: _engine.Session, n: int) -> int:
         """The token after the first n."""
+        before = self._counts(session)
         session.sync(self._ids[:n])  # one new row; more only if another request used the session since
+        synced = self._counts(session)
         if self._constraint is not None:
             self._sampler.set_mask(self._constraint.mask())
         token = session.sample(self._sampler)
+        if self._tally is not None:
+            self._tally.synced(before, synced)
+            self._tally.sampled(synced, self._counts(session))
         if self._n_top is not None:
             value, top = session.logprobs(token, self._n_top)
             self._output.logprob(TokenLogprob(token, value, tuple(top)))
         return token
+
+    def _counts(self, session: _engine.Session) -> Mapping[str, Any]:
+        """The session's counts so far, where drafts are counted."""
+        return {} if self._tally is None else session.draft_counts
 
     def _flush(self, reason: StopReason) -> End:
         stop = self._output.flush(self._decoder.finish())

@@ -1,4 +1,5 @@
-"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them.
+"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them. Of data sets
+it fetches single files.
 
 The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
 """
@@ -26,7 +27,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 
-__all__ = ["Progress", "cached", "download", "fetch", "model_in_folder"]
+__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder"]
 
 Progress = Callable[[str, int, int], None]
 """Called with a description, bytes done and bytes in total (0: unknown)."""
@@ -45,6 +46,10 @@ _SETTINGS = [
     "model.safetensors.index.json",
 ]  # fmt: skip
 _TIMEOUT_SECONDS = 15.0
+_REMEDY = {
+    "model": "give the path of a file, or run a catalog model (`lucebox models` lists them)",
+    "data set": "give the prompts as a file of JSON lines",
+}
 
 
 def cached() -> dict[str, Path]:
@@ -103,11 +108,18 @@ def download(
 
 
 def fetch(
-    repo: str, want: str | None, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
+    repo: str,
+    want: str | None,
+    *,
+    offline: bool = False,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+    has_tokenizer: bool = True,
 ) -> Path:
     """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors.
 
     want: a quantisation, a file name or "safetensors"; None: the best trade-off.
+    has_tokenizer: a folder of safetensors must have a tokenizer; a drafter uses its target's.
 
     Raises:
         ModelNotFoundError: no such model. InvalidRequestError: ambiguous. HubError: the download failed.
@@ -117,21 +129,54 @@ def fetch(
         with _hub_errors(repo, endpoint, offline=True):
             folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, allow_patterns=[]))
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        files = _choose(repo, names, want)
+        files = _choose(repo, names, want, has_tokenizer)
     else:
         with _hub_errors(repo, endpoint):
             info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, timeout=_TIMEOUT_SECONDS)
-        files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want)
+        files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want, has_tokenizer)
         folder = download(repo, files, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
 
 
-def _choose(repo: str, names: Iterable[str], want: str | None) -> list[str]:
+def fetch_data(
+    repo: str, pattern: str, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
+) -> Path:
+    """The first file of a data set's repository whose path matches a pattern ("main/test-*.parquet").
+
+    Raises:
+        ModelNotFoundError: no such repository or file. HubError: the download failed.
+    """
+    offline = offline or constants.HF_HUB_OFFLINE
+    if not offline:
+        with _hub_errors(repo, endpoint, kind="data set"):
+            info = huggingface_hub.HfApi(endpoint=endpoint).dataset_info(repo, timeout=_TIMEOUT_SECONDS)
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        if not fnmatch.filter(names, pattern):
+            raise ModelNotFoundError(f"{repo} has no file {pattern}; its files: {', '.join(names[:20]) or 'none'}")
+    with _hub_errors(repo, endpoint, offline=offline, kind="data set"):
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                repo,
+                repo_type="dataset",
+                allow_patterns=[pattern],
+                local_files_only=offline,
+                etag_timeout=_TIMEOUT_SECONDS,
+                tqdm_class=_bars(repo, progress),
+                endpoint=endpoint,
+            )
+        )
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise HubError(f"{repo} on the hub: {pattern} is not in the cache, and the hub did not give it")
+    return found[0]
+
+
+def _choose(repo: str, names: Iterable[str], want: str | None, has_tokenizer: bool) -> list[str]:
     """The files of the chosen model; of a split GGUF file the first part comes first."""
     names = sorted(names)
     models = _gguf_models(names)
     if (want.lower() == "safetensors") if want else not models:
-        return _safetensors(repo, names)
+        return _safetensors(repo, names, has_tokenizer)
     if want is None:
         for quant in _PREFERRED:
             if fitting := [files for files in models if _quant(files[0]) == quant]:
@@ -171,11 +216,12 @@ def _quant(name: str) -> str | None:
     return found[-1].lower() if found else None
 
 
-def _safetensors(repo: str, names: list[str]) -> list[str]:
+def _safetensors(repo: str, names: list[str], has_tokenizer: bool) -> list[str]:
     weights = fnmatch.filter(names, "model*.safetensors") or [
         name for name in fnmatch.filter(names, "*.safetensors") if "/" not in name
     ]
-    for needed, there in (("*.safetensors", weights), ("config.json", names), ("tokenizer.json", names)):
+    needs = [("*.safetensors", weights), ("config.json", names)]
+    for needed, there in [*needs, ("tokenizer.json", names)] if has_tokenizer else needs:
         if not fnmatch.filter(there, needed):
             raise ModelNotFoundError(
                 f"{repo} has no GGUF file, and as a folder of safetensors it lacks {needed}; "
@@ -204,7 +250,7 @@ def _listing(models: Iterable[list[str]]) -> str:
 
 
 @contextmanager
-def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> Iterator[None]:
+def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False, kind: str = "model") -> Iterator[None]:
     """Translates the client's exceptions into errors that say what was tried, for how long, and what to do."""
     server = endpoint or constants.ENDPOINT
     began = time.monotonic()
@@ -213,7 +259,7 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> It
     except GatedRepoError as error:
         raise HubError(f"{repo} needs its terms accepted at {server}/{repo} and a login (hf auth login)") from error
     except RepositoryNotFoundError as error:
-        raise ModelNotFoundError(f"{server} has no model {repo}, or it is private (then: hf auth login)") from error
+        raise ModelNotFoundError(f"{server} has no {kind} {repo}, or it is private (then: hf auth login)") from error
     except (RevisionNotFoundError, HFValidationError) as error:
         raise ModelNotFoundError(f"{repo} on {server}: {_first_line(error)}") from error
     except Exception as error:
@@ -221,12 +267,12 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False) -> It
         if offline:
             raise HubError(
                 f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
-                f"without it, give the path of a file, or run a catalog model (`lucebox models` lists them)"
+                f"without it, or {_REMEDY[kind]}"
             ) from error
         raise HubError(
             f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
             f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT, use offline "
-            f"mode for a model that is in the cache, give the path of a file, or run a catalog model (`lucebox models`)"
+            f"mode for what is in the cache, or {_REMEDY[kind]}"
         ) from error
 
 

@@ -43,8 +43,9 @@ class EngineOptions:
     decode_path: str = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
     draft: str = "none"
-    """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file) or a drafter's
-    file; "mtp+suffix" and "FILE+suffix" use both. Drafts change no token."""
+    """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
+    file, a hub id, or the catalog name of its model), or "auto": the catalog's drafter, else the block, and suffix.
+    "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, but where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     isa: str = "auto"

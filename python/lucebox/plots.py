@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from lucebox.bench import Measurement, Profile, Report
 from lucebox.errors import UnsupportedError
 from lucebox.power_sweep import PowerPoint
+from lucebox.speculation import DraftReport
 from lucebox.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["save_bench_plot", "save_power_plot", "save_timeline_plot"]
+__all__ = ["save_bench_plot", "save_drafts_plot", "save_power_plot", "save_timeline_plot"]
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
@@ -107,6 +108,47 @@ def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None
     figure.legend(handles=[Patch(color=WAITING_COLOR, label="waiting"), *patches[:15]], loc="outside lower center",
                   ncols=2, fontsize=7, frameon=False)  # fmt: skip
     _save(figure, path)
+
+
+def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
+    """Writes, a row per report, the speed of every prompt plain and speculative, and the histogram of accepted lengths.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+    """
+    n_prompts = max(len(report.runs) for report in reports)
+    figure = _figure(figsize=(11, len(reports) * (1.6 + 0.4 * n_prompts)))
+    grid = figure.subplots(len(reports), 2, squeeze=False, gridspec_kw={"width_ratios": [3, 2]})
+    for (speeds, lengths), report in zip(grid, reports, strict=True):
+        _draw_speeds(report, speeds)
+        _draw_lengths(report, lengths)
+        for axes in (speeds, lengths):
+            axes.spines[["top", "right"]].set_visible(False)
+    first = reports[0]
+    title = f"{first.model} on {first.device_name}, {first.kernels}, draft {first.draft}, {first.suite} prompts"
+    figure.suptitle(title, fontsize=10)
+    _save(figure, path)
+
+
+def _draw_speeds(report: DraftReport, axes: Axes) -> None:
+    rows = range(len(report.runs))
+    height = 0.38
+    axes.barh([y - height / 2 for y in rows], [run.plain_tok_s for run in report.runs], height=height,
+              color=WAITING_COLOR, label="plain")  # fmt: skip
+    axes.barh([y + height / 2 for y in rows], [run.speculative_tok_s for run in report.runs], height=height,
+              color=BAR_COLOR, label="speculative")  # fmt: skip
+    for y, run in enumerate(report.runs):
+        _write(axes, y + height / 2, f"{run.ratio:.2f}x", "white")
+    axes.set_yticks(rows, [run.name for run in report.runs])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"tokens/s at temperature {report.temperature:g}; mean ratio {report.ratio:.2f}")
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _draw_lengths(report: DraftReport, axes: Axes) -> None:
+    axes.bar(range(len(report.by_length)), report.by_length, color=BAR_COLOR)
+    axes.set_xlabel(f"accepted tokens; {report.tokens_per_verify:.2f} tokens per verify")
+    axes.set_ylabel("verifies")
 
 
 def _figure(figsize: tuple[float, float]) -> Figure:

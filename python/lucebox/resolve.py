@@ -28,13 +28,20 @@ class ResolvedModel:
 
 
 def resolve(
-    model: str, *, offline: bool = False, progress: Progress | None = None, endpoint: str | None = None
+    model: str,
+    *,
+    offline: bool = False,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+    is_drafter: bool = False,
 ) -> ResolvedModel:
     """Finds a model, and fetches it where necessary.
 
     model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
     among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" resolve an ambiguity.
     endpoint: a hub server instead of the client's own setting.
+    is_drafter: the model drafts for another one. A catalog name stands for the drafter of that model, and the files
+    need no tokenizer.
 
     Raises:
         ModelNotFoundError: not a known name, or the hub has no such model.
@@ -52,6 +59,8 @@ def resolve(
             return ResolvedModel(path, "path", path.stem)
         return ResolvedModel(hub.model_in_folder(path), "path", path.resolve().name)
     if entry is not None:
+        if is_drafter:
+            return ResolvedModel(catalog.fetch_drafter(entry.name), "catalog", entry.name)
         return ResolvedModel(catalog.fetch(entry.name, offline=offline, progress=progress), "catalog", entry.name)
     match = _HUB_ID.fullmatch(model)
     if match is None or model.startswith((".", "~")) or (path.suffix == ".gguf" and match["want"] is None):
@@ -59,5 +68,12 @@ def resolve(
         raise ModelNotFoundError(
             f"{model!r} is not a file or folder here, not a catalog name ({names}), and not a hub id (org/name)"
         )
-    found = hub.fetch(match["repo"], match["want"], offline=offline, progress=progress, endpoint=endpoint)
+    found = hub.fetch(
+        match["repo"],
+        match["want"],
+        offline=offline,
+        progress=progress,
+        endpoint=endpoint,
+        has_tokenizer=not is_drafter,
+    )
     return ResolvedModel(found, "hub", model)

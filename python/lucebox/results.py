@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Chunk", "FinishReason", "Generation", "Timings", "TokenLogprob", "Usage"]
+__all__ = ["Chunk", "DraftCounts", "FinishReason", "Generation", "Timings", "TokenLogprob", "Usage"]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -21,6 +21,24 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What speculation drafted for one request, and what became of it."""
+
+    verifies: int
+    """Trees of drafted tokens that the model verified, each in one step."""
+    drafted_tokens: int
+    accepted_tokens: int
+    """Drafted tokens that are in the text: each saved a step."""
+    by_length: tuple[int, ...]
+    """[n] verifies that accepted n tokens, up to the longest."""
+
+    @property
+    def tokens_per_verify(self) -> float:
+        """Mean tokens that a verify yields: the accepted ones, and the one sampled after them; 0 without a verify."""
+        return 1 + self.accepted_tokens / self.verifies if self.verifies else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one request."""
 
@@ -28,6 +46,14 @@ class Usage:
     completion_tokens: int
     cached_tokens: int
     """Prompt tokens reused from the session or the cache."""
+    drafts: DraftCounts | None = None
+    """None where the model was opened without drafts."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Generated tokens per step of the model: 1 where no drafted token was accepted."""
+        accepted = self.drafts.accepted_tokens if self.drafts else 0
+        return self.completion_tokens / max(1, self.completion_tokens - accepted)
 
 
 @dataclass(frozen=True, slots=True)

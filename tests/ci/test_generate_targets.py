@@ -67,6 +67,25 @@ def test_extras_pin_the_packs_to_the_host() -> None:
     for target in KNOWN:
         (requirement,) = project["optional-dependencies"][target.slug]
         assert requirement == f"lucebox-{target.slug} == {project['version']}"
+    assert project["optional-dependencies"]["demo"] == [f"lucebox-tiny == {project['version']}"]
+
+
+def test_version_and_addresses_stand_in_one_place(tmp_path: Path) -> None:
+    """A change of both in the host's file reaches every project and every pin."""
+    shutil.copytree(ROOT / "targets", tmp_path / "targets")
+    shutil.copy(ROOT / "LICENSE", tmp_path)
+    text = (ROOT / "pyproject.toml").read_text()
+    old = generate_targets.host_version(text)
+    urls = '[project.urls]\n"Bug tracker" = "https://example.org/bugs"\n\n[project.scripts]'
+    changed = text.replace(f'version = "{old}"', 'version = "7.8.9"').replace("[project.scripts]", urls)
+    (tmp_path / "pyproject.toml").write_text(changed)
+    made = generate_targets.files(tmp_path)
+    projects = {name: tomllib.loads(made[name])["project"] for name in made if name.endswith("pyproject.toml")}
+    assert len(projects) == len(KNOWN) + 2
+    for name, project in projects.items():
+        assert (project["version"], project["urls"]) == ("7.8.9", {"Bug tracker": "https://example.org/bugs"})
+        assert f"== {old}" not in made[name]
+    assert projects["models/tiny-hybrid/pyproject.toml"]["name"] == "lucebox-tiny"
 
 
 def test_an_sdist_has_no_weights() -> None:
@@ -83,7 +102,7 @@ def test_an_sdist_has_no_weights() -> None:
 
 
 def test_extras_need_their_markers() -> None:
-    with pytest.raises(TargetError, match="expected the lines '# One extra per pack"):
+    with pytest.raises(TargetError, match=r"expected the lines .# The demo's model"):
         generate_targets.with_extras("[project]\n", KNOWN, "1.0")
 
 
@@ -111,7 +130,7 @@ def test_pip_check_sees_a_pack_of_another_version(tmp_path: Path, host: str, cod
     """`pip install -U lucebox` leaves the pack as it was; `pip check` says so."""
     venv.create(tmp_path)
     (site,) = tmp_path.glob("lib/python*/site-packages")
-    pack = tomllib.loads(generate_targets.pack_project(targets.load("sm_86"), "0.1.0"))["project"]
+    pack = tomllib.loads(generate_targets.pack_project(targets.load("sm_86"), "0.1.0", {}))["project"]
     for name, version, needs in (("lucebox", host, []), (pack["name"], pack["version"], pack["dependencies"])):
         folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
@@ -139,7 +158,8 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     after = generate_targets.files(tmp_path)
     changed = {name for name in after if after[name] != before.get(name)}
     own = {"pyproject.toml", "LICENSE"}
-    other = {"python/lucebox/pci_ids.json", *(f"targets/{name}/{file}" for name in NAMES for file in own)}
+    other = {"python/lucebox/pci_ids.json", "models/tiny-hybrid/pyproject.toml"}
+    other |= {*(f"targets/{name}/{file}" for name in NAMES for file in own)}
     assert changed == {*before.keys() - other} | {f"targets/gfx1199/{file}" for file in own}
     assert all("gfx1199" in after[name] for name in changed - {"targets/gfx1199/LICENSE"})
 

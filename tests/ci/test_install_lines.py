@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lucebox.packs import ON_PYPI
 from project import ROOT, tracked_files
 
 
@@ -25,3 +26,12 @@ def test_readme_installs_from_files_or_one_index() -> None:
     text = (ROOT / "README.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("$ pip install") and "lucebox" in line]
     assert lines and all(".whl" in line or "--index-url" in line for line in lines)
+
+
+def test_pages_say_what_the_program_says() -> None:
+    """The commit that sets ON_PYPI changes these pages too."""
+    for name, words in (
+        ("README.md", "are not registered on PyPI yet"),
+        ("docs/doctor.md", "the names are not on PyPI"),
+    ):
+        assert (words in " ".join((ROOT / name).read_text().split())) != ON_PYPI, name

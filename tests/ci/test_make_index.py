@@ -83,6 +83,22 @@ def test_bill_of_materials(index: Path, wheels: list[Path]) -> None:
     assert {"name": "lucebox:compiler-flags", "value": "-O3 -arch=sm_86"} in pack["properties"]
 
 
+def test_pages_of_several_releases(wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old wheels are listed, and their manifests not read: they may be of another schema."""
+    monkeypatch.setattr(data, "VERSION", "0.0.9")
+    members = {**data.pack_members("sm_86"), "lucebox_sm86/manifest.json": b"of another schema"}
+    old = data.write(tmp_path, members)
+    script = Path(install_test.__file__).with_name("make_index.py")
+    command = [sys.executable, script, "--pages", "--limit-mb", "1", tmp_path / "index", old, *wheels]
+    subprocess.run(command, check=True)
+    page = json.loads((tmp_path / "index/lucebox-sm86/index.json").read_text())
+    assert page["versions"] == ["0.0.9", "0.1.0"]
+    assert {file.name for file in (tmp_path / "index").glob("*.*")} == {"index.html", "index.json"}
+    command[4] = "0.0001"
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "leave out old releases" in done.stderr
+
+
 def test_refuses_to_delete_its_input(index: Path) -> None:
     wheel = next(index.glob("lucebox/*.whl"))
     script = Path(install_test.__file__).with_name("make_index.py")

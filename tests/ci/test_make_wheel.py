@@ -75,7 +75,7 @@ def test_the_members_are_those_of_pip(tree: Path, tmp_path: Path) -> None:
 
 def test_two_folders_give_the_same_wheel(tmp_path: Path) -> None:
     target = targets.load(NAME)
-    project = tomllib.loads(generate_targets.pack_project(target, "0.1.0"))
+    project = tomllib.loads(generate_targets.pack_project(target, "0.1.0", {}))
     made = []
     for folder in ("one", "two"):
         package = tmp_path / folder / "lucebox_gfx1151"
@@ -91,7 +91,7 @@ def test_two_folders_give_the_same_wheel(tmp_path: Path) -> None:
 
 
 def test_the_simulators_wheel_is_of_this_platform(tmp_path: Path) -> None:
-    project = tomllib.loads(generate_targets.pack_project(targets.load("sim"), "0.1.0"))
+    project = tomllib.loads(generate_targets.pack_project(targets.load("sim"), "0.1.0", {}))
     package = tmp_path / "lucebox_sim"
     package.mkdir()
     bill = tmp_path / "lucebox-sim.cdx.json"

@@ -41,6 +41,21 @@ def test_pack_in_order(tmp_path: Path, target: str) -> None:
     assert (report.kind, report.facts["target"], report.facts["kernels"]) == ("pack", target, "1")
 
 
+def test_the_demos_model(tmp_path: Path) -> None:
+    info = f"lucebox_tiny-{data.VERSION}.dist-info"
+    members = {
+        "lucebox_tiny/tiny.gguf": b"GGUF",
+        f"{info}/METADATA": data.metadata("lucebox-tiny"),
+        f"{info}/licenses/LICENSE": b"Apache-2.0\n",
+    }
+    report = verify_wheel.verify(data.write(tmp_path, members), LIMIT)
+    assert (report.kind, report.problems) == ("model", [])
+    del members["lucebox_tiny/tiny.gguf"]
+    assert problems(data.write(tmp_path, members)) == ["holds no GGUF file"]
+    (problem,) = problems(data.write(tmp_path, {**members, "a.gguf": b"GGUF"}, "py3-none-linux_x86_64"))
+    assert "must have the tag py3-none-any" in problem
+
+
 def test_sim_pack_has_a_platform(tmp_path: Path) -> None:
     members = data.pack_members("sim")
     assert problems(data.write(tmp_path, members, "py3-none-linux_x86_64")) == []

@@ -88,6 +88,18 @@ def test_run_sampling_flags_reach_the_engine(greedy: dict[str, Any]) -> None:
     assert len(forbidden["logprobs"][0]["top"]) == 2
 
 
+def test_run_with_drafts_writes_the_same_and_tells_tokens_per_step(greedy: dict[str, Any]) -> None:
+    exact = ("--activations", "f32", "--kv", "f32")
+    plain = json_of("run", MODEL, PROMPT, "-n", "24", *exact)
+    assert (plain["usage"]["drafts"], plain["timings"]["tokens_per_step"]) == (None, 1)
+    drafted = json_of("run", MODEL, PROMPT, "-n", "24", "--draft", "suffix", "--draft-budget", "8", *exact)
+    assert drafted["ids"] == plain["ids"]
+    assert drafted["usage"]["drafts"].keys() == {"verifies", "drafted_tokens", "accepted_tokens", "by_length"}
+    done = lucebox("run", MODEL, PROMPT, "-n", "4", "--draft", "suffix")
+    assert "| draft suffix\n" in done.stderr
+    assert done.stderr.rstrip().endswith(" tokens/step | length")
+
+
 def test_run_stop_string_ends_the_text(greedy: dict[str, Any]) -> None:
     word = greedy["text"].split()[1]
     stopped = json_of("run", MODEL, PROMPT, "-n", "24", "--stop", word)
@@ -321,6 +333,16 @@ def test_inspect_cuts_long_values_and_says_their_length() -> None:
     assert "token_embd.weight" in stdout_of("inspect", MODEL, "--tensors")
 
 
+def test_inspect_plans_memory_for_drafts() -> None:
+    plain, drafting = (json_of("inspect", MODEL, *flags)["memory_plan"] for flags in ([], ["--draft", "suffix"]))
+    assert drafting["total_bytes"] > plain["total_bytes"]
+    assert {row["name"] for row in drafting["entries"] if row["bytes"]} - {
+        row["name"] for row in plain["entries"] if row["bytes"]
+    }
+    refused = json_of("inspect", MODEL, "--draft", "absent.gguf")
+    assert refused["memory_plan"] is None and "'absent.gguf' is not a file" in refused["memory_plan_error"]
+
+
 def test_inspect_plans_memory_for_the_context_asked_for() -> None:
     small, large = (json_of("inspect", MODEL, "--context", n)["memory_plan"] for n in ("256", "4096"))
     for plan in (small, large):
@@ -379,3 +401,31 @@ def test_bench_profile_needs_a_gpu() -> None:
     done = lucebox("bench", MODEL, "-p", "8", "-n", "0", "-r", "1", "--profile", "--device", "cpu")
     assert done.returncode == 1
     assert "needs a GPU" in done.stderr
+
+
+def test_bench_compares_plain_and_speculative_decoding(tmp_path: Path) -> None:
+    suite, table, picture = tmp_path / "mine.jsonl", tmp_path / "runs.csv", tmp_path / "drafts.png"
+    suite.write_text('{"prompt": "import os\\n"}\n{"messages": [{"role": "user", "content": "add"}]}\n' * 2)
+    flags = ("--draft", "suffix", "--suite", str(suite), "--prompts", "3", "--tokens", "12", "--activations", "f32")
+    report = json_of("bench", MODEL, *flags, "--csv", str(table), "--plot", str(picture))
+    assert [one["temperature"] for one in report["speculation"]] == [0, 1]
+    for one in report["speculation"]:
+        assert (one["draft"], one["suite"], len(one["runs"])) == ("suffix", str(suite), 3)
+        assert one["ratio"] > 0 and one["plain_tok_s"] > 0
+        assert all(0 < run["tokens"] <= 12 for run in one["runs"])
+    assert len(table.read_text().splitlines()) == 1 + 2 * 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    text = stdout_of("bench", MODEL, *flags, "--temperature", "0")
+    assert "draft suffix, budget chosen per step" in text and "speculative tok/s" in text
+
+
+def test_bench_refuses_what_it_cannot_draft_with() -> None:
+    for flags, message in (
+        (["--suite", "mmlu"], "'mmlu' is not a suite"),
+        (["--suite", "gsm8k", "--offline"], "openai/gsm8k is not in the cache"),
+        (["--draft", "none+suffix"], "draft cannot be 'none+suffix'"),
+        (["--draft", "no-such-drafter"], "'no-such-drafter' is not a file"),
+    ):
+        done = lucebox("bench", MODEL, "--tokens", "4", *flags)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert message in done.stderr

@@ -116,11 +116,23 @@ def test_two_packs_of_one_target_name_the_one_to_remove(tmp_path: Path) -> None:
     assert diagnosis(tmp_path, Survey((H100,), {})).install == "pip uninstall mylab-sm90"
 
 
-def test_a_broken_pack_that_no_gpu_needs_is_only_shown(tmp_path: Path) -> None:
+def test_a_broken_pack_that_no_gpu_needs_is_mended_too(tmp_path: Path) -> None:
     pack_data.install(tmp_path / "site", "sm_75", content="{")
+    pack_data.install(tmp_path / "site", "sim", content=pack_data.manifest("sim", version="0.0.9"))
     report = diagnosis(tmp_path)
-    assert (report.ok, report.install) == (True, None)
-    assert report.packs[0].error is not None
+    assert (report.ok, report.install) == (True, f'pip install "lucebox[sim]" && {reinstall("sm75")}')
+    assert [words[-1] for words in report.commands] == ["lucebox[sim]", f"lucebox-sm75=={lucebox.__version__}"]
+    assert all(pack.error for pack in report.packs)
+
+
+def test_the_commands_name_the_index(tmp_path: Path) -> None:
+    for distribution in ("lucebox-sm90", "mylab-sm90"):
+        pack_data.install(tmp_path / "site", "sm_90", distribution=distribution)
+    with pack_data.on_path(tmp_path / "site"):
+        report = examine(Survey((H100, STRIX), {}), tmp_path, "https://example.org/lucebox")
+    assert report.install == (
+        'pip install --index-url https://example.org/lucebox "lucebox[gfx1151]" && pip uninstall mylab-sm90'
+    )
 
 
 def test_a_pack_for_no_gpu_here_is_shown(tmp_path: Path) -> None:
@@ -305,7 +317,7 @@ def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines[8].startswith("hip:0") and lines[8].endswith("pack gfx1151 is made for gfx1151")
     assert lines[11].startswith("gfx1151") and lines[11].endswith("used by hip:0")
     assert lines[12].startswith("sm_75") and "is not JSON" in lines[12]
-    assert lines[-1] == '    pip install "lucebox[sm90]"'
+    assert lines[-1] == f'    pip install "lucebox[sm90]" && {reinstall("sm75")}'
 
 
 def test_the_command_on_this_machine() -> None:

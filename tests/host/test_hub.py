@@ -33,6 +33,8 @@ REPOS = {
     "org/twice": ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"],
     "org/bare": ["weights.gguf"],
     "org/none": ["README.md"],
+    "org/drafter": ["config.json", "model.safetensors", "drafter.py"],
+    "org/questions": ["README.md", "main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"],
 }
 
 
@@ -55,7 +57,7 @@ class Hub(BaseHTTPRequestHandler):
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "size": len(content(n)), "oid": "b" * 40} for n in REPOS[repo]]
             self.answer(200, json.dumps(tree).encode())
-        elif path.startswith("/api/models/"):
+        elif path.startswith(("/api/models/", "/api/datasets/")):
             info = {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in REPOS[repo]]}
             self.answer(200, json.dumps(info).encode())
         else:
@@ -135,6 +137,30 @@ def test_gguf(server: str, model: str, file: str) -> None:
 def test_safetensors_take_only_what_is_needed(server: str, model: str) -> None:
     found = resolve(model, endpoint=server)
     assert names_in(found.path) == sorted(FOLDER[:5])
+
+
+def test_a_drafter_needs_no_tokenizer(server: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"org/drafter .*lacks tokenizer.json"):
+        resolve("org/drafter", endpoint=server)
+    found = resolve("org/drafter", endpoint=server, is_drafter=True)
+    assert names_in(found.path) == ["config.json", "model.safetensors"]
+
+
+def test_a_file_of_a_data_set(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = "main/test-*.parquet"
+    file = hub.fetch_data("org/questions", pattern, endpoint=server)
+    assert file.as_posix().endswith(f"/{COMMIT}/main/test-00000-of-00001.parquet")
+    assert file.read_bytes() == content("main/test-00000-of-00001.parquet")
+    assert not any("train" in request for request in Hub.requests)
+    assert hub.fetch_data("org/questions", pattern, endpoint=server, offline=True) == file
+    with pytest.raises(HubError, match=r"org/questions on the hub: dev/\* is not in the cache"):
+        hub.fetch_data("org/questions", "dev/*", endpoint=server, offline=True)
+    with pytest.raises(ModelNotFoundError, match=r"org/questions has no file dev/\*; its files: README.md, main/train"):
+        hub.fetch_data("org/questions", "dev/*", endpoint=server)
+    with pytest.raises(ModelNotFoundError, match="has no data set org/unknown"):
+        hub.fetch_data("org/unknown", pattern, endpoint=server)
+    with pytest.raises(HubError, match=r"org/absent is not in the cache.*offline mode.*as a file of JSON lines"):
+        hub.fetch_data("org/absent", pattern, endpoint=server, offline=True)
 
 
 def test_progress_and_the_second_time(server: str) -> None:

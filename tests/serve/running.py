@@ -11,11 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import anthropic
 import httpx
 import openai
+import uvicorn
+from lucebox import LLM
+from lucebox.serve.app import create_app
+from lucebox.serve.settings import ServeSettings
 
 MODEL = "tiny-hybrid"
 WHOLE_CONTEXT = 8192  # the model's maximum
@@ -75,3 +80,18 @@ def started(*flags: str, model: str = MODEL, context: int = 2048) -> Iterator[Ru
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def in_process(llm: LLM) -> Iterator[str]:
+    """Serves an LLM of this process on one slot; the URL."""
+    server = uvicorn.Server(uvicorn.Config(create_app(llm, ServeSettings(slots=1)), port=0, log_level="warning"))
+    thread = Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

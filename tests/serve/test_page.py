@@ -6,11 +6,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from running import Running, started
+from lucebox import LLM
+from oracle import plain_text, with_oracle
+from running import Running, in_process, started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -162,6 +164,25 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
             {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Bonn"}'}}
         ],
     }
+
+
+def test_the_acceptance_of_drafts_is_live(page: Page) -> None:
+    exact: dict[str, Any] = {"context": 512, "threads": 1, "activations": "f32", "kv": "f32"}
+    with LLM("tiny-hybrid", **exact) as plain:
+        prompt = plain.tokenize(plain.render([{"role": "user", "content": "add"}]))
+    known = plain_text("tiny-hybrid", prompt, 60, **exact)
+    with LLM("tiny-hybrid", draft="suffix", **exact) as llm, in_process(with_oracle(llm, [known], 3)) as url:
+        page.goto(url)
+        until(page, "document.querySelector('.card[data-name=\"tokens per verify\"] b')?.textContent === '\\u2013'")
+        page.click("#controls summary")
+        page.fill("[name=temperature]", "0")
+        page.fill("[name=max_tokens]", "9")
+        page.fill("#prompt", "add")
+        page.press("#prompt", "Enter")
+        # two verifies at tokens 0 and 4, of three accepted tokens each: eight tokens are computed
+        until(page, "document.querySelector('.assistant .note').textContent.includes('3.00 tokens per step')")
+        until(page, "document.querySelector('.card[data-name=\"tokens per verify\"] b').textContent === '4.00'")
+        until(page, "document.querySelector('#requests tbody tr td:last-child')?.textContent === '4.00'")
 
 
 def test_a_key_unlocks_the_page(page: Page) -> None:

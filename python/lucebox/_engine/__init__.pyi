@@ -110,6 +110,19 @@ class Session:
         Natural log probability of every token after the first. Replaces the timeline.
         """
 
+    def suggest(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int]) -> None:
+        """
+        Proposes a tree below the next token; the sync() that adds this token verifies it.
+        """
+
+    def set_drafting(self, on: bool) -> None: ...
+
+    @property
+    def draft_counts(self) -> dict:
+        """
+        Trees verified, nodes drafted, nodes accepted, and trees by the number of accepted nodes.
+        """
+
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
         """
         Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).

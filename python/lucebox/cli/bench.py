@@ -11,7 +11,7 @@ from typing import Any
 
 from lucebox.api import LLM
 from lucebox.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
-from lucebox.cli import console, options
+from lucebox.cli import bench_drafts, console, options
 from lucebox.cli.session import open_model
 from lucebox.numerics import N_IDS, Comparison, compare
 from lucebox.power_sweep import load_points, measure_points, save_points
@@ -23,7 +23,10 @@ pp N: prefill of N tokens from an empty context. tg N: greedy decoding of N toke
 b N (--batch): one append of N rows with the logits of each, as in verifying N drafted tokens; also relative to one row.
 Every test has one warm-up run and --runs measured runs. GB/s counts the weights read per decoded token or append, and
 its share is of the device's read bandwidth, measured in the same process. tok/J counts the energy of the device alone,
-where its driver reports it."""
+where its driver reports it.
+
+With --draft or --suite, plain and speculative decoding of the same prompts instead: speed, acceptance, and whether both
+wrote the same tokens."""
 JSON_HELP = "print one JSON object with every run"
 ABSENT = "-"
 
@@ -82,6 +85,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
         metavar="W,W",
         help="measure --power-sweep at each of these power limits, then restore the old one (needs rights)",
     )
+    bench_drafts.add_flags(parser)
     options.add_engine(parser)
     return parser
 
@@ -91,6 +95,8 @@ def execute(args: argparse.Namespace) -> int:
         args.parser.error("--set-power-limit is for --power-sweep")
     if args.power_sweep:
         return sweep_power(args)
+    if bench_drafts.is_wanted(args):
+        return bench_drafts.execute(args)
     if not (args.prefill or args.decode or args.batch or args.compare):
         args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
     if args.timeline and getattr(args, "decode_path", "") == "graph":

@@ -1,41 +1,100 @@
-"""`lucebox doctor`: the GPUs of this machine, the packs for them, and the command to install what is missing."""
+"""`lucebox doctor`: the GPUs of this machine, the packs for them, and the command to install what is missing. With
+`--fix`, it runs the command."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
+import shlex
+import sys
 
+from lucebox import installer
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
+from lucebox.errors import InvalidRequestError
 from lucebox.packs import ON_PYPI
 
 DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.
 Needs no vendor tool.
 
-Exit code 1: there is a GPU, but none is usable."""
+Exit code 1: there is a GPU, but none is usable; or --fix left something to do."""
 SOURCE = "where lucebox came from (with --index-url, or by their wheel files; they are not on PyPI)"
 JSON_HELP = "print one JSON object"
 
 
 def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
-    return commands.add_parser(
+    parser = commands.add_parser(
         "doctor",
         help="show this machine's GPUs and what to install",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--fix", action="store_true", help="run the pip command after asking, then look again")
+    parser.add_argument("--yes", action="store_true", help="with --fix: run it without asking")
+    parser.add_argument("--index-url", metavar="URL", help="the package index of the packs, instead of pip's own")
+    return parser
 
 
 def execute(args: argparse.Namespace) -> int:
-    with console.status() as show:
-        show("asking the drivers")
-        report = examine()
+    if args.fix and args.json and not args.yes:
+        args.parser.error("--json asks nothing, so --fix needs --yes beside it")
+    report = _examine(args.index_url)
+    if args.fix:
+        return _fix(report, args)
     if args.json:
         console.print_json(report)
     else:
         print_report(report)
     return 0 if report.ok else 1
+
+
+def _examine(index_url: str | None) -> Report:
+    with console.status() as show:
+        show("asking the drivers")
+        return examine(index_url=index_url)
+
+
+def _fix(report: Report, args: argparse.Namespace) -> int:
+    """Runs the report's commands, up to the first that fails, and reports again."""
+    if not args.json:
+        print_report(report)
+    if report.commands and args.index_url is None and not ON_PYPI:
+        raise InvalidRequestError(
+            "the packs are not on PyPI, where a plain pip would look; name the index that lucebox came from: "
+            "lucebox doctor --fix --index-url URL"
+        )
+    ran: list[installer.Ran] = []
+    if report.commands and (args.yes or _agreed(report)):
+        for words in report.commands:
+            ran.append(installer.run(words, quiet_stdout=args.json))
+            if ran[-1].exit_code:
+                break
+        importlib.invalidate_caches()
+        report = _examine(args.index_url)
+    if args.json:
+        console.print_json({"ran": ran, **dataclasses.asdict(report)})
+    elif ran:
+        console.write("\n")
+        print_report(report)
+    for one in ran:
+        if one.exit_code:
+            console.error(f"exit code {one.exit_code}: {shlex.join(one.command)}")
+    return 0 if report.ok and report.install is None else 1
+
+
+def _agreed(report: Report) -> bool:
+    """Shows the commands as they will run, and asks; the end of input is a no."""
+    for words in report.commands:
+        console.write(f"\n    {shlex.join(installer.command_line(words))}\n")
+    console.write("\nRun this now? [y/N] ")
+    sys.stdout.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        console.write("\n")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def print_report(report: Report) -> None:
@@ -57,7 +116,7 @@ def print_report(report: Report) -> None:
     for step in report.drivers_first:
         console.write(f"\n{step}.\n")
     if report.install:
-        source = "" if ON_PYPI else f" from {SOURCE}"
+        source = "" if ON_PYPI or "--index-url" in report.install else f" from {SOURCE}"
         console.write(f"\n{'Then install' if report.drivers_first else 'Install'} the packs{source}:\n")
         console.write(f"\n    {report.install}\n")
 

@@ -109,4 +109,5 @@ def with_rates(result: Generation) -> dict[str, float]:
         **dataclasses.asdict(timings),
         "prefill_tok_s": timings.prefill_tok_s,
         "decode_tok_s": timings.decode_tok_s,
+        "tokens_per_step": result.usage.tokens_per_step,
     }

@@ -41,15 +41,19 @@ def opening_line(llm: LLM) -> str:
         f"{console.size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
         f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
         f"context {plan.context}",
+        "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
     )
     return " | ".join(part for part in parts if part)
 
 
 def summary(result: Generation) -> str:
-    """One line: `prompt 12 tokens (8 reused), 340.1 tok/s | answer 64 tokens, 160.2 tok/s | stop`."""
+    """One line: `prompt 12 tokens (8 reused), 340.1 tok/s | answer 64 tokens, 160.2 tok/s | stop`. With drafts, the
+    tokens per step follow the speed of the answer."""
     usage, timings = result.usage, result.timings
     reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
+    per_step = f", {usage.tokens_per_step:.2f} tokens/step" if usage.drafts else ""
     return (
         f"prompt {usage.prompt_tokens} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
-        f" | answer {usage.completion_tokens} tokens, {timings.decode_tok_s:,.1f} tok/s | {result.finish_reason}"
+        f" | answer {usage.completion_tokens} tokens, {timings.decode_tok_s:,.1f} tok/s{per_step}"
+        f" | {result.finish_reason}"
     )

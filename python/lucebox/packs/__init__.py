@@ -1,7 +1,7 @@
 """GPU packs: wheels of device code, one per target, found at run time.
 
 manifest.py parses a pack's manifest, installed.py finds packs and checks their files, choice.py matches packs with
-devices.
+devices, pip_command.py has the commands that mend them.
 """
 
 from lucebox.packs.choice import (
@@ -24,10 +24,12 @@ from lucebox.packs.installed import (
     Packs,
     broken_pack,
     find,
+    install_advice,
     install_command,
     reinstall_command,
 )
 from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
+from lucebox.packs.pip_command import PipCommand
 
 __all__ = [
     "ON_PYPI",
@@ -42,6 +44,7 @@ __all__ = [
     "Manifest",
     "Pack",
     "Packs",
+    "PipCommand",
     "Selection",
     "best_installed",
     "best_target",
@@ -50,6 +53,7 @@ __all__ = [
     "extra",
     "find",
     "fitting",
+    "install_advice",
     "install_command",
     "is_at_least",
     "package",

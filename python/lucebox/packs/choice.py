@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lucebox.errors import InvalidRequestError, PackError
-from lucebox.packs.installed import BrokenPack, Pack, Packs, install_command
+from lucebox.packs.installed import BrokenPack, Pack, Packs, install_advice
 from lucebox.targets import NAMES, fits, serving
 
 __all__ = [
@@ -169,7 +169,7 @@ def _reason(device: Device, pack: Pack, candidates: Sequence[Pack | BrokenPack])
     if fits(pack.architecture, device.architecture) == "exact":
         return f"pack {pack.name} is made for {device.architecture}{preferred}"
     best = best_target(device.architecture)
-    better = f"; {best} is better: {install_command(best)}" if best and best != pack.target else ""
+    better = f"; {best} is better: {install_advice(best)}" if best and best != pack.target else ""
     return f"pack {pack.name} runs on {device.architecture} by the vendor's compatibility rule{better}{preferred}"
 
 
@@ -178,7 +178,7 @@ def _no_pack(device: Device, packs: Packs) -> str:
     what = f"{device.name} ({device.architecture})"
     if best is None:
         return f"{what}: no pack runs on this chip; there are packs for {', '.join(NAMES)}"
-    return f"{what} needs the pack {best}, which is not installed (installed: {_names(packs)}); {install_command(best)}"
+    return f"{what} needs the pack {best}, which is not installed (installed: {_names(packs)}); {install_advice(best)}"
 
 
 def _no_such_pack(device: Device, packs: Packs, name: str) -> str:

@@ -15,6 +15,7 @@ import lucebox
 from lucebox import targets
 from lucebox.errors import PackError
 from lucebox.packs.manifest import CodeObject, Manifest, extra, package, split
+from lucebox.packs.pip_command import PipCommand
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -27,6 +28,7 @@ __all__ = [
     "Packs",
     "broken_pack",
     "find",
+    "install_advice",
     "install_command",
     "reinstall_command",
 ]
@@ -37,21 +39,22 @@ MANIFEST = "manifest.json"
 ON_PYPI = False
 
 
-def install_command(target: str) -> str:
-    """Installs a target's pack, in the version that this lucebox needs."""
-    if not _has_extra(target):
-        return _build_command(target)
-    return f'pip install "lucebox[{extra(target)}]"'
+def install_command(*targets: str) -> PipCommand:
+    """Installs the packs of targets that a release has, in the version that this lucebox needs."""
+    return PipCommand(("install", f"lucebox[{','.join(map(extra, targets))}]"))
 
 
-def reinstall_command(target: str) -> str:
+def install_advice(target: str) -> str:
+    """How to get a target's pack: a command, or to build it."""
+    return str(install_command(target)) if _has_extra(target) else _build_advice(target)
+
+
+def reinstall_command(target: str) -> PipCommand:
     """Replaces the files of a damaged pack, and nothing else."""
-    if not _has_extra(target):
-        return _build_command(target)
-    return f"pip install --force-reinstall --no-deps {_project(target)}=={lucebox.__version__}"
+    return PipCommand(("install", "--force-reinstall", "--no-deps", f"{_project(target)}=={lucebox.__version__}"))
 
 
-def _build_command(target: str) -> str:
+def _build_advice(target: str) -> str:
     """For a variant, or a target that lucebox has no extra for: the pack was built by its owner."""
     if split(target)[1]:
         return f"build the variant again and install its wheel, or pip uninstall {_project(target)}"
@@ -70,9 +73,9 @@ def _has_extra(name: str) -> bool:
 class BrokenPackError(PackError):
     """A defect of an installed pack, and what mends it: a command, unless the pack has to be built again."""
 
-    def __init__(self, defect: str, mend: str, *, runs: bool = True) -> None:
+    def __init__(self, defect: str, mend: PipCommand | str) -> None:
         super().__init__(f"{defect}; {mend}")
-        self.command = mend if runs else None
+        self.command = mend if isinstance(mend, PipCommand) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class BrokenPack:
     """The target, and the variant if it is one."""
     distribution: str
     error: str
-    command: str | None = None
+    command: PipCommand | None = None
     """Mends it; None where no single command does."""
     installed_ns: int = 0
 
@@ -189,7 +192,7 @@ def broken_pack(name: str, distribution: str, error: PackError, installed_ns: in
 
 
 def _damaged(name: str, defect: str) -> BrokenPackError:
-    return BrokenPackError(defect, reinstall_command(name), runs=_has_extra(name))
+    return BrokenPackError(defect, reinstall_command(name) if _has_extra(name) else _build_advice(name))
 
 
 def _open(point: EntryPoint, version: str) -> Pack:
@@ -213,8 +216,7 @@ def _open(point: EntryPoint, version: str) -> Pack:
     if manifest.version != version:
         raise BrokenPackError(
             f"{distribution} is version {manifest.version}, lucebox is {version}, and they must be equal",
-            install_command(name),
-            runs=_has_extra(name),
+            install_command(name) if _has_extra(name) else _build_advice(name),
         )
     return Pack(manifest, text, distribution, folder, _installed_ns(point))
 
@@ -239,7 +241,7 @@ def _check_identity(manifest: Manifest, name: str, where: str) -> None:
 
 def _two_packs(target: str, points: list[EntryPoint]) -> BrokenPackError:
     names = [_distribution(point) for point in points if point.name == target]
-    return BrokenPackError(f"{' and '.join(names)} both claim {target}, keep one", f"pip uninstall {names[-1]}")
+    return BrokenPackError(f"{' and '.join(names)} both claim {target}, keep one", PipCommand(("uninstall", names[-1])))
 
 
 def _distribution(point: EntryPoint) -> str:

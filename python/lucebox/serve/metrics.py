@@ -9,12 +9,14 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Counter", "Histogram", "Metrics", "RequestRecord", "exposition"]
+__all__ = ["Counter", "DraftMetrics", "Histogram", "Metrics", "RequestRecord", "exposition"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)  # tokens
 HISTORY = 200  # requests
 MEAN_OF = 32  # newest requests, whose mean time gives Retry-After
 
@@ -35,7 +37,7 @@ class Counter:
 
 
 class Histogram:
-    """Counts of durations per bucket."""
+    """Counts of values per bucket."""
 
     def __init__(self, name: str, doc: str, bounds: tuple[float, ...] = SECONDS) -> None:
         self.name, self.doc, self.bounds = name, doc, bounds
@@ -43,10 +45,11 @@ class Histogram:
         self.sum = 0.0
         self._lock = threading.Lock()
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, n: int = 1) -> None:
+        """Counts a value n times."""
         with self._lock:
-            self.counts[bisect_left(self.bounds, value)] += 1
-            self.sum += value
+            self.counts[bisect_left(self.bounds, value)] += n
+            self.sum += n * value
 
     def lines(self) -> Iterable[str]:
         total, rows = 0, []
@@ -55,6 +58,34 @@ class Histogram:
             rows.append((f'_bucket{{le="{bound}"}}', float(total)))
         rows += [("_sum", self.sum), ("_count", float(total))]
         yield from exposition(self.name, "histogram", self.doc, rows)
+
+
+class DraftMetrics:
+    """Drafts of all sessions. A session's own counts grow with every step, so the newest ones say all."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[int, Mapping[str, Any]] = {}
+
+    def update(self, session: int, counts: Mapping[str, Any]) -> None:
+        """Notes the counts of a session (`Session.draft_counts`), by its number."""
+        self._by_session[session] = counts
+
+    def total(self, name: str) -> int:
+        """Sum over the sessions of "verified", "drafted" or "accepted"."""
+        return sum(counts[name] for counts in list(self._by_session.values()))
+
+    def lines(self) -> Iterable[str]:
+        for metric, name, doc in (
+            ("lucebox_verifies_total", "verified", "Trees of drafted tokens verified."),
+            ("lucebox_drafted_tokens_total", "drafted", "Tokens drafted."),
+            ("lucebox_accepted_tokens_total", "accepted", "Drafted tokens accepted."),
+        ):
+            yield from exposition(metric, "counter", doc, [("", float(self.total(name)))])
+        lengths = Histogram("lucebox_accepted_length", "Tokens accepted per verify, of verifies that ended.", LENGTHS)
+        for counts in list(self._by_session.values()):
+            for length, n in enumerate(counts["by_length"]):
+                lengths.observe(length, n)
+        yield from lengths.lines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +106,9 @@ class RequestRecord:
     prefill_s: float
     decode_s: float
     total_s: float
+    verifies: int
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 class Metrics:
@@ -91,6 +125,7 @@ class Metrics:
         self.queue_s = Histogram("lucebox_queue_seconds", "From a request to its slot.")
         self.first_token_s = Histogram("lucebox_first_token_seconds", "From a request to its first token.")
         self.request_s = Histogram("lucebox_request_seconds", "From a request to its end.")
+        self.drafts = DraftMetrics()
         self.history: deque[RequestRecord] = deque(maxlen=HISTORY)
         self._outcomes: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
@@ -123,7 +158,7 @@ class Metrics:
         yield from exposition("lucebox_requests_total", "counter", "Requests that ended, by outcome.", outcomes)
         for metric in (
             self.rejected, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.prefill_s,
-            self.decode_s, self.queue_s, self.first_token_s, self.request_s,
+            self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.drafts,
         ):  # fmt: skip
             yield from metric.lines()
 

@@ -201,6 +201,8 @@ class Scheduler:
         else:
             self.metrics.decode_s.add(now - start)
             self.metrics.generated_tokens.add(1)
+            if self._llm.options.draft != "none":
+                self.metrics.drafts.update(self._slots.index(work.slot), work.slot.session.draft_counts)
             if work.n_generated == 1:
                 work.first_token_s = now - work.job.submitted
                 self.metrics.first_token_s.observe(work.first_token_s)
@@ -236,6 +238,7 @@ def _reported(error: Exception) -> ApiError:
 
 def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
     total_s = time.perf_counter() - job.submitted
+    drafts = work.drafts if work else None
     return RequestRecord(
         ended_at=time.time(),
         endpoint=job.request.endpoint,
@@ -248,4 +251,7 @@ def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
         prefill_s=work.prefill_s if work else 0.0,
         decode_s=work.decode_s if work else 0.0,
         total_s=total_s,
+        verifies=drafts.verifies if drafts else 0,
+        drafted_tokens=drafts.drafted_tokens if drafts else 0,
+        accepted_tokens=drafts.accepted_tokens if drafts else 0,
     )

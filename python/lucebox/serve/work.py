@@ -11,7 +11,7 @@ import numpy as np
 from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.generation import DecodeLoop, End
-from lucebox.results import Timings, TokenLogprob, Usage
+from lucebox.results import DraftCounts, Timings, TokenLogprob, Usage
 from lucebox.serve.channel import Sink
 from lucebox.serve.events import Event, Parser, ReasoningDelta, TextDelta
 from lucebox.serve.prefix_cache import PrefixCache
@@ -125,6 +125,10 @@ class Work:
     def n_generated(self) -> int:
         return self._loop.n_generated
 
+    @property
+    def drafts(self) -> DraftCounts | None:
+        return self._loop.drafts
+
     def step(self) -> Finished | None:
         """One turn: a chunk of the prompt or a token. The last turn returns the result."""
         start = time.perf_counter()
@@ -142,7 +146,7 @@ class Work:
         return Finished(
             reason=end.reason,
             stop_string=end.stop_string,
-            usage=Usage(self.n_prompt, self.n_generated, self.cached),
+            usage=Usage(self.n_prompt, self.n_generated, self.cached, self.drafts),
             reasoning_tokens=self._output.reasoning_tokens,
             timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, self.n_generated),
             queue_s=self.queue_s,

@@ -3,6 +3,10 @@
 
 #include "cpu/scalar/scalar.h"
 
+#if defined(__x86_64__)
+#include "cpu/x86_features.h"
+#endif
+
 namespace lb::cpu {
 
 extern const Kernels kPortableKernels;
@@ -33,15 +37,9 @@ constexpr Kernels kScalarKernels = {
 };
 
 #if defined(__x86_64__)
-// __builtin_cpu_supports checks the processor, and that the operating system saves the wide registers.
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
-bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+const X86Features& features() {
+  static const X86Features found;
+  return found;
 }
 #endif
 
@@ -52,8 +50,8 @@ const Kernels* kernels_for(Isa isa) {
     case Isa::kScalar: return &kScalarKernels;
     case Isa::kPortable: return &kPortableKernels;
 #if defined(__x86_64__)
-    case Isa::kAvx2: return has_avx2() ? &kAvx2Kernels : nullptr;
-    case Isa::kAvx512: return has_avx512() ? &kAvx512Kernels : nullptr;
+    case Isa::kAvx2: return features().has_avx2() ? &kAvx2Kernels : nullptr;
+    case Isa::kAvx512: return features().has_avx512() ? &kAvx512Kernels : nullptr;
 #endif
     default: return nullptr;
   }

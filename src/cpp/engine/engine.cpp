@@ -133,13 +133,14 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
 }
 
-void Engine::forward(Append append, SequenceState& state, Stream& stream, const Taps* taps) const {
+void Engine::forward(Append append, SequenceState& state, Stream& stream, bool draft_rows, const Taps* taps) const {
   const Workspace& ws = executor_->workspace;
   const DraftWorkspace& draft_ws = executor_->draft;
   const int rows = static_cast<int>(append.tokens.size());
-  if (models_.draft) append.outputs = {models_.draft->taps(), draft_ws.taps};
+  draft_rows = draft_rows && models_.draft != nullptr;
+  if (draft_rows) append.outputs = {models_.draft->taps(), draft_ws.taps};
   models_.target->forward(append, state, ws, options_.activations, stream, taps);
-  if (models_.draft)
+  if (draft_rows)
     models_.draft->context({draft_ws.taps, ws.y, append.tokens.data(), append.positions.data(), append.tree, rows},
                            state, draft_ws, options_.activations, stream);
 }
@@ -153,8 +154,6 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   if (backend == nullptr) backend = cpu_backend();
   LB_CHECK(options.path == DecodePath::kAuto || !backend->maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", backend->name());
-  LB_CHECK(options.path != DecodePath::kMegakernel || options.draft_model().empty(), kUnsupported,
-           "the megakernel does not compute the rows of a draft model yet; use graph or auto, or draft = \"suffix\"");
   if (options.prefill_chunk == 0) options.prefill_chunk = backend->prefill_chunk();
   ModelFile file = open_model_file(path);
   Models models{.target = make_model(file), .draft = nullptr};

@@ -100,8 +100,9 @@ class Engine {
   // Identifies the weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
-  // The target's forward pass over an append and, behind it, the draft model's rows of the append.
-  void forward(Append append, SequenceState& state, Stream& stream, const Taps* taps = nullptr) const;
+  // The target's forward pass over an append and, behind it, the draft model's rows of the append. Without these rows
+  // drafts are worse, and nothing else changes.
+  void forward(Append append, SequenceState& state, Stream& stream, bool draft_rows, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
 
  private:

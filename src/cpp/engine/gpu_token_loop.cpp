@@ -102,7 +102,6 @@ Append one_row(const Buffers& b) { return {.tokens = {&b.start->token, 1}, .posi
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
-  if (!options.draft_model().empty()) return false;  // its rows are launches behind the model's
   return options.path == DecodePath::kMegakernel ||
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
@@ -202,12 +201,14 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.upload(buffers_.positions, positions.data(), sizeof positions);
   }
 
+  void set_draft_rows(bool on) override { draft_rows_ = on; }
+
   void step() override {
     if (uses_mega()) {
       mega_->step(started_);
     } else {
       if (mega_) finish_launch();
-      stream_.replay(graph_, [&] {
+      stream_.replay(graph_[draft_rows_], [&] {
         run_forward();
         run_choice();
       });
@@ -216,7 +217,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step_only() override {
-    stream_.replay(forward_, [&] { run_forward(); });
+    stream_.replay(forward_[draft_rows_], [&] { run_forward(); });
   }
 
   void choose(std::span<const uint32_t> mask) override {
@@ -249,8 +250,9 @@ class GpuTokenLoop final : public TokenLoop {
   Timeline timeline() override { return uses_mega() ? mega_->timeline() : Timeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
+    if (mega_ && draft_rows_) return "graph, with the draft model's rows";
     if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
-    return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
+    return graph_[0] || graph_[1] || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
   void check() override { synchronize(); }
@@ -333,7 +335,7 @@ class GpuTokenLoop final : public TokenLoop {
   const gpu::Target& target() const { return stream_.pack().target(); }
 
   // Whether the megakernel runs a step at this length.
-  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
+  bool uses_mega() const { return mega_ && !draft_rows_ && state_.n_tokens() <= max_mega_tokens_; }
 
   // Before a graph's step: waits for the launch, and starts another where the last one ended before it saw the larger
   // budget. Throws StepLost.
@@ -353,7 +355,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void run_forward() {
-    engine_.forward(one_row(buffers_), state_, stream_);
+    engine_.forward(one_row(buffers_), state_, stream_, draft_rows_);
     engine_.model().head(engine_.executor().workspace.y, 1, buffers_.logits, engine_.options().activations, stream_);
   }
 
@@ -402,12 +404,13 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  std::unique_ptr<Recording> graph_, forward_;
-  SampleOptions options_{};  // as on the device
+  std::unique_ptr<Recording> graph_[2], forward_[2];  // [draft_rows_]
+  SampleOptions options_{};                           // as on the device
   std::optional<MegaSteps> mega_;
   int max_mega_tokens_ = 0;
   std::string why_graph_;  // why not the megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
+  bool draft_rows_ = false;
   bool is_walking_ = false;  // down a tree: the number of tokens to come is not known
   Sampled last_{};
 };

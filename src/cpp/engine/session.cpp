@@ -94,7 +94,7 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
                       .positions = {executor.positions, 3 * ids.size()},
                       .tree = device_tree,
                       .interrupted = interrupted ? &interrupted : nullptr},
-                     state_, stream, taps);
+                     state_, stream, true, taps);
   };
   try {
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded

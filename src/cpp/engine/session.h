@@ -159,6 +159,7 @@ class Session {
   bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
   bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
+  void propose_by_model(int max_rows);
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
   void start_next(const Sampler& sampler);
@@ -206,6 +207,7 @@ class Session {
   std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft
   float* tree_logits_ = nullptr;         // [tree rows, vocab], in the stream's memory
   int tree_row_ = 0;                     // of the current logits
+  std::array<std::unique_ptr<Recording>, kMaxTree> draft_recordings_;  // of the draft model, by depth
   DraftCounts draft_counts_;
 };
 

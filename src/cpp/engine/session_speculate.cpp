@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/session.h"
+#include "ops/draft_rules.h"
 
 namespace lb {
 
@@ -21,11 +22,11 @@ void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> 
            " tokens and a parent each; got ", tokens.size(), " and ", parents.size());
   suggested_.rows = 0;
   if (tokens.empty()) return;
-  suggested_.start(0);  // the root's token is not known yet
+  drafting::start(suggested_, 0);  // the root's token is not known yet
   for (size_t i = 0; i < tokens.size(); ++i) {
     LB_CHECK(parents[i] >= -1 && parents[i] < static_cast<int32_t>(i), kInvalid, "token ", i,
              " of the draft has parent ", parents[i], "; a parent comes before its children, -1 is the next token");
-    suggested_.add(tokens[i], parents[i] + 1, 0);
+    drafting::add(suggested_, tokens[i], parents[i] + 1, 0);
   }
 }
 
@@ -63,10 +64,37 @@ bool Session::propose(int32_t root, int max_rows) {
     suggested_.rows = 0;
     draft.tokens[0] = root;
     draft.rows = std::min(draft.rows, max_rows);
-  } else {
-    draft.rows = 0;
+    return draft.rows > 1;
   }
+  drafting::start(draft, root);
+  if (drafting_ && engine_->draft_model() != nullptr) propose_by_model(max_rows);
   return draft.rows > 1;
+}
+
+// The draft model reads the root and what the state holds of the tokens before it.
+void Session::propose_by_model(int max_rows) {
+  const DraftModel& model = *engine_->draft_model();
+  const int n_past = state_.n_tokens(), n_positions = model.max_depth() + 1, k = model.n_candidates();
+  if (n_past + n_positions > state_.capacity()) return;  // its block would not fit
+  const int depth = std::min(model.max_depth(), max_rows - 1);
+  Draft& draft = walk_.draft();
+  const std::lock_guard lock(engine_->executor().mutex);
+  const Executor& executor = engine_->executor();
+  Stream& stream = *executor.stream;
+  state_.begin_draft();
+  stream.upload(executor.draft_root, &draft.tokens[0], sizeof(int32_t));
+  for (int axis = 0; axis < 3; ++axis)
+    for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
+  stream.upload(executor.draft_positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
+  stream.replay(draft_recordings_[depth], [&] {
+    model.propose({executor.draft_root, executor.draft_positions}, depth, state_, executor.draft,
+                  engine_->options().activations, stream);
+  });
+  std::array<int32_t, kMaxTree * kMaxTopTokens> ids;
+  std::array<float, kMaxTree * kMaxTopTokens> logprobs;
+  stream.download(ids.data(), executor.draft.ids, depth * k * sizeof ids[0]);
+  stream.download(logprobs.data(), executor.draft.logprobs, depth * k * sizeof logprobs[0]);
+  drafting::grow_tree({ids.data(), logprobs.data(), depth, k}, max_rows - 1, draft);
 }
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {

@@ -32,7 +32,7 @@ struct KvAppend {
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
 // weights), Rope of both, KvAppend of k and v.
 struct AttentionPrepare {
-  const float* u;       // [rows, n_heads, head_dim] projected queries, strides below; null when n_heads is 0
+  const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
   float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
   const float* v;       // [rows, n_kv_heads, head_dim]
@@ -42,7 +42,7 @@ struct AttentionPrepare {
   const float* sin;     // [rows, n_pairs]
   KvLayer cache;
   const int32_t* n_past;  // [1]
-  int rows, n_heads, n_pairs;  // n_heads 0: keys and values alone
+  int rows, n_heads, n_pairs;
   long u_row_stride, u_head_stride;
   float eps;
   RopePairs pairs;

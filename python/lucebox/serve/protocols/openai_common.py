@@ -10,7 +10,7 @@ from lucebox.serve.protocols.body import Body, Ignored
 from lucebox.serve.request import Finished, PromptToken
 from lucebox.text import Tokenizer
 
-__all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "timings", "usage"]
+__all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "predictions", "timings", "usage"]
 
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
@@ -31,20 +31,38 @@ def usage(finished: Sequence[Finished]) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(f.usage.cached_tokens for f in finished)},
-        "completion_tokens_details": {"reasoning_tokens": sum(f.reasoning_tokens for f in finished)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(f.reasoning_tokens for f in finished),
+            **predictions(finished),
+        },
     }
 
 
+def predictions(finished: Sequence[Finished]) -> dict[str, int]:
+    """Drafted tokens that are in the answers, and those that are not, under OpenAI's names for predicted outputs."""
+    drafts = [f.usage.drafts for f in finished if f.usage.drafts is not None]
+    drafted, accepted = sum(d.drafted_tokens for d in drafts), sum(d.accepted_tokens for d in drafts)
+    return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+
+
 def timings(finished: Finished) -> dict[str, float]:
-    """lucebox's own field: times in milliseconds and speeds."""
-    times = finished.timings
-    return {
+    """lucebox's own field: times in milliseconds and speeds; with drafts, their counts too."""
+    times, usage = finished.timings, finished.usage
+    result: dict[str, float] = {
         "queue_ms": round(1e3 * finished.queue_s, 2),
         "prefill_ms": round(1e3 * times.prefill_s, 2),
         "decode_ms": round(1e3 * times.decode_s, 2),
         "prefill_tokens_per_second": round(times.prefill_tok_s, 2),
         "decode_tokens_per_second": round(times.decode_tok_s, 2),
     }
+    if usage.drafts is not None:
+        result |= {
+            "verifies": usage.drafts.verifies,
+            "drafted_tokens": usage.drafts.drafted_tokens,
+            "accepted_tokens": usage.drafts.accepted_tokens,
+            "tokens_per_step": round(usage.tokens_per_step, 3),
+        }
+    return result
 
 
 def comment(text: str) -> bytes:

@@ -12,7 +12,7 @@ from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, timings
+from lucebox.serve.protocols.openai_common import comment, predictions, timings
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Finished, Item
 
@@ -248,6 +248,6 @@ def _usage(finished: Finished) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens, **predictions([finished])},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

@@ -44,6 +44,7 @@ function showCards(status, speed) {
   const cards = {
     "tok/s now": speed.toFixed(1),
     "decode tok/s": rate(totals.generated_tokens, totals.decode_s),
+    ...(status.draft === "none" ? {} : { "tokens per verify": acceptance(totals) }),
     "prefill tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
     "time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
     "running / slots": `${status.running} / ${status.slots}`,
@@ -61,6 +62,12 @@ function showCards(status, speed) {
       return card;
     }),
   );
+}
+
+// Accepted tokens per verified draft, and the one sampled behind them: since the last status, else since the start.
+function acceptance({ verifies, accepted_tokens: accepted }) {
+  const old = before && verifies > before.totals.verifies ? before.totals : { verifies: 0, accepted_tokens: 0 };
+  return verifies > 0 ? (1 + (accepted - old.accepted_tokens) / (verifies - old.verifies)).toFixed(2) : "–";
 }
 
 function showCurve() {
@@ -100,6 +107,7 @@ function showRequests(requests) {
       ["td", `${one.queue_s.toFixed(2)} s`],
       ["td", `${one.prefill_s.toFixed(2)} s`],
       ["td", rate(one.generated_tokens, one.decode_s)],
+      ["td", one.verifies > 0 ? (1 + one.accepted_tokens / one.verifies).toFixed(2) : "–"],
     ),
   );
   $("requests").tBodies[0].replaceChildren(...rows);

@@ -98,6 +98,7 @@ export class AnswerView {
       numbers.push(`${prompt} prompt tokens, ${details?.cached_tokens ?? 0} of them cached`, `${generated} tokens`);
     }
     if (this.timings) numbers.push(`${this.timings.decode_tokens_per_second.toFixed(1)} tok/s`);
+    if (this.timings?.verifies) numbers.push(`${this.timings.tokens_per_step.toFixed(2)} tokens per step`);
     return numbers;
   }
 

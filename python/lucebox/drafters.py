@@ -1,0 +1,63 @@
+"""Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix"."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lucebox import _engine, catalog
+from lucebox.errors import InvalidRequestError
+from lucebox.hub import Progress
+from lucebox.resolve import ResolvedModel, resolve
+
+__all__ = ["draft_label", "resolve_draft"]
+
+_WITH_SUFFIX = "+suffix"
+# Tensors of a prediction block, in GGUF files and in checkpoints.
+_MTP_TENSOR = re.compile(r"blk\.\d+\.nextn\.|(model\.)?mtp\.")
+
+
+def resolve_draft(
+    draft: str,
+    model: ResolvedModel,
+    *,
+    offline: bool = False,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+) -> str:
+    """What drafts for a model.
+
+    draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "auto" is the catalog's drafter of the model,
+    else the prediction block (MTP) in its file, and the suffix drafter in any case. "mtp+suffix" and "DRAFTER+suffix"
+    draft with both.
+
+    Raises:
+        ModelNotFoundError, HubError: the drafter cannot be found or fetched.
+        InvalidRequestError: "+suffix" follows a word that stands for no draft model.
+    """
+    name = draft.removesuffix(_WITH_SUFFIX)
+    with_suffix = draft[len(name) :]
+    if name in ("none", "suffix"):
+        if with_suffix:
+            raise InvalidRequestError(f"draft cannot be {draft!r}: {_WITH_SUFFIX} follows auto, mtp or a drafter")
+        return name
+    if name == "auto":
+        own = _own_drafter(model)
+        return "suffix" if own is None else own + _WITH_SUFFIX
+    if name != "mtp":
+        name = str(resolve(name, offline=offline, progress=progress, endpoint=endpoint, is_drafter=True).path)
+    return name + with_suffix
+
+
+def draft_label(draft: str) -> str:
+    """A resolved draft without the folder of its file."""
+    return draft if draft in ("none", "suffix") else Path(draft).name
+
+
+def _own_drafter(model: ResolvedModel) -> str | None:
+    """The drafter that comes with a model: the catalog's, else the block in its file."""
+    file = catalog.drafter(model.name) if model.source == "catalog" else None
+    if file is not None:
+        return str(file)
+    tensors = _engine.open_model_file(str(model.path)).tensors
+    return "mtp" if any(_MTP_TENSOR.match(name) for name, *_ in tensors) else None

@@ -1,0 +1,266 @@
+"""Plain and speculative decoding of the same prompts: speed, acceptance, and whether the tokens are the same.
+
+The plain engine is opened without a drafter, so that it pays nothing for one. Where both fit in memory they take turns
+prompt by prompt; else one follows the other. Each prompt runs once, because a suffix drafter remembers its answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import takewhile
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lucebox.bench import arbitrary_ids
+from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
+from lucebox.generation import Ids
+from lucebox.options import Sampling
+from lucebox.results import DraftCounts, Generation
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+
+__all__ = ["TIE_MARGIN", "Difference", "DraftReport", "PromptRun", "measure_drafts", "save_runs"]
+
+SEED = 42  # of sampling
+WARM_UP_TOKENS = 16
+TIE_MARGIN = 0.05
+"""Two tokens tie where the plain engine's logits prefer one by less: nat if greedy, probability if sampled. Rows
+computed together round differently."""
+CSV_COLUMNS = (
+    "date", "model", "device", "draft", "budget", "suite", "temperature", "prompt", "prompt_tokens", "tokens",
+    "plain_tok_s", "speculative_tok_s", "ratio", "verifies", "drafted", "accepted", "tokens_per_verify",
+    "tokens_per_step", "same_tokens",
+)  # fmt: skip
+
+OpenLLM = Callable[[str], "LLM"]
+"""Opens the model with this option `draft`."""
+OnPrompt = Callable[[str, int, int], None]
+"""Called with the name of the next prompt, prompts done, prompts in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first token where speculative decoding left plain decoding."""
+
+    at: int
+    """Index in the answer."""
+    plain: int | None
+    """Token id; None: the plain answer ended before."""
+    speculative: int | None
+    margin: float
+    """How clearly the plain engine prefers its token: difference of log probabilities in nat if greedy; if sampled, the
+    probability between both tokens in the order of ids, by which the draw would have to move."""
+
+    @property
+    def is_tie(self) -> bool:
+        return self.margin < TIE_MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """One prompt, decoded both ways."""
+
+    name: str
+    prompt_tokens: int
+    tokens: int
+    """Generated tokens of the speculative answer."""
+    plain_tok_s: float
+    speculative_tok_s: float
+    tokens_per_step: float
+    drafts: DraftCounts
+    difference: Difference | None
+    """None: the same tokens."""
+
+    @property
+    def ratio(self) -> float:
+        return self.speculative_tok_s / self.plain_tok_s
+
+
+@dataclass(frozen=True, slots=True)
+class DraftReport:
+    """All prompts of one suite at one temperature. Means are over prompts."""
+
+    model: str
+    device: str
+    device_name: str
+    kernels: str
+    draft: str
+    draft_budget: int | None
+    suite: str
+    temperature: float
+    runs: tuple[PromptRun, ...]
+
+    @property
+    def plain_tok_s(self) -> float:
+        return mean(run.plain_tok_s for run in self.runs)
+
+    @property
+    def speculative_tok_s(self) -> float:
+        return mean(run.speculative_tok_s for run in self.runs)
+
+    @property
+    def ratio(self) -> float:
+        return self.speculative_tok_s / self.plain_tok_s
+
+    @property
+    def tokens_per_verify(self) -> float:
+        return mean(run.drafts.tokens_per_verify for run in self.runs)
+
+    @property
+    def tokens_per_step(self) -> float:
+        return mean(run.tokens_per_step for run in self.runs)
+
+    @property
+    def by_length(self) -> tuple[int, ...]:
+        """[n] verifies of all prompts that accepted n tokens."""
+        sums = [0] * max(len(run.drafts.by_length) for run in self.runs)
+        for run in self.runs:
+            for n, verifies in enumerate(run.drafts.by_length):
+                sums[n] += verifies
+        return tuple(sums)
+
+    @property
+    def mismatches(self) -> tuple[PromptRun, ...]:
+        """Runs with other tokens, and no tie where they part."""
+        return tuple(run for run in self.runs if run.difference is not None and not run.difference.is_tie)
+
+
+def measure_drafts(
+    open_llm: OpenLLM,
+    draft: str,
+    prompts: Sequence[tuple[str, Ids]],
+    *,
+    suite: str,
+    max_tokens: int,
+    temperature: float = 0.0,
+    on_prompt: OnPrompt = lambda name, done, total: None,
+) -> DraftReport:
+    """Decodes up to max_tokens after each prompt (name, ids), plainly and with the drafter.
+
+    Raises:
+        InvalidRequestError: there is no drafter, no prompt, or a prompt does not fit in the context.
+    """
+    if draft == "none" or not prompts:
+        raise InvalidRequestError("[bench] speculation needs a drafter and a prompt")
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=SEED)
+
+    def answers_of(*llms: LLM) -> list[list[Generation]]:
+        """The answers of each LLM. They take turns prompt by prompt."""
+        for llm in llms:
+            _answer(llm, arbitrary_ids(llm, WARM_UP_TOKENS), Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+        answers: list[list[Generation]] = [[] for _ in llms]
+        for done, (name, ids) in enumerate(prompts):
+            on_prompt(name, done, len(prompts))
+            for llm, own in zip(llms, answers, strict=True):
+                own.append(_answer(llm, ids, sampling))
+        return answers
+
+    with ExitStack() as stack:
+        speculative = stack.enter_context(open_llm(draft))
+        report = DraftReport(
+            model=speculative.info.name,
+            device=speculative.options.device,
+            device_name=speculative.device_name,
+            kernels=speculative.kernels,
+            draft=speculative.draft_label,
+            draft_budget=speculative.options.draft_budget,
+            suite=suite,
+            temperature=temperature,
+            runs=(),
+        )
+        try:
+            plain = stack.enter_context(open_llm("none"))
+        except OutOfMemoryError:
+            (fast,) = answers_of(speculative)
+            stack.close()
+            plain = stack.enter_context(open_llm("none"))
+            (slow,) = answers_of(plain)
+        else:
+            slow, fast = answers_of(plain, speculative)
+        runs = [
+            _run(plain, name, ids, *answers, temperature=temperature)
+            for (name, ids), *answers in zip(prompts, slow, fast, strict=True)
+        ]
+    return replace(report, runs=tuple(runs))
+
+
+def _answer(llm: LLM, ids: Ids, sampling: Sampling) -> Generation:
+    llm.reset()
+    return llm.generate(ids.tolist(), sampling)
+
+
+def _run(plain: LLM, name: str, ids: Ids, slow: Generation, fast: Generation, *, temperature: float) -> PromptRun:
+    assert fast.usage.drafts is not None
+    return PromptRun(
+        name=name,
+        prompt_tokens=len(ids),
+        tokens=len(fast.ids),
+        plain_tok_s=slow.timings.decode_tok_s,
+        speculative_tok_s=fast.timings.decode_tok_s,
+        tokens_per_step=fast.usage.tokens_per_step,
+        drafts=fast.usage.drafts,
+        difference=_difference(plain, ids, slow.ids, fast.ids, temperature),
+    )
+
+
+def _difference(
+    plain: LLM, prompt: Ids, slow: Sequence[int], fast: Sequence[int], temperature: float
+) -> Difference | None:
+    if slow == fast:
+        return None
+    at = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(slow, fast, strict=False)))
+    if at == min(len(slow), len(fast)):
+        return Difference(at, _item(slow, at), _item(fast, at), math.inf)
+    whole = np.concatenate([prompt, np.asarray(slow, np.int32)])
+    with plain.locked_session() as session:
+        session.reset()
+        for n in range(len(prompt), len(prompt) + at + 1):  # row by row, as the answer was computed
+            session.sync(whole[:n])
+        logits = session.logits().astype(np.float64)
+    if temperature == 0:
+        return Difference(at, slow[at], fast[at], float(logits[slow[at]] - logits[fast[at]]))
+    weights = np.exp((logits - logits.max()) / temperature)
+    low, high = sorted((slow[at], fast[at]))
+    return Difference(at, slow[at], fast[at], float(weights[low + 1 : high].sum() / weights.sum()))
+
+
+def _item(ids: Sequence[int], at: int) -> int | None:
+    return ids[at] if at < len(ids) else None
+
+
+def save_runs(file: Path, report: DraftReport) -> None:
+    """Appends a row per prompt to a CSV file, which is created where it is missing.
+
+    Raises:
+        FormatError: the file has other columns.
+    """
+    is_new = not file.exists()
+    if not is_new and file.read_text().partition("\n")[0].split(",") != list(CSV_COLUMNS):
+        raise FormatError(f"{file} has other columns than {', '.join(CSV_COLUMNS)}; name a new file")
+    common = (
+        date.today().isoformat(), report.model, report.device_name, report.draft, report.draft_budget or "",
+        report.suite, report.temperature,
+    )  # fmt: skip
+    with file.open("a", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        if is_new:
+            writer.writerow(CSV_COLUMNS)
+        for run in report.runs:
+            drafts = run.drafts
+            writer.writerow(
+                [
+                    *common, run.name, run.prompt_tokens, run.tokens, f"{run.plain_tok_s:.2f}",
+                    f"{run.speculative_tok_s:.2f}", f"{run.ratio:.3f}", drafts.verifies, drafts.drafted_tokens,
+                    drafts.accepted_tokens, f"{drafts.tokens_per_verify:.3f}", f"{run.tokens_per_step:.3f}",
+                    run.difference is None,
+                ]
+            )  # fmt: skip

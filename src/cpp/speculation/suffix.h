@@ -1,0 +1,68 @@
+// SuffixDrafter: drafts without a model, from text that occurred before. It looks for the longest suffix of the
+// sequence that occurs earlier in the sequence, in a text that the caller expects, or in earlier outputs, and proposes
+// what followed there. It takes host memory and microseconds. The target decides every token, as for any draft. Method:
+// SuffixDecoding (arXiv 2411.04975), with a discount of rare evidence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "ops/draft.h"
+#include "speculation/context_index.h"
+
+namespace lb {
+
+enum class SuffixSource { kNone, kSequence, kExpected, kOutputs };
+
+struct SuffixDraft {
+  Draft tree{};         // rows by descending score: its first n rows are the best tree of n rows. rows == 0: no match
+  double accepted = 0;  // expected number of accepted tokens: the sum of the nodes' probabilities
+  int match = 0;        // length of the matched suffix, tokens
+  SuffixSource source = SuffixSource::kNone;
+};
+
+// The newest outputs of an engine's sessions, at most `capacity` tokens with ContextIndex::kMaxContext for each output.
+// Every call locks.
+class EarlierOutputs {
+ public:
+  explicit EarlierOutputs(int capacity);  // throws kInvalid below 2 * kMaxContext
+  static size_t planned_bytes(int capacity) { return ContextIndex::planned_bytes(capacity); }
+
+  // Drops the oldest outputs until there is room. An output longer than the capacity is kept from its end.
+  void add(std::span<const int32_t> output);
+  void clear();
+  int n_tokens() const;  // in use
+
+ private:
+  friend class SuffixDrafter;
+  mutable std::mutex mutex_;
+  ContextIndex index_;
+};
+
+class SuffixDrafter {
+ public:
+  // Reserves all memory for a sequence of `context` tokens and an expected text of `expected` tokens. Throws kInvalid.
+  SuffixDrafter(int context, int expected, std::shared_ptr<EarlierOutputs> outputs = nullptr);
+  static size_t planned_bytes(int context, int expected);
+
+  // --- the sequence: prompt and output. Its newest token is the root of the next draft.
+  int n_tokens() const { return static_cast<int>(sequence_.end()) - ContextIndex::kMaxContext; }
+  void push(std::span<const int32_t> tokens);  // throws kInvalid beyond the context
+  void truncate(int n_tokens);                 // drops the tokens behind; throws kInvalid above n_tokens()
+
+  // A text that the output is likely to repeat as a whole or in parts (OpenAI's predicted outputs). Replaces the last
+  // one; empty: none. Tokens beyond the capacity are left out.
+  void expect(std::span<const int32_t> text);
+
+  // The tree below the newest token, with at most max_rows rows, the root included. Changes nothing.
+  SuffixDraft propose(int max_rows) const;
+
+ private:
+  ContextIndex sequence_, expected_;
+  std::shared_ptr<EarlierOutputs> outputs_;
+};
+
+}  // namespace lb

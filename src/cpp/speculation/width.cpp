@@ -1,0 +1,189 @@
+#include "speculation/width.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "speculation/merge.h"
+
+namespace lb {
+namespace {
+
+// The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
+// n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
+// token be accepted. So N tokens take at most (1 + kShare) N + kFirstCredit: 1 % more than plain from 3,200 tokens on.
+constexpr double kShare = 0.005, kFirstCredit = 16;
+constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
+
+constexpr int kMinWait = 8, kMaxWait = 256;  // steps before a trial: doubled by each one that does not gain
+constexpr double kModelMean = 1.0 / 8;       // weight of the newest tree
+
+}  // namespace
+
+StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
+    : has_model_(has_model), budget_(draft_budget), credit_(kFirstCredit) {
+  LB_CHECK(draft_budget >= 0 && draft_budget < kMaxTree, kInvalid, "draft_budget must be 0 to ", kMaxTree - 1, ", not ",
+           draft_budget);
+  for (auto& followed : followed_) followed.reserve(kMaxTree);
+  tiles_.reserve(kMaxTree);
+  set_costs(costs);
+}
+
+void StepWidth::set_costs(const StepCosts& costs) {
+  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0, kInvalid,
+           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms and ", costs.draft_ms, " ms");
+  LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
+  int below = 1;
+  for (const StepCosts::Append& append : costs.append) {
+    LB_CHECK(append.rows > below && append.rows <= kMaxTree && append.ms > 0, kInvalid,
+             "appends are measured at ascending rows from 2 to ", kMaxTree, " and take time; got ", append.rows,
+             " rows in ", append.ms, " ms after ", below, " rows");
+    below = append.rows;
+  }
+  tiles_ = costs.append;
+  for (StepCosts::Append& tile : tiles_) tile.ms /= costs.plain_ms;
+  draft_time_ = costs.draft_ms / costs.plain_ms;
+}
+
+// The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
+// before: time that the step takes besides the append.
+template <class Accepted>
+StepWidth::Width StepWidth::best_width(int rows, double before, const Accepted& accepted) const {
+  Width best;
+  for (const StepCosts::Append& tile : tiles_) {
+    const int n = std::min(tile.rows, rows);
+    const Width width{.rows = n, .time = before + tile.ms, .tokens = 1 + accepted(n)};
+    if (width.time - 1 <= credit_ && width.rate() > best.rate()) best = width;
+    if (tile.rows >= rows) break;
+  }
+  return best;
+}
+
+StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
+  suffix_ = suffix;
+  corrected_suffix_ = suffix.rows > 1 ? acceptance_[kFromSuffix].corrected(suffix) : Draft{};
+  max_rows_ = max_rows;
+  kind_ = StepKind::kPlain;
+  is_trial_ = false;
+  tree_.rows = 0;
+  time_ = 1;
+  for (auto& followed : followed_) followed.clear();
+  if (max_rows < 2) return kind_;
+  const int suffix_rows = corrected_suffix_.rows;
+  if (budget_ > 0) return kind_ = has_model_ ? StepKind::kModel : suffix_rows > 1 ? StepKind::kSuffix : kind_;
+
+  std::array<Width, kSources> widths;
+  const auto by_suffix = expected_tokens(corrected_suffix_);
+  const auto suffix_accepted = [&](int n) { return by_suffix[std::min(n, std::max(suffix_rows, 1))]; };
+  if (suffix_rows > 1) widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), 0, suffix_accepted);
+  if (has_model_)  // the union with the suffix draft has at least the better one's tokens
+    widths[kFromModel] =
+        best_width(max_rows, draft_time_, [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+
+  bar_ = 1;
+  if (widths[kFromSuffix].rate() > bar_) bar_ = widths[kFromSuffix].rate(), kind_ = StepKind::kSuffix;
+  if (widths[kFromModel].rate() > bar_) bar_ = widths[kFromModel].rate(), kind_ = StepKind::kModel;
+  start_trial(widths);
+  return kind_;
+}
+
+bool StepWidth::uses(Source source) const {
+  if (source == kFromModel) return kind_ == StepKind::kModel;
+  return kind_ != StepKind::kPlain && corrected_suffix_.rows > 1;
+}
+
+// Tries the source that waited longest, if one is due.
+void StepWidth::start_trial(const std::array<Width, kSources>& widths) {
+  int due = kSources;
+  for (const Source source : {kFromSuffix, kFromModel}) {
+    const Trial& trial = trials_[source];
+    if (uses(source) || widths[source].rows == 0 || !(trial.goes_on || trial.waited >= trial.wait)) continue;
+    if (due == kSources || trial.waited > trials_[due].waited) due = source;
+  }
+  if (due == kSources) return;
+  is_trial_ = true;
+  kind_ = due == kFromModel ? StepKind::kModel : StepKind::kSuffix;
+}
+
+void StepWidth::set_tree(const Draft& draft, int rows, double time) {
+  tree_ = draft;
+  tree_.rows = rows;
+  time_ = time;
+}
+
+const Draft& StepWidth::tree(const Draft* model) {
+  LB_ASSERT(kind_ != StepKind::kPlain && (model != nullptr) == (kind_ == StepKind::kModel));
+  Draft best = corrected_suffix_;
+  double before = 0;
+  if (model != nullptr) {
+    const Draft corrected = acceptance_[kFromModel].corrected(*model);
+    const auto accepted = expected_tokens(corrected);
+    for (int n = 1; n <= kMaxTree; ++n) {
+      const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
+      model_accepted_[n] += (newest - model_accepted_[n]) * (has_drafted_ ? kModelMean : 1);
+    }
+    has_drafted_ = true;
+    best = merge(best, corrected);
+    before = draft_time_;
+  }
+  const int rows = std::min(best.rows, max_rows_);
+  if (budget_ > 0) {
+    set_tree(best, std::min(rows, budget_ + 1), 1);
+  } else {
+    const auto accepted = expected_tokens(best);
+    const Width width = rows > 1 ? best_width(rows, before, [&](int n) { return accepted[n]; }) : Width{};
+    const bool is_worth_it = is_trial_ || width.rate() > 1 / (before + 1);
+    if (width.rows == 0 || !is_worth_it) {
+      set_tree(best, 0, before + 1);
+    } else {
+      set_tree(best, width.rows, width.time);
+    }
+  }
+  if (suffix_.rows > 1) follow(kFromSuffix, suffix_);
+  if (model != nullptr) follow(kFromModel, *model);
+  return tree_;
+}
+
+// Finds the nodes of a source's draft in the tree.
+void StepWidth::follow(Source source, const Draft& draft) {
+  std::array<int, kMaxTree> row;  // of the draft's nodes in tree_; -1: left out
+  row[0] = 0;
+  for (int i = 1; i < draft.rows; ++i) {
+    const int parent = row[draft.parents[i]];
+    row[i] = -1;
+    for (int r = parent + 1; parent >= 0 && r < tree_.rows && row[i] < 0; ++r)
+      if (tree_.parents[r] == parent && tree_.tokens[r] == draft.tokens[i]) row[i] = r;
+    if (row[i] >= 0) followed_[source].push_back({conditional(draft, i), row[i]});
+  }
+}
+
+void StepWidth::record(std::span<const int32_t> path) {
+  uint64_t accepted = 0;
+  for (const int32_t row : path) {
+    LB_ASSERT(row >= 0 && row < tree_.rows);
+    accepted |= uint64_t(1) << row;
+  }
+  const double emitted = std::max<double>(1, path.size());
+  credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - time_);
+
+  const bool gained = emitted / time_ > bar_;
+  for (const Source source : {kFromSuffix, kFromModel}) {
+    Trial& trial = trials_[source];
+    if (!uses(source)) {
+      trial.waited += 1;
+      continue;
+    }
+    trial.waited = 0;
+    const bool is_tried = is_trial_ && source == (kind_ == StepKind::kModel ? kFromModel : kFromSuffix);
+    trial.goes_on = is_tried && gained;
+    trial.wait = is_tried && !gained ? std::clamp(2 * trial.wait, kMinWait, kMaxWait) : kMinWait;
+    if (tree_.rows < 2) continue;
+    std::array<Acceptance::Node, kMaxTree> nodes;
+    int n = 0;
+    for (const Followed& node : followed_[source])
+      if (accepted >> tree_.parents[node.row] & 1)
+        nodes[n++] = {node.drafted, tree_.depths[node.row], (accepted >> node.row & 1) != 0};
+    acceptance_[source].learn({nodes.data(), size_t(n)});
+  }
+}
+
+}  // namespace lb

@@ -1,0 +1,99 @@
+// StepWidth: decides what each decode step verifies: nothing (one plain token), the suffix draft, the draft model's
+// tree or the union of both, and how many rows of it. It maximises expected tokens per millisecond, from measured costs
+// and from how often drafted nodes were accepted so far. A pure function of its inputs and their order. One step:
+//   choose()  before the draft model runs, as its time is part of the choice
+//   tree()    the rows to verify; not after kPlain
+//   record()  the rows that were accepted
+// What it has learned holds for the next request too: keep one StepWidth for the life of a session.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "ops/draft.h"
+#include "speculation/acceptance.h"
+
+namespace lb {
+
+struct StepCosts {
+  struct Append {
+    int rows;   // 2..kMaxTree, ascending: tiles of the products with few rows
+    double ms;  // to verify a tree of up to so many rows: forward pass, head, sampling
+  };
+  std::vector<Append> append;
+  double plain_ms = 0;  // one token decoded without speculation
+  double draft_ms = 0;  // one tree of the draft model; 0 without one
+};
+
+enum class StepKind { kPlain, kSuffix, kModel };
+
+class StepWidth {
+ public:
+  // draft_budget: nodes below the root of every tree, whatever they cost; 0: chosen for each step. Throws kInvalid.
+  StepWidth(const StepCosts& costs, bool has_model, int draft_budget = 0);
+
+  // New costs, for instance of a longer context. What was learned stays.
+  void set_costs(const StepCosts& costs);
+
+  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included.
+  StepKind choose(const Draft& suffix, int max_rows);
+  // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
+  // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
+  const Draft& tree(const Draft* model = nullptr);
+  // path: rows of tree() that were accepted, root first; empty after a plain token.
+  void record(std::span<const int32_t> path);
+
+  // Tokens of plain decoding whose time speculation may lose before it must earn some.
+  double credit() const { return credit_; }
+
+ private:
+  enum Source { kFromSuffix, kFromModel, kSources };
+  // A number of rows to verify, and what the step gives.
+  struct Width {
+    int rows = 0;       // 0: none is affordable
+    double time = 1;    // of the whole step, in plain tokens
+    double tokens = 0;  // expected, at least 1
+    double rate() const { return tokens / time; }
+  };
+  // When a source is tried although another choice looks better.
+  struct Trial {
+    int waited = 0, wait = 0;  // steps: since the source was used, before the next trial
+    bool goes_on = false;      // the last trial was better than the other choice
+  };
+  // A drafted node that is in tree_.
+  struct Followed {
+    double drafted;  // the drafter's probability, given its parent
+    int row;
+  };
+
+  template <class Accepted>
+  Width best_width(int rows, double before, const Accepted& accepted) const;
+  void start_trial(const std::array<Width, kSources>& widths);
+  void set_tree(const Draft& draft, int rows, double time);
+  void follow(Source source, const Draft& draft);
+  bool uses(Source source) const;
+
+  std::vector<StepCosts::Append> tiles_;  // ms: in plain tokens
+  double draft_time_ = 0;                 // in plain tokens
+  bool has_model_;
+  int budget_;
+
+  std::array<Acceptance, kSources> acceptance_;
+  std::array<Trial, kSources> trials_;
+  std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree, running mean
+  bool has_drafted_ = false;
+  double credit_;
+
+  // --- of the step
+  StepKind kind_ = StepKind::kPlain;
+  bool is_trial_ = false;
+  double bar_ = 1;  // rate of the best choice
+  int max_rows_ = 0;
+  double time_ = 1;                      // in plain tokens
+  Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores
+  Draft tree_{};
+  std::array<std::vector<Followed>, kSources> followed_;
+};
+
+}  // namespace lb

@@ -1,0 +1,46 @@
+"""A session that is handed drafts, for tests of what counts them: real trees of known acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lucebox import LLM, Sampling, _engine
+
+
+class OracleSession:
+    """Drafts, below every token of a known text, the next n_right tokens of the text and a wrong one."""
+
+    def __init__(self, session: _engine.Session, texts: Sequence[Sequence[int]], n_right: int) -> None:
+        self._session = session
+        self._texts = [list(text) for text in texts]
+        self._n_right = n_right
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def sync(self, ids: np.ndarray) -> int:
+        chain = self._next(ids.tolist())
+        self._session.suggest(np.array(chain, np.int32), list(range(-1, len(chain) - 1)))
+        return self._session.sync(ids)
+
+    def _next(self, ids: list[int]) -> list[int]:
+        for text in self._texts:
+            after = text[len(ids) :]
+            if text[: len(ids)] == ids and len(after) > self._n_right:
+                right, last = after[: self._n_right], after[self._n_right]
+                return [*right, 0 if last else 1]
+        return []
+
+
+def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
+    """The LLM with an oracle in place of its session. The texts are whole ones: prompts and answers."""
+    llm._session = OracleSession(llm._session, texts, n_right)  # type: ignore[assignment]
+    return llm
+
+
+def plain_text(model: str, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
+    """A prompt and the n greedy tokens after it, the end token among them."""
+    with LLM(model, **options) as llm:
+        return [*prompt, *llm.generate(prompt, Sampling(max_tokens=n, ignore_eos=True)).ids]

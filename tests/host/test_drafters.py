@@ -1,0 +1,188 @@
+"""Which drafter an option names, and what a request counts of its drafts. An oracle drafts real trees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from lucebox import LLM, Sampling, catalog
+from lucebox.drafters import draft_label, resolve_draft
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.generation import DraftTally
+from lucebox.resolve import ResolvedModel, resolve
+from lucebox.results import DraftCounts, Usage
+from oracle import plain_text, with_oracle
+from safetensors.numpy import save_file
+from text_data import TINY_HYBRID
+
+# In f32 the rows of a tree round as single ones do nearly always; rounded to 8 bits they part where two tokens tie.
+OPTIONS: dict[str, Any] = {"context": 512, "threads": 1, "activations": "f32", "kv": "f32"}
+PROMPT = "def fibonacci(n):\n"
+N_RIGHT = 3
+DRAFTER = catalog.find("tiny-hybrid").drafter  # type: ignore[union-attr]
+
+
+# --- which drafter
+
+
+def gguf_with(path: Path, *tensors: str) -> ResolvedModel:
+    writer = gguf.GGUFWriter(path, "qwen35")
+    for name in tensors:
+        writer.add_tensor(name, np.zeros((1, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return ResolvedModel(path, "path", path.stem)
+
+
+def folder_with(path: Path, *tensors: str) -> ResolvedModel:
+    path.mkdir()
+    save_file({name: np.zeros((1, 32), np.float32) for name in tensors}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({"model_type": "qwen3_5_text"}))
+    return ResolvedModel(path, "path", path.name)
+
+
+def test_words_stay_and_files_are_found(tmp_path: Path) -> None:
+    model = ResolvedModel(TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
+    for word in ("none", "suffix", "mtp", "mtp+suffix"):
+        assert resolve_draft(word, model) == word
+    file = tmp_path / "drafter.gguf"
+    file.touch()
+    assert resolve_draft(str(file), model) == str(file)
+    assert resolve_draft(f"{file}+suffix", model) == f"{file}+suffix"
+    with pytest.raises(ModelNotFoundError, match="'absent' is not a file"):
+        resolve_draft("absent+suffix", model)
+    for nonsense in ("none+suffix", "suffix+suffix"):
+        with pytest.raises(InvalidRequestError, match=r"draft cannot be '(none|suffix)\+suffix'"):
+            resolve_draft(nonsense, model)
+
+
+def test_auto_takes_what_comes_with_the_model(tmp_path: Path) -> None:
+    block = ("blk.0.attn_norm.weight", "blk.1.nextn.eh_proj.weight")
+    for kind in ("auto", "auto+suffix"):
+        assert resolve_draft(kind, gguf_with(tmp_path / f"a-{kind}.gguf", *block)) == "mtp+suffix"
+        assert resolve_draft(kind, gguf_with(tmp_path / f"b-{kind}.gguf", block[0])) == "suffix"
+    for name in ("mtp.fc.weight", "model.mtp.layers.0.mlp.up_proj.weight"):
+        assert resolve_draft("auto", folder_with(tmp_path / name, "model.norm.weight", name)) == "mtp+suffix"
+    assert resolve_draft("auto", folder_with(tmp_path / "plain", "model.norm.weight")) == "suffix"
+
+
+def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafter comes with the model's package, or lies in the cache folder."""
+    assert DRAFTER is not None
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    file = tmp_path / "models" / DRAFTER.file
+    with file.open("wb") as made:
+        made.truncate(DRAFTER.bytes)
+    model = resolve("tiny-hybrid")
+    assert resolve_draft("auto", model) == f"{file}+suffix"
+    assert resolve_draft("tiny-hybrid", model) == str(file)
+    assert draft_label(f"{file}+suffix") == f"{DRAFTER.file}+suffix"
+    with pytest.raises(ModelNotFoundError, match="no drafter for 'smollm2-135m'; it has one for tiny-hybrid"):
+        resolve_draft("smollm2-135m", model)
+    monkeypatch.setattr(catalog, "_local", lambda entry, part: None)
+    with pytest.raises(HubError, match=rf"{DRAFTER.file}, the drafter of tiny-hybrid, is not on this machine"):
+        resolve_draft("tiny-hybrid", model)
+
+
+@pytest.mark.parametrize(("budget", "message"), [(0, "must be positive, got 0"), (64, "between 1 and 63, got 64")])
+def test_a_bad_budget_is_refused(budget: int, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"draft_budget .*{message}"):
+        LLM("tiny-hybrid", draft="suffix", draft_budget=budget, **OPTIONS)
+
+
+# --- counts
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """Without drafts of its own."""
+    with LLM("tiny-hybrid", **OPTIONS) as loaded:
+        yield loaded
+
+
+def drafting(llm: LLM, *prompts: str) -> LLM:
+    """An LLM with an oracle that knows the greedy answers to these prompts."""
+    texts = [plain_text("tiny-hybrid", llm.tokenize(prompt), 80, **OPTIONS) for prompt in prompts]
+    return with_oracle(LLM("tiny-hybrid", draft="suffix", **OPTIONS), texts, N_RIGHT)
+
+
+def expected_counts(n: int) -> DraftCounts:
+    """Of n tokens in one go: a verify at the first token and at every fourth. The last token is not computed."""
+    verifies = -(-(n - 1) // (N_RIGHT + 1))
+    accepted = n - 1 - verifies
+    last = accepted - (verifies - 1) * N_RIGHT
+    by_length = [0] * (N_RIGHT + 1)
+    by_length[N_RIGHT] = verifies - 1
+    by_length[last] += 1
+    return DraftCounts(verifies, (N_RIGHT + 1) * verifies, accepted, tuple(by_length))
+
+
+@pytest.mark.parametrize("n", [2, 40, 41])
+def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
+    sampling = Sampling(max_tokens=n, ignore_eos=True)
+    plain = llm.generate(PROMPT, sampling)
+    assert plain.usage.drafts is None and plain.usage.tokens_per_step == 1
+    with drafting(llm, PROMPT) as drafter:
+        for _ in range(2):  # the counts of a request begin at 0
+            result = drafter.generate(PROMPT, sampling)
+            assert result.ids == plain.ids
+            drafts = result.usage.drafts
+            assert drafts is not None
+            want = expected_counts(n)
+            assert drafts.verifies == want.verifies and drafts.accepted_tokens == want.accepted_tokens
+            assert drafts.drafted_tokens == want.drafted_tokens
+            assert drafts.by_length == want.by_length[: len(drafts.by_length)]
+            assert sum(drafts.by_length) == want.verifies
+            assert drafts.tokens_per_verify == 1 + want.accepted_tokens / want.verifies
+            assert result.usage.tokens_per_step == n / (n - want.accepted_tokens)
+
+
+def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
+    """Each change of stream leaves the tree of the other one, and computes its text anew."""
+    prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)
+    with drafting(llm, *prompts) as drafter:
+        streams = [drafter.generate(prompt, sampling, stream=True) for prompt in prompts]
+        for _ in range(2):
+            next(streams[0])
+        results = [list(stream)[-1].result for stream in reversed(streams)]
+        assert all(result is not None and result.usage.drafts is not None for result in results)
+        second, first = [result.usage.drafts for result in results if result is not None]
+        assert second == expected_counts(9)
+        assert first is not None and second is not None
+        counts = drafter._session.draft_counts
+        assert first.verifies + second.verifies == counts["verified"]
+        assert first.drafted_tokens + second.drafted_tokens == counts["drafted"]
+        assert first.accepted_tokens + second.accepted_tokens == counts["accepted"]
+
+
+def session_counts(verified: int, drafted: int, accepted: int) -> dict[str, Any]:
+    return {"verified": verified, "drafted": drafted, "accepted": accepted}
+
+
+def test_a_tree_verified_ahead_belongs_to_the_step_that_takes_it_up() -> None:
+    """On a device sample() verifies the next tree at once. The one after the last token is not of the request."""
+    tally = DraftTally()
+    states = [
+        (session_counts(5, 50, 20), session_counts(5, 50, 20), session_counts(6, 54, 20)),  # a plain step, a tree ahead
+        (session_counts(6, 54, 20), session_counts(6, 54, 20), session_counts(6, 54, 20)),  # at its root
+        (session_counts(6, 54, 20), session_counts(6, 54, 21), session_counts(6, 54, 21)),
+        (session_counts(6, 54, 21), session_counts(6, 54, 22), session_counts(7, 56, 22)),  # its end, the next ahead
+        (session_counts(7, 56, 22), session_counts(7, 56, 22), session_counts(8, 59, 22)),  # nothing accepted
+    ]
+    for before, synced, sampled in states:
+        tally.synced(before, synced)
+        tally.sampled(synced, sampled)
+    assert tally.counts == DraftCounts(verifies=2, drafted_tokens=6, accepted_tokens=2, by_length=(1, 0, 1))
+
+
+def test_tokens_per_step_without_tokens() -> None:
+    assert Usage(3, 0, 0).tokens_per_step == 0
+    assert DraftCounts(0, 0, 0, ()).tokens_per_verify == 0
