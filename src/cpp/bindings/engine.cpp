@@ -127,6 +127,27 @@ nb::dict plan_of(const Engine& engine) {
   return d;
 }
 
+nb::object step_costs_of(const Engine& engine) {
+  const std::optional<StepCosts> costs = engine.step_costs();
+  if (!costs) return nb::none();
+  nb::list append;
+  for (const auto& [rows, ms] : costs->append) append.append(nb::make_tuple(rows, ms));
+  nb::dict d;
+  d["append"] = append;
+  d["plain_ms"] = costs->plain_ms;
+  d["draft_ms"] = costs->draft_ms;
+  return d;
+}
+
+void set_step_costs(Engine& engine, const nb::dict& d) {
+  StepCosts costs;
+  for (const auto& [rows, ms] : nb::cast<std::vector<std::pair<int, double>>>(d["append"]))
+    costs.append.push_back({rows, ms});
+  costs.plain_ms = nb::cast<double>(d["plain_ms"]);
+  costs.draft_ms = nb::cast<double>(d["draft_ms"]);
+  engine.set_step_costs(costs);
+}
+
 int sync(Session& session, const Ids& ids, const nb::object& progress) {
   SignalPoll poll;
   Progress report;
@@ -232,6 +253,10 @@ void bind_engine(nb::module_& m) {
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", &plan_of)
+      .def_prop_rw(
+          "step_costs", &step_costs_of, &set_step_costs,
+          "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms}; "
+          "None before.")
       .def_prop_ro("fingerprint", &Engine::fingerprint);
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
@@ -300,6 +325,12 @@ void bind_engine(nb::module_& m) {
       .def("suggest", &suggest, "ids"_a, "parents"_a,
            "Proposes a tree below the next token; the sync() that adds this token verifies it.")
       .def("set_drafting", &Session::set_drafting, "on"_a)
+      .def(
+          "expect", [](Session& s, const Ids& ids) { s.expect(span(ids)); }, "ids"_a,
+          "A text that the next output is likely to repeat, as a whole or in parts; empty: none.")
+      .def(
+          "remember", [](Session& s, const Ids& ids) { s.remember(span(ids)); }, "ids"_a,
+          "Keeps an output for the drafts of later ones.")
       .def_prop_ro("draft_counts", &draft_counts_of,
                    "Trees verified, nodes drafted, nodes accepted, and trees by the number of accepted nodes.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),

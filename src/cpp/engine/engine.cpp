@@ -130,7 +130,19 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       fingerprint_(fingerprint_of(file_, draft_file_, *models_.target, options_)),
       executor_(std::make_unique<Executor>(models_, options_, backend_->make_stream(models_.networks(), options_))),
       weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
+  if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
+}
+
+std::optional<StepCosts> Engine::step_costs() const {
+  const std::lock_guard lock(costs_mutex_);
+  return step_costs_;
+}
+
+void Engine::set_step_costs(const StepCosts& costs) const {
+  StepWidth check(costs, false);  // throws where they are not valid
+  const std::lock_guard lock(costs_mutex_);
+  step_costs_ = costs;
 }
 
 void Engine::forward(Append append, SequenceState& state, Stream& stream, bool draft_rows, const Taps* taps) const {

@@ -13,6 +13,8 @@
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
+#include "speculation/suffix.h"
+#include "speculation/width.h"
 #include "state/sequence_state.h"
 
 namespace lb {
@@ -84,6 +86,9 @@ struct Executor {
 
 class Engine {
  public:
+  static constexpr int kEarlierTokens = 1 << 16;   // of other sequences' outputs
+  static constexpr int kExpectedTokens = 1 << 14;  // of a text that a request expects
+
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
   // throws before reserving anything.
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
@@ -97,6 +102,11 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const { return {options_.context, options_.kv, options_.kv}; }
+  // Outputs of all sessions, for the suffix drafter; null without it.
+  const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
+  // What a step costs on this device, once a session has measured it or set_step_costs() has told it.
+  std::optional<StepCosts> step_costs() const;
+  void set_step_costs(const StepCosts& costs) const;
   // Identifies the weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
@@ -117,6 +127,9 @@ class Engine {
   MemoryPlan plan_;
   std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
+  std::shared_ptr<EarlierOutputs> outputs_;
+  mutable std::mutex costs_mutex_;
+  mutable std::optional<StepCosts> step_costs_;
   std::unique_ptr<Memory> weights_, draft_weights_;  // null: they stay in the file's mapping
 };
 

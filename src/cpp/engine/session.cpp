@@ -8,10 +8,10 @@
 
 namespace lb {
 
-Session::Session(std::shared_ptr<const Engine> engine)
+Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
     : engine_(std::move(engine)),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
-      positions_(3 * static_cast<size_t>(engine_->executor().max_rows)),
+      positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
       logits_(engine_->model().info().vocab) {
   const std::lock_guard lock(engine_->executor().mutex);
   loop_ = engine_->backend().make_loop(*engine_, state_);
@@ -22,6 +22,16 @@ Session::Session(std::shared_ptr<const Engine> engine)
   }
   tokens_.reserve(state_.capacity());
   append_ends_.reserve(state_.capacity());
+}
+
+Session::Session(std::shared_ptr<const Engine> shared) : Session(std::move(shared), kWithoutDrafts) {
+  const EngineOptions& options = engine_->options();
+  if (!options.drafts() || max_tree_rows() < 2) return;
+  if (options.drafts_suffixes())
+    suffix_ = std::make_unique<SuffixDrafter>(context() + 1, Engine::kExpectedTokens, engine_->outputs());
+  if (!engine_->step_costs()) engine_->set_step_costs(measure_step_costs());
+  width_.emplace(*engine_->step_costs(), engine_->draft_model() != nullptr, options.draft_budget);
+  drafting_ = true;
 }
 
 void Session::check_ids(std::span<const int32_t> ids) const {
@@ -141,6 +151,7 @@ void Session::truncate(int n) {
 
 void Session::truncate_tokens(int n) {
   tokens_.resize(n);
+  n_indexed_ = std::min(n_indexed_, n);
   while (!append_ends_.empty() && append_ends_.back() > n) append_ends_.pop_back();
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,10 @@ class Session {
   const DraftCounts& draft_counts() const { return draft_counts_; }
   // Whether sync() drafts; true at first where the engine has a drafter.
   void set_drafting(bool on) { drafting_ = on; }
+  // A text that the next output is likely to repeat, as a whole or in parts; empty: none.
+  void expect(std::span<const int32_t> text);
+  // Keeps an output for the drafts of later ones.
+  void remember(std::span<const int32_t> output);
   // Proposes a tree below the next token, in place of the drafter's: parents as in AppendOptions, -1 is that token.
   // Tokens behind the end of the context are left out.
   void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
@@ -116,6 +121,8 @@ class Session {
 
  private:
   using Work = std::function<void()>;
+  enum WithoutDrafts { kWithoutDrafts };
+  Session(std::shared_ptr<const Engine> engine, WithoutDrafts);
 
   // --- session.cpp
   void check_ids(std::span<const int32_t> ids) const;
@@ -159,12 +166,16 @@ class Session {
   bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
   bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
-  void propose_by_model(int max_rows);
+  void index_tokens(int32_t root);
+  void propose_by_model(int max_rows, Draft& draft);
+  StepCosts measure_step_costs();
+  double time(int n, const Work& work);
+  int max_tree_rows() const;
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
   void start_next(const Sampler& sampler);
   bool propose(int32_t root, int max_rows);  // into walk_.draft()
-  void end_walk();                           // commits the path
+  void end_walk(bool is_whole = false);      // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 
   // --- session_snapshot.cpp
@@ -203,7 +214,11 @@ class Session {
   bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
   bool device_walks_ = false;  // the loop chooses the tokens of the walk
   bool drafting_ = false;
-  Draft suggested_{};                    // rows == 0: none
+  Draft suggested_{};                      // rows == 0: none
+  std::unique_ptr<SuffixDrafter> suffix_;  // null where the engine drafts no suffixes
+  int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds
+  std::optional<StepWidth> width_;
+  bool width_chose_ = false;             // the tree in walk_
   std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft
   float* tree_logits_ = nullptr;         // [tree rows, vocab], in the stream's memory
   int tree_row_ = 0;                     // of the current logits

@@ -66,6 +66,7 @@ void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> en
   }
   write_recurrent(state_, pieces.recurrent);
   state_.restore_length(n);
+  n_indexed_ = 0;
   tokens_.assign(ids.begin(), ids.end());
   append_ends_.assign(ends.begin(), ends.end());
   appended_.clear();
@@ -81,6 +82,7 @@ std::vector<std::byte> Session::save() {
 void Session::load(std::span<const std::byte> bytes, const std::string& where) {
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
+  n_indexed_ = 0;
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   append_ends_.clear();
   appended_.clear();

@@ -1,14 +1,26 @@
 // Speculation: a tree of drafted tokens is verified in one append, and the sampler walks it. Each token is drawn from
 // the target's own logits after the tokens before it, so a draft changes how much is computed at once, not the text.
 #include <algorithm>
+#include <chrono>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/session.h"
 #include "ops/draft_rules.h"
 
 namespace lb {
+namespace {
 
-bool Session::drafts() const { return suggested_.rows > 0 || drafting_; }
+constexpr int kCostRuns = 3, kPlainRuns = 8;
+constexpr double kNeverPays = 12;  // plain tokens whose time a verify may take: drafts of more accepted tokens are rare
+// Tiles of the products with few rows, on CPUs and on GPUs.
+constexpr int kCostRows[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+
+}  // namespace
+
+bool Session::drafts() const { return suggested_.rows > 0 || (drafting_ && width_.has_value()); }
+
+int Session::max_tree_rows() const { return std::min(engine_->options().tree_rows(), engine_->executor().max_rows); }
 
 bool Session::extends_by_one(std::span<const int32_t> ids) const {
   return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
@@ -57,8 +69,26 @@ void Session::enter_row(int row) {
   sampled_ = -1;
 }
 
+void Session::expect(std::span<const int32_t> text) {
+  check_ids(text.first(std::min(text.size(), static_cast<size_t>(context()))));
+  if (suffix_ != nullptr) suffix_->expect(text);
+}
+
+void Session::remember(std::span<const int32_t> output) {
+  if (engine_->outputs() != nullptr) engine_->outputs()->add(output);
+}
+
+// Brings the suffix drafter to the timeline and the root behind it.
+void Session::index_tokens(int32_t root) {
+  if (suffix_->n_tokens() > n_indexed_) suffix_->truncate(n_indexed_);
+  suffix_->push(std::span(tokens_).subspan(n_indexed_));
+  n_indexed_ = static_cast<int>(tokens_.size());
+  suffix_->push({&root, 1});
+}
+
 bool Session::propose(int32_t root, int max_rows) {
   Draft& draft = walk_.draft();
+  width_chose_ = false;
   if (suggested_.rows > 0) {
     draft = suggested_;
     suggested_.rows = 0;
@@ -66,18 +96,32 @@ bool Session::propose(int32_t root, int max_rows) {
     draft.rows = std::min(draft.rows, max_rows);
     return draft.rows > 1;
   }
-  drafting::start(draft, root);
-  if (drafting_ && engine_->draft_model() != nullptr) propose_by_model(max_rows);
-  return draft.rows > 1;
+  draft.rows = 0;
+  if (suffix_ != nullptr) {
+    index_tokens(root);
+    draft = suffix_->propose(max_rows).tree;
+  }
+  width_chose_ = true;
+  switch (width_->choose(draft, max_rows)) {
+    case StepKind::kPlain: draft.rows = 0; break;
+    case StepKind::kSuffix: draft = width_->tree(); break;
+    case StepKind::kModel:
+      drafting::start(draft, root);
+      propose_by_model(max_rows, draft);
+      draft = width_->tree(&draft);
+      break;
+  }
+  if (draft.rows > 1) return true;
+  width_->record({});
+  return false;
 }
 
 // The draft model reads the root and what the state holds of the tokens before it.
-void Session::propose_by_model(int max_rows) {
+void Session::propose_by_model(int max_rows, Draft& draft) {
   const DraftModel& model = *engine_->draft_model();
   const int n_past = state_.n_tokens(), n_positions = model.max_depth() + 1, k = model.n_candidates();
   if (n_past + n_positions > state_.capacity()) return;  // its block would not fit
   const int depth = std::min(model.max_depth(), max_rows - 1);
-  Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   const Executor& executor = engine_->executor();
   Stream& stream = *executor.stream;
@@ -99,14 +143,14 @@ void Session::propose_by_model(int max_rows) {
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {
   if (step_pending_ || !extends_by_one(ids)) return false;
-  end_walk();
+  end_walk(true);
   return start_tree(ids.back(), interrupted) && adopt_tree(ids);
 }
 
 bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
   if (!drafts()) return false;
   const int n_past = state_.n_tokens();
-  if (!propose(root, std::min(engine_->options().tree_rows(), state_.capacity() - n_past))) return false;
+  if (!propose(root, std::min(max_tree_rows(), state_.capacity() - n_past))) return false;
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   for (int axis = 0; axis < 3; ++axis)
@@ -121,14 +165,65 @@ bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
   return true;
 }
 
-void Session::end_walk() {
+void Session::end_walk(bool is_whole) {
   device_walks_ = false;
   if (!walk_.is_active() && !tree_pending_) return;
   const std::lock_guard lock(engine_->executor().mutex);
   state_.commit(walk_.path());
   if (walk_.is_active()) draft_counts_.by_length[walk_.path().size() - 1] += 1;
+  if (is_whole && width_chose_) width_->record(walk_.path());
   walk_.end();
   tree_pending_ = false;
+}
+
+// --- costs
+
+// Milliseconds of the fastest of n runs.
+double Session::time(int n, const Work& work) {
+  using Clock = std::chrono::steady_clock;
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < n; ++i) {
+    const Clock::time_point start = Clock::now();
+    work();
+    state_.stream().wait();
+    best = std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+// The session is empty, and is empty again afterwards.
+StepCosts Session::measure_step_costs() {
+  StepCosts costs;
+  Sampler greedy({}, engine_->model().info().vocab);
+  std::vector<int32_t> written = {0};
+  const auto decode = [&] {
+    sync(written);
+    written.push_back(sample(greedy));
+  };
+  decode();  // the first token takes other ways
+  costs.plain_ms = time(kPlainRuns, decode);
+  drop_step();
+  const std::vector<int32_t> ids(kMaxTree, 0);
+  for (const int rows : kCostRows) {
+    if (rows > max_tree_rows() || (!costs.append.empty() && costs.append.back().ms > kNeverPays * costs.plain_ms))
+      break;
+    costs.append.push_back({rows, time(kCostRuns, [&] {
+                              const std::lock_guard lock(engine_->executor().mutex);
+                              run_append(std::span(ids).first(rows), {}, {}, nullptr);
+                              head(0, rows, tree_logits_);
+                              state_.commit({});
+                            })});
+  }
+  if (engine_->draft_model() != nullptr) {
+    Draft draft;
+    drafting::start(draft, 0);
+    costs.draft_ms = time(kCostRuns, [&] {
+      draft.rows = 1;
+      propose_by_model(max_tree_rows(), draft);
+    });
+  }
+  reset();
+  return costs;
 }
 
 // Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
@@ -159,7 +254,7 @@ int32_t Session::sample_in_tree(Sampler& sampler) {
   sampler.record(sampled_);
   has_logits_ = false;
   if (walk_.child(sampled_) < 0) {
-    end_walk();
+    end_walk(true);
     start_next(sampler);
   }
   return sampled_;
