@@ -28,7 +28,7 @@ from lucebox.results import DraftCounts, Generation
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["TIE_MARGIN", "Difference", "DraftReport", "PromptRun", "measure_drafts", "save_runs"]
+__all__ = ["TIE_MARGIN", "WARM_UP_TOKENS", "Difference", "DraftReport", "PromptRun", "measure_drafts", "save_runs"]
 
 SEED = 42  # of sampling
 WARM_UP_TOKENS = 16

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gpu_packs
 import numpy as np
 import pytest
 from lucebox import _engine
-from lucebox.errors import InvalidRequestError
+from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from tolerances import check
-from tree_data import path_to, random_tree
+from tree_data import block_masks, path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
@@ -66,19 +67,20 @@ def compare(
     ancestors: NDArray[np.uint64] | None = None,
     parent: NDArray[np.int32] | None = None,
     family: str = "",
+    **hidden: Any,
 ) -> F32:
-    """The device's result, held to the reference and to the CPU's."""
+    """The device's result, held to the reference and to the CPU's. `hidden`: first_slot, window."""
     rows, _, dim = q.shape
     is_fast = (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
     family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
     scale = dim**-0.5
     own_gate = None if gate is None else gate[:, :, -dim:]
-    mask = reference.visible(rows, n_past, ancestors)
+    mask = reference.visible(rows, n_past, ancestors, **hidden)
     want = reference.attention(q, cache.k, cache.v, scale, mask, own_gate)
-    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, pack=pack)
+    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
     unit = np.abs(cache.v).max()
     check(family, got, want, unit)
-    beside = ops.attention(q, *cache.pages, n_past, scale, own_gate, ancestors, parent)
+    beside = ops.attention(q, *cache.pages, n_past, scale, own_gate, ancestors, parent, **hidden)
     check(family, got, beside, unit)
     return np.asarray(got)
 
@@ -168,6 +170,64 @@ def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int
     fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
     parent, masks = random_tree(rows, rng)
     compare(pack, cache, np.ascontiguousarray(fused[:, :, :dim]), n_past, fused, masks, parent)
+
+
+# The append's mask, first_slot and window.
+HIDDEN = (("chain", 0, 40), ("all", 1, 0), ("all", 0, 500), ("random", 0, 1), ("random", 7, 65))
+
+
+@pytest.mark.parametrize(("mask", "first_slot", "window"), HIDDEN)
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "dim", "heads", "rows", "n_past", "capacity"),
+    (
+        ("decode", "F16", 64, 1, 16, 130, 0),
+        ("decode", "BF16", 256, 2, 5, 1, 1500),
+        ("prefill_16", "F16", 128, 2, 22, 200, 1500),
+        ("prefill_sm90", "BF16", 64, 2, 64, 300, 0),
+        ("prefill_sm90", "F16", 128, 8, 16, 131, 1500),
+        ("prefill_sm90", "F16", 256, 6, 16, 700, 1500),
+        ("fp32", "F32", 40, 2, 11, 140, 1500),
+        ("decode", "F16", 128, 2, 1, 0, 0),
+    ),
+)
+def test_blocks_and_windows(
+    pack: _engine.gpu.Pack, kernel: str, dtype: str, dim: int, heads: int, rows: int, n_past: int, capacity: int,
+    mask: str, first_slot: int, window: int, seed: int,
+) -> None:  # fmt: skip
+    """Rows that see later rows, and hidden slots; pages that no row sees hold NaN. With a large cache the context is
+    split, and many splits have no pages."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng, capacity=capacity)
+    words = block_masks(rows, mask, rng)
+    hidden = {"first_slot": first_slot, "window": window}
+    seen = reference.visible(rows, n_past, words, **hidden)
+    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
+        cache.k_pages[cache.table[page]] = cache.v_pages[cache.table[page]] = poisoned((), dtype)
+    q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
+    pack.take_started()
+    compare(pack, cache, q, n_past, gate, words, **hidden)
+    started = pack.take_started()
+    name = "attention_fp32_kernel" if kernel == "fp32" else f"attention_{kernel}_{dtype.lower()}_{dim}_kernel"
+    assert started[0] == name or (kernel == "prefill_sm90" and "prefill_16" in started[0])
+    assert capacity == 0 or "attention_merge_kernel" in started
+
+
+@pytest.mark.parametrize(("mask", "first_slot", "window"), HIDDEN)
+@pytest.mark.parametrize(("dim", "heads", "rows", "n_past", "capacity"), ((64, 2, 64, 300, 1500), (256, 6, 16, 70, 0)))
+def test_blocks_and_windows_without_wgmma(
+    pack_of_warps: _engine.gpu.Pack, dim: int, heads: int, rows: int, n_past: int, capacity: int, mask: str,
+    first_slot: int, window: int, seed: int,
+) -> None:  # fmt: skip
+    where = (dim, heads, rows, n_past, capacity, mask, first_slot, window, seed)
+    test_blocks_and_windows(pack_of_warps, "prefill_16", "F16", *where)
+
+
+def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
+    rng = np.random.default_rng(0)
+    cache = cache_of(65, 1, 64, "F16", "F16", rng)
+    for hidden in ({"first_slot": 1}, {"window": 3}):
+        with pytest.raises(UnsupportedError, match=r"\[attention\] .*: a window or a first slot takes at most 64 rows"):
+            ops.attention(normal(rng, 65, 1, 64), *cache.pages, 0, 0.1, **hidden, pack=pack)
 
 
 @pytest.mark.parametrize("n_past", (0, 130, 1150))

@@ -22,14 +22,14 @@ def visible(
     rows: int, n_past: int, ancestors: NDArray[np.uint64] | None, first_slot: int = 0, window: int = 0
 ) -> NDArray[np.bool_]:
     """[rows, n_past + rows]: committed slots in the row's window, and of the new ones those up to the row, or those of
-    its word; none before first_slot."""
+    its word; no committed slot before first_slot."""
     mask = np.ones((rows, n_past + rows), bool)
     for r in range(rows):
         for j in range(rows):
             mask[r, n_past + j] = j <= r if ancestors is None else bool(int(ancestors[r]) >> j & 1)
         for s in range(n_past):
             mask[r, s] = window == 0 or s > n_past + r - window
-    mask[:, :first_slot] = False
+    mask[:, : min(first_slot, n_past)] = False
     return mask
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lucebox.cli import console, options
 from lucebox.options import EngineOptions
 from lucebox.resolve import resolve
 from lucebox.results import DraftCounts
-from lucebox.speculation import DraftReport, PromptRun, measure_drafts, save_runs
+from lucebox.speculation import WARM_UP_TOKENS, DraftReport, PromptRun, measure_drafts, save_runs
 from lucebox.suites import BUILT_IN, SUITES, encode, load_prompts
 
 __all__ = ["add_flags", "execute", "is_wanted"]
@@ -66,29 +67,24 @@ def execute(args: argparse.Namespace) -> int:
     assets = TextAssets.load(path)
     prompts = [(prompt.name, encode(prompt, assets.tokenizer, assets.template)) for prompt in loaded]
     # Enough for the prompts; the model's maximum would waste memory.
-    flags.setdefault("context", max(len(ids) for _, ids in prompts) + args.tokens)
-
-    def open_llm(draft: str) -> LLM:
-        return LLM(args.model, offline=args.offline, **{**flags, "draft": draft})
-
+    flags.setdefault("context", max(2 * WARM_UP_TOKENS, max(len(ids) for _, ids in prompts) + args.tokens))
     reports = []
     for temperature in args.temperature or (SUITE_TEMPERATURES if args.suite else (0.0,)):
-        with console.counting() as show:
-            reports.append(
-                measure_drafts(
-                    open_llm,
-                    draft,
-                    prompts,
-                    suite=suite,
-                    max_tokens=args.tokens,
-                    temperature=temperature,
-                    on_prompt=lambda name, done, total: show(done, total, name),
-                )
+        with console.status() as show:
+            report = measure_drafts(
+                opener(args, flags, show),
+                draft,
+                prompts,
+                suite=suite,
+                max_tokens=args.tokens,
+                temperature=temperature,
+                on_prompt=lambda name, done, total: show(f"{name}: prompt {done + 1} of {total}"),
             )
+        reports.append(report)
         if args.csv:
-            save_runs(args.csv, reports[-1])
+            save_runs(args.csv, report)
         if not args.json:
-            print_report(reports[-1])
+            print_report(report)
     if args.plot:
         from lucebox.plots import save_drafts_plot
 
@@ -99,6 +95,15 @@ def execute(args: argparse.Namespace) -> int:
     if n_wrong:
         console.error(f"{n_wrong} prompts gave other tokens with drafts than without, and not for a tie")
     return 1 if n_wrong else 0
+
+
+def opener(args: argparse.Namespace, flags: Mapping[str, Any], show: Callable[[str], None]) -> Callable[[str], LLM]:
+    """Opens the model with a drafter and the other engine flags, and shows the progress."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        show(f"{what}: {done / total:.0%}" if total else what)
+
+    return lambda draft: LLM(args.model, offline=args.offline, progress=progress, **{**flags, "draft": draft})
 
 
 def parse_count(text: str) -> int | None:

@@ -36,7 +36,7 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def attentions(rng: np.random.Generator) -> Iterator[Case]:
-    """Chains and trees, with and without a gate, over nearly empty and full caches, split over blocks or not."""
+    """Chains, trees, blocks that attend both ways in a window; with and without a gate; split over blocks or not."""
     for (heads, kv_heads, dim), row_counts in ATTENTION:
         for dtype in ("F32", "F16", "BF16"):
             for rows in row_counts:
@@ -46,12 +46,17 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                     is_tree = n_past == 5 and rows <= 64
                     parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if is_tree else None
                     masks = None if parent is None else ancestors_of(parent)
+                    hidden: dict[str, Any] = {}
+                    if n_past == 205 and rows <= 64:
+                        masks = np.full(rows, (1 << rows) - 1, np.uint64)
+                        hidden = {"first_slot": 1, "window": 70}
                     gate = normal(rng, rows, heads, dim) if n_past else None
                     q = normal(rng, rows, heads, dim)
                     arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate)
-                    expected = partial(ops.attention, *arguments, masks, parent)
+                    expected = partial(ops.attention, *arguments, masks, parent, **hidden)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
-                    yield Case("attention", limit, expected, arguments, {"ancestors": masks}, unit=unit_one)
+                    options = {"ancestors": masks, **hidden}
+                    yield Case("attention", limit, expected, arguments, options, unit=unit_one)
 
 
 def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim: int) -> tuple[Array, Array]:

@@ -21,11 +21,11 @@ namespace lb::cpu {
   return tree.ancestors ? tree.ancestors[row] >> other & 1 : other <= row;
 }
 
-// The first slot that the row sees: its window ends at the slots before n_past.
+// The first committed slot that the row sees; n_past: none.
 [[maybe_unused]] static inline int first_slot(const Attention& op, int n_past, int row) {
-  if (op.window == 0) return op.first_slot;
-  const int first = n_past + row - op.window + 1, in_window = first < n_past ? first : n_past;
-  return in_window > op.first_slot ? in_window : op.first_slot;
+  const int in_window = op.window > 0 ? n_past + row - op.window + 1 : 0;
+  const int first = in_window > op.first_slot ? in_window : op.first_slot;
+  return first < n_past ? first : n_past;
 }
 
 [[maybe_unused]] static inline int key_head(const GatedDelta& op, int v_head) {

@@ -60,8 +60,8 @@ struct KvMove {
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
 // slots [0, n_past) and the rows of this append up to r (chain: causal mask) or those of ancestors[r] (tree). A bit of
 // ancestors[r] may stand for a row behind r, as in a block that attends in both directions. first_slot and window hide
-// more slots; then an append has at most kMaxTree rows. Every row must see a slot. Pages before the first visible slot
-// are not read; a hidden slot behind them must hold numbers.
+// slots before n_past; then an append has at most kMaxTree rows. Pages before the first visible slot are not read; a
+// hidden slot behind them must hold numbers.
 // The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
 // of threads.
 struct Attention {
@@ -74,7 +74,7 @@ struct Attention {
   int rows, n_heads;
   long gate_row_stride, gate_head_stride;
   float scale;
-  int first_slot = 0;  // slots before it are hidden
+  int first_slot = 0;  // slots before both it and n_past are hidden
   int window = 0;      // > 0: of the slots before n_past, row r sees those after n_past + r - window
 };
 

@@ -29,7 +29,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
-  const PageRange pages = pages_of(split, p.n_splits, end);
+  const PageRange pages = pages_of(p, split, n_past, end);
   if (pages.begin == pages.end) return;
   begin_attention();
 
@@ -56,8 +56,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
         first_slot + i * kPageTokens - n_past;  // the tile's first slot, counted from this append's row 0
     const T* k = ring.take();
     tile.attend(
-        q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0,
-        [&](int row, int slot) { return sees(op, min(queries.row(row), op.rows - 1), offset + slot); });
+        q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0 || offset < first_seen(op, n_past, op.rows - 1),
+        [&](int row, int slot) { return sees(op, n_past, min(queries.row(row), op.rows - 1), offset + slot); });
   }
   tile.close();
 

@@ -53,9 +53,9 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
 
   const Queries queries(op, block_id_y());
   const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kFp32Queries;
-  if (split >= live_splits(p.n_splits, n_past + op.rows)) return;
+  if (split >= live_splits(p, n_past)) return;
   const int end = slots_seen(op, n_past, queries.row(min(first + kFp32Queries, queries.n) - 1));
-  const PageRange pages = pages_of(split, p.n_splits, end);
+  const PageRange pages = pages_of(p, split, n_past, end);
   const int split_end = min(pages.end * kPageTokens, end);
   begin_attention();
 
@@ -82,7 +82,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
       for (int j = 0; j < 4; ++j) sums[j] = fma(a[j], b[j], sums[j]);
     }
     float score = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    if (!sees(op, row, slot + own_slot - n_past)) score = kNothingSeen;
+    if (!sees(op, n_past, row, slot + own_slot - n_past)) score = kNothingSeen;
     float top = max(m, score);
     LB_UNROLL
     for (int lanes = kFp32Slots / 2; lanes > 0; lanes /= 2) top = max(top, shuffle_xor(top, lanes));

@@ -40,7 +40,7 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   LB_SHARED(float, part_l, kMergeThreads);
   const Attention& op = p.op;
   const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
-  const int n_live = live_splits(p.n_splits, *op.n_past + op.rows);
+  const int n_live = live_splits(p, *op.n_past);
   const int n_columns = dim / 4, n_parts = n_threads() / n_columns;
   const int part = thread_id() / n_columns, column = thread_id() % n_columns * 4;
   f32x4 gate = {1, 1, 1, 1};

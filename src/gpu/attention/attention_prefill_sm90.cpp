@@ -46,7 +46,7 @@ struct BlockWork {
     first_row = queries.row(first);
     last_row = queries.row(min(first + kSm90Queries, queries.n) - 1);
     end = slots_seen(p.op, n_past, last_row);
-    const PageRange pages = pages_of(split, p.n_splits, end);
+    const PageRange pages = pages_of(p, split, n_past, end);
     first_slot = pages.begin * kPageTokens;
     n_slots = min(pages.end * kPageTokens, end) - first_slot;
   }
@@ -290,7 +290,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   tile.load_queries(op, work.queries, own_first, scratch);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
-  uint64_t ancestors[kLaneRows];  // bit masks; an ancestor's index is below its row's
+  uint64_t ancestors[kLaneRows];  // bit masks
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     rows[i] = min(work.queries.row(own_first + lane_row(i)), work.last_row);
@@ -300,10 +300,21 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   const auto mask = [&](int i) {
     const int offset = work.first_slot + i * kSlots - work.n_past;  // the tile's first slot, from this append's row 0
     const int n_valid = work.n_slots - i * kSlots;                  // slots beyond belong to the next split
-    if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots) return;
+    const bool hides_first = offset < first_seen(op, work.n_past, work.last_row);
+    if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots && !hides_first) return;
+    if (hides_first) {
+      int first[kLaneRows];
+      LB_UNROLL
+      for (int r = 0; r < kLaneRows; ++r) first[r] = first_seen(op, work.n_past, rows[r]) - offset;
+      LB_UNROLL
+      for (int j = 0; j < kSlots / 16; ++j)
+        for_each_row(tile.s[j], [&](int r, int column, float& score) {
+          if (16 * j + column < first[r]) score = kNothingSeen;
+        });
+    }
     int last[kLaneRows];
     LB_UNROLL
-    for (int r = 0; r < kLaneRows; ++r) last[r] = min(rows[r] - offset, n_valid - 1);
+    for (int r = 0; r < kLaneRows; ++r) last[r] = is_chain ? min(rows[r] - offset, n_valid - 1) : n_valid - 1;
     LB_UNROLL
     for (int j = 0; j < kSlots / 16; ++j)
       for_each_row(tile.s[j], [&](int r, int column, float& score) {
@@ -417,7 +428,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   T* k_tiles = q + sm90_query_bytes(kDim) / sizeof(T);
   T* v_tiles = k_tiles + kStages * kTile;
   const BlockWork work(p);
-  if (work.split >= live_splits(p.n_splits, work.n_past + p.op.rows)) return;
+  if (work.split >= live_splits(p, work.n_past)) return;
   if (thread_id() <= 4 * kStages) {
     const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
     barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kSm90GroupThreads / 32);

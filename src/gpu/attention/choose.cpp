@@ -119,6 +119,9 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
            ": nothing to compute, or heads that do not share KV heads evenly");
   LB_CHECK(op.tree.ancestors == nullptr || op.rows <= kMaxTree, kInvalid, what, ": a tree has at most ", kMaxTree,
            " rows");
+  LB_CHECK(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0), kUnsupported, what,
+           ": a window or a first slot takes at most ", kMaxTree, " rows");
+  LB_CHECK(op.first_slot >= 0 && op.window >= 0, kInvalid, what, ": a window and a first slot are not negative");
   LB_CHECK(capacity >= op.rows, kInvalid, what, ": a cache of ", capacity, " tokens cannot hold the rows");
   LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
            ": q, o and scratch must be 16-byte aligned");

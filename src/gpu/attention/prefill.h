@@ -27,11 +27,11 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id_z(), n_past = *op.n_past;
-  if (split >= live_splits(p.n_splits, n_past + op.rows)) return;
+  if (split >= live_splits(p, n_past)) return;
   const int first = (n_blocks() - 1 - block_id()) * kQueries;
   const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
   const int end = slots_seen(op, n_past, last_row);
-  const PageRange pages = pages_of(split, p.n_splits, end);
+  const PageRange pages = pages_of(p, split, n_past, end);
   const int first_slot = pages.begin * kPageTokens;
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
   begin_attention();
@@ -56,11 +56,14 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kSlots - n_past;  // the tile's first slot, counted from this append's row 0
-    const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0);
+    const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
+                           offset < first_seen(op, n_past, last_row);
     const T* k = ring.take();
     tile.attend(
         own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
-        [&](int row, int slot) { return sees(op, min(queries.row(own_first + row), last_row), offset + slot); });
+        [&](int row, int slot) {
+          return sees(op, n_past, min(queries.row(own_first + row), last_row), offset + slot);
+        });
   }
   tile.close();
 

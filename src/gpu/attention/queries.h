@@ -9,19 +9,30 @@ namespace lb::gpu {
 inline constexpr float kNothingSeen = -__builtin_inff();  // a masked score, and the maximum of no score
 inline constexpr float kLog2E = 1.44269504f;
 
-// Splits that have pages: all, or the first n_pages of them if the context has fewer pages than splits.
-LB_DEVICE int live_splits(int n_splits, int n_slots) {
-  return min(n_splits, (n_slots + kPageTokens - 1) / kPageTokens);
+// The first committed slot that `row` sees, counted from n_past; 0: none.
+LB_DEVICE int first_seen(const Attention& op, int n_past, int row) {
+  const int first = op.first_slot - n_past;
+  return min(op.window > 0 ? max(first, row - op.window + 1) : first, 0);
 }
 
-// Pages [begin, end) of a split.
+// The first page that a row sees: row 0 sees the earliest.
+LB_DEVICE int first_page(const Attention& op, int n_past) { return (n_past + first_seen(op, n_past, 0)) / kPageTokens; }
+
+// Splits that have pages: all, or the first n_pages of them if the rows see fewer pages than there are splits.
+LB_DEVICE int live_splits(const AttentionSplits& p, int n_past) {
+  const int n_pages = (n_past + p.op.rows + kPageTokens - 1) / kPageTokens - first_page(p.op, n_past);
+  return min(p.n_splits, n_pages);
+}
+
+// Pages [begin, end) of a split; n_slots: the end of the slots that are seen.
 struct PageRange {
   int begin, end;
 };
-LB_DEVICE PageRange pages_of(int split, int n_splits, int n_slots) {
-  const int n_pages = (n_slots + kPageTokens - 1) / kPageTokens, n_live = min(n_splits, n_pages);
+LB_DEVICE PageRange pages_of(const AttentionSplits& p, int split, int n_past, int n_slots) {
+  const int first = first_page(p.op, n_past), n_pages = (n_slots + kPageTokens - 1) / kPageTokens - first;
+  const int n_live = min(p.n_splits, n_pages);
   if (split >= n_live) return {0, 0};
-  return {n_pages * split / n_live, n_pages * (split + 1) / n_live};
+  return {first + n_pages * split / n_live, first + n_pages * (split + 1) / n_live};
 }
 
 // The queries of one KV head, indexed row by row with the query heads of a row together (GQA packing): a tile of
@@ -46,8 +57,8 @@ LB_DEVICE void begin_attention() {
 }
 
 // The mask: whether `row` attends to slot n_past + offset.
-LB_DEVICE bool sees(const Attention& op, int row, int offset) {
-  if (offset < 0) return true;
+LB_DEVICE bool sees(const Attention& op, int n_past, int row, int offset) {
+  if (offset < 0) return offset >= first_seen(op, n_past, row);
   if (op.tree.ancestors == nullptr) return offset <= row;
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
