@@ -16,12 +16,12 @@ from engines import log_softmax, open_engine, random_ids
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
 from lucebox import _engine
-from lucebox.errors import FormatError, UnsupportedError
+from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 from numpy.typing import NDArray
 from reference import dflash, draft_files, gguf_files
 from reference.decoder import Decoder, weights_of
 from reference.draft_files import DraftShape
-from reference.gguf_files import Packed
+from reference.gguf_files import Packed, Shape
 from reference.mtp import Mtp
 
 F64 = NDArray[np.float64]
@@ -224,6 +224,35 @@ def test_refused(target: Path, write: Write, name: str) -> None:
     with pytest.raises((FormatError, UnsupportedError), match=re.escape(message)) as caught:
         open_engine(target, draft=str(draft))
     assert str(draft) in str(caught.value)
+
+
+WILD: list[Any] = [0, -1, 1, 2**24, 2**31, 2**62, 1e300, 0.5, "x", [], [[]], {}, None, True]
+
+
+@pytest.mark.parametrize("shape", [FIRST, SECOND], ids=["first", "second"])
+def test_any_field_is_read_or_refused(target: Path, write: Write, shape: DraftShape) -> None:
+    """No value of a field does more harm than an error that names the draft."""
+    folder, config = write(shape, "hf"), draft_files.hf_config(shape)
+
+    def check(wild: dict[str, Any]) -> None:
+        (folder / "config.json").write_text(json.dumps(wild))
+        try:
+            open_engine(target, draft=str(folder))
+        except LuceboxError as error:
+            assert str(folder) in str(error), error
+
+    for name in config:
+        for value in WILD:
+            check(config | {name: value})
+    for name in config["dflash_config"]:
+        for value in WILD:
+            check(config | {"dflash_config": config["dflash_config"] | {name: value}})
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_families_of_targets(tmp_path: Path, write: Write, architecture: str) -> None:
+    target = gguf_files.write_model(tmp_path / "target.gguf", Shape(architecture, n_layers=4, tied=True))
+    run(Pair(target, str(write(FIRST)), reference_of(FIRST)))
 
 
 def test_a_model_is_no_draft(target: Path, data: Path) -> None:

@@ -52,13 +52,12 @@ size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Tar
   return bytes;
 }
 
-// Ops run one after another and share one scratch, sized for the largest.
-size_t scratch_of(const Network& network, const EngineOptions& options, const gpu::Target& target) {
+// Scratch of the largest op between products.
+size_t mixer_scratch(const Network& network, int rows, int context, const gpu::Target& target) {
   const AttentionSizes& heads = network.attention();
-  const int rows = std::max(options.prefill_chunk, kMaxTree);
   const Linear o_product = {.rows = rows, .n_in = heads.n_heads * heads.head_dim};
   size_t bytes = gpu::gemm_scratch_at(o_product, 16) +
-                 gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, options.context, target);
+                 gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, context, target);
   for (const LayerShape& shape : network.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int append_rows : {rows, kMaxTree}) {
@@ -66,26 +65,36 @@ size_t scratch_of(const Network& network, const EngineOptions& options, const gp
             .rows = append_rows, .n_k_heads = r->n_k_heads, .n_v_heads = r->n_v_heads, .dk = r->dk, .dv = r->dv};
         bytes = std::max(bytes, gpu::gated_delta_scratch_bytes(op, target));
       }
-  std::set<std::vector<std::pair<DType, int>>> seen;  // most layers have the same shapes
-  std::vector<LinearGroup> groups;
-  network.for_each_group([&](Network::Group matrices) {
-    LinearGroup group = {};
-    std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
-    for (const Matrix* m : matrices) {
-      group.products[group.n++] = {
-          .type = m->type, .n_in = m->n_in, .n_out = m->n_out, .activations = options.activations};
-      key.emplace_back(m->type, m->n_out);
-    }
-    if (seen.insert(key).second) groups.push_back(group);
-  });
-  for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
-  return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
+  return bytes;
 }
 
+// The product groups of all networks, each shape once: most layers have the same shapes.
+std::vector<LinearGroup> product_groups(const Networks& networks, Activations activations) {
+  std::set<std::vector<std::pair<DType, int>>> seen;
+  std::vector<LinearGroup> groups;
+  for (const Network* network : networks)
+    network->for_each_group([&](Network::Group matrices) {
+      LinearGroup group = {};
+      std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
+      for (const Matrix* m : matrices) {
+        group.products[group.n++] = {.type = m->type, .n_in = m->n_in, .n_out = m->n_out, .activations = activations};
+        key.emplace_back(m->type, m->n_out);
+      }
+      if (seen.insert(key).second) groups.push_back(group);
+    });
+  return groups;
+}
+
+// Ops run one after another and share one scratch, sized for the largest. A chain of products may go from one network
+// to the next: a draft model ends with the target's head.
 size_t scratch_of(const Networks& networks, const EngineOptions& options, const gpu::Target& target) {
+  const int rows = std::max(options.prefill_chunk, kMaxTree);
   size_t bytes = 0;
-  for (const Network* network : networks) bytes = std::max(bytes, scratch_of(*network, options, target));
-  return bytes;
+  for (const Network* network : networks)
+    bytes = std::max(bytes, mixer_scratch(*network, rows, options.context, target));
+  std::vector<LinearGroup> groups = product_groups(networks, options.activations);
+  for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
+  return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
 class GpuBackend final : public Backend {

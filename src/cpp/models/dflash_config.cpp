@@ -88,7 +88,7 @@ std::vector<int> read_taps(const DflashFields& dflash, const ModelInfo& target, 
   if (const auto list = find_list(fields, dflash.taps())) {
     // `target_layers` counts from the layer whose input is read, one behind the layer whose output it is.
     const int shift = fields.is_gguf() && !dflash.is_older ? 1 : 0;
-    for (int64_t id : *list) taps.push_back(static_cast<int>(std::clamp<int64_t>(id - shift, -1, 1 << 24)));
+    for (int64_t id : *list) taps.push_back(static_cast<int>(std::clamp<int64_t>(id, -1, 1 << 24)) - shift);
   } else {
     taps = default_taps(target.n_layers, n_taps);
   }
