@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from lucebox import LLM, OutOfMemoryError, Sampling
+from lucebox._engine import uniform_draw
 from lucebox.cli.bench_drafts import as_json, parse_count, parse_temperatures, print_report
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.generation import Ids
 from lucebox.plots import save_drafts_plot
-from lucebox.speculation import CSV_COLUMNS, TIE_MARGIN, Difference, measure_drafts, save_runs
+from lucebox.speculation import CSV_COLUMNS, TIE_NAT, TIE_PROBABILITY, Difference, measure_drafts, save_runs
 from oracle import OracleSession, plain_text, with_oracle
 
 MODEL, TOKENS, N_RIGHT = "tiny-hybrid", 24, 3
@@ -114,25 +116,27 @@ def test_other_tokens_are_found_and_judged(
     difference = report.runs[0].difference
     assert difference is not None and (difference.at, difference.speculative) == (10, 5)
     with LLM(MODEL, **OPTIONS) as llm:
-        answer = llm.generate(prompts[0][1], Sampling(max_tokens=TOKENS, temperature=temperature, seed=42, logprobs=20))
-        assert answer.ids[10] == difference.plain and answer.logprobs is not None
-        if temperature == 0:
-            logits = llm.logits([*prompts[0][1], *answer.ids[:10]])[-1]
-            assert difference.margin == pytest.approx(float(logits[difference.plain] - logits[5]), abs=1e-3)
-        else:
-            assert 0 < difference.margin <= 1
-    assert (report.runs[0] in report.mismatches) == (difference.margin >= TIE_MARGIN)
-
-
-def test_small_margins_tie() -> None:
-    assert Difference(3, 1, 2, TIE_MARGIN / 2).is_tie and not Difference(3, 1, 2, TIE_MARGIN).is_tie
+        answer = llm.generate(prompts[0][1], Sampling(max_tokens=TOKENS, temperature=temperature, seed=42))
+        assert answer.ids[10] == difference.plain
+        logits = llm.logits([*prompts[0][1], *answer.ids[:10]])[-1].astype(np.float64)
+    if temperature == 0:
+        assert difference.margin == pytest.approx(logits[difference.plain] - logits[5], abs=1e-3)
+    else:
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        draw = uniform_draw(42, 10)
+        assert shares[: difference.plain].sum() <= draw <= shares[: difference.plain + 1].sum()
+        away = max(shares[:5].sum() - draw, draw - shares[:6].sum())
+        assert difference.margin == pytest.approx(away, abs=1e-4) and away > 0
+    assert difference.is_tie == (difference.margin < (TIE_PROBABILITY if temperature else TIE_NAT))
+    assert (report.runs[0] in report.mismatches) == (not difference.is_tie)
 
 
 def test_reports_are_shown_and_saved(
     prompts: list[tuple[str, Ids]], answers: list[list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = measure_drafts(Opener(answers), "suffix", prompts, suite="mine", max_tokens=TOKENS)
-    other = replace(report.runs[0], difference=Difference(4, 7, None, 0.01))
+    other = replace(report.runs[0], difference=Difference(4, 7, None, 0.01, is_tie=True))
     report = replace(report, runs=(other, report.runs[1]), draft_budget=8)
     print_report(report)
     shown = capsys.readouterr().out

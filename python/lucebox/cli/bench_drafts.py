@@ -130,7 +130,6 @@ def as_json(report: DraftReport) -> dict[str, Any]:
             **dataclasses.asdict(run),
             "ratio": run.ratio,
             "tokens_per_verify": run.drafts.tokens_per_verify,
-            "difference": run.difference and {**dataclasses.asdict(run.difference), "is_tie": run.difference.is_tie},
         }
         for run in report.runs
     ]
