@@ -41,6 +41,7 @@ def decode(
     sampler = _engine.Sampler(VOCAB, **sampling)
     sampler.set_prompt(np.array(prompt, np.int32))
     ids = list(prompt)
+    session.set_drafting(draft is None)  # suggested trees alone
     for i in range(n):
         session.sync(np.array(ids, np.int32))
         if masked:

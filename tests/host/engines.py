@@ -14,9 +14,19 @@ F32 = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
 
+# Speculation would measure these at load, which takes long on the simulator.
+STEP_COSTS = {
+    "append": [(2, 1.1), (4, 1.2), (8, 1.3), (16, 1.4), (32, 2.0), (64, 4.0)],
+    "plain_ms": 1.0,
+    "draft_ms": 0.2,
+}
+
+
 def open_engine(path: Path, **options: Any) -> _engine.Engine:
     defaults = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
-    return _engine.Engine.open(str(path), **(defaults | options))
+    engine = _engine.Engine.open(str(path), **(defaults | options))
+    engine.step_costs = STEP_COSTS
+    return engine
 
 
 def random_ids(n: int, vocab: int, seed: int = 0) -> Ids:
