@@ -1,0 +1,73 @@
+"""Sessions of tiny-hybrid that draft by themselves: the text of plain decoding, and as many tokens per verify as
+another implementation accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recorded
+from engines import STEP_COSTS
+from lucebox import _engine
+
+CASES = recorded.load("tiny_hybrid.json")["speculation"]["tiny-hybrid-dflash"]["prompts"]["cases"]
+TINY = Path(__file__).parents[2] / "models" / "tiny-hybrid" / "lucebox_tiny"
+DFLASH = TINY / "tiny-hybrid-dflash.BF16.gguf"
+BY_TREE = {8: 3.195, 16: 3.456, 22: 3.495}  # nodes below the root: tokens per verify of the recorded trees
+SAMPLED = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 11}
+
+
+def open_engine(target: Path, draft: str, **options: Any) -> _engine.Engine:
+    exact = {"activations": "f32", "kv": "f32", "context": 512, "threads": 1}
+    engine = _engine.Engine.open(str(target), draft=draft, **(exact | options))
+    engine.step_costs = STEP_COSTS
+    return engine
+
+
+def write(session: _engine.Session, prompt: Sequence[int], n: int, **sampling: Any) -> list[int]:
+    sampler = _engine.Sampler(8192, **sampling)
+    sampler.set_prompt(np.array(prompt, np.int32))
+    ids = list(prompt)
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids.append(session.sample(sampler))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("budget", BY_TREE)
+def test_trees_accept_as_recorded(checkpoint: Path, budget: int) -> None:
+    engine = open_engine(checkpoint, str(DFLASH), draft_budget=budget)
+    n_tokens = verified = 0
+    for case in CASES:
+        session = _engine.Session(engine)
+        assert write(session, case["prompt_ids"], len(case["greedy_ids"])) == case["greedy_ids"]
+        n_tokens += len(case["greedy_ids"])
+        verified += session.draft_counts["verified"]
+    assert n_tokens / verified > 0.97 * BY_TREE[budget]
+
+
+@pytest.mark.parametrize("draft", ["suffix", "mtp", "mtp+suffix", str(DFLASH), f"{DFLASH}+suffix"])
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_drafts_change_no_token(draft: str, sampling: dict[str, Any]) -> None:
+    engine = open_engine(TINY / "tiny-hybrid.Q8_0.gguf", draft)
+    prompt = CASES[0]["prompt_ids"]
+    plain, drafting = _engine.Session(engine), _engine.Session(engine)
+    plain.set_drafting(False)
+    assert write(drafting, prompt, 200, **sampling) == write(plain, prompt, 200, **sampling)
+    assert plain.draft_counts["verified"] == 0
+    assert drafting.draft_counts["accepted"] > 5
+
+
+def test_a_reused_prefix_drafts_as_a_fresh_one(checkpoint: Path) -> None:
+    engine = open_engine(checkpoint, str(DFLASH), draft_budget=8)
+    prompt = CASES[0]["prompt_ids"] + CASES[1]["prompt_ids"]
+    fresh, reused = _engine.Session(engine), _engine.Session(engine)
+    text = write(fresh, prompt, 60)
+    write(reused, prompt, 30)
+    reused.sync(np.array([*prompt[:-1], 7], np.int32))  # another prompt with the same start
+    before = reused.draft_counts["verified"]
+    assert write(reused, prompt, 60) == text
+    assert reused.draft_counts["verified"] - before == pytest.approx(fresh.draft_counts["verified"], abs=3)
