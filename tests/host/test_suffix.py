@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lucebox import InvalidRequestError, _engine
 from reference import suffix as reference
+from repeating_text import code_like
 
 speculation = _engine.speculation
 
@@ -29,19 +30,6 @@ def agree(got: Proposal, expected: Proposal) -> None:
     assert got[0][2] == pytest.approx(expected[0][2], abs=1e-5)
     assert got[1] == pytest.approx(expected[1], abs=1e-9)
     assert got[2:] == expected[2:]
-
-
-def code_like(n: int, rng: np.random.Generator, vocab: int = 200) -> list[int]:
-    """Tokens of a skewed distribution, with passages that repeat earlier ones with a few changes."""
-    tokens: list[int] = []
-    while len(tokens) < n:
-        if len(tokens) > 50 and rng.random() < 0.4:
-            start = int(rng.integers(0, len(tokens) - 20))
-            passage = tokens[start : start + int(rng.integers(5, 200))]
-            tokens += [int(rng.integers(vocab)) if rng.random() < 0.03 else token for token in passage]
-        else:
-            tokens += [int(token) for token in np.minimum(rng.zipf(1.3, 20), vocab) - 1]
-    return tokens[:n]
 
 
 SHORT = st.lists(st.integers(0, 3), max_size=40)
@@ -142,7 +130,7 @@ def test_an_output_longer_than_the_capacity_is_kept_from_its_end() -> None:
     drafter.push(ids([35]))
     assert drafter.propose()[3] == "none"
     drafter.push(ids([36]))
-    assert drafter.propose()[0][0] == [36, 37, 38]
+    assert drafter.propose()[0][0][:3] == [36, 37, 38]
 
 
 @given(SHORT, SHORT, SHORT)

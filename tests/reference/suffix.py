@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 MAX_CONTEXT = 64
 OCCURRENCES = 64
-NODES_PER_MATCHED = 2
-MIN_PROBABILITY = 0.1
+MIN_PROBABILITY = 0.02
 
 Tree = tuple[list[int], list[int], list[float]]  # tokens, parents, scores
 Match = tuple[int, list[int]]  # length, positions of the last token
@@ -41,7 +40,7 @@ def grow(root: int, matched: int, follow: list[Callable[[int], int | None]], max
                 candidates.append((-chance, row, group[0], token, group))
 
     expand(0)
-    while candidates and len(tokens) < min(max_rows, 1 + NODES_PER_MATCHED * matched):
+    while candidates and len(tokens) < max_rows:
         candidates.sort()
         chance, parent, _, token, group = candidates.pop(0)
         tokens.append(token)

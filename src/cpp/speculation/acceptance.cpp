@@ -8,7 +8,7 @@
 namespace lb {
 namespace {
 
-constexpr double kKeep = 1 - 1.0 / 32;                              // a memory of about 32 verifies
+constexpr double kKeep = 1 - 1.0 / 96;                              // a memory of about 96 verifies
 constexpr double kMinConditional = 1e-6;                            // keeps scores finite
 constexpr double kAllWeight = 2, kBinWeight = 2, kDepthWeight = 4;  // of the prior, in estimated tokens
 

@@ -10,12 +10,14 @@ namespace {
 
 // The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
 // n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
-// token be accepted. So N tokens take at most (1 + kShare) N + kFirstCredit: 1 % more than plain from 3,200 tokens on.
-constexpr double kShare = 0.005, kFirstCredit = 16;
+// token be accepted. So N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more than plain from 4,800
+// tokens on.
+constexpr double kShare = 0.005, kFirstCredit = 24;
 constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
 
-constexpr int kMinWait = 8, kMaxWait = 256;  // steps before a trial: doubled by each one that does not gain
-constexpr double kModelMean = 1.0 / 8;       // weight of the newest tree
+constexpr double kTrialShare = 0.005;   // of the time: what trials are expected to lose
+constexpr int kFirstTrials = 8;         // before trials have to be saved up
+constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree
 
 }  // namespace
 
@@ -29,6 +31,7 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
 }
 
 void StepWidth::set_costs(const StepCosts& costs) {
+  if (budget_ > 0) return;
   LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0, kInvalid,
            "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms and ", costs.draft_ms, " ms");
   LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
@@ -52,7 +55,8 @@ StepWidth::Width StepWidth::best_width(int rows, double before, const Accepted& 
   for (const StepCosts::Append& tile : tiles_) {
     const int n = std::min(tile.rows, rows);
     const Width width{.rows = n, .time = before + tile.ms, .tokens = 1 + accepted(n)};
-    if (width.time - 1 <= credit_ && width.rate() > best.rate()) best = width;
+    const double loss = std::max(width.time, before + 1) - 1;  // should nothing be accepted, or the draft be dropped
+    if (loss <= credit_ && width.rate() > best.rate()) best = width;
     if (tile.rows >= rows) break;
   }
   return best;
@@ -91,12 +95,16 @@ bool StepWidth::uses(Source source) const {
   return kind_ != StepKind::kPlain && corrected_suffix_.rows > 1;
 }
 
-// Tries the source that waited longest, if one is due.
+// Tries a source whose expected loss has been saved up since it was used: the closer it is to the best choice, the more
+// often. Trials go on as long as they gain as a whole.
 void StepWidth::start_trial(const std::array<Width, kSources>& widths) {
   int due = kSources;
   for (const Source source : {kFromSuffix, kFromModel}) {
+    const Width& width = widths[source];
     const Trial& trial = trials_[source];
-    if (uses(source) || widths[source].rows == 0 || !(trial.goes_on || trial.waited >= trial.wait)) continue;
+    if (uses(source) || width.rows == 0) continue;
+    const double loss = width.time - width.tokens / bar_;
+    if (trial.gain <= 0 && trial.waited * kTrialShare < loss) continue;
     if (due == kSources || trial.waited > trials_[due].waited) due = source;
   }
   if (due == kSources) return;
@@ -165,17 +173,16 @@ void StepWidth::record(std::span<const int32_t> path) {
   const double emitted = std::max<double>(1, path.size());
   credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - time_);
 
-  const bool gained = emitted / time_ > bar_;
   for (const Source source : {kFromSuffix, kFromModel}) {
     Trial& trial = trials_[source];
     if (!uses(source)) {
-      trial.waited += 1;
+      trial.waited += time_;
       continue;
     }
-    trial.waited = 0;
     const bool is_tried = is_trial_ && source == (kind_ == StepKind::kModel ? kFromModel : kFromSuffix);
-    trial.goes_on = is_tried && gained;
-    trial.wait = is_tried && !gained ? std::clamp(2 * trial.wait, kMinWait, kMaxWait) : kMinWait;
+    trial.n += is_tried;
+    trial.waited = is_tried && trial.n < kFirstTrials ? kLongAgo : 0;
+    trial.gain = is_tried ? std::max(0.0, trial.gain + emitted - time_ * bar_) : 0;
     if (tree_.rows < 2) continue;
     std::array<Acceptance::Node, kMaxTree> nodes;
     int n = 0;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -30,13 +31,14 @@ enum class StepKind { kPlain, kSuffix, kModel };
 
 class StepWidth {
  public:
-  // draft_budget: nodes below the root of every tree, whatever they cost; 0: chosen for each step. Throws kInvalid.
+  // draft_budget: nodes below the root of every tree, whatever the costs; 0: chosen for each step. Throws kInvalid.
   StepWidth(const StepCosts& costs, bool has_model, int draft_budget = 0);
 
   // New costs, for instance of a longer context. What was learned stays.
   void set_costs(const StepCosts& costs);
 
-  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included.
+  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. Call tree() after kSuffix and
+  // kModel, and record() after every step.
   StepKind choose(const Draft& suffix, int max_rows);
   // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
   // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
@@ -56,10 +58,12 @@ class StepWidth {
     double tokens = 0;  // expected, at least 1
     double rate() const { return tokens / time; }
   };
+  static constexpr double kLongAgo = std::numeric_limits<double>::infinity();
   // When a source is tried although another choice looks better.
   struct Trial {
-    int waited = 0, wait = 0;  // steps: since the source was used, before the next trial
-    bool goes_on = false;      // the last trial was better than the other choice
+    double waited = kLongAgo;  // plain tokens: since the source was used
+    double gain = 0;           // plain tokens: of the trials in a row, over the best other choice
+    int n = 0;                 // trials so far
   };
   // A drafted node that is in tree_.
   struct Followed {

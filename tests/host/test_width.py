@@ -1,0 +1,367 @@
+"""The width of a step in simulated decoding: how often drafts are accepted is known to the simulation only."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lucebox import InvalidRequestError, _engine
+from reference.suffix import Tree
+from repeating_text import code_like
+
+StepWidth = _engine.speculation.StepWidth
+NOTHING: Tree = ([], [], [])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """In plain tokens."""
+
+    append: tuple[tuple[int, float], ...]
+    draft: float
+
+    def of(self, rows: int) -> float:
+        return next(time for tile, time in self.append if rows <= tile)
+
+    def width(self, *, has_model: bool = True, draft_budget: int = 0) -> _engine.speculation.StepWidth:
+        ms = 7.0  # of a plain token
+        append = [(rows, time * ms) for rows, time in self.append]
+        return StepWidth(append, ms, self.draft * ms, has_model, draft_budget)
+
+
+COSTS = {
+    "bandwidth": Costs(((8, 1.04), (16, 1.10), (24, 1.18), (32, 1.26), (48, 1.45), (64, 1.65)), 0.12),
+    "arithmetic": Costs(((8, 1.2), (16, 1.5), (24, 2.0), (32, 2.5), (48, 3.5), (64, 4.5)), 0.3),
+    "cpu": Costs(((8, 3.0), (16, 5.5), (24, 8.0), (32, 10.5), (48, 15.5), (64, 20.5)), 0.5),
+    "free": Costs(((8, 1.005), (16, 1.01), (32, 1.02), (64, 1.04)), 0.0),
+}
+
+
+def chain(stated: float, rows: int = 64) -> Tree:
+    """A path whose every token has the probability `stated` after the one before."""
+    return list(range(rows)), [row - 1 for row in range(rows)], [row * math.log(stated) for row in range(rows)]
+
+
+def bush(chances: list[float], depth: int) -> Tree:
+    """The best 64 rows of a tree whose every node has children with these probabilities."""
+    tokens, parents, scores, depths = [0], [-1], [0.0], [0]
+    candidates = [(math.log(chance), 0, token) for token, chance in enumerate(chances)]
+    while len(tokens) < 64 and candidates:
+        best = max(candidates, key=lambda candidate: (candidate[0], -candidate[1], -candidate[2]))
+        candidates.remove(best)
+        score, parent, token = best
+        row = len(tokens)
+        tokens.append(token)
+        parents.append(parent)
+        scores.append(score)
+        depths.append(depths[parent] + 1)
+        if depths[row] < depth:
+            candidates += [(score + math.log(chance), row, token) for token, chance in enumerate(chances)]
+    return tokens, parents, scores
+
+
+@dataclass
+class Run:
+    """Decodes and counts time in plain tokens."""
+
+    costs: Costs
+    width: _engine.speculation.StepWidth
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    time: float = 0
+    tokens: int = 0
+    kinds: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def step(self, model: Tree, accepts: Callable[[int, int], float], suffix: Tree = NOTHING) -> int:
+        """accepts: probability of a token at a depth below the root, its parent being accepted."""
+        kind = self.width.choose(suffix)
+        tree = NOTHING if kind == "plain" else self.width.tree(model if kind == "model" else None)
+        path = self.accepted(tree, accepts)
+        self.width.record(path)
+        rows = len(tree[0])
+        self.time += (self.costs.draft if kind == "model" else 0) + (self.costs.of(rows) if rows else 1)
+        self.tokens += max(1, len(path))
+        self.kinds.append(kind)
+        self.rows.append(rows)
+        return max(1, len(path))
+
+    def accepted(self, tree: Tree, accepts: Callable[[int, int], float]) -> list[int]:
+        path = [0] if tree[0] else []
+        while path:
+            draw = self.rng.random()
+            for row in range(path[-1] + 1, len(tree[0])):
+                if tree[1][row] == path[-1]:
+                    draw -= accepts(tree[0][row], len(path))
+                    if draw < 0:
+                        path.append(row)
+                        break
+            else:
+                break
+        return path
+
+    def until(self, tokens: int, model: Tree, accepts: Callable[[int, int], float]) -> Run:
+        while self.tokens < tokens:
+            self.step(model, accepts)
+        return self
+
+    @property
+    def time_per_token(self) -> float:
+        return self.time / self.tokens
+
+
+def best_fixed(costs: Costs, model: Tree, accepts: Callable[[int, int], float], tokens: int) -> float:
+    """Time per token of the best width, plain decoding among them."""
+    times = [1.0]
+    for rows, time in costs.append:
+        run = Run(costs, costs.width(draft_budget=min(rows, 64) - 1)).until(tokens, model, accepts)
+        assert set(run.rows) == {min(rows, len(model[0]))}
+        times.append(len(run.rows) * (costs.draft + time) / run.tokens)
+    return min(times)
+
+
+# --- the loss is bounded
+
+
+@pytest.mark.parametrize("stated", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("name", COSTS)
+def test_a_worthless_drafter_costs_less_than_one_percent(name: str, stated: float) -> None:
+    run = Run(COSTS[name], COSTS[name].width()).until(10_000, chain(stated), lambda *_: 0)
+    assert run.time_per_token < 1.01
+    assert run.kinds[-2000:].count("model") > 0, "it is tried again now and then"
+
+
+@settings(max_examples=30)
+@given(
+    append=st.lists(st.floats(0.5, 30), min_size=6, max_size=6).map(sorted),
+    draft=st.floats(0, 5),
+    chances=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6),
+    stated=st.floats(0.05, 0.999),
+    seed=st.integers(0, 99),
+)
+def test_no_history_loses_more_than_the_account(
+    append: list[float], draft: float, chances: list[tuple[float, float]], stated: float, seed: int
+) -> None:
+    costs = Costs(tuple(zip((8, 16, 24, 32, 48, 64), append, strict=True)), draft)
+    run = Run(costs, costs.width(), random.Random(seed))
+    for step in range(600):
+        by_model, by_suffix = chances[step // 100 % len(chances)]
+        suffix = chain(stated, 1 + step % 64)
+        by_token = (by_model / 2, by_suffix / 2)
+        run.step(bush([stated / 2, stated / 3], 5), lambda token, _, by_token=by_token: by_token[token % 2], suffix)
+        assert run.time <= 1.005 * run.tokens + 24 + 1e-6
+        assert 0 <= run.width.credit <= 64
+
+
+# --- near the best width
+
+
+@pytest.mark.parametrize("accepted", [0.3, 0.45, 0.6, 0.75, 0.85, 0.9, 0.95])
+@pytest.mark.parametrize("name", COSTS)
+def test_within_three_percent_of_the_best_fixed_width(name: str, accepted: float) -> None:
+    best = best_fixed(COSTS[name], chain(accepted), lambda *_: accepted, 10_000)
+    for stated in (accepted, min(0.99, 2 * accepted), accepted / 2):  # right, too sure by 2, too unsure by 2
+        run = Run(COSTS[name], COSTS[name].width()).until(10_000, chain(stated), lambda *_: accepted)
+        assert run.time_per_token < 1.03 * best
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_trees_with_branches_are_within_three_percent_of_the_best_fixed_width(name: str) -> None:
+    chances = [0.55, 0.2, 0.08]
+    tree = bush(chances, 12)
+    best = best_fixed(COSTS[name], tree, lambda token, _: chances[token], 5_000)
+    run = Run(COSTS[name], COSTS[name].width()).until(5_000, tree, lambda token, _: chances[token])
+    assert run.time_per_token < 1.03 * best
+
+
+def test_depths_that_are_never_right_are_left_out() -> None:
+    """The drafter states the same probability everywhere; from depth 4 on it is always wrong."""
+    costs = COSTS["arithmetic"]
+
+    def accepts(_: int, depth: int) -> float:
+        return 0.95 if depth < 4 else 0
+
+    run = Run(costs, costs.width()).until(10_000, chain(0.95), accepts)
+    assert run.time_per_token < 1.03 * best_fixed(costs, chain(0.95), accepts, 10_000)
+    assert run.rows[-500:].count(8) > 450
+
+
+def test_rows_are_chosen_for_each_step() -> None:
+    """Every other draft is sure and right, the others are neither: each gets its own width."""
+    costs = COSTS["arithmetic"]
+    run = Run(costs, costs.width())
+    rows: dict[float, list[int]] = {0.95: [], 0.6: []}
+    for step in range(600):
+        accepted = (0.95, 0.6)[step % 2]
+        run.step(chain(accepted), lambda *_, accepted=accepted: accepted)
+        rows[accepted].append(run.rows[-1])
+    assert sorted(rows[0.95])[len(rows[0.95]) // 2] == 16
+    assert sorted(rows[0.6])[len(rows[0.6]) // 2] == 8
+
+
+# --- changes
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("after", [0.0, 0.3])
+def test_drafts_that_go_bad_lose_at_most_the_credit(name: str, after: float) -> None:
+    run = Run(COSTS[name], COSTS[name].width()).until(3_000, chain(0.8), lambda *_: 0.9)
+    time, tokens = run.time, run.tokens
+    run.until(6_000, chain(0.8), lambda *_: after)
+    assert run.time - time <= 1.005 * (run.tokens - tokens) + 64
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["bandwidth", "arithmetic"])
+def test_drafts_that_become_good_are_used_within_400_tokens(name: str, seed: int) -> None:
+    """A trial comes after 200 times its expected loss: of 0.5 tokens where arithmetic limits, so every 100 tokens."""
+    run = Run(COSTS[name], COSTS[name].width(), random.Random(seed)).until(3_000, chain(0.8), lambda *_: 0)
+    run.until(3_400, chain(0.8), lambda *_: 0.9)
+    time, tokens = run.time, run.tokens
+    run.until(5_000, chain(0.8), lambda *_: 0.9)
+    best = best_fixed(COSTS[name], chain(0.8), lambda *_: 0.9, 10_000)
+    assert run.time - time < 1.1 * best * (run.tokens - tokens)
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "arithmetic"])
+def test_drafts_that_become_better_get_more_rows_within_300_steps(name: str) -> None:
+    run = Run(COSTS[name], COSTS[name].width()).until(3_000, chain(0.6), lambda *_: 0.6)
+    assert sorted(run.rows[-100:])[50] == 8
+    for _ in range(300):
+        run.step(chain(0.6), lambda *_: 0.95)
+    assert sorted(run.rows[-100:])[50] >= 16
+
+
+def test_new_costs_hold_at_once() -> None:
+    cheap, dear = COSTS["bandwidth"], COSTS["cpu"]
+    run = Run(cheap, cheap.width()).until(2_000, chain(0.5), lambda *_: 0.5)
+    assert run.kinds[-1] == "model"
+    run.width.set_costs(list(dear.append), 1.0, dear.draft)
+    run.costs = dear
+    run.step(chain(0.5), lambda *_: 0.5)
+    assert run.kinds[-1] == "plain"
+
+
+# --- suffix drafts and the draft model
+
+
+def test_a_sure_suffix_draft_needs_no_draft_model() -> None:
+    costs = COSTS["arithmetic"]
+    run = Run(costs, costs.width())
+    for step in range(400):
+        run.step(chain(0.7), lambda token, _: 0.7 if token < 100 else 0.97, copied() if step % 2 else NOTHING)
+    assert set(run.kinds[-100::2]) == {"model"}
+    assert run.kinds[-99::2].count("suffix") == 50
+
+
+def copied() -> Tree:
+    """The suffix draft of a copy: tokens that the model does not draft."""
+    tokens, parents, scores = chain(0.97, 40)
+    return [0, *(100 + token for token in tokens[1:])], parents, scores
+
+
+def test_the_union_has_the_best_rows_of_both() -> None:
+    costs = COSTS["bandwidth"]
+    width = costs.width()
+    suffix = ([0, 101, 102], [-1, 0, 1], [0.0, math.log(0.5), math.log(0.4)])
+    while width.choose(suffix) != "model":
+        width.tree()
+        width.record([0])
+    tokens, parents, scores = width.tree(chain(0.8))
+    assert {1, 2, 101, 102} <= set(tokens)
+    assert len(tokens) in {rows for rows, _ in costs.append}
+    assert scores == sorted(scores, reverse=True)
+    assert all(parent < row for row, parent in enumerate(parents))
+
+
+@pytest.mark.parametrize("worthless", ["suffix", "model"])
+def test_a_worthless_source_does_not_spoil_the_other_one(worthless: str) -> None:
+    costs = COSTS["arithmetic"]
+
+    def accepts(token: int, _: int) -> float:
+        return 0 if (token >= 100) == (worthless == "suffix") else 0.9
+
+    run = Run(costs, costs.width())
+    while run.tokens < 10_000:
+        run.step(chain(0.9), accepts, copied())
+    alone = Costs(costs.append, costs.draft if worthless == "suffix" else 0)
+    best = best_fixed(alone, chain(0.9, 64 if worthless == "suffix" else 40), lambda *_: 0.9, 10_000)
+    assert run.time_per_token < 1.03 * best
+    if worthless == "model":
+        assert run.kinds.count("model") < 0.1 * len(run.kinds)
+
+
+def test_without_a_draft_model_there_are_suffix_drafts_and_plain_tokens() -> None:
+    costs = COSTS["arithmetic"]
+    run = Run(costs, costs.width(has_model=False))
+    for step in range(300):
+        run.step(NOTHING, lambda *_: 0.97, copied() if step % 3 == 0 else NOTHING)
+    assert run.kinds == ["suffix", "plain", "plain"] * 100
+
+
+@pytest.mark.parametrize("text", ["code", "noise"])
+def test_suffix_drafts_gain_on_code_and_lose_nothing_on_noise(text: str) -> None:
+    rng = np.random.default_rng(5)
+    tokens = code_like(8000, rng) if text == "code" else rng.integers(0, 20, 8000).tolist()
+    costs, at = COSTS["arithmetic"], 2000
+    drafter = _engine.speculation.SuffixDrafter(8000)
+    drafter.push(np.array(tokens[: at + 1], np.int32))
+    run = Run(costs, costs.width(has_model=False))
+    while at < 7900:
+        new = run.step(NOTHING, lambda token, depth, at=at: token == tokens[at + depth], drafter.propose()[0])
+        drafter.push(np.array(tokens[at + 1 : at + 1 + new], np.int32))
+        at += new
+    assert run.time_per_token < (0.8 if text == "code" else 1.01)
+
+
+# --- the interface
+
+
+@given(max_rows=st.integers(0, 64), n_suffix=st.integers(0, 64), has_model=st.booleans(), budget=st.integers(0, 63))
+def test_rows_are_tiles_and_have_room(max_rows: int, n_suffix: int, has_model: bool, budget: int) -> None:
+    costs = COSTS["bandwidth"]
+    width = costs.width(has_model=has_model, draft_budget=budget)
+    suffix = chain(0.9, n_suffix) if n_suffix else NOTHING
+    for _ in range(5):
+        kind = width.choose(suffix, max_rows)
+        assert kind != "model" or has_model
+        if kind == "plain":
+            width.record([])
+            continue
+        tokens = width.tree(chain(0.95) if kind == "model" else None)[0]
+        room = min(max_rows, 64 if kind == "model" else n_suffix)
+        if budget:
+            assert len(tokens) == min(budget + 1, room)
+        else:
+            assert len(tokens) in {min(rows, room) for rows, _ in costs.append}
+        width.record(list(range(len(tokens))))
+
+
+def test_scores_become_what_is_accepted() -> None:
+    run = Run(COSTS["free"], COSTS["free"].width()).until(10_000, chain(0.9), lambda *_: 0.45)
+    assert run.width.choose(None) == "model"
+    scores = run.width.tree(chain(0.9))[2]
+    assert scores[1] == pytest.approx(math.log(0.45), abs=0.25)
+
+
+def test_the_same_inputs_give_the_same_choices() -> None:
+    first, second = (
+        Run(COSTS["bandwidth"], COSTS["bandwidth"].width()).until(2_000, chain(0.7), lambda *_: 0.7) for _ in range(2)
+    )
+    assert (first.kinds, first.rows) == (second.kinds, second.rows)
+
+
+def test_costs_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no append was measured"):
+        StepWidth([], 1.0)
+    with pytest.raises(InvalidRequestError, match="ascending rows from 2 to 64"):
+        StepWidth([(16, 1.0), (8, 1.0)], 1.0)
+    with pytest.raises(InvalidRequestError, match="a plain token takes time"):
+        StepWidth([(8, 1.0)], 0.0)
+    with pytest.raises(InvalidRequestError, match="draft_budget must be 0 to 63, not 64"):
+        StepWidth([(8, 1.0)], 1.0, draft_budget=64)
