@@ -334,11 +334,10 @@ def test_inspect_cuts_long_values_and_says_their_length() -> None:
 
 
 def test_inspect_plans_memory_for_drafts() -> None:
-    plain, drafting = (json_of("inspect", MODEL, *flags)["memory_plan"] for flags in ([], ["--draft", "suffix"]))
-    assert drafting["total_bytes"] > plain["total_bytes"]
-    assert {row["name"] for row in drafting["entries"] if row["bytes"]} - {
-        row["name"] for row in plain["entries"] if row["bytes"]
-    }
+    plain, drafting = (json_of("inspect", MODEL, *flags) for flags in ([], ["--draft", "suffix"]))
+    assert (plain["draft"], drafting["draft"]) == ("none", "suffix")
+    assert drafting["memory_plan"]["total_bytes"] > plain["memory_plan"]["total_bytes"]
+    assert stdout_of("inspect", MODEL, "--draft", "suffix").endswith("draft: suffix\n")
     refused = json_of("inspect", MODEL, "--draft", "absent.gguf")
     assert refused["memory_plan"] is None and "'absent.gguf' is not a file" in refused["memory_plan_error"]
 

@@ -48,11 +48,11 @@ def execute(args: argparse.Namespace) -> int:
     model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = [TensorInfo(*row) for row in model.tensors]
-    plan, obstacle = memory_plan(args)
+    fit = fit_of(args)
     if args.json:
-        print_json(path, metadata, tensors, plan, obstacle, args)
+        print_json(path, metadata, tensors, fit, args)
     else:
-        print_tables(path, metadata, tensors, plan, obstacle, args)
+        print_tables(path, metadata, tensors, fit, args)
     return 0
 
 
@@ -78,13 +78,24 @@ def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
     return sorted(shares, key=lambda share: -share.bytes)
 
 
-def memory_plan(args: argparse.Namespace) -> tuple[MemoryPlan | None, str]:
-    """The memory plan, or the reason why the engine cannot run the model with these flags."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether the engine can run a model with the flags given."""
+
+    plan: MemoryPlan | None
+    """None: it cannot."""
+    draft: str
+    """What drafts."""
+    obstacle: str = ""
+
+
+def fit_of(args: argparse.Namespace) -> Fit:
+    """Opens the model with the engine flags."""
     try:
         with open_model(args) as llm:
-            return llm.memory_plan, ""
+            return Fit(llm.memory_plan, llm.draft_label)
     except LuceboxError as error:
-        return None, str(error)
+        return Fit(None, getattr(args, "draft", "none"), str(error))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -99,8 +110,7 @@ def print_json(
     path: Path,
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
-    plan: MemoryPlan | None,
-    obstacle: str,
+    fit: Fit,
     args: argparse.Namespace,
 ) -> None:
     shown = metadata if args.full else {key: shorten(value) for key, value in metadata.items()}
@@ -108,10 +118,11 @@ def print_json(
         "path": str(path),
         "metadata": shown,
         "quant_mix": quant_mix(tensors),
-        "memory_plan": plan,
+        "draft": fit.draft,
+        "memory_plan": fit.plan,
     }
-    if plan is None:
-        report["memory_plan_error"] = obstacle
+    if fit.plan is None:
+        report["memory_plan_error"] = fit.obstacle
     if args.tensors:
         report["tensors"] = tensors
     console.print_json(report)
@@ -130,8 +141,7 @@ def print_tables(
     path: Path,
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
-    plan: MemoryPlan | None,
-    obstacle: str,
+    fit: Fit,
     args: argparse.Namespace,
 ) -> None:
     console.write(f"{path}\n\n")
@@ -164,7 +174,12 @@ def print_tables(
                 for t in tensors
             ],
         )
-    console.write(f"\n{plan}\n" if plan else f"\nthis engine cannot run it: {obstacle}\n")
+    if fit.plan is None:
+        console.write(f"\nthis engine cannot run it: {fit.obstacle}\n")
+        return
+    console.write(f"\n{fit.plan}\n")
+    if fit.draft != "none":
+        console.write(f"draft: {fit.draft}\n")
 
 
 def cut(value: Any) -> str:
