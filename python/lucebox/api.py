@@ -339,6 +339,8 @@ class LLM:
             if end is None:
                 yield Chunk(text, ids, logprobs)
 
+        with self.locked_session() as session:
+            loop.remember(session)
         result = Generation(
             text="".join(output.pieces),
             ids=loop.ids,

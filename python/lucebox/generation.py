@@ -222,6 +222,10 @@ class DecodeLoop:
         """The session's counts so far, where drafts are counted."""
         return {} if self._tally is None else session.draft_counts
 
+    def remember(self, session: _engine.Session) -> None:
+        """Lets later requests draft from what was generated."""
+        session.remember(self._ids[self.n_prompt : self.n_prompt + self.n_generated])
+
     def _flush(self, reason: StopReason) -> End:
         stop = self._output.flush(self._decoder.finish())
         return End(reason) if stop is None else End("stop_string", stop)

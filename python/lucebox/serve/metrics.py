@@ -9,9 +9,10 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from lucebox import _engine
 
 __all__ = ["Counter", "DraftMetrics", "Histogram", "Metrics", "RequestRecord", "exposition"]
 
@@ -61,18 +62,17 @@ class Histogram:
 
 
 class DraftMetrics:
-    """Drafts of all sessions. A session's own counts grow with every step, so the newest ones say all."""
+    """Drafts of all sessions, which count their own."""
 
     def __init__(self) -> None:
-        self._by_session: dict[int, Mapping[str, Any]] = {}
+        self._sessions: tuple[_engine.Session, ...] = ()
 
-    def update(self, session: int, counts: Mapping[str, Any]) -> None:
-        """Notes the counts of a session (`Session.draft_counts`), by its number."""
-        self._by_session[session] = counts
+    def watch(self, sessions: Iterable[_engine.Session]) -> None:
+        self._sessions = tuple(sessions)
 
     def total(self, name: str) -> int:
         """Sum over the sessions of "verified", "drafted" or "accepted"."""
-        return sum(counts[name] for counts in list(self._by_session.values()))
+        return sum(session.draft_counts[name] for session in self._sessions)
 
     def lines(self) -> Iterable[str]:
         for metric, name, doc in (
@@ -82,8 +82,8 @@ class DraftMetrics:
         ):
             yield from exposition(metric, "counter", doc, [("", float(self.total(name)))])
         lengths = Histogram("lucebox_accepted_length", "Tokens accepted per verify, of verifies that ended.", LENGTHS)
-        for counts in list(self._by_session.values()):
-            for length, n in enumerate(counts["by_length"]):
+        for session in self._sessions:
+            for length, n in enumerate(session.accepted_lengths):
                 lengths.observe(length, n)
         yield from lengths.lines()
 

@@ -50,6 +50,7 @@ class Scheduler:
         self._max_queue = max_queue
         self._request_timeout_s = request_timeout_s
         self._slots = [Slot(session) for session in llm.sessions(slots)]
+        self.metrics.drafts.watch(slot.session for slot in self._slots)
         self._free = list(self._slots)
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []
@@ -201,8 +202,6 @@ class Scheduler:
         else:
             self.metrics.decode_s.add(now - start)
             self.metrics.generated_tokens.add(1)
-            if self._llm.options.draft != "none":
-                self.metrics.drafts.update(self._slots.index(work.slot), work.slot.session.draft_counts)
             if work.n_generated == 1:
                 work.first_token_s = now - work.job.submitted
                 self.metrics.first_token_s.observe(work.first_token_s)

@@ -140,7 +140,10 @@ class Work:
         if end is None and self._loop.is_full:
             end = self._loop.cut()
         self.decode_s += time.perf_counter() - start
-        return None if end is None else self._finished(end)
+        if end is None:
+            return None
+        self._loop.remember(self.slot.session)
+        return self._finished(end)
 
     def _finished(self, end: End) -> Finished:
         return Finished(

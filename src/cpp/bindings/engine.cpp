@@ -185,7 +185,6 @@ nb::dict draft_counts_of(const Session& session) {
   d["verified"] = counts.verified;
   d["drafted"] = counts.drafted;
   d["accepted"] = counts.accepted;
-  d["by_length"] = std::vector<int64_t>(counts.by_length.begin(), counts.by_length.end());
   return d;
 }
 
@@ -332,7 +331,14 @@ void bind_engine(nb::module_& m) {
           "remember", [](Session& s, const Ids& ids) { s.remember(span(ids)); }, "ids"_a,
           "Keeps an output for the drafts of later ones.")
       .def_prop_ro("draft_counts", &draft_counts_of,
-                   "Trees verified, nodes drafted, nodes accepted, and trees by the number of accepted nodes.")
+                   "Trees verified, and tokens of them drafted and accepted.")
+      .def_prop_ro(
+          "accepted_lengths",
+          [](const Session& s) {
+            const auto& lengths = s.draft_counts().by_length;
+            return std::vector<int64_t>(lengths.begin(), lengths.end());
+          },
+          "[64] verified trees by the number of their accepted tokens.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
