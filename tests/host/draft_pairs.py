@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ TARGET = Shape("qwen35", n_layers=4, recurrent=(True, False, True, False), n_mtp
 FIRST = DraftShape()
 SECOND = replace(FIRST, is_second=True)
 # Rows of each append and how many of them are kept; below zero: a tree, of which a path is kept. The last chain is
-# longer than a chunk.
+# longer than a chunk of kMaxTree rows.
 APPENDS = ((13, 13), (1, 1), (-7, 0), (5, 2), (-23, 0), (1, 1), (100, 100), (-64, 0))
 
 
@@ -102,9 +103,9 @@ def reference_of(shape: DraftShape) -> dflash.Dflash:
     return dflash.Dflash(shape.config, draft_files.tensors(shape))
 
 
-def run(pair: Pair, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
-    for rows, n_kept in APPENDS:
+def run(pair: Pair, appends: Sequence[tuple[int, int]] = APPENDS) -> None:
+    rng = np.random.default_rng(0)
+    for rows, n_kept in appends:
         pair.step(rows, n_kept, rng)
         pair.check(root=int(rng.integers(0, TARGET.vocab)))
 
