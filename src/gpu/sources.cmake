@@ -3,6 +3,7 @@ set(gpu ${CMAKE_CURRENT_LIST_DIR})
 target_sources(lucebox_engine PRIVATE
   ${gpu}/attention/choose.cpp
   ${gpu}/delta_net/choose.cpp
+  ${gpu}/draft/choose.cpp
   ${gpu}/elementwise/choose.cpp
   ${gpu}/gemm/choose.cpp
   ${gpu}/gemm/choose_sm90.cpp

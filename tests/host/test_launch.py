@@ -66,7 +66,7 @@ def check(launch: dict[str, object], name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "rope_table", "causal_conv",
-                                "delta_prepare"])  # fmt: skip
+                                "delta_prepare", "copy_rows", "previous_row", "block_conv"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
     for dim in (2, 64, 129, 1024, 17408, 248320):
         numbers = {
@@ -77,10 +77,35 @@ def test_rows(name: str, op: str) -> None:
             "rope_table": {"n_pairs": dim},
             "causal_conv": {"channels": dim, "n_taps": 4},
             "delta_prepare": {"n_k_heads": 2, "n_v_heads": 2, "dk": dim},
+            "copy_rows": {"dim": dim},
+            "previous_row": {"dim": dim},
+            "block_conv": {"dim": dim, "n_taps": 4, "group": 1},
         }
         for rows in (1, 3, 512):
             (launch,) = choose(name, op, rows=rows, **numbers[op])
             check(launch, name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_ops_of_drafts(name: str) -> None:
+    for rows, vocab in ((1, 1), (1, 248320), (22, 248320), (63, 248320), (64, 2_000_000)):
+        slices, merge = choose(name, "top_tokens", rows=rows, vocab=vocab, k=1)
+        assert slices["grid"][0] <= 128 and slices["grid"][1] == merge["grid"][0] == rows
+        assert slices["grid"][0] * 32768 >= vocab
+        for launch in (slices, merge):
+            check(launch, name)
+    for rank in (1, 37, 1024):
+        for launch in choose(name, "select_candidates", type="F16", rows=15, vocab=100, k=8 - rank // 1024, rank=rank):
+            check(launch, name)
+    with pytest.raises(InvalidRequestError, match=r"\[top_tokens\] 9 of \[1, 100\]: 1 to 8 tokens"):
+        choose(name, "top_tokens", rows=1, vocab=100, k=9)
+    with pytest.raises(UnsupportedError, match=r"\[select_candidates\] 64 rows of 1 beside F16 \[9, 8\]: 1 to 63 rows"):
+        choose(name, "select_candidates", type="F16", rows=64, vocab=9, k=1, rank=8)
+    with pytest.raises(UnsupportedError, match=r"\[block_conv\] \[1, 8\], 9 taps, groups of 1: 1 to 8 taps"):
+        choose(name, "block_conv", rows=1, dim=8, n_taps=9, group=1)
+    with pytest.raises(UnsupportedError, match="a window or a first slot takes at most 64 rows"):
+        gpu_ops.choose(manifest(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
+                       n_heads=1, n_kv_heads=1, head_dim=64, window=9)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -46,6 +46,11 @@ OPS = (
     "attention",
     "read_memory",
     "sample",
+    "copy_rows",
+    "previous_row",
+    "block_conv",
+    "top_tokens",
+    "select_candidates",
 )
 KERNEL = pack_data.manifest()["kernels"][0]
 

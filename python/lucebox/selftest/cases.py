@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lucebox.selftest import attention, delta_net, elementwise, products, sampling
+from lucebox.selftest import attention, delta_net, draft, elementwise, products, sampling
 from lucebox.selftest.case import Case
 
 __all__ = ["cases"]
@@ -28,3 +28,6 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from attention.attentions(rng)
     yield from elementwise.reads(rng)
     yield from sampling.samples(rng)
+    yield from draft.rows(rng)
+    yield from draft.top_tokens(rng)
+    yield from draft.selections(rng)

@@ -18,7 +18,9 @@ from lucebox import _engine
 __all__ = [
     "attention",
     "attention_prepare",
+    "block_conv",
     "causal_conv",
+    "copy_rows",
     "delta_inputs",
     "delta_net",
     "delta_prepare",
@@ -30,14 +32,17 @@ __all__ = [
     "kv_append",
     "kv_move",
     "linear",
+    "previous_row",
     "rms_norm",
     "rms_norm_rounded",
     "rope",
     "rope_table",
     "round_rows",
     "run",
+    "select_candidates",
     "swiglu",
     "swiglu_rounded",
+    "top_tokens",
 ]
 
 Array = NDArray[Any]
@@ -127,6 +132,45 @@ def linear(
     y: F32 = run("linear", on, w=w, type=dtype, n_out=n_out, n_in=n_in, x=x, add=add, activations=activations,
                  y=in_place)["y"]  # fmt: skip
     return y
+
+
+def copy_rows(x: F32, y: F32, column: int, **on: Any) -> F32:
+    """y with the rows of x in the columns from `column` on."""
+    copied: F32 = y.copy()
+    columns = copied[:, column : column + x.shape[1]]
+    columns[:] = run("copy_rows", on, x=x, y=columns)["y"]
+    return copied
+
+
+def previous_row(
+    x: F32, history: F32, pending: F32, accepted: I32 | None = None, parent: I32 | None = None, **on: Any
+) -> tuple[F32, F32, F32]:
+    """y and the state after it: history, pending."""
+    got = run("previous_row", on, x=x, history=history, pending=pending, parent=parent, **_accepted(accepted))
+    return got["y"], got["history"], got["pending"]
+
+
+def top_tokens(logits: F32, k: int, scale: float = 1.0, softcap: float = 0.0, **on: Any) -> tuple[I32, F32]:
+    """[rows, k]: the ids and log probabilities of the likeliest tokens."""
+    got = run("top_tokens", on, logits=logits, k=k, scale=scale, softcap=softcap)
+    return got["ids"], got["logprobs"]
+
+
+def block_conv(x: F32, base: F32, kernels: F32, group: int, add: F32 | None = None, **on: Any) -> F32:
+    """On a device `add` lies in the memory of y, as a residual does."""
+    in_place = "add" if add is not None and "pack" in on else None
+    y: F32 = run("block_conv", on, x=x, base=base, kernels=kernels, group=group, add=add, y=in_place)["y"]
+    return y
+
+
+def select_candidates(
+    hidden: F32, predecessors: NDArray[np.uint8], successors: NDArray[np.uint8], dtype: str, root: int, ids: I32,
+    logprobs: F32, **on: Any,
+) -> tuple[I32, F32]:  # fmt: skip
+    """[rows, k]: ids and log probabilities in the order of the scores. Tables are the bytes of their blocks."""
+    got = run("select_candidates", on, hidden=hidden, predecessors=predecessors, successors=successors, type=dtype,
+              root=root, ids=ids, logprobs=logprobs)  # fmt: skip
+    return got["ids"], got["logprobs"]
 
 
 def kv_append(

@@ -24,6 +24,7 @@
 #include "device/graph.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
+#include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"

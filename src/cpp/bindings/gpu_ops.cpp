@@ -34,6 +34,20 @@ void start(PythonPack& pack, OpFields& fields, const GatedDelta& op, const Round
   for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
 }
 
+// Both launches twice into the same scratch, as a graph replays them.
+void start(PythonPack& pack, OpFields& fields, const TopTokens& op, const RoundedRows&) {
+  void* scratch = fields.scratch(gpu::top_tokens_scratch_bytes(op.rows));
+  const gpu::TopTokensLaunches top = gpu::choose(op, scratch, pack.target());
+  for (int i = 0; i < 2; ++i)
+    for (const gpu::Launch& launch : top.launches) pack.run(launch, top.params);
+}
+
+void start(PythonPack& pack, OpFields& fields, const SelectCandidates& op, const RoundedRows&) {
+  void* scratch = fields.scratch(gpu::select_scratch_bytes(op.rows, op.k));
+  const gpu::SelectLaunches select = gpu::choose(op, static_cast<float*>(scratch), pack.target());
+  for (const gpu::Launch& launch : select.launches) pack.run(launch, select.params);
+}
+
 nb::dict run_op(PythonPack& pack, const std::string& name, const nb::kwargs& given) {
   return with_op(name, [&](auto op) {
     DeviceMemory memory(pack);

@@ -13,6 +13,7 @@
 #include "bindings/names.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
+#include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"
@@ -106,6 +107,12 @@ std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& targ
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});
+}
+std::vector<nb::dict> launches_of(const TopTokens& op, int, const gpu::Target& target) {
+  return dicts_of(gpu::choose(op, nullptr, target).launches);
+}
+std::vector<nb::dict> launches_of(const SelectCandidates& op, int, const gpu::Target& target) {
+  return dicts_of(gpu::choose(op, nullptr, target).launches);
 }
 std::vector<nb::dict> launches_of(const Attention& op, int capacity, const gpu::Target& target) {
   const int head_dim = op.cache.head_dim;

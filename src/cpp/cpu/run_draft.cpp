@@ -7,6 +7,7 @@
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
 #include "cpu/tree.h"
+#include "ops/sample_rules.h"
 
 namespace lb {
 
@@ -61,7 +62,9 @@ void CpuStream::run(const SelectCandidates& op) {
       for (int j = 0; j < op.rank; ++j) sum += before[j] * after[j];
       candidates[i] = {ids[i], logprobs[i] + sum};
     }
-    std::stable_sort(candidates, candidates + op.k, [](const auto& a, const auto& b) { return a.score > b.score; });
+    std::stable_sort(candidates, candidates + op.k, [](const auto& a, const auto& b) {
+      return sampling::ordered(a.score) > sampling::ordered(b.score);  // NaN last
+    });
     float sum = 0;
     for (int i = 0; i < op.k; ++i) sum += std::exp(candidates[i].score - candidates[0].score);
     for (int i = 0; i < op.k; ++i) {

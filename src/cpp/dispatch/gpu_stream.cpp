@@ -208,17 +208,24 @@ void GpuStream::flush() {
 }
 
 void GpuStream::run(const RopeTable& op) { send(op); }
+void GpuStream::run(const CopyRows& op) { send(op); }
+void GpuStream::run(const PreviousRow& op) { send(op); }
+void GpuStream::run(const BlockConv& op) { send(op); }
+
+void GpuStream::run(const TopTokens& op) {
+  LB_ASSERT(scratch_.size() >= gpu::top_tokens_scratch_bytes(op.rows));
+  const gpu::TopTokensLaunches top = gpu::choose(op, scratch_.data(), pack_->target());
+  for (const gpu::Launch& launch : top.launches) start(launch, top.params);
+}
+
+void GpuStream::run(const SelectCandidates& op) {
+  LB_ASSERT(scratch_.size() >= gpu::select_scratch_bytes(op.rows, op.k));
+  const gpu::SelectLaunches select = gpu::choose(op, reinterpret_cast<float*>(scratch_.data()), pack_->target());
+  for (const gpu::Launch& launch : select.launches) start(launch, select.params);
+}
+
 void GpuStream::run(const CausalConv& op) { send(op); }
 void GpuStream::run(const DeltaPrepare& op) { send(op); }
-
-namespace {
-[[noreturn]] void refuse(const char* op) { fail(ErrorCode::kUnsupported, "[", op, "] no kernel of this pack has it"); }
-}  // namespace
-void GpuStream::run(const CopyRows&) { refuse("copy_rows"); }
-void GpuStream::run(const PreviousRow&) { refuse("previous_row"); }
-void GpuStream::run(const TopTokens&) { refuse("top_tokens"); }
-void GpuStream::run(const BlockConv&) { refuse("block_conv"); }
-void GpuStream::run(const SelectCandidates&) { refuse("select_candidates"); }
 
 void GpuStream::run(const DeltaInputs& op) {
   if (gpu::is_fused(op)) return send(op);

@@ -12,6 +12,7 @@
 #include "dispatch/kernel_timer.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
+#include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"

@@ -89,7 +89,7 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
 // to the next: a draft model ends with the target's head.
 size_t scratch_of(const Networks& networks, const EngineOptions& options, const gpu::Target& target) {
   const int rows = std::max(options.prefill_chunk, kMaxTree);
-  size_t bytes = 0;
+  size_t bytes = networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
   for (const Network* network : networks)
     bytes = std::max(bytes, mixer_scratch(*network, rows, options.context, target));
   std::vector<LinearGroup> groups = product_groups(networks, options.activations);

@@ -231,7 +231,7 @@ template <class Visit>
 void operands(CopyRows& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("dim", op.dim);
-  visit.scalar("y_stride", op.y_stride);
+  visit.stride("y_stride", op.y_stride);
   visit.in("x", op.x, {op.rows, op.dim});
   visit.out("y", op.y, {op.rows, op.dim}, {op.y_stride, 1});
 }
@@ -488,6 +488,11 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "kv_move") return f(KvMove{});
   if (name == "attention_prepare") return f(AttentionPrepare{});
   if (name == "attention") return f(Attention{});
+  if (name == "copy_rows") return f(CopyRows{});
+  if (name == "previous_row") return f(PreviousRow{});
+  if (name == "top_tokens") return f(TopTokens{});
+  if (name == "block_conv") return f(BlockConv{});
+  if (name == "select_candidates") return f(SelectCandidates{});
   if (name == "causal_conv") return f(CausalConv{});
   if (name == "delta_prepare") return f(DeltaPrepare{});
   if (name == "delta_inputs") return f(DeltaInputs{});

@@ -19,9 +19,9 @@ struct SelectCandidates {
   const void* predecessors;  // [vocab, rank] of `type`: blocks on the CPU, planes (quant/planes.h) on devices
   const void* successors;    // [vocab, rank] of `type`, as above
   DType type;
-  const int32_t* root;  // [1] token before row 0
-  int32_t* ids;         // [rows, k] in: candidates, as from TopTokens; out: in order of score
-  float* logprobs;      // [rows, k] in: theirs, up to a constant per row; out: of the scores
+  const int32_t* root;       // [1] token before row 0
+  int32_t* ids;              // [rows, k] in: candidates, as from TopTokens; out: in order of score
+  float* logprobs;           // [rows, k] in: theirs, up to a constant per row; out: of the scores
   int rows, vocab, rank, k;  // rows < kMaxTree, rank <= kMaxSelectorRank, k <= kMaxTopTokens
 };
 

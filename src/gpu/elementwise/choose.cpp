@@ -109,6 +109,10 @@ Launch choose(const SwiGlu& op, const Target& target) {
   return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
 }
 
+Launch choose(const CopyRows& op, const Target& target) {
+  return by_values("copy_rows_kernel", long(op.rows) * op.dim, 4, target, shape("copy_rows", op.rows, op.dim));
+}
+
 Launch choose(const Embed& op, const Target& target) {
   const std::string what = cat("[embed] ", op.rows, " rows of ", name(op.type), " [", op.vocab, ", ", op.dim, "]");
   quant::checked_plane_layout(op.type, op.vocab, op.dim);

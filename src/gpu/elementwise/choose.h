@@ -2,6 +2,7 @@
 // kernel for it or the target cannot run it.
 #pragma once
 
+#include "ops/copy_rows.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/read_memory.h"
@@ -23,6 +24,7 @@ bool can_round(const RmsNorm& op);
 bool can_round(const GatedRmsNorm& op);
 bool can_round(const SwiGlu& op);
 
+Launch choose(const CopyRows& op, const Target& target);
 Launch choose(const Embed& op, const Target& target);
 Launch choose(const ReadMemory& op, const Target& target);
 

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "gpu/ceil_div.h"
 
 namespace lb::gpu {
 namespace {
@@ -34,6 +35,37 @@ SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
           {.kernel = "sample_kernel", .grid = {uint32_t(blocks), 1, 1}, .block = {threads, 1, 1}, .cooperative = true},
           target, what),
       .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
+}
+
+// About four blocks per SM, of 2048 to 32768 logits each.
+TopTokensLaunches choose(const TopTokens& op, void* scratch, const Target& target) {
+  const std::string what = cat("[top_tokens] ", op.k, " of [", op.rows, ", ", op.vocab, "]");
+  LB_CHECK(op.rows >= 1 && op.vocab >= 1 && op.vocab < kMaxSampleVocab, kUnsupported, what, " on ", target.name,
+           ": at least a row of 1 to ", kMaxSampleVocab - 1, " logits");
+  LB_CHECK(op.k >= 1 && op.k <= std::min(op.vocab, kMaxTopTokens), kInvalid, what, ": 1 to ", kMaxTopTokens,
+           " tokens of the vocabulary");
+  constexpr int kMinSlice = 2048, kMaxSlice = kTopThreads * kTopThreadLogits;
+  const int blocks = std::max(1, 4 * target.n_sms / op.rows);
+  int slice = std::clamp(ceil_div(op.vocab, blocks), kMinSlice, kMaxSlice);
+  slice = ceil_div(std::max(slice, ceil_div(op.vocab, kMaxTopSlices)), 4) * 4;
+  const int n_slices = ceil_div(op.vocab, slice);
+  auto* keys = static_cast<uint64_t*>(scratch);
+  const auto rows = uint32_t(op.rows);
+  return {.launches = {checked({.kernel = "top_tokens_slices_kernel",
+                                .grid = {uint32_t(n_slices), rows, 1},
+                                .block = {kTopThreads, 1, 1},
+                                .overlap_previous = true},
+                               target, what),
+                       checked({.kernel = "top_tokens_kernel",
+                                .grid = {rows, 1, 1},
+                                .block = {kTopThreads, 1, 1},
+                                .overlap_previous = true},
+                               target, what)},
+          .params = {.op = op,
+                     .keys = keys,
+                     .sums = reinterpret_cast<float*>(keys + size_t(op.rows) * n_slices * op.k),
+                     .n_slices = n_slices,
+                     .slice = slice}};
 }
 
 Launch choose(const CountWindow& op, const Target& target) {

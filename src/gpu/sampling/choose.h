@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "gpu/sampling/top_tokens.h"
 #include "ops/next_token.h"
 #include "ops/sample.h"
 #include "ops/walk_step.h"
@@ -20,6 +21,17 @@ struct SampleLaunches {
 // `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use.
 SampleLaunches choose(const Sample& op, void* scratch, const Target& target);
 size_t sample_scratch_bytes(int vocab);
+
+struct TopTokensLaunches {
+  Launch launches[2];
+  TopTokensInSlices params;  // of both
+};
+
+// `scratch`: top_tokens_scratch_bytes(op.rows), 8-byte aligned
+TopTokensLaunches choose(const TopTokens& op, void* scratch, const Target& target);
+constexpr size_t top_tokens_scratch_bytes(int rows) {
+  return size_t(rows) * kMaxTopSlices * (kMaxTopTokens * sizeof(uint64_t) + sizeof(float));
+}
 
 Launch choose(const CountWindow& op, const Target& target);
 Launch choose(const NextToken& op, const Target& target);

@@ -1,0 +1,75 @@
+"""Cases of the ops of drafting: copies of rows, the row before each row, likeliest tokens, DFlash 2's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from lucebox.selftest import ops
+from lucebox.selftest.case import Array, Case, Parts, same
+from lucebox.selftest.inputs import normal, path, weights_of
+
+__all__ = ["rows", "selections", "top_tokens"]
+
+
+def rows(rng: np.random.Generator) -> Iterator[Case]:
+    """Copies into a wider matrix, rows before rows in chains and trees, convolutions."""
+    for count, dim, column, width in ((3, 7, 5, 13), (70, 64, 64, 192)):
+        yield same("copy_rows", "exact", normal(rng, count, dim), normal(rng, count, width), column)
+    for count, dim in ((1, 31), (22, 100), (130, 64)):
+        parent = np.array([rng.integers(-1, i) if i else -1 for i in range(count)], np.int32) if count == 22 else None
+        before = (normal(rng, dim), normal(rng, 64, dim), path(rng, 64), parent)
+        arguments = (normal(rng, count, dim), *before)
+        n = min(count, (count - 1) % 64 + 1)
+        expected, kept = partial(ops.previous_row, *arguments), partial(_kept, n)
+        yield Case("previous_row", "exact", partial(_applied, kept, expected), arguments, {}, kept)
+    for count, taps, dim, group in ((16, 3, 64, 16), (15, 8, 66, 6)):
+        x, base, add = normal(rng, count, dim), normal(rng, taps, dim), normal(rng, count, dim)
+        yield same("block_conv", "row", x, base, normal(rng, count, taps, dim // group), group, add)
+
+
+def top_tokens(rng: np.random.Generator) -> Iterator[Case]:
+    for count, vocab, k in ((1, 32003, 8), (3, 4100, 1), (63, 1000, 5)):
+        ties = rng.integers(-9, 9, (count, vocab)).astype(np.float32)
+        for logits, softcap in ((9 * normal(rng, count, vocab), 0.0), (ties, 30.0)):
+            arguments = (logits, k, 0.7, softcap)
+            expected = partial(ops.top_tokens, *arguments)
+            yield Case("top_tokens", "exact", partial(_applied, _first, expected), arguments, {}, _first)
+            yield Case("top_tokens", "row", partial(_applied, _second, expected), arguments, {}, _second, _logits)
+
+
+def selections(rng: np.random.Generator) -> Iterator[Case]:
+    """Scores far apart, so that the order is the same on every device."""
+    for dtype, count, k, rank in (("F32", 15, 8, 37), ("Q8_0", 7, 4, 64)):
+        before, after = weights_of(rng, dtype, 41 * rank), weights_of(rng, dtype, 41 * rank)
+        ids = np.array([rng.permutation(41)[:k] for _ in range(count)], np.int32)
+        logprobs = np.array([-1000 * rng.permutation(k) for _ in range(count)], np.float32)
+        arguments = (normal(rng, count, rank), before, after, dtype, 5, ids, logprobs)
+        expected = partial(ops.select_candidates, *arguments)
+        yield Case("select_candidates", "exact", partial(_applied, _first, expected), arguments, {}, _first)
+
+
+def _applied(part: Callable[[Any], Array], expected: Callable[[], Any]) -> Array:
+    return part(expected())
+
+
+def _kept(n: int, parts: Parts) -> Array:
+    """y, history, and the pending rows that were written."""
+    y, history, pending = parts
+    return np.concatenate([np.ravel(part) for part in (y, history, pending[:n])])
+
+
+def _first(result: Parts) -> Array:
+    return result[0]
+
+
+def _second(result: Parts) -> Array:
+    return result[1]
+
+
+def _logits() -> Array:
+    """Log probabilities are differences of logits up to about 30."""
+    return np.full((), 30.0)

@@ -1,0 +1,27 @@
+// CopyRows: rows into columns of a wider matrix. A thread has four values, or one if rows are not aligned.
+// Bound: latency for few rows, else bandwidth, 8 bytes per value.
+#include "dialect.h"
+
+#include "gpu/elementwise/rows.h"
+#include "ops/copy_rows.h"
+
+namespace lb::gpu {
+
+template <int kWidth>
+LB_DEVICE void copy_rows(const CopyRows& p) {
+  const int row_parts = p.dim / kWidth;
+  const long count = long(p.rows) * row_parts, step = long(n_blocks()) * n_threads();
+  for (long i = long(block_id()) * n_threads() + thread_id(); i < count; i += step) {
+    const long row = i / row_parts, part = i % row_parts;
+    store(p.y + row * p.y_stride + part * kWidth, load<Vec<float, kWidth>>(p.x + i * kWidth));
+  }
+}
+
+LB_KERNEL(copy_rows_kernel, CopyRows, 256, 1) {
+  wait_for_previous();
+  dependents_may_launch();
+  const bool is_wide = is_aligned(p.x, p.dim) && is_aligned(p.y, p.y_stride);
+  is_wide ? copy_rows<4>(p) : copy_rows<1>(p);
+}
+
+}  // namespace lb::gpu
