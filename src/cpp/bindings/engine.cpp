@@ -330,8 +330,7 @@ void bind_engine(nb::module_& m) {
       .def(
           "remember", [](Session& s, const Ids& ids) { s.remember(span(ids)); }, "ids"_a,
           "Keeps an output for the drafts of later ones.")
-      .def_prop_ro("draft_counts", &draft_counts_of,
-                   "Trees verified, and tokens of them drafted and accepted.")
+      .def_prop_ro("draft_counts", &draft_counts_of, "Trees verified, and tokens of them drafted and accepted.")
       .def_prop_ro(
           "accepted_lengths",
           [](const Session& s) {
