@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from lucebox._engine import (
     gpu as gpu,
     gpu_ops as gpu_ops,
-    ops as ops
+    ops as ops,
+    speculation as speculation
 )
 
 
@@ -47,6 +48,15 @@ class Engine:
 
     @property
     def plan(self) -> dict: ...
+
+    @property
+    def step_costs(self) -> object:
+        """
+        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms}; None before.
+        """
+
+    @step_costs.setter
+    def step_costs(self, arg: dict, /) -> None: ...
 
     @property
     def fingerprint(self) -> str: ...
@@ -117,6 +127,14 @@ class Session:
 
     def set_drafting(self, on: bool) -> None: ...
 
+    def expect(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        A text that the next output is likely to repeat, as a whole or in parts; empty: none.
+        """
+
+    def remember(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Keeps an output for the drafts of later ones."""
+
     @property
     def draft_counts(self) -> dict:
         """
@@ -177,6 +195,43 @@ class Session:
         """A snapshot of the timeline and its state, as bytes."""
 
     def load(self, data: bytes, where: str = 'snapshot') -> None: ...
+
+class Drafting:
+    """
+    A draft model beside one sequence of its target, step by step, for tests.
+    """
+
+    def __init__(self, engine: Engine) -> None: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def max_depth(self) -> int: ...
+
+    @property
+    def taps(self) -> list[int]: ...
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
+        """
+        Rows of the target and of the draft: (hidden [rows, hidden], taps [rows, n_taps * hidden]).
+        """
+
+    def commit(self, path: Sequence[int]) -> None: ...
+
+    def rewind(self, n_tokens: int) -> None: ...
+
+    def save(self) -> bytes: ...
+
+    def load(self, data: bytes) -> None: ...
+
+    def propose(self, root: int, depth: int) -> tuple:
+        """
+        The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).
+        """
 
 class GgufFile:
     """An open GGUF file or split set."""
