@@ -137,9 +137,11 @@ class Session:
 
     @property
     def draft_counts(self) -> dict:
-        """
-        Trees verified, nodes drafted, nodes accepted, and trees by the number of accepted nodes.
-        """
+        """Trees verified, and tokens of them drafted and accepted."""
+
+    @property
+    def accepted_lengths(self) -> list[int]:
+        """[64] verified trees by the number of their accepted tokens."""
 
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
         """
