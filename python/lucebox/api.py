@@ -176,21 +176,38 @@ class LLM:
 
     @overload
     def generate(
-        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: Literal[False] = False
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[False] = False,
+        prediction: str = "",
     ) -> Generation: ...
     @overload
     def generate(
-        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: Literal[True]
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[True],
+        prediction: str = "",
     ) -> Iterator[Chunk]: ...
     def generate(
-        self, prompt: str | Sequence[int], sampling: Sampling | None = None, *, stream: bool = False
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling | None = None,
+        *,
+        stream: bool = False,
+        prediction: str = "",
     ) -> Generation | Iterator[Chunk]:
         """Continues a prompt (text or token ids).
+
+        `prediction` is text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
 
         With `stream` the result is an iterator of chunks, which may be closed early. The last chunk carries the whole
         result. Ctrl-C raises KeyboardInterrupt and leaves the session usable.
         """
-        chunks = self._generate(self.ids(prompt), sampling or Sampling())
+        chunks = self._generate(self.ids(prompt), sampling or Sampling(), prediction)
         return chunks if stream else _last(chunks)
 
     @overload
@@ -203,6 +220,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
+        prediction: str = "",
     ) -> Generation: ...
     @overload
     def chat(
@@ -214,6 +232,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
+        prediction: str = "",
     ) -> Iterator[Chunk]: ...
     def chat(
         self,
@@ -224,6 +243,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
+        prediction: str = "",
     ) -> Generation | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`).
 
@@ -233,7 +253,7 @@ class LLM:
         quoted, shown = self._quoting.messages(messages), self._quoting.values(tools)
         text = self.render(quoted, tools=shown, enable_thinking=enable_thinking, template=template)
         ids = np.asarray(self._assets.tokenizer.encode_marked(text), np.int32)
-        chunks = self._generate(ids, sampling or Sampling())
+        chunks = self._generate(ids, sampling or Sampling(), prediction)
         return chunks if stream else _last(chunks)
 
     def render(
@@ -301,11 +321,16 @@ class LLM:
         seed = self.options.seed if sampling.seed is None else sampling.seed
         return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
 
-    def _generate(self, prompt: Ids, sampling: Sampling) -> Iterator[Chunk]:
-        sampler = self.sampler(sampling)  # here, not in the iterator: bad options raise at once
-        return self._stream(prompt, sampling, sampler)
+    def expected_ids(self, prediction: str) -> Ids:
+        """The token ids of text that an answer is likely to repeat. No answer is longer than the context."""
+        ids = self._assets.tokenizer.encode(prediction, special=False, add_bos=False)
+        return np.asarray(ids[: self.options.context], np.int32)
 
-    def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler) -> Iterator[Chunk]:
+    def _generate(self, prompt: Ids, sampling: Sampling, prediction: str) -> Iterator[Chunk]:
+        sampler = self.sampler(sampling)  # here, not in the iterator: bad options raise at once
+        return self._stream(prompt, sampling, sampler, self.expected_ids(prediction))
+
+    def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler, expected: Ids) -> Iterator[Chunk]:
         context = self.options.context
         assert context is not None
         if len(prompt) > context:
@@ -319,6 +344,7 @@ class LLM:
 
         start = time.perf_counter()
         with self.locked_session() as session:
+            session.expect(expected)
             cached = session.sync(prompt)
         prefill_s, decode_s = time.perf_counter() - start, 0.0
 

@@ -19,10 +19,22 @@ from lucebox.text import StopMatcher, StreamDecoder
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Budget", "CollectedText", "Constraint", "DecodeLoop", "DraftTally", "End", "Ids", "Output", "StopReason"]
+__all__ = [
+    "NO_IDS",
+    "Budget",
+    "CollectedText",
+    "Constraint",
+    "DecodeLoop",
+    "DraftTally",
+    "End",
+    "Ids",
+    "Output",
+    "StopReason",
+]
 
 Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
+NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,11 @@ __all__ = [
 
 SEED = 42  # of sampling
 WARM_UP_TOKENS = 16
-# Two tokens tie where the margin is smaller. Rows computed together round differently: tiny-hybrid with 8-bit
-# activations on a CPU had margins up to 0.023 nat and a probability of 0.0013.
-TIE_NAT = 0.05
-TIE_PROBABILITY = 0.01
+# Two tokens tie where the margin is smaller. Rows computed together round differently: over 600 tokens of tiny-hybrid
+# with 8-bit activations on a CPU, the gap between the two likeliest tokens moved by up to 0.20 nat, and the running sum
+# of probabilities by up to 0.022. In f32 both moved by less than 0.0005.
+TIE_NAT = 0.25
+TIE_PROBABILITY = 0.03
 CSV_COLUMNS = (
     "date", "model", "device", "draft", "budget", "suite", "temperature", "prompt", "prompt_tokens", "tokens",
     "plain_tok_s", "speculative_tok_s", "ratio", "verifies", "drafted", "accepted", "tokens_per_verify",

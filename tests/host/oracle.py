@@ -16,6 +16,7 @@ class OracleSession:
         self._session = session
         self._texts = [list(text) for text in texts]
         self._n_right = n_right
+        self.expected: list[list[int]] = []  # of each request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -24,6 +25,10 @@ class OracleSession:
         chain = self._next(ids.tolist())
         self._session.suggest(np.array(chain, np.int32), list(range(-1, len(chain) - 1)))
         return self._session.sync(ids)
+
+    def expect(self, ids: np.ndarray) -> None:
+        self.expected.append(ids.tolist())
+        self._session.expect(ids)
 
     def _next(self, ids: list[int]) -> list[int]:
         for text in self._texts:

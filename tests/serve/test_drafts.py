@@ -136,6 +136,40 @@ def test_metrics_and_status(send: Send) -> None:
         )
 
 
+def test_a_prediction_reaches_the_session_of_its_request(llm: LLM, send: Send) -> None:
+    content = "def add(a, b):\n    return a + b  # <|im_end|>\n"
+    parts = [{"type": "text", "text": content[:9]}, {"type": "text", "text": content[9:]}]
+    body = {"messages": ASK, "max_tokens": 2, **GREEDY}
+    for given in (content, parts):
+        send("/v1/chat/completions", body | {"prediction": {"type": "content", "content": given}})
+    send("/v1/chat/completions", body)
+    ids = llm.tokenizer.encode(content, special=False, add_bos=False)
+    assert llm.tokenizer.id_of("<|im_end|>") not in ids
+    assert llm._session.expected == [ids, ids, []]  # type: ignore[attr-defined]
+
+
+def test_a_prediction_is_drafted_from() -> None:
+    """The suffix drafter has nothing else to draft from: a short prompt, and no earlier output."""
+    with LLM(MODEL, **OPTIONS) as plain:
+        answer = plain.generate(TEXT, Sampling(max_tokens=60, ignore_eos=True))
+    accepted = []
+    for prediction in ("", answer.text):
+        with LLM(MODEL, draft="suffix", draft_budget=8, **OPTIONS) as llm:
+            result = llm.generate(TEXT, Sampling(max_tokens=60, ignore_eos=True), prediction=prediction)
+            assert result.ids == answer.ids and result.usage.drafts is not None
+            accepted.append(result.usage.drafts.accepted_tokens)
+    assert accepted[1] > accepted[0] and accepted[1] > 40, accepted
+
+
+def test_a_prediction_for_a_generation(llm: LLM) -> None:
+    sampling = Sampling(max_tokens=1)
+    llm.generate(TEXT, sampling, prediction="def")
+    llm.chat(ASK, sampling, prediction="word " * 600)
+    llm.generate(TEXT, sampling)
+    short, long, none = llm._session.expected  # type: ignore[attr-defined]
+    assert (short, len(long), none) == (llm.tokenize("def"), 512, [])
+
+
 def test_without_drafts_there_are_zeros() -> None:
     with LLM(MODEL, **OPTIONS) as plain:
         app = create_app(plain, ServeSettings(slots=1))

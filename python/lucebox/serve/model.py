@@ -100,14 +100,27 @@ class ServedModel:
         return len(_with_api_errors(lambda: self._prompt(conversation))[1])
 
     def chat(
-        self, conversation: Conversation, sampling: Mapping[str, Any], limits: Limits, endpoint: str, n: int = 1
+        self,
+        conversation: Conversation,
+        sampling: Mapping[str, Any],
+        limits: Limits,
+        endpoint: str,
+        n: int = 1,
+        *,
+        prediction: str = "",
     ) -> list[GenerationRequest]:
-        """Requests for n answers to a conversation.
+        """Requests for n answers to a conversation, which are likely to repeat the text of the prediction.
 
         Raises:
             ApiError: the prompt does not fit, or the conversation is invalid.
         """
-        return _with_api_errors(lambda: self._chat(conversation, sampling, limits, endpoint, n))
+
+        def make() -> list[GenerationRequest]:
+            expected = self.llm.expected_ids(prediction)
+            requests = self._chat(conversation, sampling, limits, endpoint, n)
+            return [replace(request, prediction=expected) for request in requests] if prediction else requests
+
+        return _with_api_errors(make)
 
     def complete(
         self,

@@ -27,6 +27,8 @@ class GenerationRequest:
     budget: Budget | None = None
     endpoint: str = ""
     """Label in the metrics."""
+    prediction: Ids | None = None
+    """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.api import LLM
-from lucebox.generation import DecodeLoop, End
+from lucebox.generation import NO_IDS, DecodeLoop, End
 from lucebox.results import DraftCounts, Timings, TokenLogprob, Usage
 from lucebox.serve.channel import Sink
 from lucebox.serve.events import Event, Parser, ReasoningDelta, TextDelta
@@ -101,6 +101,7 @@ class Work:
         else:
             self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
         self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
+        slot.session.expect(NO_IDS if request.prediction is None else request.prediction)
         sampling = request.sampling
         self._output = ParsedText(request.parser, sampling.stop, job.sink)
         self._loop = DecodeLoop(

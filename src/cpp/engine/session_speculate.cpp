@@ -204,9 +204,9 @@ StepCosts Session::measure_step_costs() {
   costs.plain_ms = time(kPlainRuns, decode);
   drop_step();
   const std::vector<int32_t> ids(kMaxTree, 0);
+  const int max_rows = std::min(max_tree_rows(), state_.capacity() - state_.n_tokens());
   for (const int rows : kCostRows) {
-    if (rows > max_tree_rows() || (!costs.append.empty() && costs.append.back().ms > kNeverPays * costs.plain_ms))
-      break;
+    if (rows > max_rows || (!costs.append.empty() && costs.append.back().ms > kNeverPays * costs.plain_ms)) break;
     costs.append.push_back({rows, time(kCostRuns, [&] {
                               const std::lock_guard lock(engine_->executor().mutex);
                               run_append(std::span(ids).first(rows), {}, {}, nullptr);

@@ -144,6 +144,11 @@ class Reasoning(Body):
     summary: Ignored = None
 
 
+class Prediction(Body):
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+
 class ChatRequest(OpenAISampled):
     """OpenAI's chat completion."""
 
@@ -163,6 +168,7 @@ class ChatRequest(OpenAISampled):
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     reasoning: Reasoning | None = None
+    prediction: Prediction | None = Field(None, description="Text that the answer will mostly repeat.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template.")
     modalities: list[Literal["text"]] | None = None
     store: Ignored = None
@@ -274,8 +280,9 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         logprobs = LogprobWriter(server.model.llm.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
+    prediction = text_of(body.prediction.content) if body.prediction else ""
     requests = await server.in_thread(
-        lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1)
+        lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1, prediction=prediction)
     )
     if body.stream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage is True
