@@ -71,15 +71,14 @@ void ContextIndex::insert_leaf(uint32_t leaf) {
       node = next;
       continue;
     }
-    // The edge branches here; two leaves with equal contexts branch at the end.
-    const bool is_end = shared == kMaxContext;
+    // The edge branches here; two leaves with equal contexts branch at the end, without edges.
     const Node branch = new_inner(shared);
     inner(branch).newest = leaf;
     links_[branch].token = token;
     replace(next, branch);
     push_front(node, branch);
-    attach(branch, next, is_end ? kGap : tokens_[back(other, shared)]);
-    return attach(branch, leaf, is_end ? kGap : tokens_[back(leaf, shared)]);
+    attach(branch, next, tokens_[back(other, shared)]);
+    return attach(branch, leaf, tokens_[back(leaf, shared)]);
   }
 }
 
