@@ -2,7 +2,7 @@
 
 The build of a pack runs this file as its compile command, with the standard library alone:
 
-    python -I nvrtc.py --library libnvrtc.so.12 --root CHECKOUT --out gemv.cubin src/gpu/gemv/gemv.cpp -- -arch=sm_86 ...
+    python -I nvrtc.py --library libnvrtc.so.12 --root CHECKOUT --out gemv.cubin gemv.cpp -- -arch=sm_86 ...
 
 A program compiles many sources in parallel processes and gets the code objects as they are done:
 
@@ -97,7 +97,12 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
         CompileError: with the compiler's log.
     """
     nvrtc = _open(library)
-    options = [*flags, f"--pre-include={root / BUILTINS}", *(f"-I{root / folder}" for folder in INCLUDES)]
+    options = [
+        *flags,
+        "--ptxas-options=-v",
+        f"--pre-include={root / BUILTINS}",
+        *(f"-I{root / folder}" for folder in INCLUDES),
+    ]
     program = ctypes.c_void_p()
     name = os.path.relpath(source, root).encode()  # in messages, and hashed into local symbols
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), name, 0, None, None), source)
@@ -121,7 +126,7 @@ def compile_all(
     jobs: int | None = None,
     progress: Callable[[int, int, Path], None] | None = None,
 ) -> Iterator[Made]:
-    """Compiles sources in parallel processes, since NVRTC compiles one program at a time in each, and yields them in the
+    """Compiles sources in parallel processes, since NVRTC compiles one program at a time in each. Yields them in the
     order in which they are done. `jobs` is the number of processes, one per core by default; `progress` is called after
     each source with the number done, the number of all and the source.
 
@@ -189,17 +194,19 @@ def _error(nvrtc: ctypes.CDLL, status: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile a kernel source by NVRTC.")
-    parser.add_argument("source", type=Path)
+    parser.add_argument("source", type=Path, nargs="?", help="without one: print the library and its version")
     parser.add_argument("flags", nargs="*", help="compiler flags without paths, behind --")
-    parser.add_argument("--library", type=Path, required=True, help=SONAME)
-    parser.add_argument("--root", type=Path, required=True, help="the folder with this project's src")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="the .cubin; its .log and .cubin.d are written beside it"
-    )
+    parser.add_argument("--library", type=Path, help=f"{SONAME}; without it, that of this Python environment")
+    parser.add_argument("--root", type=Path, help="the folder with this project's src")
+    parser.add_argument("--out", type=Path, help="the .cubin; its .log and .cubin.d are written beside it")
     arguments = parser.parse_args()
-    root, source, out = arguments.root, arguments.source, arguments.out
     try:
-        made = compile_source(arguments.library, root, source, arguments.flags)
+        library = arguments.library or find()
+        if arguments.source is None:
+            print(library, release(library), sep=";")
+            return 0
+        root, source, out = arguments.root, arguments.source, arguments.out
+        made = compile_source(library, root, source, arguments.flags)
     except CompileError as error:
         print(error, file=sys.stderr)
         return 1

@@ -168,7 +168,7 @@ def test_the_user_preset_of_the_page(tree: Path, tmp_path: Path) -> None:
     assert (manifest["target"], manifest["variant"]) == (NAME, "laptop")
     (own,) = re.findall(r"speculation_budget=(\d+)", preset["cacheVariables"]["LUCEBOX_TUNING"])
     assert manifest["tuning"]["speculation_budget"] == int(own) != targets.load(NAME).tuning.speculation_budget
-    assert [kernel["name"] for kernel in manifest["kernels"]] == ["good_kernel"]
+    assert [kernel["name"] for kernel in manifest["generations"][0]["kernels"]] == ["good_kernel"]
     assert variant.metadata["Name"] == "lucebox-gfx1151-laptop"
     assert variant.metadata.get_all("Requires-Dist") == ["lucebox==0.1.0"]
     bill = json.loads(variant.members[f"{variant.info}/sboms/lucebox-gfx1151-laptop.cdx.json"])

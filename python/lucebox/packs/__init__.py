@@ -28,7 +28,7 @@ from lucebox.packs.installed import (
     install_command,
     reinstall_command,
 )
-from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
+from lucebox.packs.manifest import Board, CodeObject, Compiler, Generation, Kernel, Manifest, extra, package
 from lucebox.packs.pip_command import PipCommand
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Compiler",
     "Device",
     "DeviceSpec",
+    "Generation",
     "Kernel",
     "Manifest",
     "Pack",

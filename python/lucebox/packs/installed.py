@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import lucebox
 from lucebox import targets
 from lucebox.errors import PackError
-from lucebox.packs.manifest import CodeObject, Manifest, extra, package, split
+from lucebox.packs.manifest import CodeObject, Generation, Manifest, extra, package, split
 from lucebox.packs.pip_command import PipCommand
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class Pack:
         """The architecture that its code is compiled for."""
         return self.manifest.architecture
 
-    def load(self) -> dict[str, bytes]:
-        """The code objects by file name, each checked against its size and hash in the manifest.
+    def load(self, code: Generation) -> dict[str, bytes]:
+        """The code objects of a generation by file name, each checked against its size and hash in the manifest.
 
         Raises:
             PackError: a file is missing, truncated or changed.
         """
-        return {entry.file: self._read(entry) for entry in self.manifest.files}
+        return {entry.file: self._read(entry) for entry in code.files}
 
     def _read(self, entry: CodeObject) -> bytes:
         file = self.folder / entry.file
