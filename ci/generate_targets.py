@@ -286,7 +286,7 @@ def tiny_project(version: str, urls: Mapping[str, str]) -> str:
 
 
 def with_nvcc() -> list[str]:
-    """NVRTC compiles for every driver, in a sixth of nvcc's download and without a C++ compiler. So nvcc is a choice."""
+    """nvcc is a choice: NVRTC's code runs on every driver, from a sixth of the download and without a C++ compiler."""
     return [
         "",
         f"[tool.scikit-build.config-setting.{json.dumps(NVCC)}]",

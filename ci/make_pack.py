@@ -1,7 +1,8 @@
 """The last step of a pack's build: compiled files in, the import package with its manifest out.
 
     make_pack.py sm_86 --out FOLDER --sbom FILE --abi 0123...
-        --generation "nvcc 13.0.88" a.cubin ... --flags="-O3 ..." --generation "nvrtc 12.4.127" a.nvrtc.cubin ... --flags=...
+        --generation "nvcc 13.0.88" a.cubin ... --flags="-O3 ..."
+        --generation "nvrtc 12.4.127" a.nvrtc.cubin ... --flags="-default-device ..."
 
 A generation is all kernels by one compiler; the host loads the newest that the installed driver takes. Beside each
 .cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels. Fails, and leaves

@@ -453,7 +453,7 @@ def older_driver(machine: Machine) -> None:
 
 
 def pack_with(machine: Machine, *files: str) -> gpu.Pack:
-    """A pack on device 0: its manifest lists code for drivers from 580 and from 525 on, and only `files` of it exist."""
+    """A pack on device 0. Its manifest lists code for drivers from 580 and from 525 on; only `files` of it exist."""
     capabilities = {"bf16": True, "async_copy": True, "fp4": False, "tma": True, "clusters": True,
                     "matrix": "wgmma", "shared_block_bytes": 232448}  # fmt: skip
     kernel = {"name": "scale_kernel", "max_threads": 32}

@@ -24,8 +24,8 @@ OLDER = {"min_driver": "525", "compiler": {"name": "nvrtc", "version": "12.4.127
 
 
 def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
-    """A manifest in order with one generation of code; `changes` replace keys of either, and a key changed to ... is left
-    out. A target that lucebox does not know takes the driver of its vendor's others."""
+    """A manifest in order with one generation of code; `changes` replace keys of either, and a key changed to ... is
+    left out. A target that lucebox does not know takes the driver of its vendor's others."""
     target, variant = split(target)
     known = targets.find(target)
     vendor = targets.vendor_of(known.architecture if known else target)
