@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lucebox import _engine
+from lucebox.packs import unpacked
 
 DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 READ_BYTES = 16 << 20
@@ -40,7 +41,7 @@ def load_pack(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.D
     manifest = json.loads(text)
     device = _engine.gpu.Device(DEVICES[manifest["vendor"]], index)
     names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    files = {name: (folder / name).read_bytes() for name in names}
+    files = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
     return _engine.gpu.Pack(device, text, files), device.info
 
 

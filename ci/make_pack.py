@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
@@ -67,6 +68,12 @@ class Generation:
         """The oldest driver that loads it."""
         is_older = self.compiler["name"] == "nvrtc" and target.nvrtc
         return target.nvrtc.min_driver if is_older and target.nvrtc else target.min_driver
+
+    def packed(self) -> Generation:
+        """Its files by xz, for code that few machines load: 40 % of what deflate makes of it in a wheel."""
+        images = {f"{name}.xz": lzma.compress(image) for name, image in self.images.items()}
+        kernels = [dataclasses.replace(kernel, file=f"{kernel.file}.xz") for kernel in self.kernels]
+        return Generation(self.compiler, images, kernels)
 
     def facts(self, target: targets.Target) -> dict[str, Any]:
         """Its part of the manifest."""
@@ -137,11 +144,12 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
         raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
     out.mkdir(parents=True)
     (out / "__init__.py").write_text("")
+    newest, *older = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
+    generations = [newest, *(one.packed() for one in older)]
     for one in generations:
         for name, image in one.images.items():
             (out / name).write_bytes(image)
-    newest_first = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
-    content = manifest(target, origin, newest_first)
+    content = manifest(target, origin, generations)
     bill.parent.mkdir(parents=True, exist_ok=True)
     bill.write_text(sbom.dump(sbom.of_pack(content)), encoding="utf-8", newline="\n")
     (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from generate_targets import NVCC
 from lucebox.errors import PackError
+from lucebox.packs import unpacked
 from lucebox.packs.manifest import Generation, Manifest
 from wheels import PACK_GROUP, Wheel
 
@@ -185,6 +186,10 @@ def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]
             continue
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
             yield f"{name}: {len(content)} bytes do not have the size and sha256 that the manifest lists"
+        try:
+            content = unpacked(file.file, content)
+        except ValueError as error:
+            yield f"{name}: {error}"
         machine = _elf_machine(content)
         if manifest.vendor in DEVICE_MACHINES:
             number, label = DEVICE_MACHINES[manifest.vendor]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
+from lucebox.packs import unpacked
 
 ROOT = Path(__file__).resolve().parents[1]
 BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
@@ -52,6 +53,6 @@ def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
     """The pack of a folder under a manifest, with files replaced, or left out where they are None."""
     files = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    images = {file: (folder / file).read_bytes() for file in files}
+    images = {file: unpacked(file, (folder / file).read_bytes()) for file in files}
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)

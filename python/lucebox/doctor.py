@@ -226,8 +226,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
     usable, broken = [], list(found.broken)
     for pack in found.usable:
         try:
-            for code in pack.manifest.generations:
-                pack.load(code)
+            pack.check()
         except PackError as error:
             broken.append(packs.broken_pack(pack.name, pack.distribution, error, pack.installed_ns))
         else:

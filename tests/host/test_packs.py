@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import lzma
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,6 +260,39 @@ def test_a_truncated_file_is_found(tmp_path: Path) -> None:
     assert load_error(tmp_path) == (
         f"{file} has {size - 3} bytes, the manifest says {size}: it is truncated or replaced{MEND}"
     )
+
+
+def packed(site: Path, content: bytes) -> packs.Pack:
+    """A pack whose second generation has one file, packed by xz, with this content."""
+    file = {"file": "all.cubin.xz", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    kernels = [kernel | {"file": "all.cubin.xz"} for kernel in KERNELS]
+    folder = pack_data.install(site, content=pack_data.with_older_code(files=[file], kernels=kernels))
+    (folder / "all.cubin.xz").write_bytes(content)
+    (pack,) = found(site).usable
+    return pack
+
+
+def test_code_for_older_drivers_is_packed(tmp_path: Path) -> None:
+    image = b"\x7fELF code" * 1000
+    pack = packed(tmp_path, lzma.compress(image))
+    pack.check()
+    assert pack.load(pack.manifest.generations[1]) == {"all.cubin.xz": image}
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"\x7fELF", "no xz file (Input format not supported by decoder)"),
+        (lzma.compress(b"code" * 1000)[:-20], "an xz file that is cut short or larger than 64 MiB"),
+        (lzma.compress(bytes((64 << 20) + 1)), "an xz file that is cut short or larger than 64 MiB"),
+    ],
+    ids=["no xz", "cut short", "a bomb"],
+)
+def test_code_that_cannot_be_unpacked(tmp_path: Path, content: bytes, problem: str) -> None:
+    pack = packed(tmp_path, content)
+    with pytest.raises(PackError) as error:
+        pack.load(pack.manifest.generations[1])
+    assert str(error.value) == f"{tmp_path / 'lucebox_sm86' / 'all.cubin.xz'}: {problem}{MEND}"
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:

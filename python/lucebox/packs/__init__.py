@@ -27,6 +27,7 @@ from lucebox.packs.installed import (
     install_advice,
     install_command,
     reinstall_command,
+    unpacked,
 )
 from lucebox.packs.manifest import Board, CodeObject, Compiler, Generation, Kernel, Manifest, extra, package
 from lucebox.packs.pip_command import PipCommand
@@ -61,4 +62,5 @@ __all__ = [
     "parse_device",
     "reinstall_command",
     "select",
+    "unpacked",
 ]
