@@ -206,7 +206,7 @@ def host_wheel(folder: Path, *flags: str, tag: str = "cp312-abi3-linux_x86_64", 
         "lucebox-0.1.0.dist-info/METADATA": data.metadata("lucebox", *([f"Requires-Dist: {extra}"] if extra else [])),
         "lucebox-0.1.0.dist-info/licenses/LICENSE": b"Apache-2.0\n",
         "lucebox-0.1.0.dist-info/sboms/lucebox.cdx.json": sbom.dump(
-            sbom.of_wheel("lucebox", data.VERSION, {"name": "GNU", "version": "13.3.0"}, [], {})
+            sbom.of_wheel("lucebox", data.VERSION, [{"name": "GNU", "version": "13.3.0"}], [], {})
         ).encode(),
     }
     return data.write(folder, members, tag)
@@ -257,7 +257,7 @@ def test_command(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(verify_wheel.__file__))]
     done = subprocess.run([*command, str(good), str(bad)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith(f"{bad.name}: kernel rms_norm_kernel spills")
+    assert done.stdout.splitlines()[-1].startswith(f"{bad.name}: kernel rms_norm_kernel of rms_norm.nvrtc.cubin spills")
     done = subprocess.run([*command, "--json", str(good)], capture_output=True, text=True)
     assert done.returncode == 0
     assert json.loads(done.stdout)[0]["facts"]["target"] == "gfx1151"

@@ -282,7 +282,7 @@ def test_code_for_older_drivers_is_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"\x7fELF", "no xz file (Input format not supported by decoder)"),
+        (b"\x7fELF" * 10, "no xz file (Input format not supported by decoder)"),
         (lzma.compress(b"code" * 1000)[:-20], "an xz file that is cut short or larger than 64 MiB"),
         (lzma.compress(bytes((64 << 20) + 1)), "an xz file that is cut short or larger than 64 MiB"),
     ],
