@@ -296,6 +296,7 @@ def with_nvcc() -> list[str]:
         "[[tool.scikit-build.overrides]]",
         f"if.config-setting.{json.dumps(NVCC)} = true",
         f"build.requires = {strings(CUDA)}",
+        'inherit.cmake.define = "append"',
         'cmake.define.LUCEBOX_NVCC = "ON"',
     ]
 

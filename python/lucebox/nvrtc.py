@@ -97,12 +97,8 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
         CompileError: with the compiler's log.
     """
     nvrtc = _open(library)
-    options = [
-        *flags,
-        "--ptxas-options=-v",
-        f"--pre-include={root / BUILTINS}",
-        *(f"-I{root / folder}" for folder in INCLUDES),
-    ]
+    folders = [source.parent, *(root / folder for folder in INCLUDES)]
+    options = [*flags, "--ptxas-options=-v", f"--pre-include={root / BUILTINS}", *(f"-I{folder}" for folder in folders)]
     program = ctypes.c_void_p()
     name = os.path.relpath(source, root).encode()  # in messages, and hashed into local symbols
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), name, 0, None, None), source)

@@ -130,6 +130,7 @@ def test_pack_project(target: targets.Target) -> None:
     assert build["config-setting"]["lucebox.nvcc"]["type"] == "bool"
     (more,) = (one for one in build["overrides"] if one["if"].get("config-setting") == {"lucebox.nvcc": True})
     assert len(more["build"]["requires"]) == 5 and more["cmake"]["define"] == {"LUCEBOX_NVCC": "ON"}
+    assert more["inherit"]["cmake"]["define"] == "append"
 
 
 @pytest.mark.parametrize(("host", "code"), [("0.1.0", 0), ("0.2.0", 1)])

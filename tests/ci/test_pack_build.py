@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import build_packs
 import pytest
 import sbom
 from pack import cubin, gate, hsaco
@@ -254,8 +255,10 @@ def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
     for folder, source in (("in-place", project), ("of-sdist", sdist)):
         pip = ("-m", "pip", "--no-cache-dir")  # pip keeps wheels by the path of their sdist, which another run reuses
         more = [f"--config-settings=cmake.define.{definition}" for definition in nvrtc(name)]
+        more += ["--config-settings=lucebox.nvcc=true"] if name == "sm_86" else []
         run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", *more, "-w", tmp_path / folder, source)
         (wheel,) = (tmp_path / folder).iterdir()
+        assert len(build_packs.manifest(wheel)["generations"]) == (2 if name == "sm_86" else 1)
         found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
     assert found[0] == found[1]
 
