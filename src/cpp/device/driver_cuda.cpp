@@ -20,13 +20,11 @@ struct Branch {
 };
 
 // The first driver branch of each CUDA version, from the release notes of the toolkit.
-constexpr std::array kBranches = {Branch{11000, "450"}, Branch{11010, "455"}, Branch{11020, "460"},
-                                  Branch{11030, "465"}, Branch{11040, "470"}, Branch{11050, "495"},
-                                  Branch{11060, "510"}, Branch{11070, "515"}, Branch{11080, "520"},
-                                  Branch{12000, "525"}, Branch{12010, "530"}, Branch{12020, "535"},
-                                  Branch{12030, "545"}, Branch{12040, "550"}, Branch{12050, "555"},
-                                  Branch{12060, "560"}, Branch{12080, "570"}, Branch{12090, "575"},
-                                  Branch{13000, "580"}, Branch{13010, "590"}};
+constexpr std::array kBranches = {
+    Branch{11000, "450"}, Branch{11010, "455"}, Branch{11020, "460"}, Branch{11030, "465"}, Branch{11040, "470"},
+    Branch{11050, "495"}, Branch{11060, "510"}, Branch{11070, "515"}, Branch{11080, "520"}, Branch{12000, "525"},
+    Branch{12010, "530"}, Branch{12020, "535"}, Branch{12030, "545"}, Branch{12040, "550"}, Branch{12050, "555"},
+    Branch{12060, "560"}, Branch{12080, "570"}, Branch{12090, "575"}, Branch{13000, "580"}, Branch{13010, "590"}};
 
 const char* branch_of(int cuda_version) {
   const char* branch = "0";
@@ -130,10 +128,11 @@ std::string version_text(int version) { return cat("CUDA ", version / 1000, ".",
   const auto driver_version = reinterpret_cast<Status (*)(int*)>(library.find("cuDriverGetVersion"));
   int version = 0;
   const bool is_driver = driver_version != nullptr && driver_version(&version) == 0;
-  const std::string found = is_driver ? cat("a driver for ", version_text(version), " (branch ", branch_of(version), ")")
-                                      : std::string("no NVIDIA driver");
-  fail(ErrorCode::kDevice, library.file(), " is ", found, ": it has no cuGetProcAddress_v2, which came with CUDA 12.0. ",
-       kRemedy);
+  const std::string found = is_driver
+                                ? cat("a driver for ", version_text(version), " (branch ", branch_of(version), ")")
+                                : std::string("no NVIDIA driver");
+  fail(ErrorCode::kDevice, library.file(), " is ", found,
+       ": it has no cuGetProcAddress_v2, which came with CUDA 12.0. ", kRemedy);
 }
 
 Driver load() {

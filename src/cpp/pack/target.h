@@ -31,8 +31,8 @@ struct Target {
   bool has(std::string_view kernel) const { return kernels.contains(kernel); }
 };
 
-// The code of a pack for a driver ("580"): the newest of the manifest's generations that the driver loads; null when all
-// need a newer one. An empty driver takes the newest of all.
+// The code of a pack for a driver ("580"): the newest of the manifest's generations that the driver loads; null when
+// all need a newer one. An empty driver takes the newest of all.
 const Json* newest_code(const Json& manifest, std::string_view driver);
 
 // device_shared_block_bytes 0: the manifest's limit alone. `code` is one of the manifest's generations.
