@@ -2,11 +2,12 @@
 
 build_packs.py                     every target
 build_packs.py sm_75 gfx1151       these
-build_packs.py --isolated sm_86    as a user's pip does: a fresh environment from PyPI for every pack
+build_packs.py --isolated sm_86    in pip's isolation: a fresh environment from PyPI for every pack
 build_packs.py --system sm_86      with the compilers of this machine
 
-Without --isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others;
-what its build said comes at the end.
+NVIDIA packs get the code of every driver: by nvcc too, which `pip wheel ./targets/sm_86` alone leaves out. Without
+--isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others; what its
+build said comes at the end.
 """
 
 from __future__ import annotations
@@ -20,15 +21,12 @@ import venv
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import generate_targets
 from project import BUILD, ROOT, run, tools_environment
 
 import targets
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PACKS = BUILD / "packs"
 TOOLCHAIN = BUILD / "toolchain"
@@ -48,7 +46,7 @@ def toolchain(chosen: list[str]) -> Path:
     lines = (ROOT / "ci/requirements-build.txt").read_text().splitlines()
     wanted = {line for line in lines if line and not line.startswith("#")}
     for name in chosen:
-        wanted |= set(requirements(name))
+        wanted |= set(compilers(name))
     python, stamp = TOOLCHAIN / "bin/python", TOOLCHAIN / "installed.txt"
     installed = set(stamp.read_text().splitlines()) if stamp.exists() else set()
     if not wanted <= installed:
@@ -60,9 +58,23 @@ def toolchain(chosen: list[str]) -> Path:
     return python
 
 
-def requirements(name: str) -> list[str]:
-    project = tomllib.loads((ROOT / "targets" / name / "pyproject.toml").read_text(encoding="utf-8"))
-    return list(project["build-system"]["requires"])
+def compilers(name: str) -> list[str]:
+    """The wheels of a target's compilers, without NVRTC: an environment holds one version of that."""
+    return generate_targets.COMPILER[targets.load(name).vendor]
+
+
+def nvrtc(name: str) -> list[str]:
+    """The setting that names the NVRTC of a target, installed in a folder of its own; none where it has none."""
+    target = targets.load(name)
+    if target.nvrtc is None:
+        return []
+    folder = TOOLCHAIN / f"nvrtc-{target.nvrtc.version}"
+    libraries = list(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
+    if not libraries:
+        requirement = generate_targets.NVRTC.format(target.nvrtc.version)
+        run(TOOLCHAIN / "bin/python", "-m", "pip", "install", "-qq", "--no-deps", "--target", folder, requirement)
+        libraries = list(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
+    return [f"cmake.define.LUCEBOX_NVRTC={libraries[0]}"]
 
 
 def commit() -> str:
@@ -79,10 +91,16 @@ def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
         old.unlink()
     command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
     command += [] if isolated else ["--no-build-isolation"]
-    command += ["--config-settings", "cmake.define.LUCEBOX_TOOLCHAIN=system"] if system else []
-    command += ["--config-settings", f"cmake.define.LUCEBOX_COMMIT={commit()}"]
+    settings = [f"cmake.define.LUCEBOX_COMMIT={commit()}"]
+    if targets.load(name).nvrtc:
+        settings.append(f"{generate_targets.NVCC}=true")
+        settings += [] if isolated else nvrtc(name)
+    if system:
+        settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
     if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
-        command += ["--config-settings", f"build-dir={BUILD / name}"]
+        settings.append(f"build-dir={BUILD / name}")
+    for setting in settings:
+        command += ["--config-settings", setting]
     start = time.perf_counter()
     done = subprocess.run(
         [str(word) for word in command],
@@ -97,14 +115,14 @@ def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     if done.returncode:
         return Built(name, seconds, problem=done.stdout)
     (wheel,) = PACKS.glob(f"lucebox_{slug}-*.whl")
-    return Built(name, seconds, wheel.stat().st_size, len(manifest(wheel)["kernels"]))
+    return Built(name, seconds, wheel.stat().st_size, len(manifest(wheel)["generations"][0]["kernels"]))
 
 
-def manifest(wheel: Path) -> dict[str, list[dict[str, str | int]]]:
+def manifest(wheel: Path) -> dict[str, Any]:
     """The manifest inside a pack's wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/manifest.json"))
-        content: dict[str, list[dict[str, str | int]]] = json.loads(archive.read(name))
+        content: dict[str, Any] = json.loads(archive.read(name))
         return content
 
 

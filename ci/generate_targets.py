@@ -27,6 +27,8 @@ BEGIN = f"# The demo's model and one extra per pack, from targets/ by {SOURCE}."
 END = "# End of the packs."
 CUDA = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
 COMPILER = {"nvidia": CUDA, "amd": ["ziglang==0.17.0"], "sim": []}  # sim: the machine's own C++ compiler
+NVRTC = "nvidia-cuda-nvrtc-cu12=={}.*"
+NVCC = "lucebox.nvcc"  # the setting of pip that adds the code by nvcc to a pack with code by NVRTC
 CLASSIFIERS = (
     "Development Status :: 4 - Beta",
     "Environment :: GPU",
@@ -35,7 +37,14 @@ CLASSIFIERS = (
     "Programming Language :: Python :: 3 :: Only",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
 )
-PACK_SOURCES = ("CMakeLists.txt", "pyproject.toml", "ci", "cmake", "src")  # what the build of a pack reads
+PACK_SOURCES = (
+    "CMakeLists.txt",
+    "pyproject.toml",
+    "ci",
+    "cmake",
+    "python/lucebox/nvrtc.py",
+    "src",
+)  # what the build of a pack reads
 OWN_SOURCES = ("target.toml", "pyproject.toml")  # in the target's folder
 VENDOR_CLASSIFIERS = {"nvidia": ("Environment :: GPU :: NVIDIA CUDA",)}
 VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
@@ -178,7 +187,8 @@ def as_json(value: Any, indent: int = 0) -> str:
 
 def pack_project(target: Target, version: str, urls: Mapping[str, str]) -> str:
     """The project of one pack. All but sim hold device code alone and fit any host."""
-    requires = ["scikit-build-core==1.1.*", "tomli>=2; python_version < '3.11'", *COMPILER[target.vendor]]
+    compiler = [NVRTC.format(target.nvrtc.version)] if target.nvrtc else COMPILER[target.vendor]
+    requires = ["scikit-build-core==1.1.*", "tomli>=2; python_version < '3.11'", *compiler]
     what = "the GPU kernels compiled for the CPU" if target.vendor == "sim" else f"kernels for {target.architecture}"
     inherited = OWN_SOURCES if target.inherits else ()
     tag = [] if target.vendor == "sim" else ["wheel.platlib = false"]
@@ -216,6 +226,7 @@ def pack_project(target: Target, version: str, urls: Mapping[str, str]) -> str:
         *tag,
         "wheel.packages = []",
         "wheel.reproducible = true",
+        *(with_nvcc() if target.nvrtc else ()),
         "",
         "[tool.scikit-build.sdist.force-include]  # an sdist has all that a build reads",
         *(f'"../../{name}" = "source/{name}"' for name in PACK_SOURCES),
@@ -274,6 +285,22 @@ def tiny_project(version: str, urls: Mapping[str, str]) -> str:
     return TINY.format(source=SOURCE, version=version, urls="".join(f"{line}\n" for line in urls_table(urls)))
 
 
+def with_nvcc() -> list[str]:
+    """nvcc is a choice: NVRTC's code runs on every driver, from a sixth of the download and without a C++ compiler."""
+    return [
+        "",
+        f"[tool.scikit-build.config-setting.{json.dumps(NVCC)}]",
+        'type = "bool"',
+        'help = "also compile by nvcc, for new drivers; needs g++"',
+        "",
+        "[[tool.scikit-build.overrides]]",
+        f"if.config-setting.{json.dumps(NVCC)} = true",
+        f"build.requires = {strings(CUDA)}",
+        'inherit.cmake.define = "append"',
+        'cmake.define.LUCEBOX_NVCC = "ON"',
+    ]
+
+
 def strings(items: list[str]) -> str:
     """A TOML list, one item a line."""
     return "[\n" + "".join(f"  {json.dumps(item)},\n" for item in items) + "]"
@@ -298,8 +325,9 @@ def table(known: list[Target]) -> str:
     rows = []
     for target in known:
         whole = asdict(target)
-        row = {key: whole[key] for key in ("name", "vendor", "architecture", "min_driver", "hosts", "capabilities")}
-        rows.append(row | {"slug": target.slug, "boards": targets.published_boards(target)})
+        row = {key: whole[key] for key in ("name", "vendor", "architecture", "hosts", "capabilities")}
+        more = {"slug": target.slug, "min_driver": target.oldest_driver, "boards": targets.published_boards(target)}
+        rows.append(row | more)
     return as_json({"targets": rows}) + "\n"
 
 
@@ -323,8 +351,9 @@ chips run nothing but their own.
 
 ## What a pack is compiled for
 
-Shared memory is the most one block may have. Hosts are the machines the chip is found in; a pack itself holds no
-host code.
+Shared memory is the most one block may have. The driver is the oldest that loads some code of the pack; NVIDIA packs
+have [other code for drivers from r580 on](building-packs.md#two-generations-of-nvidia-code). Hosts are the machines the
+chip is found in; a pack itself holds no host code.
 
 | target | extra | architecture | matrix | bf16 | async copy | FP4 | TMA | clusters | shared memory | driver | hosts |
 |---|---|---|---|---|---|---|---|---|---|---|---|
@@ -359,7 +388,7 @@ def page(known: list[Target]) -> str:
         can = target.capabilities
         flags = [("no", "yes")[flag] for flag in (can.bf16, can.async_copy, can.fp4, can.tma, can.clusters)]
         shared = f"{can.shared_block_bytes // 1024} KiB"
-        driver = {"nvidia": f"r{target.min_driver}", "amd": f"HIP {target.min_driver}", "sim": ""}[target.vendor]
+        driver = {"nvidia": f"r{target.oldest_driver}", "amd": f"HIP {target.min_driver}", "sim": ""}[target.vendor]
         names = [f"`{name}`" for name in (target.name, target.slug, target.architecture, can.matrix)]
         capabilities.append(row(*names, *flags, shared, driver, ", ".join(target.hosts)))
         tuning.append(row(names[0], *map(str, asdict(target.tuning).values())))

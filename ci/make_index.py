@@ -97,7 +97,7 @@ def bill_of_materials(wheels: list[Wheel]) -> Json:
     components, dependencies = [], []
     for wheel in wheels:
         manifests = [manifest(wheel, package) for package in wheel.packs.values()]
-        for made in (one["compiler"] for one in manifests):
+        for made in (code["compiler"] for one in manifests for code in one["generations"]):
             entry = {"type": "application", "name": made["name"], "version": made["version"]}
             compilers[made["name"], made["version"]] = entry
         components.append(component(wheel, manifests))
@@ -116,13 +116,15 @@ def bill_of_materials(wheels: list[Wheel]) -> Json:
 def component(wheel: Wheel, manifests: list[Json]) -> Json:
     properties = [{"name": "python:requires", "value": wheel.metadata["Requires-Python"] or ""}]
     for one in manifests:
-        compiler = one["compiler"]
         properties += [
             {"name": "lucebox:target", "value": one["target"]},
             {"name": "lucebox:architecture", "value": one["architecture"]},
-            {"name": "lucebox:compiler", "value": f"{compiler['name']} {compiler['version']}"},
-            {"name": "lucebox:compiler-flags", "value": " ".join(compiler["flags"])},
         ]
+        for compiler in (code["compiler"] for code in one["generations"]):
+            properties += [
+                {"name": "lucebox:compiler", "value": f"{compiler['name']} {compiler['version']}"},
+                {"name": "lucebox:compiler-flags", "value": " ".join(compiler["flags"])},
+            ]
     return {
         "type": "library",
         "bom-ref": reference(wheel),
@@ -133,7 +135,9 @@ def component(wheel: Wheel, manifests: list[Json]) -> Json:
         "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
         "purl": f"pkg:pypi/{wheel.project}@{wheel.version}?file_name={wheel.path.name}",
         "properties": properties,
-        "components": [code_object(wheel, file) for one in manifests for file in one["files"]],
+        "components": [
+            code_object(wheel, file) for one in manifests for code in one["generations"] for file in code["files"]
+        ],
     }
 
 

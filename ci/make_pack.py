@@ -1,9 +1,12 @@
 """The last step of a pack's build: compiled files in, the import package with its manifest out.
 
-    make_pack.py sm_86 --out FOLDER --sbom FILE --abi 0123... --compiler "nvcc 13.0.88" --flags="-O3 ..." a.cubin ...
+    make_pack.py sm_86 --out FOLDER --sbom FILE --abi 0123...
+        --generation "nvcc 13.0.88" a.cubin ... --flags="-O3 ..."
+        --generation "nvrtc 12.4.127" a.nvrtc.cubin ... --flags="-default-device ..."
 
-Beside each .cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels.
-Fails, and leaves no pack, when a kernel breaks the rules of pack/gate.py.
+A generation is all kernels by one compiler; the host loads the newest that the installed driver takes. Beside each
+.cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels. Fails, and leaves
+no pack, when a kernel breaks the rules of pack/gate.py, or a generation lacks a kernel of another.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
@@ -23,7 +27,7 @@ from pack.kernel import CodeError, Kernel
 
 import targets
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
@@ -46,14 +50,45 @@ class Origin:
 
     version: str
     abi: str
-    compiler: dict[str, Any]
     commit: str = ""
     """LUCEBOX_COMMIT; empty where the source has no history, as in a release's source archive."""
     runs_on: str = ""
     """The architecture its code was compiled for, if not the target's: to try it there, not to publish it."""
 
 
-def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], kernels: list[Kernel]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """The code of one compiler."""
+
+    compiler: dict[str, Any]  # name, version, flags
+    images: dict[str, bytes]
+    kernels: list[Kernel]
+
+    def min_driver(self, target: targets.Target) -> str:
+        """The oldest driver that loads it."""
+        is_older = self.compiler["name"] == "nvrtc" and target.nvrtc
+        return target.nvrtc.min_driver if is_older and target.nvrtc else target.min_driver
+
+    def packed(self) -> Generation:
+        """Its files by xz, for code that few machines load: 40 % of what deflate makes of it in a wheel."""
+        images = {f"{name}.xz": lzma.compress(image) for name, image in self.images.items()}
+        kernels = [dataclasses.replace(kernel, file=f"{kernel.file}.xz") for kernel in self.kernels]
+        return Generation(self.compiler, images, kernels)
+
+    def facts(self, target: targets.Target) -> dict[str, Any]:
+        """Its part of the manifest."""
+        return {
+            "min_driver": self.min_driver(target),
+            "compiler": self.compiler,
+            "files": [
+                {"file": name, "bytes": len(image), "sha256": hashlib.sha256(image).hexdigest()}
+                for name, image in self.images.items()
+            ],
+            "kernels": [dataclasses.asdict(kernel) for kernel in self.kernels],
+        }
+
+
+def manifest(target: targets.Target, origin: Origin, generations: list[Generation]) -> dict[str, Any]:
     facts = dataclasses.asdict(target)
     return {
         "schema": SCHEMA,
@@ -64,27 +99,15 @@ def manifest(target: targets.Target, origin: Origin, images: dict[str, bytes], k
         "version": origin.version,
         "abi": origin.abi,
         "commit": origin.commit,
-        "min_driver": target.min_driver,
         "boards": targets.published_boards(target),
-        "compiler": origin.compiler,
         "capabilities": facts["capabilities"],
         "tuning": facts["tuning"],
         "exceptions": facts["exceptions"],
-        "files": [
-            {"file": name, "bytes": len(image), "sha256": hashlib.sha256(image).hexdigest()}
-            for name, image in images.items()
-        ],
-        "kernels": [dataclasses.asdict(kernel) for kernel in kernels],
+        "generations": [one.facts(target) for one in generations],
     }
 
 
-def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, bill: Path) -> None:
-    """Writes the package, and its bill of materials.
-
-    Raises:
-        CodeError: a file is not what the compiler should have made, or a kernel breaks the rules.
-    """
-    shutil.rmtree(out, ignore_errors=True)
+def generation(target: targets.Target, compiler: dict[str, Any], files: list[Path]) -> Generation:
     images, kernels = {}, []
     for file in sorted(files, key=lambda file: file.name):
         images[file.name], found = read(file, target)
@@ -92,6 +115,27 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, b
     names = [kernel.name for kernel in kernels]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise CodeError(f"kernels must have different names, there is more than one {', '.join(twice)}")
+    return Generation(compiler, images, kernels)
+
+
+def check_equal(generations: list[Generation]) -> None:
+    """Every generation has the same kernels for blocks of the same size, so that launches fit all."""
+    first, *others = ({kernel.name: kernel.max_threads for kernel in one.kernels} for one in generations)
+    for one, threads in zip(generations[1:], others, strict=True):
+        if differing := sorted(dict(first.items() ^ threads.items())):
+            names = f"{generations[0].compiler['name']} and {one.compiler['name']}"
+            raise CodeError(f"the code by {names} must have the same kernels, they differ in {', '.join(differing)}")
+
+
+def make(target: targets.Target, origin: Origin, generations: list[Generation], out: Path, bill: Path) -> None:
+    """Writes the package, and its bill of materials.
+
+    Raises:
+        CodeError: the generations have different kernels, or a kernel breaks the rules.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    check_equal(generations)
+    kernels = [kernel for one in generations for kernel in one.kernels]
     if not origin.runs_on and (problems := gate.problems(kernels, target)):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
@@ -100,9 +144,12 @@ def make(target: targets.Target, origin: Origin, files: list[Path], out: Path, b
         raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
     out.mkdir(parents=True)
     (out / "__init__.py").write_text("")
-    for name, image in images.items():
-        (out / name).write_bytes(image)
-    content = manifest(target, origin, images, kernels)
+    newest, *older = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
+    generations = [newest, *(one.packed() for one in older)]
+    for one in generations:
+        for name, image in one.images.items():
+            (out / name).write_bytes(image)
+    content = manifest(target, origin, generations)
     bill.parent.mkdir(parents=True, exist_ok=True)
     bill.write_text(sbom.dump(sbom.of_pack(content)), encoding="utf-8", newline="\n")
     (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -112,20 +159,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the import package of a kernel pack.")
     parser.add_argument("target")
     targets.add_arguments(parser)
-    parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sbom", type=Path, required=True, help="the bill of materials to write")
     parser.add_argument("--commit", default="", help="LUCEBOX_COMMIT")
     parser.add_argument("--abi", required=True, help="LUCEBOX_KERNEL_ABI of this source tree")
-    parser.add_argument("--compiler", required=True, help='name and version: "nvcc 13.0.88"')
-    parser.add_argument("--flags", default="", help="what the kernels were compiled with, without paths")
+    parser.add_argument(
+        "--generation",
+        action="append",
+        nargs="+",
+        required=True,
+        metavar=("COMPILER", "FILE"),
+        help='name and version of the compiler, "nvcc 13.0.88", and its files; once for each compiler',
+    )
+    parser.add_argument("--flags", action="append", default=[], help="the flags of each generation, without paths")
     parser.add_argument("--runs-on", default="", help="LUCEBOX_RUNS_ON")
     arguments = parser.parse_args()
-    name, _, version = arguments.compiler.rpartition(" ")
-    compiler = {"name": name, "version": version, "flags": arguments.flags.split()}
     try:
-        origin = Origin(sbom.project_version(), arguments.abi, compiler, arguments.commit, arguments.runs_on)
-        make(targets.chosen(arguments), origin, arguments.files, arguments.out, arguments.sbom)
+        target = targets.chosen(arguments)
+        origin = Origin(sbom.project_version(), arguments.abi, arguments.commit, arguments.runs_on)
+        generations = []
+        for (compiler, *files), flags in zip(arguments.generation, arguments.flags, strict=True):
+            name, _, version = compiler.rpartition(" ")
+            facts = {"name": name, "version": version, "flags": flags.split()}
+            generations.append(generation(target, facts, list(map(Path, files))))
+        make(target, origin, generations, arguments.out, arguments.sbom)
     except (CodeError, targets.TargetError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -39,8 +39,8 @@ def dump(value: Json) -> str:
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
-def of_wheel(project: str, version: str, compiler: Json, components: list[Json], properties: Json) -> Json:
-    """The bill of one wheel. `compiler` has its name and version; `properties` with empty values are left out."""
+def of_wheel(project: str, version: str, compilers: list[Json], components: list[Json], properties: Json) -> Json:
+    """The bill of one wheel. Compilers have name and version; `properties` with empty values are left out."""
     subject: Json = {
         "type": "library",
         "bom-ref": project,
@@ -50,13 +50,13 @@ def of_wheel(project: str, version: str, compiler: Json, components: list[Json],
         "purl": f"pkg:pypi/{project}@{version}",
         "properties": [{"name": f"lucebox:{name}", "value": value} for name, value in properties.items() if value],
     }
-    tool = {"type": "application", "name": compiler["name"], "version": compiler["version"]}
+    tools = [{"type": "application", "name": one["name"], "version": one["version"]} for one in compilers]
     return numbered(
         {
             "bomFormat": "CycloneDX",
             "specVersion": "1.6",
             "version": 1,
-            "metadata": {"component": subject, "tools": {"components": [tool]}},
+            "metadata": {"component": subject, "tools": {"components": tools}},
             "components": components,
             "dependencies": [{"ref": project, "dependsOn": [one["bom-ref"] for one in components]}],
         }
@@ -72,18 +72,20 @@ def of_pack(manifest: Json) -> Json:
             "name": file["file"],
             "hashes": [{"alg": "SHA-256", "content": file["sha256"]}],
         }
-        for file in manifest["files"]
+        for one in manifest["generations"]
+        for file in one["files"]
     ]
+    compilers = [one["compiler"] for one in manifest["generations"]]
     properties = {
         "target": manifest["target"],
         "variant": manifest["variant"],
         "architecture": manifest["architecture"],
-        "compiler-flags": " ".join(manifest["compiler"]["flags"]),
+        **{f"{one['name'].replace(' ', '-')}-flags": " ".join(one["flags"]) for one in compilers},
         "commit": manifest["commit"],
     }
     variant = f"-{manifest['variant']}" if manifest["variant"] else ""
     project = f"lucebox-{manifest['target'].replace('_', '')}{variant}"
-    return of_wheel(project, manifest["version"], manifest["compiler"], files, properties)
+    return of_wheel(project, manifest["version"], compilers, files, properties)
 
 
 def library(name: str, version: str) -> Json:
@@ -111,7 +113,7 @@ def main() -> None:
     arguments = parser.parse_args()
     name, _, version = arguments.compiler.rpartition(" ")
     libraries = [library(*text.split("=", 1)) for text in arguments.libraries]
-    bill = of_wheel("lucebox", project_version(), {"name": name, "version": version}, libraries, {})
+    bill = of_wheel("lucebox", project_version(), [{"name": name, "version": version}], libraries, {})
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(dump(bill), encoding="utf-8", newline="\n")
 

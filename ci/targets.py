@@ -119,6 +119,14 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
+class Nvrtc:
+    """The NVRTC of PyPI that compiles an NVIDIA target's code for drivers older than min_driver."""
+
+    version: str  # "12.4", any patch release of it
+    min_driver: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiver:
     """A kernel that may break a rule of the build, and why."""
 
@@ -138,7 +146,8 @@ class Target:
     hosts: tuple[str, ...]
     capabilities: Capabilities
     tuning: Tuning
-    min_driver: str = ""  # sim has none
+    min_driver: str = ""  # of the code by the vendor's own compiler; sim has none
+    nvrtc: Nvrtc | None = None
     boards: tuple[Board, ...] = ()
     exceptions: tuple[Waiver, ...] = ()
     inherits: str = dataclasses.field(default="", metadata=MADE)  # of a variant: the target that it varies
@@ -159,6 +168,11 @@ class Target:
     def project(self) -> str:
         """The name of its wheel."""
         return f"lucebox-{self.slug}".replace("_", "-")
+
+    @property
+    def oldest_driver(self) -> str:
+        """The oldest driver that loads some code of its pack."""
+        return self.nvrtc.min_driver if self.nvrtc else self.min_driver
 
     @property
     def facts(self) -> set[str]:
@@ -198,6 +212,11 @@ def _meets(target: Target, text: str, where: Path) -> bool:
                 )
             is_met &= (word in target.facts) == (word == need)
     return is_met or target.vendor == "sim"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A driver's version as comparable numbers; none for sim's, which is empty."""
+    return tuple(int(part) for part in version.split(".") if part)
 
 
 def names(root: Path = ROOT) -> list[str]:
@@ -414,9 +433,24 @@ def _check_identity(target: Target, folder: str, root: Path) -> str | None:
             return f"min_driver: sim needs no driver, got {target.min_driver!r}"
     elif not re.fullmatch(r"\d+(\.\d+)*", target.min_driver):
         return f"min_driver: expected a version such as '580' or '6.0', got {target.min_driver!r}"
+    if problem := _check_nvrtc(target):
+        return problem
     wrong = [host for host in target.hosts if host not in HOSTS]
     if wrong or not target.hosts or len(set(target.hosts)) < len(target.hosts):
         return f"hosts: expected some of {', '.join(HOSTS)}, got {list(target.hosts)}"
+    return None
+
+
+def _check_nvrtc(target: Target) -> str | None:
+    if target.nvrtc is None:
+        return None
+    if target.vendor != "nvidia":
+        return f"nvrtc: only NVIDIA targets have one, got {target.vendor!r}"
+    if not re.fullmatch(r"12\.\d+", target.nvrtc.version):
+        return f"nvrtc.version: expected a release of CUDA 12 such as '12.4', got {target.nvrtc.version!r}"
+    minimum = target.nvrtc.min_driver
+    if not re.fullmatch(r"\d+", minimum) or release(minimum) >= release(target.min_driver):
+        return f"nvrtc.min_driver: expected a driver older than {target.min_driver}, got {minimum!r}"
     return None
 
 

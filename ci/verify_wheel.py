@@ -23,8 +23,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from generate_targets import NVCC
 from lucebox.errors import PackError
-from lucebox.packs.manifest import Manifest
+from lucebox.packs import unpacked
+from lucebox.packs.manifest import Generation, Manifest
 from wheels import PACK_GROUP, Wheel
 
 import targets
@@ -140,14 +142,18 @@ def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
     except (KeyError, UnicodeDecodeError, PackError) as error:
         yield str(error) if isinstance(error, PackError) else f"{where} is missing or not text"
         return
-    facts["compiler"] = f"{manifest.compiler.name} {manifest.compiler.version}"
-    facts["kernels"] = str(len(manifest.kernels))
+    compilers = [one.compiler for one in manifest.generations]
+    facts["compiler"] = " and ".join(f"{compiler.name} {compiler.version}" for compiler in compilers)
+    facts["kernels"] = str(len(manifest.kernel_names))
     facts_of = {"target": target.family, "variant": target.variant, "vendor": target.vendor}
     for key, expected in {**facts_of, "architecture": target.architecture}.items():
         if getattr(manifest, key) != expected:
             yield f"{where}: {key} must be {expected}, got {getattr(manifest, key)}"
     if manifest.version != wheel.version:
         yield f"{where}: version must be {wheel.version}, got {manifest.version}"
+    drivers = {one.min_driver for one in manifest.generations}
+    if missing := sorted({target.min_driver, target.oldest_driver} - drivers):
+        yield f"{where}: has no code for drivers from {' and '.join(missing)} on; build it with {NVCC}=true"
     yield from _pack_files(wheel, package, manifest)
     yield from _resources(manifest, target)
 
@@ -162,16 +168,16 @@ def _pack_tag(wheel: Wheel, target: targets.Target) -> Iterator[str]:
 
 def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]:
     """The package holds what the manifest lists, as it lists it, and nothing else."""
-    listed = {f"{package}/{file.file}": file for file in manifest.files}
+    listed = {f"{package}/{file.file}": file for code in manifest.generations for file in code.files}
     if wheel.members.get(f"{package}/__init__.py", b"x"):
         yield f"{package}/__init__.py must be there and empty"
     expected = listed.keys() | {f"{package}/__init__.py", f"{package}/manifest.json"}
     for name in sorted(wheel.members.keys() - expected):
         if not name.startswith(f"{wheel.info}/"):
             yield f"{name} is not in the manifest"
-    if not manifest.kernels:
+    if not manifest.kernel_names:
         yield "the manifest lists no kernel"
-    for unused in sorted({file.file for file in manifest.files} - {kernel.file for kernel in manifest.kernels}):
+    for unused in sorted(name for code in manifest.generations for name in _unused(code)):
         yield f"{unused} holds no kernel that the manifest lists"
     for name, file in listed.items():
         content = wheel.members.get(name)
@@ -180,6 +186,10 @@ def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]
             continue
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
             yield f"{name}: {len(content)} bytes do not have the size and sha256 that the manifest lists"
+        try:
+            content = unpacked(file.file, content)
+        except ValueError as error:
+            yield f"{name}: {error}"
         machine = _elf_machine(content)
         if manifest.vendor in DEVICE_MACHINES:
             number, label = DEVICE_MACHINES[manifest.vendor]
@@ -189,12 +199,17 @@ def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]
             yield f"{name} must be a shared library of the host, got {_kind(content)}"
 
 
+def _unused(code: Generation) -> set[str]:
+    """The files without a kernel."""
+    return {file.file for file in code.files} - {kernel.file for kernel in code.kernels}
+
+
 def _resources(manifest: Manifest, target: targets.Target) -> Iterator[str]:
     excused = {waiver.kernel for waiver in target.exceptions if waiver.what == "spill"}
-    for kernel in manifest.kernels:
+    for kernel in (kernel for code in manifest.generations for kernel in code.kernels):
         if kernel.spill_bytes and kernel.name not in excused:
             yield (
-                f"kernel {kernel.name} spills {kernel.spill_bytes} bytes; "
+                f"kernel {kernel.name} of {kernel.file} spills {kernel.spill_bytes} bytes; "
                 f"change it, or give the reason in [[exceptions]] of targets/{target.name}/target.toml"
             )
 

@@ -1,52 +1,12 @@
-# NVIDIA: one cubin per kernel file, compiled by direct calls of nvcc. CMake's CUDA language links a test program, which
-# the PyPI toolkit cannot do, and accepts only files named .cu.
-if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
-  execute_process(
-    COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
-    OUTPUT_VARIABLE folders OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  list(TRANSFORM folders APPEND /cu13/bin)
-  find_program(nvcc nvcc PATHS ${folders} NO_DEFAULT_PATH NO_CACHE)
-  set(advice "${Python_EXECUTABLE} has no nvcc. Install it there:\n  ${install_wheels}")
-else()
-  set(name nvcc)
-  if(DEFINED ENV{CUDACXX})
-    set(name $ENV{CUDACXX})
-  endif()
-  find_program(nvcc ${name} NO_CACHE)
-  set(advice "LUCEBOX_TOOLCHAIN=system: no ${name}. Add the toolkit's bin folder to PATH, or set CUDACXX to its nvcc")
-endif()
-if(NOT nvcc)
-  message(FATAL_ERROR ${advice})
-endif()
-find_program(host_compiler NAMES $ENV{CXX} g++ c++ NO_CACHE)  # nvcc uses its preprocessor
-if(NOT host_compiler)
-  message(FATAL_ERROR "nvcc needs a host compiler and there is no g++ on PATH. On Debian or Ubuntu: apt install g++")
-endif()
-
-execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX MATCH "V([0-9.]+)" found "${about}")
-set(compiler "nvcc ${CMAKE_MATCH_1}")
-if(CMAKE_MATCH_1 VERSION_LESS 13.0)
-  message(FATAL_ERROR "${nvcc} is version ${CMAKE_MATCH_1}, expected 13.0 or newer (C++20, every architecture)")
-endif()
-
-set(architecture_flags -arch=${target_architecture})
-if(LUCEBOX_RUNS_ON)  # PTX of the target, assembled for another architecture
-  string(REPLACE sm_ compute_ virtual ${target_architecture})
-  set(architecture_flags -gencode arch=${virtual},code=${LUCEBOX_RUNS_ON})
-endif()
-set(kernel_flags -x cu -std=c++20 -O3 -cubin ${architecture_flags} ${kernel_defines})
-set(code_files)
-foreach(source IN LISTS kernel_sources)
-  cmake_path(GET source STEM stem)
-  set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.cubin)
-  add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.log
-    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/run_logged.py ${PROJECT_BINARY_DIR}/code/${stem}.log
-      ${nvcc} -ccbin ${host_compiler} ${kernel_flags} -Xptxas -v
-      -I ${PROJECT_SOURCE_DIR}/src/cuda -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${cubin}.d -MT ${cubin}
-      -o ${cubin} ${source}
-    DEPENDS ${source} ${PROJECT_SOURCE_DIR}/ci/run_logged.py DEPFILE ${cubin}.d
-    COMMENT "Compiling ${stem}.cubin for ${target_architecture}" VERBATIM)
-  list(APPEND code_files ${cubin})
-endforeach()
+# NVIDIA: one cubin per kernel file and generation. NVRTC of CUDA 12 compiles for drivers from the first of CUDA 12 on,
+# nvcc of CUDA 13 for its own; the host loads the newest that the driver takes (src/cpp/pack/pack.cpp). CMake's CUDA
+# language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
+option(LUCEBOX_NVCC "fail without nvcc and g++, rather than leave nvcc's code out" OFF)
+set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
+
+string(JSON nvrtc_kind TYPE "${target}" nvrtc)
+if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
+  include(LuceboxNvrtc)
+endif()
+include(LuceboxNvcc)

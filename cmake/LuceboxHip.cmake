@@ -23,25 +23,26 @@ else()
 endif()
 execute_process(COMMAND ${clang} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
-set(compiler "${name} ${CMAKE_MATCH_1}")
+set(version ${CMAKE_MATCH_1})
 
 # No bundle, because unbundling needs another program. Code object version 5 loads on ROCm 5.7 and later. No cuid, which
 # would be a hash of paths. No tail calls: with them the compiler ignores which registers the callers use, and a
 # function saves up to 176 bytes of registers on a stack.
-set(kernel_flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
+set(flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
   -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20
   -fno-optimize-sibling-calls ${kernel_defines})
-set(code_files)
+set(files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
   set(hsaco ${PROJECT_BINARY_DIR}/code/${stem}.hsaco)
   add_custom_command(OUTPUT ${hsaco}
-    COMMAND ${clang} ${kernel_flags} -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
+    COMMAND ${clang} ${flags} -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
       -I ${PROJECT_SOURCE_DIR}/src/hip -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src
       -Xclang -dependency-file -Xclang ${hsaco}.d -Xclang -MT -Xclang ${hsaco}  # -MF is lost on the way to the device
       -o ${hsaco} ${source}
     DEPENDS ${source} DEPFILE ${hsaco}.d
     COMMENT "Compiling ${stem}.hsaco for ${target_architecture}" VERBATIM)
-  list(APPEND code_files ${hsaco})
+  list(APPEND files ${hsaco})
 endforeach()
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
+add_generation("${name} ${version}" "${flags}" "${files}")

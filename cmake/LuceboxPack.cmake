@@ -60,16 +60,25 @@ if(LUCEBOX_RUNS_ON AND NOT target_vendor STREQUAL "nvidia")
   message(FATAL_ERROR "LUCEBOX_RUNS_ON=${LUCEBOX_RUNS_ON}: expected nothing, as ${LUCEBOX_TARGET} is not NVIDIA's")
 endif()
 
-# The compilers' wheels, from the pack's pyproject.toml, for the error message when they are missing.
+# The compilers' wheels, from the pack's pyproject.toml, for error messages when one is missing.
 file(STRINGS ${PROJECT_SOURCE_DIR}/targets/${target_family}/pyproject.toml wheels REGEX "^  \"(nvidia-|ziglang)")
 list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
 list(JOIN wheels " " wheels)
 set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
 
-# Each module compiles kernel_sources with kernel_defines and sets
-#   code_files     the files of the pack
-#   compiler       its name and version, for the manifest
-#   kernel_flags   the compiler flags without paths, for the manifest
+# Adds a generation of code, all kernels by one compiler. `compiler` is its name and version, `flags` are without paths.
+set(generations)
+set(code_files)
+function(add_generation compiler flags files)
+  list(JOIN flags " " flags)
+  list(APPEND code_files ${files})
+  list(APPEND generations --generation ${compiler} ${files} "--flags=${flags}")
+  set(code_files ${code_files} PARENT_SCOPE)
+  set(generations ${generations} PARENT_SCOPE)
+  message(STATUS "${target_name}: ${n_sources} files for ${target_architecture} with ${compiler}")
+endfunction()
+
+# Each module compiles kernel_sources with kernel_defines and calls add_generation.
 if(target_vendor STREQUAL "nvidia")
   include(LuceboxCuda)
 elseif(target_vendor STREQUAL "amd")
@@ -77,16 +86,14 @@ elseif(target_vendor STREQUAL "amd")
 else()
   include(LuceboxSim)
 endif()
-message(STATUS "${target_name}: ${n_sources} files for ${target_architecture} with ${compiler}")
 
 set(pack_folder ${PROJECT_BINARY_DIR}/pack)  # with this folder on Python's path, the pack can be imported
 set(manifest ${pack_folder}/lucebox_${target_slug}/manifest.json)
 set(sbom ${PROJECT_BINARY_DIR}/sboms/${target_project}.cdx.json)
-list(JOIN kernel_flags " " flags)
 add_custom_command(OUTPUT ${manifest} ${sbom}
   COMMAND ${pack_script} ${target_options} --out ${pack_folder}/lucebox_${target_slug} --sbom ${sbom}
-    --abi ${LUCEBOX_KERNEL_ABI} --commit=${LUCEBOX_COMMIT} --compiler ${compiler} --flags=${flags}
-    --runs-on=${LUCEBOX_RUNS_ON} ${code_files}
+    --abi ${LUCEBOX_KERNEL_ABI} --commit=${LUCEBOX_COMMIT} --runs-on=${LUCEBOX_RUNS_ON}
+    ${generations}
   DEPENDS ${code_files} ${pack_script_files} ${target_file} ${PROJECT_SOURCE_DIR}/pyproject.toml
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})

@@ -26,11 +26,9 @@ add_custom_command(TARGET kernels POST_BUILD
   COMMAND list_kernels $<TARGET_FILE:kernels> ${PROJECT_BINARY_DIR}/code/kernels.json
   BYPRODUCTS ${PROJECT_BINARY_DIR}/code/kernels.json VERBATIM)
 
-set(code_files $<TARGET_FILE:kernels>)
-set(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 string(TOUPPER ${CMAKE_BUILD_TYPE} build)
-separate_arguments(kernel_flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
-list(APPEND kernel_flags -std=c++20 ${kernel_defines})
+separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS_${build}}")
+list(APPEND flags -std=c++20 ${kernel_defines})
 target_compile_options(kernels PRIVATE ${kernel_defines})
 # fma as an instruction: with calls of the C library's fma, tests with many products take most of their time there.
 # Not for wheels, which must run on any machine.
@@ -38,6 +36,7 @@ if(NOT DEFINED SKBUILD)
   check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" LUCEBOX_HAS_FMA)
   if(LUCEBOX_HAS_FMA)
     target_compile_options(kernels PRIVATE -mfma)
-    list(APPEND kernel_flags -mfma)
+    list(APPEND flags -mfma)
   endif()
 endif()
+add_generation("${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" "${flags}" $<TARGET_FILE:kernels>)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
+from lucebox.packs import unpacked
 
 ROOT = Path(__file__).resolve().parents[1]
 BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
@@ -38,18 +39,20 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 def has_kernel(manifest: dict[str, Any], start: str) -> bool:
     """Whether a pack has a kernel whose name begins so."""
-    return any(kernel["name"].startswith(start) for kernel in manifest["kernels"])
+    return any(kernel["name"].startswith(start) for kernel in manifest["generations"][0]["kernels"])
 
 
 def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
     """The same of a pack without kernels of such names, a regular expression."""
     manifest = manifest_of(folder)
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if not re.fullmatch(kernels, kernel["name"])]
+    for code in manifest["generations"]:
+        code["kernels"] = [kernel for kernel in code["kernels"] if not re.fullmatch(kernels, kernel["name"])]
     return manifest
 
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
     """The pack of a folder under a manifest, with files replaced, or left out where they are None."""
-    images = {entry["file"]: (folder / entry["file"]).read_bytes() for entry in manifest["files"]}
+    files = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
+    images = {file: unpacked(file, (folder / file).read_bytes()) for file in files}
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)

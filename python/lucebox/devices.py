@@ -35,5 +35,7 @@ def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack = selection.choice.pack
     manifest = json.loads(pack.manifest_json)
-    manifest["kernels"] = [one for one in manifest["kernels"] if not any(word in one["name"] for word in without)]
-    return _engine.gpu.Pack(device, json.dumps(manifest) if without else pack.manifest_json, pack.load())
+    for code in manifest["generations"]:
+        code["kernels"] = [one for one in code["kernels"] if not any(word in one["name"] for word in without)]
+    text = json.dumps(manifest) if without else pack.manifest_json
+    return _engine.gpu.Pack(device, text, pack.load(selection.choice.code))

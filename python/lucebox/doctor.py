@@ -111,6 +111,8 @@ class DeviceState:
     """What to do about its driver, before any pack; None where the driver serves."""
     blocked: str | None = None
     """The installed pack that the device would use, were it not for `reason`."""
+    code: str | None = None
+    """The compiler of the code that the driver loads from the pack: "nvcc 13.0.88"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ def _check_files(found: packs.Packs) -> packs.Packs:
     usable, broken = [], list(found.broken)
     for pack in found.usable:
         try:
-            pack.load()
+            pack.check()
         except PackError as error:
             broken.append(packs.broken_pack(pack.name, pack.distribution, error, pack.installed_ns))
         else:
@@ -233,13 +235,15 @@ def _check_files(found: packs.Packs) -> packs.Packs:
 
 
 def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState:
+    pack, code = None, None
     try:
         choice = packs.choose(device, installed)
         pack, reason = choice.pack.name, choice.reason
+        code = f"{choice.code.compiler.name} {choice.code.compiler.version}"
     except PackError as error:
-        pack, reason = None, str(error)
+        reason = str(error)
     if device.error:
-        pack, reason = None, device.error
+        pack, code, reason = None, None, device.error
     vendor = VENDORS[device.vendor]
     minimum = _min_driver(device.architecture, installed)
     is_old = minimum is not None and not packs.is_at_least(device.driver_generation, minimum)
@@ -254,6 +258,7 @@ def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState
         install=_missing_pack(device.architecture, installed),
         driver=_driver_step(vendor, "Update", minimum, root) if is_old and minimum else None,
         blocked=None if pack else _usable_pack(device.architecture, installed),
+        code=code,
     )
 
 
@@ -270,6 +275,7 @@ def _without_driver(
         reason = f"no pack runs on {gpu.architecture}; {reason}"
     minimum = _min_driver(gpu.architecture, installed) or OLDEST_DRIVERS[gpu.vendor]
     needs_driver = runs_here and backend in errors
+    is_old = gpu.vendor == "nvidia" and machine.nvidia_driver(root) is not None
     return DeviceState(
         device=None,
         name=gpu.name or f"{gpu.vendor} GPU {gpu.pci_id} at {gpu.address}",
@@ -279,7 +285,7 @@ def _without_driver(
         pack=None,
         reason=reason,
         install=_missing_pack(gpu.architecture, installed),
-        driver=_driver_step(gpu.vendor, "Install", minimum, root) if needs_driver else None,
+        driver=_driver_step(gpu.vendor, "Update" if is_old else "Install", minimum, root) if needs_driver else None,
         blocked=_usable_pack(gpu.architecture, installed),
     )
 
@@ -346,8 +352,8 @@ def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tupl
             target=pack.name,
             distribution=pack.distribution,
             version=pack.manifest.version,
-            n_kernels=len(pack.manifest.kernels),
-            bytes=sum(file.bytes for file in pack.manifest.files),
+            n_kernels=len(pack.manifest.kernel_names),
+            bytes=sum(file.bytes for code in pack.manifest.generations for file in code.files),
             devices=tuple(device.device for device in devices if device.device and device.pack == pack.name),
             blocked=tuple(device.device or device.name for device in devices if device.blocked == pack.name),
             error=None,

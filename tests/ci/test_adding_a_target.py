@@ -93,5 +93,5 @@ def test_the_pack_builds_and_a_host_that_does_not_know_it_runs_it(tree: Path, tm
     with on_path(tmp_path / "site"):
         choice = packs.choose(device, packs.find())
         assert choice.reason == f"pack {NAME} is made for {NAME}"
-        assert choice.pack.load().keys() == {"probe.hsaco"}
+        assert choice.pack.load(choice.code).keys() == {"probe.hsaco"}
     assert choice.pack.manifest.boards[0].name == "Ryzen AI 7 350 (Radeon 860M)"

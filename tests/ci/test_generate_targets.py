@@ -122,7 +122,15 @@ def test_pack_project(target: targets.Target) -> None:
     assert (build["wheel"]["py-api"], build["wheel"]["reproducible"]) == ("py3", True)
     assert build["wheel"].get("platlib", True) == (target.vendor == "sim")  # only sim's kernels run on the host
     compilers = [item for item in pack["build-system"]["requires"] if item.startswith(("nvidia-", "ziglang"))]
-    assert len(compilers) == {"nvidia": 5, "amd": 1, "sim": 0}[target.vendor]
+    if target.nvrtc is None:
+        assert len(compilers) == {"nvidia": 5, "amd": 1, "sim": 0}[target.vendor]
+        assert "config-setting" not in build
+        return
+    assert compilers == [f"nvidia-cuda-nvrtc-cu12=={target.nvrtc.version}.*"]
+    assert build["config-setting"]["lucebox.nvcc"]["type"] == "bool"
+    (more,) = (one for one in build["overrides"] if one["if"].get("config-setting") == {"lucebox.nvcc": True})
+    assert len(more["build"]["requires"]) == 5 and more["cmake"]["define"] == {"LUCEBOX_NVCC": "ON"}
+    assert more["inherit"]["cmake"]["define"] == "append"
 
 
 @pytest.mark.parametrize(("host", "code"), [("0.1.0", 0), ("0.2.0", 1)])

@@ -74,12 +74,13 @@ def test_bill_of_materials(index: Path, wheels: list[Path]) -> None:
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     hashes = {component["name"]: component["hashes"][0]["content"] for component in bill["components"]}
     assert hashes == {wheel.project: wheel.sha256 for wheel in map(Wheel, wheels)}
-    assert bill["metadata"]["tools"]["components"] == [{"type": "application", "name": "nvcc", "version": "13.0.88"}]
+    compilers = [(tool["name"], tool["version"]) for tool in bill["metadata"]["tools"]["components"]]
+    assert compilers == [("nvcc", "13.0.88"), ("nvrtc", "12.4.127")]
     depends = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
     assert depends[wheels[0].name] == sorted(wheel.name for wheel in wheels[1:])
     assert depends[wheels[1].name] == []
     (pack,) = (component for component in bill["components"] if component["name"] == "lucebox-sm86")
-    assert [file["name"] for file in pack["components"]] == ["rms_norm.cubin"]
+    assert [file["name"] for file in pack["components"]] == ["rms_norm.cubin", "rms_norm.nvrtc.cubin"]
     assert {"name": "lucebox:compiler-flags", "value": "-O3 -arch=sm_86"} in pack["properties"]
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import build_packs
 import pytest
 import sbom
 from pack import cubin, gate, hsaco
@@ -95,12 +96,23 @@ def interpreter(name: str) -> Path:
     pytest.skip(f"no {NEEDED_BY[name]} compiler in this environment: run ci/build_packs.py {name} once")
 
 
+def nvrtc(name: str) -> list[str]:
+    """The definition that names the NVRTC of this target in the toolchain of ci/build_packs.py."""
+    target = targets.load(name)
+    if target.nvrtc is None:
+        return []
+    library = BUILD / f"toolchain/nvrtc-{target.nvrtc.version}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+    if not library.exists():
+        pytest.skip(f"no NVRTC {target.nvrtc.version}: run ci/build_packs.py {name} once")
+    return [f"LUCEBOX_NVRTC={library}"]
+
+
 def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     """A project with one kernel file and one target."""
-    for part in ("ci", "cmake"):
+    for part in ("ci", "cmake", "src/cuda/nvrtc"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     own = (f"targets/{name}/{file}" for file in ("target.toml", "pyproject.toml", "LICENSE"))
-    for file in ("CMakeLists.txt", "LICENSE", "pyproject.toml", *own):
+    for file in ("CMakeLists.txt", "LICENSE", "pyproject.toml", "python/lucebox/nvrtc.py", *own):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     target = folder / f"targets/{name}/target.toml"
@@ -136,7 +148,8 @@ def configure(folder: Path, name: str, python: Path, *more: str, **environment: 
 
 def build(folder: Path, name: str, *more: str) -> tuple[str, Path]:
     """What the build said, and the folder of the pack."""
-    said = configure(folder, name, interpreter(name), *more) + cmake("--build", folder / "build").stdout
+    own = [f"-D{definition}" for definition in nvrtc(name)]
+    said = configure(folder, name, interpreter(name), *own, *more) + cmake("--build", folder / "build").stdout
     return said, folder / f"build/pack/lucebox_{name.replace('_', '')}"
 
 
@@ -153,26 +166,31 @@ def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
     target = targets.load(name)
     assert (content["target"], content["architecture"]) == (name, target.architecture)
     assert content["capabilities"]["shared_block_bytes"] == target.capabilities.shared_block_bytes
-    assert content["compiler"]["version"][0].isdigit()
     assert content["commit"] == ""
     assert str(tmp_path) not in (pack / "manifest.json").read_text()
     bill = json.loads((pack.parents[1] / f"sboms/{target.project}.cdx.json").read_text())
     assert bill == sbom.of_pack(content)
 
-    (file,) = content["files"]
-    image = (pack / file["file"]).read_bytes()
-    assert (file["bytes"], file["sha256"]) == (len(image), hashlib.sha256(image).hexdigest())
-    (kernel,) = content["kernels"]
-    assert kernel.pop("registers") in range(4, 256)
-    assert kernel == {
-        "name": "good_kernel",
-        "file": file["file"],
-        "max_threads": 256,
-        "shared_bytes": 1024,
-        "max_dynamic_shared_bytes": target.capabilities.shared_block_bytes - 1024,
-        "spill_bytes": 0,
-        "stack_bytes": 0,
-    }
+    compilers = {"sm_86": ["nvcc", "nvrtc"], "gfx1151": ["zig clang"]}[name]
+    assert [code["compiler"]["name"] for code in content["generations"]] == compilers
+    drivers = {"sm_86": ["580", "525"], "gfx1151": ["6.0"]}[name]
+    assert [code["min_driver"] for code in content["generations"]] == drivers
+    for code in content["generations"]:
+        assert code["compiler"]["version"][0].isdigit()
+        (file,) = code["files"]
+        image = (pack / file["file"]).read_bytes()
+        assert (file["bytes"], file["sha256"]) == (len(image), hashlib.sha256(image).hexdigest())
+        (kernel,) = code["kernels"]
+        assert kernel.pop("registers") in range(4, 256)
+        assert kernel == {
+            "name": "good_kernel",
+            "file": file["file"],
+            "max_threads": 256,
+            "shared_bytes": 1024,
+            "max_dynamic_shared_bytes": target.capabilities.shared_block_bytes - 1024,
+            "spill_bytes": 0,
+            "stack_bytes": 0,
+        }
 
 
 @BOTH
@@ -184,9 +202,9 @@ def test_the_timeline_is_an_option_that_the_manifest_tells(name: str, tmp_path: 
     for more, kernels in ((), ["good_kernel"]), (["-DLUCEBOX_TIMELINE=ON"], ["good_kernel", "stamped_kernel"]):
         said, pack = build(folder, name, *more)
         assert pack.is_dir(), said
-        content = manifest(pack)
-        assert sorted(kernel["name"] for kernel in content["kernels"]) == kernels
-        assert ("-DLUCEBOX_TIMELINE" in content["compiler"]["flags"]) == bool(more)
+        for code in manifest(pack)["generations"]:
+            assert sorted(kernel["name"] for kernel in code["kernels"]) == kernels
+            assert ("-DLUCEBOX_TIMELINE" in code["compiler"]["flags"]) == bool(more)
 
 
 def test_the_abi_is_of_the_headers_that_engines_share(tmp_path: Path) -> None:
@@ -236,8 +254,11 @@ def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
     found = []
     for folder, source in (("in-place", project), ("of-sdist", sdist)):
         pip = ("-m", "pip", "--no-cache-dir")  # pip keeps wheels by the path of their sdist, which another run reuses
-        run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path / folder, source)
+        more = [f"--config-settings=cmake.define.{definition}" for definition in nvrtc(name)]
+        more += ["--config-settings=lucebox.nvcc=true"] if name == "sm_86" else []
+        run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", *more, "-w", tmp_path / folder, source)
         (wheel,) = (tmp_path / folder).iterdir()
+        assert len(build_packs.manifest(wheel)["generations"]) == (2 if name == "sm_86" else 1)
         found.append((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
     assert found[0] == found[1]
 
@@ -246,13 +267,15 @@ def test_an_sdist_builds_the_same_wheel(name: str, tmp_path: Path) -> None:
 def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path / "refused", name, SPILLS), name)
     assert not pack.exists()
-    assert "spilling_kernel: spills" in said and f"[[exceptions]] in targets/{name}/target.toml" in said
+    files = {"sm_86": ["probe.cubin", "probe.nvrtc.cubin"], "gfx1151": ["probe.hsaco"]}[name]
+    assert all(f"{file}: spilling_kernel: spills" in said for file in files)
+    assert f"[[exceptions]] in targets/{name}/target.toml" in said
 
     waiver = '\n[[exceptions]]\nkernel = "spilling_kernel"\nwhat = "spill"\nreason = "a test"\n'
     said, pack = build(tree(tmp_path / "excused", name, SPILLS, waiver), name)
     assert pack.is_dir(), said
     assert manifest(pack)["exceptions"] == [{"kernel": "spilling_kernel", "what": "spill", "reason": "a test"}]
-    assert manifest(pack)["kernels"][0]["spill_bytes"] > 0
+    assert all(code["kernels"][0]["spill_bytes"] > 0 for code in manifest(pack)["generations"])
 
     said, pack = build(tree(tmp_path / "stale", name, GOOD.replace("good", "spilling"), waiver), name)
     assert not pack.exists()
@@ -266,8 +289,9 @@ def test_code_for_a_later_chip(tmp_path: Path) -> None:
     assert pack.is_dir(), said
     content = manifest(pack)
     assert (content["target"], content["architecture"]) == ("sm_86", "sm_90")
-    assert "arch=compute_86,code=sm_90" in content["compiler"]["flags"]
-    (kernel,) = content["kernels"]
+    (code,) = content["generations"]  # NVRTC assembles for no other chip than it compiles for
+    assert "arch=compute_86,code=sm_90" in code["compiler"]["flags"]
+    (kernel,) = code["kernels"]
     assert kernel["spill_bytes"] > 0
 
     said = configure(tree(tmp_path / "amd", "gfx1151", GOOD), "gfx1151", interpreter("gfx1151"), later)
@@ -284,7 +308,7 @@ def test_a_stack_fails_the_build(name: str, tmp_path: Path) -> None:
 def test_a_call_takes_registers_and_no_stack(tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, "gfx1151", CALLS), "gfx1151")
     assert pack.is_dir(), said
-    (kernel,) = manifest(pack)["kernels"]
+    (kernel,) = manifest(pack)["generations"][0]["kernels"]
     assert kernel["registers"] >= 80 and kernel["stack_bytes"] == kernel["spill_bytes"] == 0
 
 
@@ -297,11 +321,12 @@ def test_a_changed_header_builds_again(name: str, tmp_path: Path) -> None:
     assert pack.is_dir(), said
     header.write_text("constexpr int kCount = 512;\n")
     said = cmake("--build", folder / "build").stdout
-    assert manifest(pack)["kernels"][0]["shared_bytes"] == 2048, said
+    assert all(code["kernels"][0]["shared_bytes"] == 2048 for code in manifest(pack)["generations"]), said
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("sm_86", "pip install 'nvidia-cuda-nvcc=="), ("gfx1151", "pip install 'ziglang==")]
+    ("name", "advice"),
+    [("sm_86", "pip install 'nvidia-cuda-nvrtc-cu12==12.4.*'"), ("gfx1151", "pip install 'ziglang==")],
 )
 def test_no_compiler_in_the_environment(name: str, advice: str, tmp_path: Path) -> None:
     if sys.version_info < (3, 11):
@@ -383,3 +408,70 @@ PLAIN = Kernel("a_kernel", "a.cubin", 256, 64, 1024, 0, 0, 0)
 def test_gate(name: str, change: dict[str, int], problem: str | None) -> None:
     found = gate.problems([replace(PLAIN, **change)], targets.load(name))  # type: ignore[arg-type]
     assert found == [] if problem is None else len(found) == 1 and problem in found[0]
+
+
+# Two compilers
+
+
+@pytest.mark.parametrize("compiler", ["nvcc", "g++"])
+def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_path: Path) -> None:
+    """nvcc, or the C++ compiler that it needs, is missing."""
+    folder = tree(tmp_path / "tree", "sm_86", GOOD)
+    python, path = interpreter("sm_86"), os.environ["PATH"]
+    if compiler == "nvcc":
+        python = Path(sys.executable)
+    else:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for tool in ("cmake", "ninja"):
+            found = shutil.which(tool, path=os.pathsep.join([str(Path(sys.executable).parent), path]))
+            assert found is not None
+            (tools / tool).symlink_to(found)
+        path = str(tools)
+    definitions = [f"-D{definition}" for definition in nvrtc("sm_86")]
+
+    def run(*words: str | Path) -> str:
+        env = {**os.environ, "PATH": path if compiler == "g++" else f"{Path(sys.executable).parent}{os.pathsep}{path}"}
+        return subprocess.run(
+            list(map(str, words)), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        ).stdout
+
+    where = ["cmake", "-S", folder, "-G", "Ninja", "-DLUCEBOX_TARGET=sm_86", f"-DPython_EXECUTABLE={python}"]
+    said = run(*where, "-B", folder / "build", *definitions)
+    assert "no code by nvcc: " in said and {"nvcc": "has no nvcc", "g++": "there is no g++ on PATH"}[compiler] in said
+    said = run("cmake", "--build", folder / "build")
+    (code,) = manifest(folder / "build/pack/lucebox_sm86")["generations"]
+    assert (code["compiler"]["name"], code["min_driver"]) == ("nvrtc", "525"), said
+    assert [file["file"] for file in code["files"]] == ["probe.nvrtc.cubin"]
+
+    said = run(*where, "-B", folder / "strict", *definitions, "-DLUCEBOX_NVCC=ON")
+    assert "CMake Error" in said and not (folder / "strict/build.ninja").exists()
+
+
+def test_nvrtc_of_another_release_is_refused(tmp_path: Path) -> None:
+    folder = tree(tmp_path, "sm_86", GOOD)
+    file = folder / "targets/sm_86/target.toml"
+    file.write_text(file.read_text().replace('version = "12.4"', 'version = "12.9"'))
+    said = configure(folder, "sm_86", interpreter("sm_86"), *(f"-D{definition}" for definition in nvrtc("sm_86")))
+    assert re.search(r"is\s+NVRTC\s+12\.4\.\d+,\s+expected\s+12\.9", said)
+
+
+def test_no_nvrtc_in_the_library(tmp_path: Path) -> None:
+    fake = tmp_path / "libnvrtc.so.12"
+    fake.write_text("not a library")
+    folder = tree(tmp_path / "tree", "sm_86", GOOD)
+    said = configure(folder, "sm_86", Path(sys.executable), f"-DLUCEBOX_NVRTC={fake}")
+    assert "expected NVIDIA's NVRTC, found no version of it" in " ".join(said.split())
+
+
+def test_code_by_both_compilers_has_the_same_kernels(tmp_path: Path) -> None:
+    other = "#ifdef __CUDACC_RTC__\n" + GOOD.replace("good", "other").replace("kTable", "kOther") + "#endif\n"
+    said, pack = build(tree(tmp_path, "sm_86", GOOD + other), "sm_86")
+    assert not pack.exists()
+    assert "the code by nvrtc and nvcc must have the same kernels, they differ in other_kernel" in said
+
+
+def test_the_log_of_nvrtc_says_what_is_wrong(tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, "sm_86", GOOD + "int wrong = missing_name;\n"), "sm_86")
+    assert not pack.exists()
+    assert re.search(r'src/gpu/probe/probe\.cpp\(\d+\): error: identifier "missing_name" is undefined', said)

@@ -12,7 +12,7 @@ import wheel_data
 
 import targets
 
-MANIFEST = wheel_data.manifest(targets.load("sm_86"), {"a.cubin": b"code"})
+MANIFEST = wheel_data.manifest(targets.load("sm_86"), {"a.cubin": b"code"}, {"a.nvrtc.cubin": b"older"})
 
 
 def test_a_pack() -> None:
@@ -20,10 +20,13 @@ def test_a_pack() -> None:
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     subject = bill["metadata"]["component"]
     assert (subject["name"], subject["version"]) == ("lucebox-sm86", wheel_data.VERSION)
-    assert bill["metadata"]["tools"]["components"] == [{"type": "application", "name": "nvcc", "version": "13.0.88"}]
-    (file,) = bill["components"]
-    assert (file["name"], file["hashes"][0]["content"]) == ("a.cubin", MANIFEST["files"][0]["sha256"])
-    assert "lucebox:commit" not in {one["name"] for one in subject["properties"]}
+    compilers = [(tool["name"], tool["version"]) for tool in bill["metadata"]["tools"]["components"]]
+    assert compilers == [("nvcc", "13.0.88"), ("nvrtc", "12.4.127")]
+    files = [(file["name"], file["hashes"][0]["content"]) for file in bill["components"]]
+    listed = [code["files"][0] for code in MANIFEST["generations"]]
+    assert files == [(file["file"], file["sha256"]) for file in listed]
+    names = {one["name"] for one in subject["properties"]}
+    assert {"lucebox:nvcc-flags", "lucebox:nvrtc-flags"} < names and "lucebox:commit" not in names
 
 
 def test_the_number_is_of_the_content() -> None:

@@ -25,6 +25,7 @@ name = "sm_86"
 vendor = "nvidia"
 architecture = "sm_86"
 min_driver = "580"
+nvrtc = { version = "12.4", min_driver = "525" }
 hosts = ["x86_64"]
 
 [[boards]]
@@ -58,6 +59,9 @@ reason = "measured: it is faster so"
 """
 
 
+DRIVERS = 'min_driver = "580"\nnvrtc = { version = "12.4", min_driver = "525" }\n'
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for file in ("src/gpu/elementwise/rope.cpp", "src/gpu/gemm/gemm.cpp", "src/gpu/gemm/choose.cpp"):
@@ -79,6 +83,7 @@ def write(tree: Path, text: str, name: str = "sm_86") -> None:
 def test_every_key_is_read(tree: Path) -> None:
     target = targets.load("sm_86", tree)
     assert (target.slug, target.hosts, target.min_driver) == ("sm86", ("x86_64",), "580")
+    assert (target.nvrtc, target.oldest_driver) == (targets.Nvrtc("12.4", "525"), "525")
     assert target.boards == (targets.Board("GeForce RTX 3090", "a datasheet", 82, 24, 936),)
     assert (target.capabilities.matrix, target.tuning.speculation_budget) == ("mma_bf16", 22)
     assert target.exceptions[0].kernel == "rope_kernel"
@@ -106,7 +111,7 @@ def test_a_kernel_file_goes_in_where_its_needs_are_met(tree: Path, needs: str, i
 def test_the_simulator_has_every_kernel(tree: Path) -> None:
     (tree / "src/gpu/gemm/gemm.cpp").write_text("// Needs: wgmma, no tma\n")
     board = WHOLE[WHOLE.index("[[boards]]") : WHOLE.index("[capabilities]")]
-    sim = WHOLE.replace(board, "").replace('min_driver = "580"\n', "").replace("sm_86", "sim")
+    sim = WHOLE.replace(board, "").replace(DRIVERS, "").replace("sm_86", "sim")
     write(tree, sim.replace("nvidia", "sim").replace("mma_bf16", "emulated"), "sim")
     assert "src/gpu/gemm/gemm.cpp" in targets.load("sim", tree).sources(tree)
 
@@ -150,6 +155,11 @@ def test_an_unknown_need_is_refused(tree: Path) -> None:
         ('architecture = "sm_86"', 'architecture = "sm_80"', "architecture: expected 'sm_86' or 'sm_86a', got 'sm_80'"),
         ('"580"', '"new"', "min_driver: expected a version such as '580' or '6.0', got 'new'"),
         ('min_driver = "580"\n', "", "min_driver: expected a version such as '580' or '6.0', got ''"),
+        ('"12.4"', '"13.0"', "nvrtc.version: expected a release of CUDA 12 such as '12.4', got '13.0'"),
+        ('"12.4"', '"12"', "nvrtc.version: expected a release of CUDA 12 such as '12.4', got '12'"),
+        ('"525"', '"580"', "nvrtc.min_driver: expected a driver older than 580, got '580'"),
+        ('"525"', '"old"', "nvrtc.min_driver: expected a driver older than 580, got 'old'"),
+        (', min_driver = "525"', "", "nvrtc.min_driver: missing"),
         ('["x86_64"]', '["riscv64"]', "hosts: expected some of x86_64, aarch64, got ['riscv64']"),
         ('["x86_64"]', "[]", "hosts: expected some of x86_64, aarch64, got []"),
         ('"mma_bf16"', '"magic"', "capabilities.matrix: expected one of mma_f16, mma_bf16"),

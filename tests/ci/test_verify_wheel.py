@@ -29,9 +29,12 @@ def problems(wheel: Path, limit: int = LIMIT) -> list[str]:
 
 
 def changed(members: dict[str, bytes], **values: Any) -> dict[str, bytes]:
-    """The pack with other values in its manifest."""
+    """The pack with other values in its manifest; those of code in each generation."""
     name = f"{PACKAGE}/manifest.json"
-    return {**members, name: json.dumps({**json.loads(members[name]), **values}).encode()}
+    manifest = json.loads(members[name])
+    of_code = {key: values.pop(key) for key in ("files", "kernels") if key in values}
+    generations = [{**code, **of_code} for code in manifest["generations"]]
+    return {**members, name: json.dumps({**manifest, "generations": generations, **values}).encode()}
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_90", "gfx1151"])
@@ -123,14 +126,25 @@ def test_manifest_that_disagrees(tmp_path: Path, values: dict[str, Any], words: 
 def test_only_device_code(tmp_path: Path, content: bytes, words: str) -> None:
     """The manifest lists the file as it is: size and hash say nothing here."""
     members = data.pack_members() | {CUBIN: content}
-    made = data.manifest(targets.load("sm_86"), {"rms_norm.cubin": content})
-    (problem,) = problems(data.write(tmp_path, changed(members, files=made["files"])))
+    older = {"rms_norm.nvrtc.cubin": data.elf(data.EM_CUDA)}
+    made = data.manifest(targets.load("sm_86"), {"rms_norm.cubin": content}, older)
+    (problem,) = problems(data.write(tmp_path, changed(members, generations=made["generations"])))
     assert words in problem
 
 
+@pytest.mark.parametrize(("kept", "missing"), [(0, "525"), (1, "580")])
+def test_code_for_every_driver(tmp_path: Path, kept: int, missing: str) -> None:
+    members = data.pack_members()
+    generations = json.loads(members[f"{PACKAGE}/manifest.json"])["generations"][kept : kept + 1]
+    found = problems(data.write(tmp_path, changed(members, generations=generations)))
+    assert any(f"has no code for drivers from {missing} on" in problem for problem in found)
+
+
 def test_spills(tmp_path: Path) -> None:
-    (problem,) = problems(data.write(tmp_path, data.pack_members(spill_bytes=8)))
-    assert problem.startswith("kernel rms_norm_kernel spills 8 bytes") and "targets/sm_86/target.toml" in problem
+    found = problems(data.write(tmp_path, data.pack_members(spill_bytes=8)))
+    for problem, file in zip(found, ("rms_norm.cubin", "rms_norm.nvrtc.cubin"), strict=True):
+        assert problem.startswith(f"kernel rms_norm_kernel of {file} spills 8 bytes")
+        assert "targets/sm_86/target.toml" in problem
 
 
 def test_spill_with_a_reason() -> None:
@@ -192,7 +206,7 @@ def host_wheel(folder: Path, *flags: str, tag: str = "cp312-abi3-linux_x86_64", 
         "lucebox-0.1.0.dist-info/METADATA": data.metadata("lucebox", *([f"Requires-Dist: {extra}"] if extra else [])),
         "lucebox-0.1.0.dist-info/licenses/LICENSE": b"Apache-2.0\n",
         "lucebox-0.1.0.dist-info/sboms/lucebox.cdx.json": sbom.dump(
-            sbom.of_wheel("lucebox", data.VERSION, {"name": "GNU", "version": "13.3.0"}, [], {})
+            sbom.of_wheel("lucebox", data.VERSION, [{"name": "GNU", "version": "13.3.0"}], [], {})
         ).encode(),
     }
     return data.write(folder, members, tag)
@@ -243,7 +257,7 @@ def test_command(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(verify_wheel.__file__))]
     done = subprocess.run([*command, str(good), str(bad)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith(f"{bad.name}: kernel rms_norm_kernel spills")
+    assert done.stdout.splitlines()[-1].startswith(f"{bad.name}: kernel rms_norm_kernel of rms_norm.nvrtc.cubin spills")
     done = subprocess.run([*command, "--json", str(good)], capture_output=True, text=True)
     assert done.returncode == 0
     assert json.loads(done.stdout)[0]["facts"]["target"] == "gfx1151"

@@ -23,11 +23,11 @@ def elf(machine: int, content: bytes = b"code") -> bytes:
     return b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHI", 2, machine, 1) + bytes(40) + content
 
 
-def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> dict[str, Any]:
-    """What the pack builder writes: one kernel in each file."""
+def manifest(target: targets.Target, *generations: dict[str, bytes], **kernel: Any) -> dict[str, Any]:
+    """What the pack builder writes of the files of each generation of code: one kernel in each file."""
     described = targets.description(target)
     return {
-        "schema": 1,
+        "schema": 2,
         "target": target.family,
         "variant": target.variant,
         "vendor": target.vendor,
@@ -35,19 +35,27 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
         "version": VERSION,
         "abi": "0123456789abcdef",
         "commit": "",
-        "min_driver": target.min_driver,
         "boards": targets.published_boards(target),
-        "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3", f"-arch={target.architecture}"]},
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],
         "exceptions": described["exceptions"],
+        "generations": [code(target, i, files, kernel) for i, files in enumerate(generations)],
+    }
+
+
+def code(target: targets.Target, i: int, files: dict[str, bytes], kernel: dict[str, Any]) -> dict[str, Any]:
+    name, version = (("nvcc", "13.0.88"), ("nvrtc", "12.4.127"))[i]
+    compiler = {"name": name, "version": version, "flags": ["-O3", f"-arch={target.architecture}"]}
+    return {
+        "min_driver": (target.min_driver, target.oldest_driver)[i],
+        "compiler": compiler,
         "files": [
             {"file": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in files.items()
         ],
         "kernels": [
             {
-                "name": f"{Path(name).stem}_kernel",
+                "name": f"{name.split('.')[0]}_kernel",
                 "file": name,
                 "max_threads": 256,
                 "registers": 24,
@@ -65,15 +73,17 @@ def manifest(target: targets.Target, files: dict[str, bytes], **kernel: Any) -> 
 def pack_members(name: str = "sm_86", **kernel: Any) -> dict[str, bytes]:
     """The members of a pack that is in order, by path."""
     target = targets.load(name)
-    code = {"rms_norm.cubin": elf(EM_CUDA)} if target.vendor == "nvidia" else {"rms_norm.hsaco": elf(EM_AMDGPU)}
-    if target.vendor == "sim":
-        code = {"kernels.so": elf(EM_X86_64)}
+    generations = {
+        "nvidia": [{"rms_norm.cubin": elf(EM_CUDA)}, {"rms_norm.nvrtc.cubin": elf(EM_CUDA)}],
+        "amd": [{"rms_norm.hsaco": elf(EM_AMDGPU)}],
+        "sim": [{"kernels.so": elf(EM_X86_64)}],
+    }[target.vendor]
     package = f"lucebox_{target.slug}"
-    made = manifest(target, code, **kernel)
+    made = manifest(target, *generations, **kernel)
     return {
         f"{package}/__init__.py": b"",
         f"{package}/manifest.json": json.dumps(made).encode(),
-        **{f"{package}/{file}": content for file, content in code.items()},
+        **{f"{package}/{file}": content for files in generations for file, content in files.items()},
         f"{info(name)}/METADATA": metadata(target.project, f"Requires-Dist: lucebox=={VERSION}"),
         f"{info(name)}/licenses/LICENSE": b"Apache-2.0\n",
         f"{info(name)}/sboms/{target.project}.cdx.json": sbom.dump(sbom.of_pack(made)).encode(),

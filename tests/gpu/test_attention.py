@@ -120,9 +120,7 @@ def test_many_queries(
 @pytest.fixture
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
     """Without the kernels that use wgmma, which chips that have it prefer for many queries."""
-    manifest = gpu_packs.manifest_of(pack_folder)
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if "_sm90_" not in kernel["name"]]
-    return gpu_packs.load(pack_folder, manifest)
+    return gpu_packs.load(pack_folder, gpu_packs.manifest_without(pack_folder, ".*_sm90_.*"))
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)

@@ -161,7 +161,7 @@ def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
 def test_a_timeline_of_the_megakernel(
     on_pack: str, pack_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if TIMELINE not in gpu_packs.manifest_of(pack_folder)["compiler"]["flags"]:
+    if TIMELINE not in gpu_packs.manifest_of(pack_folder)["generations"][0]["compiler"]["flags"]:
         pytest.skip("the pack was built without the timeline")
     monkeypatch.setattr(timeline, "N_TOKENS", 3)  # the simulator takes a second for each
     model = synthetic_model(tmp_path, "qwen35-tiny", "BF16", "--layers", "1")
@@ -188,7 +188,8 @@ def test_a_timeline_of_the_megakernel(
 
 def test_a_pack_without_the_timeline_says_how_to_build_one(pack_folder: Path, small: Path) -> None:
     manifest = gpu_packs.manifest_of(pack_folder)
-    manifest["compiler"]["flags"] = [flag for flag in manifest["compiler"]["flags"] if flag != TIMELINE]
+    for compiler in (code["compiler"] for code in manifest["generations"]):
+        compiler["flags"] = [flag for flag in compiler["flags"] if flag != TIMELINE]
     engine = open_engine(small, pack=gpu_packs.load(pack_folder, manifest), decode_path="megakernel")
     with pytest.raises(lucebox.UnsupportedError, match=r"built without the timeline.*LUCEBOX_TIMELINE=ON"):
         _engine.Session(engine).timeline()

@@ -47,7 +47,7 @@ def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
         pytest.skip("a kernel that waits in vain is built for the simulator alone")
     library = sim_pack.build(sim_pack.address_sanitizer_runs(), "tests/sim_kernels/late")
     manifest["tuning"] |= CHOSEN
-    for kernel in manifest["kernels"]:
+    for kernel in manifest["generations"][0]["kernels"]:
         if kernel["name"] == "megakernel_plain_kernel":
             kernel["file"] = "late.so"
     return gpu_packs.load(pack_folder, manifest, **{"late.so": library.read_bytes()})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_packs import load, manifest_of
+from gpu_packs import load, manifest_of, manifest_without
 from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
@@ -24,14 +24,16 @@ def manifest(pack_folder: Path) -> dict[str, Any]:
 def test_every_kernel_of_the_sources_is_in_the_manifest(manifest: dict[str, Any]) -> None:
     sources = kernels_of_sources()
     if manifest["target"] != "sim":  # which is built of all; a chip's target.toml may leave some out
-        built = {Path(file["file"]).stem for file in manifest["files"]}
+        built = {file["file"].split(".")[0] for file in manifest["generations"][0]["files"]}
         sources = {source: kernels for source, kernels in sources.items() if Path(source).stem in built}
     declared = {kernel for kernels in sources.values() for kernel in kernels}
-    assert declared and declared <= {kernel["name"] for kernel in manifest["kernels"]}
+    for code in manifest["generations"]:
+        assert declared and declared <= {kernel["name"] for kernel in code["kernels"]}
 
 
 def test_a_kernel_that_its_file_lacks_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
-    manifest["kernels"].append({**manifest["kernels"][0], "name": "no_such_kernel"})
+    for code in manifest["generations"]:
+        code["kernels"].append({**code["kernels"][0], "name": "no_such_kernel"})
     with pytest.raises(LuceboxError, match="no_such_kernel"):
         load(pack_folder, manifest)
 
@@ -43,14 +45,14 @@ def test_a_pack_of_other_sources_is_refused(pack_folder: Path, manifest: dict[st
 
 
 def test_a_missing_file_is_named(pack_folder: Path, manifest: dict[str, Any]) -> None:
-    file = manifest["kernels"][0]["file"]
+    (code, *_) = manifest["generations"] = manifest["generations"][:1]
+    file = code["kernels"][0]["file"]
     with pytest.raises(FormatError, match=f"has no file {file}"):
         load(pack_folder, manifest, **{file: None})
 
 
-def test_an_op_without_its_kernel_is_refused(pack_folder: Path, manifest: dict[str, Any]) -> None:
-    manifest["kernels"] = [kernel for kernel in manifest["kernels"] if kernel["name"] != "swiglu_kernel"]
-    pack = load(pack_folder, manifest)
+def test_an_op_without_its_kernel_is_refused(pack_folder: Path) -> None:
+    pack = load(pack_folder, manifest_without(pack_folder, "swiglu_kernel"))
     with pytest.raises(UnsupportedError, match=rf"\[swiglu\] \[1, 8\]: the pack of {pack.target} has no swiglu_kernel"):
         ops.swiglu(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), pack=pack)
 

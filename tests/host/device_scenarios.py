@@ -452,11 +452,63 @@ def older_driver(machine: Machine) -> None:
     assert machine.open().module.kernel("scale_kernel").params_bytes == 0  # cuFuncGetParamInfo came with 12.4
 
 
+def pack_with(machine: Machine, *files: str) -> gpu.Pack:
+    """A pack on device 0. Its manifest lists code for drivers from 580 and from 525 on; only `files` of it exist."""
+    capabilities = {"bf16": True, "async_copy": True, "fp4": False, "tma": True, "clusters": True,
+                    "matrix": "wgmma", "shared_block_bytes": 232448}  # fmt: skip
+    kernel = {"name": "scale_kernel", "max_threads": 32}
+    generations = [
+        {"min_driver": minimum, "compiler": {"flags": []}, "kernels": [{**kernel, "file": file}]}
+        for minimum, file in (("580", "nvcc.so"), ("525", "nvrtc.so"))
+    ]
+    manifest = {
+        "target": "sm_90", "vendor": "nvidia", "capabilities": capabilities, "tuning": {}, "generations": generations,
+    }  # fmt: skip
+    device = gpu.Device("cuda")
+    try:
+        gpu.Pack(device, json.dumps({**manifest, "abi": ""}), {})
+    except errors.FormatError as error:  # the engine's own hash
+        abi = re.findall(r"[0-9a-f]{16}", str(error))[-1]
+    return gpu.Pack(device, json.dumps({**manifest, "abi": abi}), dict.fromkeys(files, machine.image))
+
+
+def loads(machine: Machine, version: int, loaded: str, other: str) -> None:
+    """The driver of a CUDA version loads that file of the pack, and the other is no replacement."""
+    machine.set(version=version)
+    pack_with(machine, loaded)
+    with raises(errors.FormatError, f"has no file {loaded}"):
+        pack_with(machine, other)
+
+
+@scenario("cuda")
+def pack_on_cuda_13_0(machine: Machine) -> None:
+    loads(machine, 13000, "nvcc.so", "nvrtc.so")
+
+
+@scenario("cuda")
+def pack_on_cuda_12_4(machine: Machine) -> None:
+    loads(machine, 12040, "nvrtc.so", "nvcc.so")
+
+
+@scenario("cuda")
+def pack_on_cuda_12_1(machine: Machine) -> None:
+    loads(machine, 12010, "nvrtc.so", "nvcc.so")
+
+
+@scenario("cuda")
+def pack_on_cuda_11_8(machine: Machine) -> None:
+    machine.set(version=11080)
+    with raises(
+        errors.DeviceError, '"Stand-in GPU" (sm_90) has a driver for CUDA 11.8', "driver 525 or newer", "Update"
+    ):
+        pack_with(machine, "nvcc.so", "nvrtc.so")
+
+
 @scenario("cuda")
 def missing_functions(machine: Machine) -> None:
     for name in ("cuMemAlloc", "cuEventRecord"):
         machine.driver.standin_hide(name.encode())
-    with raises(errors.DeviceError, "libcuda.so.1 lacks cuMemAlloc, cuEventRecord", "driver 580 or newer"):
+    with raises(errors.DeviceError, "libcuda.so.1 lacks cuMemAlloc, cuEventRecord", "driver 525 or newer"):
         gpu.devices("cuda")
 
 

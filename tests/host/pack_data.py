@@ -18,16 +18,21 @@ from lucebox.packs.manifest import split
 CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the product of a matrix and a vector"}
 
 
+OWN_OF_CODE = ("min_driver", "compiler", "files", "kernels")
+# What the pack of an NVIDIA target has for drivers older than nvcc's code needs.
+OLDER = {"min_driver": "525", "compiler": {"name": "nvrtc", "version": "12.4.127", "flags": ["-default-device"]}}
+
+
 def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
-    """A manifest in order; `changes` replace keys, and a key changed to ... is left out. A target that lucebox does not
-    know takes the driver of its vendor's others."""
+    """A manifest in order with one generation of code; `changes` replace keys of either, and a key changed to ... is
+    left out. A target that lucebox does not know takes the driver of its vendor's others."""
     target, variant = split(target)
     known = targets.find(target)
     vendor = targets.vendor_of(known.architecture if known else target)
     assert vendor is not None
-    driver = known.min_driver if known else next(one.min_driver for one in targets.TARGETS if one.vendor == vendor)
+    driver = {"nvidia": "580", "amd": "6.0", "sim": ""}[vendor]
     value: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "target": target,
         "variant": variant,
         "vendor": vendor,
@@ -35,12 +40,14 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
         "version": lucebox.__version__,
         "abi": "0123456789abcdef",
         "commit": "",
-        "min_driver": driver,
         "boards": [{"name": f"Board of {target}", "sm_count": 8, "memory_gb": 24, "bandwidth_gb_s": None}],
-        "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3"]},
         "capabilities": {"bf16": True, "matrix": "mma_bf16", "shared_block_bytes": 101376},
         "tuning": {"matvec_threads_per_sm": 512},
         "exceptions": [],
+    }
+    code: dict[str, Any] = {
+        "min_driver": driver,
+        "compiler": {"name": "nvcc", "version": "13.0.88", "flags": ["-O3"]},
         "files": [
             {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in CODE.items()
@@ -59,8 +66,17 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
             for name in CODE
         ],
     }
-    value |= changes
+    code |= {key: item for key, item in changes.items() if key in code}
+    code = {key: item for key, item in code.items() if item is not ...}
+    value |= {"generations": [code]} | {key: item for key, item in changes.items() if key not in OWN_OF_CODE}
     return {key: item for key, item in value.items() if item is not ...}
+
+
+def with_older_code(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
+    """The manifest with code for older drivers beside; `changes` are of that code. Both are the same files here."""
+    value = manifest(target)
+    value["generations"].append(value["generations"][0] | OLDER | changes)
+    return value
 
 
 def install(

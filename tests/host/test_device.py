@@ -77,7 +77,7 @@ def error_of(drivers: Path, vendor: str) -> str:
 def test_no_driver(tmp_path: Path) -> None:
     message = error_of(tmp_path, "cuda")
     assert message.startswith("cannot load the NVIDIA driver: libcuda.so.1: cannot open shared object file")
-    assert "Install the NVIDIA driver 580 or newer" in message
+    assert "Install the newest NVIDIA driver for this GPU" in message and "525 or newer" in message
     message = error_of(tmp_path, "hip")
     assert message.startswith("cannot load the AMD HIP runtime: libamdhip64.so.7: cannot open")
     assert "libamdhip64.so.6" in message and "Install ROCm 6 or newer" in message
@@ -96,14 +96,17 @@ def test_library_without_a_driver_in_it(tmp_path: Path) -> None:
     compile_library(tmp_path / "libcuda.so.1", (empty,))
     compile_library(tmp_path / "libamdhip64.so.7", (empty,))
     message = error_of(tmp_path, "cuda")
-    assert "libcuda.so.1 has no cuGetProcAddress_v2" in message and "driver 580 or newer" in message
+    assert "libcuda.so.1 is no NVIDIA driver: it has no cuGetProcAddress_v2" in message
+    assert "lucebox needs driver 525 or newer" in message
     message = error_of(tmp_path, "hip")
     assert "libamdhip64.so.7 lacks hipInit, " in message and "Install ROCm 6 or newer" in message
 
 
 def test_drivers_of_another_age(tmp_path: Path) -> None:
     compile_drivers(tmp_path, "-DSTANDIN_OLD")
-    assert "older than driver 525" in error_of(tmp_path, "cuda")
+    message = error_of(tmp_path, "cuda")
+    assert "libcuda.so.1 is a driver for CUDA 11.4 (branch 470): it has no cuGetProcAddress_v2" in message
+    assert "lucebox needs driver 525 or newer" in message
     assert "libamdhip64.so.7 lacks hipGetDevicePropertiesR0600: the runtime is too old" in error_of(tmp_path, "hip")
 
 

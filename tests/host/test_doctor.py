@@ -167,7 +167,7 @@ def test_the_driver_comes_before_the_pack(tmp_path: Path, capsys: pytest.Capture
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2503")
     text = printed(diagnosis(tmp_path), capsys)
     lines = [line for line in text.splitlines() if line]
-    assert lines[-3] == "Install the NVIDIA driver 580 or newer."
+    assert lines[-3] == "Install the NVIDIA driver 525 or newer."
     assert lines[-2].startswith("Then install the packs")
     assert lines[-1] == '    pip install "lucebox[sm86]"'
 
@@ -182,9 +182,9 @@ def test_packs_that_are_not_on_pypi_come_from_where_lucebox_did(
 
 
 def test_an_old_driver_comes_before_the_pack(tmp_path: Path) -> None:
-    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    old = dataclasses.replace(H100, driver="CUDA 11.8", driver_generation="520")
     report = diagnosis(tmp_path, Survey((old,), {}))
-    assert report.drivers_first == ("Update the NVIDIA driver to 580 or newer",)
+    assert report.drivers_first == ("Update the NVIDIA driver to 525 or newer",)
     assert report.install == 'pip install "lucebox[sm90]"'
 
 
@@ -198,6 +198,29 @@ def test_a_pack_that_waits_for_a_driver_says_so(tmp_path: Path, capsys: pytest.C
     assert text.endswith("\nUpdate the NVIDIA driver to 580 or newer.\n")
 
 
+def test_the_report_says_which_code_a_driver_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack_data.install(tmp_path / "site", "sm_90", content=pack_data.with_older_code("sm_90"))
+    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    for gpu, code in ((H100, "nvcc 13.0.88"), (old, "nvrtc 12.4.127")):
+        report = diagnosis(tmp_path, Survey((gpu,), {}))
+        (device,) = report.devices
+        assert (report.ok, device.pack, device.code, report.drivers_first) == (True, "sm_90", code, ())
+        assert code in printed(report, capsys)
+    assert device.reason == (
+        "pack sm_90 is made for sm_90; driver 580 or newer would load its code by nvcc, a little faster"
+    )
+    older = dataclasses.replace(H100, driver="CUDA 11.8", driver_generation="520")
+    report = diagnosis(tmp_path, Survey((older,), {}))
+    assert (report.ok, report.devices[0].code) == (False, None)
+    assert report.drivers_first == ("Update the NVIDIA driver to 525 or newer",)
+
+
+def test_a_driver_too_old_to_answer_is_updated(tmp_path: Path) -> None:
+    machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2330", driver="nvidia")
+    machine_data.nvidia(tmp_path, "0000:01:00.0", "NVIDIA H100 80GB HBM3")
+    assert diagnosis(tmp_path).drivers_first == ("Update the NVIDIA driver to 525 or newer",)
+
+
 def test_a_pack_for_a_card_without_driver_waits_too(tmp_path: Path) -> None:
     pack_data.install(tmp_path / "site", "sm_86")
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204")
@@ -207,7 +230,7 @@ def test_a_pack_for_a_card_without_driver_waits_too(tmp_path: Path) -> None:
 def test_a_card_only_its_driver_knows_needs_the_driver(tmp_path: Path) -> None:
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "ffff")
     report = diagnosis(tmp_path)
-    assert report.drivers_first == ("Install the NVIDIA driver 580 or newer",)
+    assert report.drivers_first == ("Install the NVIDIA driver 525 or newer",)
     assert report.install is None
 
 
@@ -220,16 +243,16 @@ def test_amd_without_the_hip_runtime(tmp_path: Path) -> None:
 
 def test_a_jetson_gets_its_driver_from_jetpack(tmp_path: Path) -> None:
     machine_data.write(tmp_path, "proc/device-tree/compatible", "nvidia,p3737\0nvidia,tegra234\0")
-    old = dataclasses.replace(H100, architecture="sm_87", driver="CUDA 12.6", driver_generation="560")
+    old = dataclasses.replace(H100, architecture="sm_110", driver="CUDA 12.6", driver_generation="560")
     (step,) = diagnosis(tmp_path, Survey((old,), {})).drivers_first
     assert step == "Update JetPack: the release must contain NVIDIA driver 580 or newer"
 
 
 def test_wsl_gets_its_driver_from_windows(tmp_path: Path) -> None:
     machine_data.write(tmp_path, "proc/sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
-    old = dataclasses.replace(H100, driver="CUDA 12.4", driver_generation="550")
+    old = dataclasses.replace(H100, driver="CUDA 11.8", driver_generation="520")
     (step,) = diagnosis(tmp_path, Survey((old,), {})).drivers_first
-    assert step == "Update the NVIDIA driver to 580 or newer in Windows; WSL uses that one, so install none in Linux"
+    assert step == "Update the NVIDIA driver to 525 or newer in Windows; WSL uses that one, so install none in Linux"
 
 
 def test_a_card_in_other_hands_is_told(tmp_path: Path) -> None:
@@ -312,7 +335,7 @@ def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     print_report(diagnosis(tmp_path, Survey((H100, STRIX), {})))
     lines = capsys.readouterr().out.splitlines()
     assert lines[3:5] == ["cuda     CUDA 13.0", "hip      HIP 7.1"]
-    assert lines[6].split() == ["device", "GPU", "architecture", "memory", "free", "pack", "why"]
+    assert lines[6].split() == ["device", "GPU", "architecture", "memory", "free", "pack", "code", "by", "why"]
     assert "85 GB" in lines[7] and "sm_90, which is not installed" in lines[7]
     assert lines[8].startswith("hip:0") and lines[8].endswith("pack gfx1151 is made for gfx1151")
     assert lines[11].startswith("gfx1151") and lines[11].endswith("used by hip:0")
@@ -363,6 +386,26 @@ def test_the_command_with_a_driver_too_old_for_the_pack(drivers: Path, tmp_path:
     assert "pack sm_75 needs NVIDIA driver 580 or newer; the one of " in text
     assert "is of generation 550 (CUDA 12.4). Update it, then run `lucebox doctor`" in text
     assert text.endswith("\nUpdate the NVIDIA driver to 580 or newer.\nexit 1\n")
+
+
+@pytest.mark.parametrize(
+    "cuda, code", [(12010, "nvrtc 12.4.127"), (12040, "nvrtc 12.4.127"), (13000, "nvcc 13.0.88"), (11080, None)]
+)
+def test_the_command_takes_the_code_for_the_driver(
+    drivers: Path,  # noqa: F811
+    tmp_path: Path,
+    cuda: int,
+    code: str | None,
+) -> None:
+    pack_data.install(tmp_path, "sm_75", content=pack_data.with_older_code("sm_75"))
+    text, status = with_drivers(drivers, tmp_path, cuda, "doctor", "--json").splitlines()
+    report = json.loads(text)
+    (device,) = report["devices"]
+    assert (device["code"], status) == (code, "exit 0" if code else "exit 1")
+    if code is None:
+        assert "pack sm_75 needs NVIDIA driver 525 or newer; the one of " in device["reason"]
+        assert "is of generation 520 (CUDA 11.8). Update it" in device["reason"]
+        assert report["drivers_first"] == ["Update the NVIDIA driver to 525 or newer"]
 
 
 def test_a_hip_runtime_that_pip_installed(drivers: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -25,24 +25,27 @@ GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kern
 N_SMS = 20
 
 
-def manifest(name: str, **changes: object) -> str:
-    """The manifest of a pack with every kernel that the sources have for a target."""
+def manifest(name: str, kernels: list[dict[str, Any]] | None = None, **changes: object) -> str:
+    """The manifest of a pack with these kernels, or every one that the sources have for a target."""
     target = targets.load(name)
     capabilities = {key: getattr(target.capabilities, key) for key in
                     ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
     value = {
         "target": name,
         "vendor": target.vendor,
-        "compiler": {"flags": []},
         "capabilities": capabilities,
         "tuning": asdict(target.tuning),
-        "kernels": [
-            {"name": kernel, "max_threads": threads}
-            for source in target.sources()
-            for kernel, threads in SOURCES[source].items()
-        ],
+        "generations": [{"compiler": {"flags": []}, "kernels": kernels_of(name) if kernels is None else kernels}],
     }
     return json.dumps({**value, **changes})
+
+
+def kernels_of(name: str) -> list[dict[str, Any]]:
+    """Every kernel that the sources have for a target."""
+    sources = targets.load(name).sources()
+    return [
+        {"name": kernel, "max_threads": threads} for source in sources for kernel, threads in SOURCES[source].items()
+    ]
 
 
 def has_source(name: str, stem: str) -> bool:
@@ -172,7 +175,7 @@ def test_gemm(name: str, activations: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_gemm_kernel_is_chosen(name: str) -> None:
     """In a pack without the kernels that are preferred. A kernel that nothing chooses fails the self-test."""
-    kernels = json.loads(manifest(name))["kernels"]
+    kernels = kernels_of(name)
     has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
     preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]

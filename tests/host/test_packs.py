@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import lzma
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +57,10 @@ def test_a_good_pack_is_found_and_loads(tmp_path: Path) -> None:
     pack_data.install(tmp_path)
     (pack,) = found(tmp_path).usable
     assert (pack.target, pack.distribution) == ("sm_86", "lucebox-sm86")
-    assert pack.manifest.compiler == packs.Compiler("nvcc", "13.0.88", ("-O3",))
-    assert pack.manifest.kernels[0].registers == 24
+    assert pack.manifest.generations[0].compiler == packs.Compiler("nvcc", "13.0.88", ("-O3",))
+    assert pack.manifest.generations[0].kernels[0].registers == 24
     assert pack.manifest_json == json.dumps(pack_data.manifest())
-    assert pack.load() == pack_data.CODE
+    assert pack.load(pack.manifest.generations[0]) == pack_data.CODE
 
 
 def test_packs_of_several_targets_stand_side_by_side(tmp_path: Path) -> None:
@@ -111,8 +113,8 @@ def test_a_name_that_no_vendor_gives(tmp_path: Path) -> None:
 
 # the manifest
 
-FILES = pack_data.manifest()["files"]
-KERNELS = pack_data.manifest()["kernels"]
+(CODE,) = pack_data.manifest()["generations"]
+FILES, KERNELS = CODE["files"], CODE["kernels"]
 
 
 def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
@@ -124,18 +126,18 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"schema": 2}, "schema 2 is of a newer lucebox; this one reads schema 1"),
-        ({"schema": 2, "files": ..., "shards": 7}, "schema 2 is of a newer lucebox; this one reads schema 1"),
-        ({"schema": 0}, "schema 0 is not known; this lucebox reads schema 1"),
-        ({"schema": ...}, '"schema" must be 1, got null'),
-        ({"schema": "1"}, '"schema" must be 1, got "1"'),
+        ({"schema": 3}, "schema 3 is of a newer lucebox; this one reads schema 2"),
+        ({"schema": 3, "boards": ..., "shards": 7}, "schema 3 is of a newer lucebox; this one reads schema 2"),
+        ({"schema": 0}, "schema 0 is not known; this lucebox reads schema 2"),
+        ({"schema": ...}, '"schema" must be 2, got null'),
+        ({"schema": "2"}, '"schema" must be 2, got "2"'),
         ({"tuning": ...}, 'key "tuning" is missing'),
-        ({"colour": "red"}, 'key "colour" is not known in schema 1'),
-        ({"compiler": "nvcc"}, '"compiler" must be an object, got "nvcc"'),
-        ({"compiler": {"name": "nvcc", "version": "13"}}, 'key "compiler.flags" is missing'),
+        ({"colour": "red"}, 'key "colour" is not known in schema 2'),
+        ({"compiler": "nvcc"}, '"generations[0].compiler" must be an object, got "nvcc"'),
+        ({"compiler": {"name": "nvcc", "version": "13"}}, 'key "generations[0].compiler.flags" is missing'),
         (
             {"compiler": {"name": "nvcc", "version": "13", "flags": [3]}},
-            '"compiler.flags[0]" must be a string, got 3',
+            '"generations[0].compiler.flags[0]" must be a string, got 3',
         ),
         ({"tuning": {"matvec_threads_per_sm": 1.5}}, '"tuning.matvec_threads_per_sm" must be an integer, got 1.5'),
         ({"tuning": {"matvec_threads_per_sm": True}}, '"tuning.matvec_threads_per_sm" must be an integer, got true'),
@@ -143,7 +145,7 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             {"capabilities": {"bf16": None}},
             '"capabilities.bf16" must be true or false or an integer or a string, got null',
         ),
-        ({"min_driver": 580}, '"min_driver" must be a string, got 580'),
+        ({"min_driver": 580}, '"generations[0].min_driver" must be a string, got 580'),
         ({"variant": ...}, 'key "variant" is missing'),
         ({"variant": "My-Laptop"}, '"variant" must be small letters and digits, got "My-Laptop"'),
         ({"boards": ...}, 'key "boards" is missing'),
@@ -151,26 +153,53 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
             {"boards": [{"name": "A", "sm_count": 8, "memory_gb": "24", "bandwidth_gb_s": None}]},
             '"boards[0].memory_gb" must be an integer or a number or null, got "24"',
         ),
-        ({"min_driver": "new"}, '"min_driver" must be a version like 580 or 6.0, got "new"'),
+        ({"min_driver": "new"}, '"generations[0].min_driver" must be a version like 580 or 6.0, got "new"'),
         ({"vendor": "intel"}, '"vendor" must be nvidia, amd or sim, got "intel"'),
-        ({"files": {}}, '"files" must be a list, got {}'),
-        ({"files": one(FILES, bytes=-1)}, '"files[1].bytes" must not be negative, got -1'),
+        ({"files": {}}, '"generations[0].files" must be a list, got {}'),
+        ({"files": one(FILES, bytes=-1)}, '"generations[0].files[1].bytes" must not be negative, got -1'),
         (
             {"files": one(FILES, file="../../etc/passwd")},
-            '"files[1].file" must be a file name without folders, got "../../etc/passwd"',
+            '"generations[0].files[1].file" must be a file name without folders, got "../../etc/passwd"',
         ),
-        ({"files": one(FILES, sha256="f00")}, '"files[1].sha256" must be 64 hexadecimal digits, got "f00"'),
-        ({"files": one(FILES, file="rms_norm.cubin")}, '"files" names rms_norm.cubin twice'),
-        ({"kernels": one(KERNELS, registers=...)}, 'key "kernels[1].registers" is missing'),
-        ({"kernels": one(KERNELS, registers="24")}, '"kernels[1].registers" must be an integer, got "24"'),
-        ({"kernels": one(KERNELS, file="x.cubin")}, '"kernels[1].file" is "x.cubin", which "files" does not have'),
-        ({"kernels": one(KERNELS, name="rms_norm_kernel")}, '"kernels" names rms_norm_kernel twice'),
+        (
+            {"files": one(FILES, sha256="f00")},
+            '"generations[0].files[1].sha256" must be 64 hexadecimal digits, got "f00"',
+        ),
+        ({"files": one(FILES, file="rms_norm.cubin")}, '"generations[0].files" names rms_norm.cubin twice'),
+        ({"kernels": one(KERNELS, registers=...)}, 'key "generations[0].kernels[1].registers" is missing'),
+        (
+            {"kernels": one(KERNELS, registers="24")},
+            '"generations[0].kernels[1].registers" must be an integer, got "24"',
+        ),
+        (
+            {"kernels": one(KERNELS, file="x.cubin")},
+            '"generations[0].kernels[1].file" is "x.cubin", which "files" does not have',
+        ),
+        ({"generations": []}, '"generations" must have one or more, got none'),
+        ({"kernels": one(KERNELS, name="rms_norm_kernel")}, '"generations[0].kernels" names rms_norm_kernel twice'),
     ],
 )
 def test_a_manifest_out_of_order_names_the_file_and_the_key(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     pack_data.install(tmp_path, content=pack_data.manifest(**changes))
+    assert error_of(tmp_path) == f"{WHERE}: {message}{MEND}"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"min_driver": "580"}, '"generations" must be for ever older drivers, got ["580", "580"]'),
+        ({"min_driver": "590"}, '"generations" must be for ever older drivers, got ["580", "590"]'),
+        ({"kernels": KERNELS[:1]}, 'all "generations" must have the same kernels, they differ in matvec_kernel'),
+        (
+            {"files": one(FILES, sha256="f00")},
+            '"generations[1].files[1].sha256" must be 64 hexadecimal digits, got "f00"',
+        ),
+    ],
+)
+def test_a_second_generation_out_of_order(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    pack_data.install(tmp_path, content=pack_data.with_older_code(**changes))
     assert error_of(tmp_path) == f"{WHERE}: {message}{MEND}"
 
 
@@ -183,7 +212,7 @@ def test_a_manifest_that_is_no_json(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["3", "[]", "null"])
 def test_a_manifest_that_is_no_object(tmp_path: Path, text: str) -> None:
     pack_data.install(tmp_path, content=text)
-    assert error_of(tmp_path) == f'{WHERE}: "schema" must be 1, got null{MEND}'
+    assert error_of(tmp_path) == f'{WHERE}: "schema" must be 2, got null{MEND}'
 
 
 @pytest.mark.parametrize(
@@ -210,7 +239,7 @@ def test_a_pack_of_another_version(tmp_path: Path) -> None:
 def load_error(site: Path) -> str:
     (pack,) = found(site).usable
     with pytest.raises(PackError) as error:
-        pack.load()
+        pack.load(pack.manifest.generations[0])
     return str(error.value)
 
 
@@ -231,6 +260,39 @@ def test_a_truncated_file_is_found(tmp_path: Path) -> None:
     assert load_error(tmp_path) == (
         f"{file} has {size - 3} bytes, the manifest says {size}: it is truncated or replaced{MEND}"
     )
+
+
+def packed(site: Path, content: bytes) -> packs.Pack:
+    """A pack whose second generation has one file, packed by xz, with this content."""
+    file = {"file": "all.cubin.xz", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    kernels = [kernel | {"file": "all.cubin.xz"} for kernel in KERNELS]
+    folder = pack_data.install(site, content=pack_data.with_older_code(files=[file], kernels=kernels))
+    (folder / "all.cubin.xz").write_bytes(content)
+    (pack,) = found(site).usable
+    return pack
+
+
+def test_code_for_older_drivers_is_packed(tmp_path: Path) -> None:
+    image = b"\x7fELF code" * 1000
+    pack = packed(tmp_path, lzma.compress(image))
+    pack.check()
+    assert pack.load(pack.manifest.generations[1]) == {"all.cubin.xz": image}
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"\x7fELF" * 10, "no xz file (Input format not supported by decoder)"),
+        (lzma.compress(b"code" * 1000)[:-20], "an xz file that is cut short or larger than 64 MiB"),
+        (lzma.compress(bytes((64 << 20) + 1)), "an xz file that is cut short or larger than 64 MiB"),
+    ],
+    ids=["no xz", "cut short", "a bomb"],
+)
+def test_code_that_cannot_be_unpacked(tmp_path: Path, content: bytes, problem: str) -> None:
+    pack = packed(tmp_path, content)
+    with pytest.raises(PackError) as error:
+        pack.load(pack.manifest.generations[1])
+    assert str(error.value) == f"{tmp_path / 'lucebox_sm86' / 'all.cubin.xz'}: {problem}{MEND}"
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:
@@ -427,6 +489,30 @@ def test_a_broken_exact_pack_is_an_error_and_no_reason_to_take_another(tmp_path:
 )
 def test_an_old_driver(tmp_path: Path, gpu: Gpu, installed: str, message: str) -> None:
     assert refusal(tmp_path, gpu, installed) == message
+
+
+@pytest.mark.parametrize(
+    "generation, compiler, end",
+    [
+        ("525", "nvrtc", "; driver 580 or newer would load its code by nvcc, a little faster"),
+        ("575", "nvrtc", "; driver 580 or newer would load its code by nvcc, a little faster"),
+        ("580", "nvcc", ""),
+        ("600", "nvcc", ""),
+    ],
+)
+def test_the_newest_code_that_the_driver_loads(tmp_path: Path, generation: str, compiler: str, end: str) -> None:
+    pack_data.install(tmp_path, content=pack_data.with_older_code())
+    choice = packs.choose(Gpu("sm_86", driver_generation=generation), found(tmp_path))
+    assert choice.code.compiler.name == compiler
+    assert choice.reason == f"pack sm_86 is made for sm_86{end}"
+
+
+def test_a_driver_too_old_for_all_code(tmp_path: Path) -> None:
+    pack_data.install(tmp_path, content=pack_data.with_older_code())
+    with pytest.raises(
+        PackError, match=r"needs NVIDIA driver 525 or newer; the one of GPU is of generation 520 \(CUDA"
+    ):
+        packs.choose(Gpu("sm_86", driver="CUDA 11.8", driver_generation="520"), found(tmp_path))
 
 
 # devices by name

@@ -52,7 +52,7 @@ OPS = (
     "top_tokens",
     "select_candidates",
 )
-KERNEL = pack_data.manifest()["kernels"][0]
+KERNEL = pack_data.manifest()["generations"][0]["kernels"][0]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import targets
 def test_the_hosts_table_is_the_folders() -> None:
     for target, known in zip(targets.load_all(), TARGETS, strict=True):
         assert (known.name, known.slug, known.vendor) == (target.name, target.slug, target.vendor)
-        assert (known.architecture, known.min_driver) == (target.architecture, target.min_driver)
+        assert (known.architecture, known.min_driver) == (target.architecture, target.oldest_driver)
         assert dataclasses.asdict(known.capabilities) == dataclasses.asdict(target.capabilities)
         assert [board.name for board in known.boards] == [board.name for board in target.boards]
 

@@ -103,7 +103,7 @@ def print_report(report: Report) -> None:
     if report.devices:
         console.write("\n")
         console.print_table(
-            ["device", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "why"],
+            ["device", "GPU", "architecture", ("memory", "right"), ("free", "right"), "pack", "code by", "why"],
             [device_row(device) for device in report.devices],
         )
     if report.packs:
@@ -143,6 +143,7 @@ def device_row(device: DeviceState) -> list[str]:
         device.architecture or "unknown without the driver",
         *sizes,
         device.pack or "none",
+        device.code or "-",
         device.reason,
     ]
 

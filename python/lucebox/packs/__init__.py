@@ -27,8 +27,9 @@ from lucebox.packs.installed import (
     install_advice,
     install_command,
     reinstall_command,
+    unpacked,
 )
-from lucebox.packs.manifest import Board, CodeObject, Compiler, Kernel, Manifest, extra, package
+from lucebox.packs.manifest import Board, CodeObject, Compiler, Generation, Kernel, Manifest, extra, package
 from lucebox.packs.pip_command import PipCommand
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Compiler",
     "Device",
     "DeviceSpec",
+    "Generation",
     "Kernel",
     "Manifest",
     "Pack",
@@ -60,4 +62,5 @@ __all__ = [
     "parse_device",
     "reinstall_command",
     "select",
+    "unpacked",
 ]

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_advice
+from lucebox.packs.manifest import Generation, Manifest, release
 from lucebox.targets import NAMES, fits, serving
 
 __all__ = [
@@ -61,6 +62,8 @@ class Choice:
     """The pack of a device, and the reason for it."""
 
     pack: Pack
+    code: Generation
+    """The newest code of the pack that the device's driver loads."""
     reason: str
 
 
@@ -101,8 +104,9 @@ def choose(device: Device, packs: Packs, name: str | None = None) -> Choice:
         raise PackError(_no_pack(device, packs) if name is None else _no_such_pack(device, packs, name))
     if isinstance(pack, BrokenPack):
         raise PackError(pack.error)
-    _check_driver(device, pack)
-    return Choice(pack, _reason(device, pack, candidates) if name is None else f"pack {name} as asked for")
+    code = _code(device, pack)
+    reason = _reason(device, pack, candidates) if name is None else f"pack {name} as asked for"
+    return Choice(pack, code, reason + _newer_code(pack.manifest, code))
 
 
 def fitting(architecture: str, packs: Packs) -> tuple[Pack | BrokenPack, ...]:
@@ -110,7 +114,7 @@ def fitting(architecture: str, packs: Packs) -> tuple[Pack | BrokenPack, ...]:
     ones; of one architecture the variants first, the last installed one before the others. Their manifests decide, so a
     pack of a target that this lucebox does not know counts as well."""
     found = [pack for pack in packs.installed if fits(pack.architecture, architecture)]
-    rank = {pack.name: (_release(pack.architecture), bool(pack.variant), pack.installed_ns) for pack in found}
+    rank = {pack.name: (release(pack.architecture), bool(pack.variant), pack.installed_ns) for pack in found}
     return tuple(sorted(found, key=lambda pack: rank[pack.name], reverse=True))
 
 
@@ -191,21 +195,25 @@ def _names(packs: Packs) -> str:
     return ", ".join(pack.name for pack in packs.usable) or "none"
 
 
-def _check_driver(device: Device, pack: Pack) -> None:
-    minimum, found = pack.manifest.min_driver, device.driver_generation
-    if pack.manifest.vendor == "sim" or is_at_least(found, minimum):
-        return
+def _code(device: Device, pack: Pack) -> Generation:
+    found = device.driver_generation
+    for code in pack.manifest.generations:
+        if pack.manifest.vendor == "sim" or is_at_least(found, code.min_driver):
+            return code
     raise PackError(
-        f"pack {pack.name} needs {DRIVERS[pack.manifest.vendor]} {minimum} or newer; the one of {device.name} is of "
-        f"generation {found} ({device.driver}). Update it, then run `lucebox doctor`"
+        f"pack {pack.name} needs {DRIVERS[pack.manifest.vendor]} {pack.manifest.min_driver} or newer; the one of "
+        f"{device.name} is of generation {found} ({device.driver}). Update it, then run `lucebox doctor`"
     )
+
+
+def _newer_code(manifest: Manifest, code: Generation) -> str:
+    """The end of a reason, where a newer driver would load other code."""
+    newest = manifest.generations[0]
+    if code is newest:
+        return ""
+    return f"; driver {newest.min_driver} or newer would load its code by {newest.compiler.name}, a little faster"
 
 
 def is_at_least(generation: str, minimum: str) -> bool:
     """A driver's generation ("580", "7.1") is `minimum` or newer."""
-    return _release(generation) >= _release(minimum)
-
-
-def _release(text: str) -> tuple[int, ...]:
-    """A version ("580", "6.0") as comparable numbers."""
-    return tuple(int(part) for part in re.findall(r"\d+", text))
+    return release(generation) >= release(minimum)

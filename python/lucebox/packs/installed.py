@@ -4,6 +4,7 @@ data and runs nothing of them except the import of an empty package."""
 from __future__ import annotations
 
 import hashlib
+import lzma
 from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import lucebox
 from lucebox import targets
 from lucebox.errors import PackError
-from lucebox.packs.manifest import CodeObject, Manifest, extra, package, split
+from lucebox.packs.manifest import CodeObject, Generation, Manifest, extra, package, split
 from lucebox.packs.pip_command import PipCommand
 
 if TYPE_CHECKING:
@@ -31,10 +32,13 @@ __all__ = [
     "install_advice",
     "install_command",
     "reinstall_command",
+    "unpacked",
 ]
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
+XZ = ".xz"
+MAX_UNPACKED_BYTES = 64 << 20  # the largest code object is 2 MB; a hostile file could grow without end
 # Whether every name of ours is registered there. Until then a plain `pip install` may fetch a stranger's package.
 ON_PYPI = False
 
@@ -107,13 +111,29 @@ class Pack:
         """The architecture that its code is compiled for."""
         return self.manifest.architecture
 
-    def load(self) -> dict[str, bytes]:
-        """The code objects by file name, each checked against its size and hash in the manifest.
+    def load(self, code: Generation) -> dict[str, bytes]:
+        """The code objects of a generation by file name, each checked against its size and hash in the manifest.
 
         Raises:
             PackError: a file is missing, truncated or changed.
         """
-        return {entry.file: self._read(entry) for entry in self.manifest.files}
+        return {entry.file: self._unpacked(entry) for entry in code.files}
+
+    def check(self) -> None:
+        """Checks every file against its size and hash in the manifest.
+
+        Raises:
+            PackError: a file is missing, truncated or changed.
+        """
+        for code in self.manifest.generations:
+            for entry in code.files:
+                self._read(entry)
+
+    def _unpacked(self, entry: CodeObject) -> bytes:
+        try:
+            return unpacked(entry.file, self._read(entry))
+        except ValueError as error:
+            raise _damaged(self.name, f"{self.folder / entry.file}: {error}") from error
 
     def _read(self, entry: CodeObject) -> bytes:
         file = self.folder / entry.file
@@ -189,6 +209,24 @@ def broken_pack(name: str, distribution: str, error: PackError, installed_ns: in
     """The pack that raised `error`."""
     command = error.command if isinstance(error, BrokenPackError) else None
     return BrokenPack(name, distribution, str(error), command, installed_ns)
+
+
+def unpacked(name: str, data: bytes) -> bytes:
+    """The code object in a pack's file. Code for older drivers is packed by xz, to 40 % of a wheel's deflate.
+
+    Raises:
+        ValueError: not what its name says.
+    """
+    if not name.endswith(XZ):
+        return data
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    try:
+        image = decompressor.decompress(data, MAX_UNPACKED_BYTES)
+    except lzma.LZMAError as error:
+        raise ValueError(f"no xz file ({error})") from error
+    if not decompressor.eof:
+        raise ValueError(f"an xz file that is cut short or larger than {MAX_UNPACKED_BYTES >> 20} MiB")
+    return image
 
 
 def _damaged(name: str, defect: str) -> BrokenPackError:

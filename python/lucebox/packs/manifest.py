@@ -11,9 +11,20 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
 
-__all__ = ["SCHEMA", "Board", "CodeObject", "Compiler", "Kernel", "Manifest", "Waiver", "extra", "package"]
+__all__ = [
+    "SCHEMA",
+    "Board",
+    "CodeObject",
+    "Compiler",
+    "Generation",
+    "Kernel",
+    "Manifest",
+    "Waiver",
+    "extra",
+    "package",
+]
 
-SCHEMA = 1
+SCHEMA = 2
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files are beside its manifest
 DRIVER = re.compile(r"\d+(\.\d+)*")
@@ -31,6 +42,11 @@ WORDS = {
 
 VARIANT = re.compile(r"[a-z][a-z0-9]*")
 NAME = re.compile(r"(sm_\d+|gfx\d+|sim)_([a-z][a-z0-9]*)")
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A version ("580", "6.0") as comparable numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def extra(target: str) -> str:
@@ -93,6 +109,17 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """All kernels of a pack by one compiler, for drivers from a version on."""
+
+    min_driver: str
+    """The oldest driver that loads this code: "580", "6.0"; empty for sim."""
+    compiler: Compiler
+    files: tuple[CodeObject, ...]
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Waiver:
     """An exception that target.toml grants a kernel, and why."""
 
@@ -118,14 +145,21 @@ class Manifest:
     """Hash of the headers shared by kernels and engine; the engine accepts only its own."""
     commit: str
     """The commit of its sources, empty where the build was told none."""
-    min_driver: str
     boards: tuple[Board, ...]
-    compiler: Compiler
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
     exceptions: tuple[Waiver, ...]
-    files: tuple[CodeObject, ...]
-    kernels: tuple[Kernel, ...]
+    generations: tuple[Generation, ...]
+    """For the newest drivers first; each has the same kernels."""
+
+    @property
+    def min_driver(self) -> str:
+        """The oldest driver that loads some code of the pack."""
+        return self.generations[-1].min_driver
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        return tuple(kernel.name for kernel in self.generations[0].kernels)
 
     @property
     def name(self) -> str:
@@ -199,24 +233,41 @@ def _expect(kind: Any, value: Any, where: str, key: str) -> Any:
 def _check_sense(manifest: Manifest, where: str) -> None:
     if manifest.vendor not in ("nvidia", "amd", "sim"):
         raise PackError(f'{where}: "vendor" must be nvidia, amd or sim, got {_short(manifest.vendor)}')
-    if manifest.vendor != "sim" and not DRIVER.fullmatch(manifest.min_driver):
-        raise PackError(f'{where}: "min_driver" must be a version like 580 or 6.0, got {_short(manifest.min_driver)}')
     if manifest.variant and not VARIANT.fullmatch(manifest.variant):
         raise PackError(f'{where}: "variant" must be small letters and digits, got {_short(manifest.variant)}')
-    names = [file.file for file in manifest.files]
-    for i, file in enumerate(manifest.files):
+    if not manifest.generations:
+        raise PackError(f'{where}: "generations" must have one or more, got none')
+    for i, one in enumerate(manifest.generations):
+        _check_generation(one, manifest.vendor, where, f"generations[{i}]")
+        names = {kernel.name for kernel in one.kernels}
+        if differing := sorted(names ^ {*manifest.kernel_names}):
+            raise PackError(f'{where}: all "generations" must have the same kernels, they differ in {differing[0]}')
+    drivers = [one.min_driver for one in manifest.generations]
+    if len(drivers) > 1 and drivers != sorted({*drivers}, key=release, reverse=True):
+        raise PackError(f'{where}: "generations" must be for ever older drivers, got {_short(drivers)}')
+
+
+def _check_generation(code: Generation, vendor: str, where: str, key: str) -> None:
+    if vendor != "sim" and not DRIVER.fullmatch(code.min_driver):
+        raise PackError(f'{where}: "{key}.min_driver" must be a version like 580 or 6.0, got {_short(code.min_driver)}')
+    names = [file.file for file in code.files]
+    for i, file in enumerate(code.files):
         if not PLAIN_NAME.fullmatch(file.file):
-            raise PackError(f'{where}: "files[{i}].file" must be a file name without folders, got {_short(file.file)}')
+            raise PackError(
+                f'{where}: "{key}.files[{i}].file" must be a file name without folders, got {_short(file.file)}'
+            )
         if not SHA256.fullmatch(file.sha256):
-            raise PackError(f'{where}: "files[{i}].sha256" must be 64 hexadecimal digits, got {_short(file.sha256)}')
+            raise PackError(
+                f'{where}: "{key}.files[{i}].sha256" must be 64 hexadecimal digits, got {_short(file.sha256)}'
+            )
         if file.file in names[:i]:
-            raise PackError(f'{where}: "files" names {file.file} twice')
+            raise PackError(f'{where}: "{key}.files" names {file.file} twice')
     seen: set[str] = set()
-    for i, kernel in enumerate(manifest.kernels):
+    for i, kernel in enumerate(code.kernels):
         if kernel.file not in names:
-            raise PackError(f'{where}: "kernels[{i}].file" is {_short(kernel.file)}, which "files" does not have')
+            raise PackError(f'{where}: "{key}.kernels[{i}].file" is {_short(kernel.file)}, which "files" does not have')
         if kernel.name in seen:
-            raise PackError(f'{where}: "kernels" names {kernel.name} twice')
+            raise PackError(f'{where}: "{key}.kernels" names {kernel.name} twice')
         seen.add(kernel.name)
 
 

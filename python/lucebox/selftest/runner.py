@@ -119,7 +119,7 @@ class Report:
 
 def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report:
     """Runs every case. `on_case` receives (cases done, all cases, the next case) before each."""
-    results = {kernel.name: KernelResult(kernel.name) for kernel in device.manifest.kernels}
+    results = {name: KernelResult(name) for name in device.manifest.kernel_names}
     errors = []
     wide = "BF16" if device.manifest.capabilities["bf16"] else "F16"
     todo = list(cases(np.random.default_rng(seed), wide))

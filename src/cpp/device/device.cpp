@@ -100,8 +100,12 @@ std::vector<DeviceInfo> devices(Vendor vendor) {
   return all;
 }
 
+bool is_at_least(std::string_view driver_generation, std::string_view min_driver) {
+  return parse_version(driver_generation) >= parse_version(min_driver);
+}
+
 void require_driver(const DeviceInfo& info, std::string_view min_driver) {
-  if (parse_version(info.driver_generation) >= parse_version(min_driver)) return;
+  if (is_at_least(info.driver_generation, min_driver)) return;
   const std::string product = info.vendor == Vendor::kCuda ? "the NVIDIA driver" : "ROCm";
   fail(ErrorCode::kDevice, "device ", info.index, " \"", info.name, "\" (", info.architecture, ") has a driver for ",
        info.driver, "; this pack needs driver ", min_driver, " or newer. Update ", product, ".");

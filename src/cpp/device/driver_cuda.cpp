@@ -10,7 +10,9 @@
 namespace lb::gpu {
 namespace {
 
-constexpr const char* kRemedy = "Install the NVIDIA driver 580 or newer, or choose another device.";
+constexpr const char* kRemedy =
+    "Install the newest NVIDIA driver for this GPU, or choose another device. lucebox needs driver 525 or newer, and "
+    "`lucebox doctor` says which one a GPU needs.";
 
 struct Branch {
   int cuda;
@@ -18,10 +20,11 @@ struct Branch {
 };
 
 // The first driver branch of each CUDA version, from the release notes of the toolkit.
-constexpr std::array kBranches = {Branch{12000, "525"}, Branch{12010, "530"}, Branch{12020, "535"},
-                                  Branch{12030, "545"}, Branch{12040, "550"}, Branch{12050, "555"},
-                                  Branch{12060, "560"}, Branch{12080, "570"}, Branch{12090, "575"},
-                                  Branch{13000, "580"}, Branch{13010, "590"}};
+constexpr std::array kBranches = {
+    Branch{11000, "450"}, Branch{11010, "455"}, Branch{11020, "460"}, Branch{11030, "465"}, Branch{11040, "470"},
+    Branch{11050, "495"}, Branch{11060, "510"}, Branch{11070, "515"}, Branch{11080, "520"}, Branch{12000, "525"},
+    Branch{12010, "530"}, Branch{12020, "535"}, Branch{12030, "545"}, Branch{12040, "550"}, Branch{12050, "555"},
+    Branch{12060, "560"}, Branch{12080, "570"}, Branch{12090, "575"}, Branch{13000, "580"}, Branch{13010, "590"}};
 
 const char* branch_of(int cuda_version) {
   const char* branch = "0";
@@ -118,12 +121,25 @@ void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.optional(d.graph_executable_destroy, "cuGraphExecDestroy", 10000);
 }
 
+std::string version_text(int version) { return cat("CUDA ", version / 1000, ".", version % 1000 / 10); }
+
+// Ends with what a library without cuGetProcAddress_v2 is.
+[[noreturn]] void fail_too_old(const Library& library) {
+  const auto driver_version = reinterpret_cast<Status (*)(int*)>(library.find("cuDriverGetVersion"));
+  int version = 0;
+  const bool is_driver = driver_version != nullptr && driver_version(&version) == 0;
+  const std::string found = is_driver
+                                ? cat("a driver for ", version_text(version), " (branch ", branch_of(version), ")")
+                                : std::string("no NVIDIA driver");
+  fail(ErrorCode::kDevice, library.file(), " is ", found,
+       ": it has no cuGetProcAddress_v2, which came with CUDA 12.0. ", kRemedy);
+}
+
 Driver load() {
   const Library library = Library::open({"libcuda.so.1"}, "NVIDIA driver", kRemedy);
   using GetProcAddress = Status (*)(const char*, void**, int, uint64_t, int*);
   const auto get_proc_address = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
-  LB_CHECK(get_proc_address != nullptr, kDevice, library.file(),
-           " has no cuGetProcAddress_v2: it is older than driver 525, or no NVIDIA driver at all. ", kRemedy);
+  if (get_proc_address == nullptr) fail_too_old(library);
   Binder bind([&](const char* name, int version) {
     void* function = nullptr;
     int lookup_result = 0;
@@ -150,7 +166,7 @@ Driver load() {
 
   int version = 0;
   check_call(d, driver_version, &version);
-  d.version = cat("CUDA ", version / 1000, ".", version % 1000 / 10);
+  d.version = version_text(version);
   d.generation = branch_of(version);
   const Status status = init(0);
   if (status == kNoDevice) return d;

@@ -2,7 +2,6 @@
 #include "pack/pack.h"
 
 #include "base/error.h"
-#include "format/json.h"
 
 namespace lb::gpu {
 namespace {
@@ -11,18 +10,26 @@ namespace {
 // (docs/kernels/gemm_skinny.md).
 constexpr int kSharedWithL1 = 64;
 
+// The newest code that the device's driver loads. Throws when the driver is too old for the oldest of the pack.
+const Json& code_for(const Device& device, const Json& manifest) {
+  const auto& generations = manifest.at("generations").array();
+  LB_CHECK(!generations.empty(), kFormat, "the pack's manifest lists no code; install the pack again");
+  require_driver(device.info(), generations.back().at("min_driver").string());
+  return *newest_code(manifest, device.info().driver_generation);
+}
+
 }  // namespace
 
-Pack::Pack(const Device& device, std::string_view manifest_json, const Files& files)
-    : device_(device),
-      target_(target_of(manifest_json, device.info().n_sms, size_t(device.info().shared_block_bytes))) {
-  std::map<std::string, Module, std::less<>> modules;
+Pack::Pack(const Device& device, std::string_view manifest_json, const Files& files) : device_(device) {
   const Json manifest = parse_json(manifest_json, "manifest.json");
+  const Json& code = code_for(device, manifest);
+  target_ = target_of(manifest, code, device.info().n_sms, size_t(device.info().shared_block_bytes));
+  std::map<std::string, Module, std::less<>> modules;
   const std::string& abi = manifest.at("abi").string();
   LB_CHECK(abi == LUCEBOX_KERNEL_ABI, kFormat, "the pack of ", target_.name,
            " and this engine were built from different sources (hashes of the headers they share: ", abi, " and ",
            LUCEBOX_KERNEL_ABI, "); build both from one checkout, or install both from one source");
-  for (const Json& entry : manifest.at("kernels").array()) {
+  for (const Json& entry : code.at("kernels").array()) {
     const std::string& name = entry.at("name").string();
     const std::string& file = entry.at("file").string();
     const auto image = files.find(file);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "format/json.h"
+#include "device/device.h"
 
 namespace lb::gpu {
 
@@ -15,8 +15,20 @@ int Target::tune(std::string_view constant) const {
   return found->second;
 }
 
-Target target_of(std::string_view manifest_json, int n_sms, size_t device_shared_block_bytes) {
+const Json* newest_code(const Json& manifest, std::string_view driver) {
+  for (const Json& code : manifest.at("generations").array())
+    if (driver.empty() || is_at_least(driver, code.at("min_driver").string())) return &code;
+  return nullptr;
+}
+
+Target target_of(std::string_view manifest_json, int n_sms) {
   const Json manifest = parse_json(manifest_json, "manifest.json");
+  const Json* code = newest_code(manifest, "");
+  LB_CHECK(code != nullptr, kFormat, "manifest.json: \"generations\" must have one or more, got none");
+  return target_of(manifest, *code, n_sms);
+}
+
+Target target_of(const Json& manifest, const Json& code, int n_sms, size_t device_shared_block_bytes) {
   Target target;
   target.name = manifest.at("target").string();
   target.vendor = manifest.at("vendor").string();
@@ -34,11 +46,11 @@ Target target_of(std::string_view manifest_json, int n_sms, size_t device_shared
   target.shared_block_bytes = target.capabilities.shared_block_bytes;
   if (device_shared_block_bytes)
     target.shared_block_bytes = std::min(target.shared_block_bytes, device_shared_block_bytes);
-  for (const Json& flag : manifest.at("compiler").at("flags").array())
+  for (const Json& flag : code.at("compiler").at("flags").array())
     target.has_timeline |= flag.string() == "-DLUCEBOX_TIMELINE";
   for (const Json::Member& member : manifest.at("tuning").members())
     target.tuning[member.key] = static_cast<int>(member.value.integer());
-  for (const Json& kernel : manifest.at("kernels").array())
+  for (const Json& kernel : code.at("kernels").array())
     target.kernels[kernel.at("name").string()] = static_cast<int>(kernel.at("max_threads").integer());
   return target;
 }

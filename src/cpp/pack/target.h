@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "format/json.h"
 #include "pack/launch.h"
 
 namespace lb::gpu {
@@ -30,8 +31,14 @@ struct Target {
   bool has(std::string_view kernel) const { return kernels.contains(kernel); }
 };
 
-// device_shared_block_bytes 0: the manifest's limit alone.
-Target target_of(std::string_view manifest_json, int n_sms, size_t device_shared_block_bytes = 0);
+// The code of a pack for a driver ("580"): the newest of the manifest's generations that the driver loads; null when
+// all need a newer one. An empty driver takes the newest of all.
+const Json* newest_code(const Json& manifest, std::string_view driver);
+
+// device_shared_block_bytes 0: the manifest's limit alone. `code` is one of the manifest's generations.
+Target target_of(const Json& manifest, const Json& code, int n_sms, size_t device_shared_block_bytes = 0);
+// The newest generation of a manifest's text.
+Target target_of(std::string_view manifest_json, int n_sms);
 
 // Returns `launch` if the pack has its kernel and the target its resources. Otherwise throws, naming `op` (with type
 // and shape) and the target.

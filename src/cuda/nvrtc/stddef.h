@@ -1,0 +1,4 @@
+// NVRTC only, which ships no C library.
+#pragma once
+
+typedef unsigned long size_t;
