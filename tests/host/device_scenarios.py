@@ -447,6 +447,7 @@ def older_driver(machine: Machine) -> None:
     machine.set(version=12020)
     (info, _) = gpu.devices("cuda")
     assert (info.driver, info.driver_generation) == ("CUDA 12.2", "535")
+    assert info.has_graphs and not info.has_overlap  # whose graph edges came with 12.3
     with raises(errors.DeviceError, "CUDA 12.2", "driver 580 or newer", "Update the NVIDIA driver"):
         gpu.require_driver(info, "580")
     assert machine.open().module.kernel("scale_kernel").params_bytes == 0  # cuFuncGetParamInfo came with 12.4

@@ -31,14 +31,15 @@ bool has_graphs(const Driver& d) {
          d.graph_destroy && d.graph_executable_destroy;
 }
 
-// Programmatic dependent launch needs sm_90; no driver attribute reports it. The simulator accepts the launch attribute
+// Programmatic dependent launch needs sm_90; no driver attribute reports it. Graphs have an edge type for it from CUDA
+// 12.3 on (CUgraphEdgeData), which is driver 545; no older driver was tried. The simulator accepts the launch attribute
 // and runs kernels in order.
 bool has_overlap(const Driver& d, const DeviceInfo& info) {
   if (!d.launch_with) return false;
   if (d.vendor != Vendor::kCuda) return true;
   int number = 0;
   std::from_chars(info.architecture.data() + 3, info.architecture.data() + info.architecture.size(), number);
-  return number >= 90;
+  return number >= 90 && is_at_least(d.generation, "545");
 }
 
 DeviceInfo query_info(const Driver& d, int index, int device) {
