@@ -239,7 +239,7 @@ def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState
     try:
         choice = packs.choose(device, installed)
         pack, reason = choice.pack.name, choice.reason
-        code = f"{choice.code.compiler.name} {choice.code.compiler.version}"
+        code = str(choice.code.compiler)
     except PackError as error:
         reason = str(error)
     if device.error:
@@ -311,8 +311,9 @@ def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, 
     to = " to" if verb == "Update" else ""
     if vendor == "amd":
         return f"{verb} the HIP runtime{to or ' of'} ROCm {minimum} or newer (libamdhip64)"
-    if machine.is_jetson(root):
-        return f"{verb} JetPack: the release must contain NVIDIA driver {minimum} or newer"
+    if machine.is_jetson(root):  # JetPack 6 has CUDA 12, JetPack 7 CUDA 13
+        release = 7 if packs.is_at_least(minimum, "580") else 6
+        return f"{verb}{to} JetPack {release} or newer, which contains an NVIDIA driver of {minimum} or newer"
     if machine.is_wsl(root):
         return (
             f"{verb} the NVIDIA driver{to} {minimum} or newer in Windows; WSL uses that one, so install none in Linux"

@@ -243,9 +243,12 @@ def test_amd_without_the_hip_runtime(tmp_path: Path) -> None:
 
 def test_a_jetson_gets_its_driver_from_jetpack(tmp_path: Path) -> None:
     machine_data.write(tmp_path, "proc/device-tree/compatible", "nvidia,p3737\0nvidia,tegra234\0")
-    old = dataclasses.replace(H100, architecture="sm_110", driver="CUDA 12.6", driver_generation="560")
-    (step,) = diagnosis(tmp_path, Survey((old,), {})).drivers_first
-    assert step == "Update JetPack: the release must contain NVIDIA driver 580 or newer"
+    for architecture, driver, generation, step in (
+        ("sm_110", "CUDA 12.6", "560", "Update to JetPack 7 or newer, which contains an NVIDIA driver of 580 or newer"),
+        ("sm_87", "CUDA 11.4", "470", "Update to JetPack 6 or newer, which contains an NVIDIA driver of 525 or newer"),
+    ):
+        old = dataclasses.replace(H100, architecture=architecture, driver=driver, driver_generation=generation)
+        assert diagnosis(tmp_path, Survey((old,), {})).drivers_first == (step,)
 
 
 def test_wsl_gets_its_driver_from_windows(tmp_path: Path) -> None:
