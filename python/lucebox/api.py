@@ -113,6 +113,8 @@ class LLM:
             self._pack_name = selection.choice.pack.name  # of a variant, more than the target
         self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
         """The manifest of the pack, JSON; empty on the CPU."""
+        self.code = None if selection.choice is None else str(selection.choice.code.compiler)
+        """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         draft = resolve_draft(wanted.draft, resolved, offline=offline, progress=progress)
@@ -439,9 +441,9 @@ class LLM:
 
     @property
     def kernels(self) -> str:
-        """The kernels: "8 threads, avx512" or "pack sm_90"."""
+        """The kernels: "8 threads, avx512" or "pack sm_90 by nvcc 13.0.88"."""
         if self.pack is not None:
-            return f"pack {self.pack}"
+            return f"pack {self.pack} by {self.code}"
         return f"{self.options.threads} threads, {self.options.isa}"
 
     @property

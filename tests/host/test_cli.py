@@ -342,6 +342,12 @@ def test_inspect_plans_memory_for_drafts() -> None:
     assert refused["memory_plan"] is None and "'absent.gguf' is not a file" in refused["memory_plan_error"]
 
 
+def test_inspect_names_the_kernels_of_a_run() -> None:
+    report = json_of("inspect", MODEL, "--device", "cpu", "--threads", "2")
+    assert report["kernels"].startswith("cpu, 2 threads, ")
+    assert f"\n{report['kernels']}\n" in stdout_of("inspect", MODEL, "--device", "cpu", "--threads", "2")
+
+
 def test_inspect_plans_memory_for_the_context_asked_for() -> None:
     small, large = (json_of("inspect", MODEL, "--context", n)["memory_plan"] for n in ("256", "4096"))
     for plan in (small, large):

@@ -179,7 +179,8 @@ def test_fingerprint_tells_options_apart(models: Path) -> None:
     path = models / "hybrid.gguf"
     variants = [{}, {"kv": "f16"}, {"activations": "int8"}, {"context": 512}, {"prefill_chunk": 32}, {"isa": "scalar"}]
     prints = [fingerprint(open_engine(path, **options)) for options in variants]
-    prints += [fingerprint(open_engine(path), "{}", "GPU"), fingerprint(open_engine(models / "attention.gguf"))]
+    prints += [fingerprint(open_engine(path), "{}", code, "GPU") for code in ("nvcc 13.0.88", "nvrtc 12.4.127")]
+    prints.append(fingerprint(open_engine(models / "attention.gguf")))
     assert len(set(prints)) == len(prints)
     assert fingerprint(open_engine(path)) == prints[0]
 

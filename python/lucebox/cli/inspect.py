@@ -86,6 +86,8 @@ class Fit:
     """None: it cannot."""
     draft: str
     """What drafts."""
+    kernels: str = ""
+    """The device and its kernels."""
     obstacle: str = ""
 
 
@@ -93,9 +95,9 @@ def fit_of(args: argparse.Namespace) -> Fit:
     """Opens the model with the engine flags."""
     try:
         with open_model(args) as llm:
-            return Fit(llm.memory_plan, llm.draft_label)
+            return Fit(llm.memory_plan, llm.draft_label, f"{llm.options.device}, {llm.kernels}")
     except LuceboxError as error:
-        return Fit(None, getattr(args, "draft", "none"), str(error))
+        return Fit(None, getattr(args, "draft", "none"), obstacle=str(error))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,6 +125,8 @@ def print_json(
     }
     if fit.plan is None:
         report["memory_plan_error"] = fit.obstacle
+    else:
+        report["kernels"] = fit.kernels
     if args.tensors:
         report["tensors"] = tensors
     console.print_json(report)
@@ -177,7 +181,7 @@ def print_tables(
     if fit.plan is None:
         console.write(f"\nthis engine cannot run it: {fit.obstacle}\n")
         return
-    console.write(f"\n{fit.plan}\n")
+    console.write(f"\n{fit.kernels}\n{fit.plan}\n")
     if fit.draft != "none":
         console.write(f"draft: {fit.draft}\n")
 

@@ -74,6 +74,10 @@ class Compiler:
     version: str
     flags: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """ "nvcc 13.0.88"."""
+        return f"{self.name} {self.version}"
+
 
 @dataclass(frozen=True, slots=True)
 class Board:

@@ -45,7 +45,7 @@ class Server:
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
-                fingerprint(llm.engine, llm.pack_manifest, llm.device_name),
+                fingerprint(llm.engine, llm.pack_manifest, llm.code, llm.device_name),
                 settings.prefix_cache_disk,
             ),
         )

@@ -10,13 +10,13 @@ from lucebox import _engine
 __all__ = ["fingerprint"]
 
 
-def fingerprint(engine: _engine.Engine, manifest_json: str = "", device: str = "") -> str:
+def fingerprint(engine: _engine.Engine, manifest_json: str = "", code: str | None = None, device: str = "") -> str:
     """A text that differs whenever the computed bits may differ.
 
-    Covers the weights, options that change chunks or rounding, the engine's build, and on a GPU the pack's manifest and
-    the device's name.
+    Covers the weights, options that change chunks or rounding, the engine's build, and on a GPU the pack's manifest,
+    the compiler of the code that the driver loads from it, and the device's name.
     """
     build = hashlib.sha256(Path(_engine.__file__).read_bytes()).hexdigest()
     pack = hashlib.sha256(manifest_json.encode()).hexdigest() if manifest_json else ""
     options = [engine.options[name] for name in ("isa", "kv", "prefill_chunk", "context")]
-    return " ".join(map(str, [engine.fingerprint, *options, build, pack, device]))
+    return " ".join(map(str, [engine.fingerprint, *options, build, pack, code or "", device]))
