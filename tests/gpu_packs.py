@@ -52,7 +52,7 @@ def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
     """The pack of a folder under a manifest, with files replaced, or left out where they are None."""
-    files = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    images = {file: unpacked(file, (folder / file).read_bytes()) for file in files}
+    names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
+    images = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)

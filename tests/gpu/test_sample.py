@@ -105,6 +105,27 @@ def test_a_large_vocabulary(pack: _engine.gpu.Pack, seed: int) -> None:
         compare(pack, logits, options, seed)
 
 
+@pytest.mark.parametrize("name", ["greedy", "all", "every filter"])
+@pytest.mark.parametrize("rows, vocab", [(1, 7), (2, 1), (33, 2), (64, 3), (64, 5000)])
+def test_a_walk_down_a_tree(pack: _engine.gpu.Pack, name: str, rows: int, vocab: int, seed: int) -> None:
+    """The device follows the tokens it draws as the host would, and stops where the tree does not hold one."""
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        tokens = rng.integers(0, vocab, rows).astype(np.int32)
+        parents = np.array([-1, *(rng.integers(max(0, i - 3), i) for i in range(1, rows))], np.int32)
+        logits, options = normal(rng, rows, vocab, spread=2), FILTERS[name]
+        sampler = _engine.Sampler(vocab, seed=seed, **fields(options))
+        sampler.set_prompt(PROMPT[:vocab] % vocab)
+        row, expected = 0, []
+        while row >= 0:
+            expected.append(sampler.sample(logits[row]))
+            children = np.flatnonzero((parents == row) & (tokens == expected[-1]))
+            row = int(children[0]) if len(children) else -1
+        got = on_device(pack, logits, options, seed, tree=(tokens, parents), ring_capacity=64)
+        assert got["tokens"].tolist() == expected
+        assert got["numbers"][0] == expected[-1]  # the input of the next step
+
+
 def test_random_combinations(pack: _engine.gpu.Pack, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for i in range(60):

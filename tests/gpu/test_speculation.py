@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("path", ["graph", "megakernel"])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("sampling", ["greedy", "penalised"])
-@pytest.mark.parametrize("model", SHAPES)
+EVERYDAY = (
+    ("hybrid", "greedy", False, "graph"),
+    ("hybrid", "penalised", True, "megakernel"),
+    ("attention", "penalised", False, "megakernel"),
+)
+CASES = [
+    pytest.param(*case, marks=() if case in EVERYDAY else pytest.mark.slow)  # 6 s each on the simulator
+    for case in product(SHAPES, ("greedy", "penalised"), (False, True), ("graph", "megakernel"))
+]
+
+
+@pytest.mark.parametrize("model, sampling, masked, path", CASES)
 def test_trees_change_no_token(
     pack: _engine.gpu.Pack, folder: Path, model: str, sampling: str, masked: bool, path: str, seed: int
 ) -> None:

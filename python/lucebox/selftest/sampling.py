@@ -32,6 +32,41 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
                 )
 
 
+def walks(rng: np.random.Generator) -> Iterator[Case]:
+    """Walks down trees that end after no, some and many accepted tokens."""
+    for rows, vocab in ((1, 5), (20, 3), (64, 2), (40, 1_003)):
+        tokens = rng.integers(0, vocab, rows, np.int32)
+        parents = np.array([-1, *(rng.integers(max(0, i - 3), i) for i in range(1, rows))], np.int32)
+        prompt, logits = rng.integers(0, vocab, 5, np.int32), normal(rng, rows, vocab)
+        for options in ({}, {"temperature": 1.0, "frequency_penalty": 0.2}):
+            some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
+            yield Case(
+                "sample",
+                "exact",
+                partial(_walked, logits, prompt, tokens, parents, **some),
+                (logits, prompt),
+                {**some, "tree": (tokens, parents), "ring_capacity": 64},
+                _tokens,
+            )
+
+
+def _walked(
+    logits: Array,
+    prompt: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    **options: Any,
+) -> NDArray[np.int32]:
+    sampler = Sampler(logits.shape[1], **options)
+    sampler.set_prompt(prompt)
+    row, chosen = 0, []
+    while row >= 0:
+        chosen.append(sampler.sample(logits[row]))
+        children = [i for i in range(row + 1, len(tokens)) if parents[i] == row and tokens[i] == chosen[-1]]
+        row = children[0] if children else -1
+    return np.array(chosen, np.int32)
+
+
 def _sampled(
     logits: Array, prompt: NDArray[np.int32], mask: NDArray[np.uint32] | None = None, **options: Any
 ) -> NDArray[np.int32]:

@@ -13,6 +13,7 @@
 #include "device/memory.h"
 #include "engine/gpu_token_loop.h"
 #include "gpu/sampling/choose.h"
+#include "ops/draft_rules.h"
 
 using namespace nanobind::literals;
 
@@ -56,8 +57,25 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
   return result;
 }
 
+// Tokens and parents of a tree, the root's first.
+using TreeArrays = std::pair<In<int32_t, 1>, In<int32_t, 1>>;
+
+Draft draft_of(const TreeArrays& tree) {
+  const auto& [tokens, parents] = tree;
+  const int rows = size(tokens, 0);
+  LB_CHECK(rows >= 1 && rows <= kMaxTree && size(parents, 0) == rows, kInvalid, "a tree has 1 to ", kMaxTree,
+           " tokens and as many parents; got ", rows, " and ", size(parents, 0));
+  Draft draft{};
+  drafting::start(draft, tokens(0));
+  for (int i = 1; i < rows; ++i) {
+    LB_CHECK(parents(i) >= 0 && parents(i) < i, kInvalid, "row ", i, " has parent ", parents(i));
+    drafting::add(draft, tokens(i), parents(i), 0);
+  }
+  return draft;
+}
+
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int ring_capacity, bool with_append,
-                std::optional<In<uint32_t, 1>> mask, const nb::kwargs& named) {
+                std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, const nb::kwargs& named) {
   const SamplingParams params = sampling_params_of(named);
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
@@ -107,7 +125,28 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
   void* scratch = call.zeros(gpu::sample_scratch_bytes(vocab));
   const float* all_logits = call.in(logits);
   std::vector<Sampled> results;
-  for (size_t step = 0; step < steps; ++step) {
+  if (tree) {
+    const Draft draft = draft_of(*tree);
+    LB_CHECK(size_t(draft.rows) == steps && ring_capacity >= int(steps), kInvalid, "a walk has logits for each of the ",
+             draft.rows, " rows, and a ring for as many; got ", steps, " and ", ring_capacity);
+    const TreeCursor start{0};
+    const WalkStep walk{.sampled = op.result,
+                        .draft = call.in(&draft, 1),
+                        .cursor = call.in_out(&start, 1),
+                        .ring = next.ring,
+                        .n_written = next.n_written,
+                        .token = numbers};
+    op.logits = all_logits;
+    op.row = &walk.cursor->row;
+    for (size_t step = 0; step < steps; ++step) {
+      const gpu::SampleLaunches launches = gpu::choose(op, scratch, pack.target());
+      pack.run(launches.launch, launches.params);
+      pack.run(gpu::choose(walk, pack.target()), walk);
+    }
+    pack.stream().synchronize();
+    results.assign(slots, slots + __atomic_load_n(written, __ATOMIC_ACQUIRE));
+  }
+  for (size_t step = tree ? steps : 0; step < steps; ++step) {
     op.logits = all_logits + step * vocab;
     const gpu::SampleLaunches launches = gpu::choose(op, scratch, pack.target());
     pack.run(launches.launch, launches.params);
@@ -129,8 +168,9 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
 
 void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "ring_capacity"_a = 4, "with_append"_a = true,
-        "mask"_a = nb::none(), "options"_a,
-        "One token for each row of logits, and what the device then knows: a dict of arrays.");
+        "mask"_a = nb::none(), "tree"_a = nb::none(), "options"_a,
+        "One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, "
+        "parents), the tokens of a walk down it, whose rows the logits belong to.");
 }
 
 }  // namespace lb

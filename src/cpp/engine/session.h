@@ -166,6 +166,7 @@ class Session {
   bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
   bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
+  bool wants_draft();
   void index_tokens(int32_t root);
   void propose_by_model(int max_rows, Draft& draft);
   StepCosts measure_step_costs();
@@ -214,6 +215,7 @@ class Session {
   bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
   bool device_walks_ = false;  // the loop chooses the tokens of the walk
   bool drafting_ = false;
+  bool drafts_pay_ = false;                // on a device: the next token waits for the host, which may draft below it
   Draft suggested_{};                      // rows == 0: none
   std::unique_ptr<SuffixDrafter> suffix_;  // null where the engine drafts no suffixes
   int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds

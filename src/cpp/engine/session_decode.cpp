@@ -32,7 +32,8 @@ int32_t Session::sample(Sampler& sampler) {
 
 // Starts the step that takes the token as input before reading the token, so that the device never waits for the host.
 // Three exceptions read the token first: the first one, whose logits must survive a failed choice, a token after
-// which the host has to compute a mask, and the root of a draft.
+// which the host has to compute a mask, and the root of a draft. While drafts do not pay, no token waits for the host:
+// the drafter is asked while the next step runs, and its answer is for the token after that step.
 int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
   if (is_first) {
@@ -47,7 +48,8 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
   }
   choice_waits_for_mask_ = false;
   was_masked_ = has_mask;
-  const bool is_early = !is_first && !has_mask && !drafts();
+  const bool drafts_now = suggested_.rows > 0 || (drafts() && (is_first || drafts_pay_));
+  const bool is_early = !is_first && !has_mask && !drafts_now;
   if (is_early) start_step(NumbersFrom::kDevice, has_mask);
   try {
     empty_if_step_lost([&] { sampled_ = loop_->take(); });
@@ -56,11 +58,12 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
     throw;
   }
   sampler.record(sampled_);
-  if (drafts()) {
+  if (drafts_now) {
     start_next(sampler);
-  } else if (!is_early) {
-    start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+    return sampled_;
   }
+  if (!is_early) start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
+  if (drafts()) drafts_pay_ = wants_draft();
   return sampled_;
 }
 

@@ -86,6 +86,20 @@ void Session::index_tokens(int32_t root) {
   suffix_->push({&root, 1});
 }
 
+// Whether a draft below the token sampled last would pay.
+bool Session::wants_draft() {
+  const int max_rows = std::min(max_tree_rows(), context() - static_cast<int>(tokens_.size()));
+  if (max_rows < 2) return false;
+  Draft suffix{};
+  if (suffix_ != nullptr) {
+    index_tokens(sampled_);
+    suffix = suffix_->propose(max_rows).tree;
+  }
+  if (width_->choose(suffix, max_rows) != StepKind::kPlain) return true;
+  width_->record({});
+  return false;
+}
+
 bool Session::propose(int32_t root, int max_rows) {
   Draft& draft = walk_.draft();
   width_chose_ = false;
@@ -262,7 +276,8 @@ int32_t Session::sample_in_tree(Sampler& sampler) {
 
 // Starts what computes the token sampled last, before the caller has it: a tree, or else a plain step.
 void Session::start_next(const Sampler& sampler) {
-  if (!start_tree(sampled_, {})) return start_step(NumbersFrom::kHost, was_masked_);
+  drafts_pay_ = start_tree(sampled_, {});
+  if (!drafts_pay_) return start_step(NumbersFrom::kHost, was_masked_);
   if (was_masked_) return;
   const std::lock_guard lock(engine_->executor().mutex);
   tree_row_ = 0;
