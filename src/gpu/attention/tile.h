@@ -136,10 +136,11 @@ struct QueryTiles {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       if (is_masked) {
+        const int first_row = opaque(16 * t + lane_row(0));  // so that no row is kept in a register throughout a loop
         LB_UNROLL
         for (int j = 0; j < kSlots / 16; ++j)
           for_each_row(s[t][j], [&](int i, int column, float& score) {
-            if (!is_visible(16 * t + lane_row(i), 16 * j + column)) score = kNothingSeen;
+            if (!is_visible(first_row + lane_row(i) - lane_row(0), 16 * j + column)) score = kNothingSeen;
           });
       }
       update_softmax(s[t], m[t], l[t], o[t]);
