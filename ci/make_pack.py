@@ -135,8 +135,8 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
     """
     shutil.rmtree(out, ignore_errors=True)
     check_equal(generations)
-    kernels = [kernel for one in generations for kernel in one.kernels]
-    if not origin.runs_on and (problems := gate.problems(kernels, target)):
+    code = {one.compiler["name"]: one.kernels for one in generations}
+    if not origin.runs_on and (problems := gate.problems(code, target)):
         advice = (
             "lower the thread bound or the work per thread; a spill that pays can be named with its reason "
             f"under [[exceptions]] in targets/{target.family}/target.toml"

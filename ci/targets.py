@@ -133,6 +133,10 @@ class Waiver:
     kernel: str
     what: str
     reason: str
+    compiler: str = ""  # the generation of code it is for, "nvrtc"; empty: all
+
+    def excuses(self, what: str, compiler: str) -> bool:
+        return self.what == what and self.compiler in ("", compiler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +505,8 @@ def _check_exceptions(target: Target, folder: str, root: Path) -> str | None:
     for i, waiver in enumerate(target.exceptions):
         if waiver.what not in WAIVERS:
             return f"exceptions[{i}].what: expected one of {', '.join(WAIVERS)}, got {waiver.what!r}"
+        if waiver.compiler and (waiver.compiler not in ("nvcc", "nvrtc") or target.nvrtc is None):
+            return f"exceptions[{i}].compiler: expected nvcc or nvrtc of a target with both, got {waiver.compiler!r}"
     return None
 
 

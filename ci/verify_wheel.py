@@ -205,13 +205,15 @@ def _unused(code: Generation) -> set[str]:
 
 
 def _resources(manifest: Manifest, target: targets.Target) -> Iterator[str]:
-    excused = {waiver.kernel for waiver in target.exceptions if waiver.what == "spill"}
-    for kernel in (kernel for code in manifest.generations for kernel in code.kernels):
-        if kernel.spill_bytes and kernel.name not in excused:
-            yield (
-                f"kernel {kernel.name} of {kernel.file} spills {kernel.spill_bytes} bytes; "
-                f"change it, or give the reason in [[exceptions]] of targets/{target.name}/target.toml"
-            )
+    for code in manifest.generations:
+        waivers = [waiver for waiver in target.exceptions if waiver.excuses("spill", code.compiler.name)]
+        excused = {waiver.kernel for waiver in waivers}
+        for kernel in code.kernels:
+            if kernel.spill_bytes and kernel.name not in excused:
+                yield (
+                    f"kernel {kernel.name} of {kernel.file} spills {kernel.spill_bytes} bytes; "
+                    f"change it, or give the reason in [[exceptions]] of targets/{target.name}/target.toml"
+                )
 
 
 def _elf_machine(content: bytes) -> int | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from pack.kernel import Kernel
-from targets import Target
+from targets import Target, Waiver
 
 REGISTER_FILE = 65536  # 32-bit registers of an NVIDIA SM; a thread's share is rounded up to 8
 NVIDIA_GRANULE = 8
@@ -18,17 +18,23 @@ HAS_LARGE_FILE = re.compile(r"gfx110[01]|gfx1151|gfx12\d\d")
 WAVE = 32
 
 
-def problems(kernels: Iterable[Kernel], target: Target) -> list[str]:
-    """One line per broken rule, and per exception that excuses nothing."""
-    excused = {waiver.kernel for waiver in target.exceptions if waiver.what == "spill"}
-    kernels = list(kernels)
-    found = [line for kernel in kernels for line in _problems(kernel, target, kernel.name in excused)]
-    spilling = {kernel.name for kernel in kernels if kernel.spill_bytes}
-    if target.variant:  # a kernel that it leaves out excuses nothing
-        excused &= {kernel.name for kernel in kernels}
-    stale = sorted(excused - spilling)
-    found += [f"{name}: excused from spilling, but it does not spill; remove its exception" for name in stale]
-    return found
+def problems(code: Mapping[str, Sequence[Kernel]], target: Target) -> list[str]:
+    """One line per broken rule, and per exception that excuses nothing. `code` has the kernels by compiler."""
+    found = []
+    for compiler, kernels in code.items():
+        excused = {waiver.kernel for waiver in target.exceptions if waiver.excuses("spill", compiler)}
+        found += [line for kernel in kernels for line in _problems(kernel, target, kernel.name in excused)]
+    return found + [line for waiver in target.exceptions if (line := _stale(waiver, code, target))]
+
+
+def _stale(waiver: Waiver, code: Mapping[str, Sequence[Kernel]], target: Target) -> str:
+    of = [kernels for compiler, kernels in code.items() if waiver.excuses("spill", compiler)]
+    named = [kernel for kernels in of for kernel in kernels if kernel.name == waiver.kernel]
+    if any(kernel.spill_bytes for kernel in named):
+        return ""
+    if not of or (target.variant and not named):  # code that is not in the pack, a kernel that a variant leaves out
+        return ""
+    return f"{waiver.kernel}: excused from spilling, but it does not spill; remove its exception"
 
 
 def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:

@@ -274,7 +274,9 @@ def test_a_spill_fails_the_build_unless_it_is_named(name: str, tmp_path: Path) -
     waiver = '\n[[exceptions]]\nkernel = "spilling_kernel"\nwhat = "spill"\nreason = "a test"\n'
     said, pack = build(tree(tmp_path / "excused", name, SPILLS, waiver), name)
     assert pack.is_dir(), said
-    assert manifest(pack)["exceptions"] == [{"kernel": "spilling_kernel", "what": "spill", "reason": "a test"}]
+    assert manifest(pack)["exceptions"] == [
+        {"kernel": "spilling_kernel", "what": "spill", "reason": "a test", "compiler": ""}
+    ]
     assert all(code["kernels"][0]["spill_bytes"] > 0 for code in manifest(pack)["generations"])
 
     said, pack = build(tree(tmp_path / "stale", name, GOOD.replace("good", "spilling"), waiver), name)
@@ -406,8 +408,23 @@ PLAIN = Kernel("a_kernel", "a.cubin", 256, 64, 1024, 0, 0, 0)
     ],
 )
 def test_gate(name: str, change: dict[str, int], problem: str | None) -> None:
-    found = gate.problems([replace(PLAIN, **change)], targets.load(name))  # type: ignore[arg-type]
+    found = gate.problems({"nvcc": [replace(PLAIN, **change)]}, targets.load(name))  # type: ignore[arg-type]
     assert found == [] if problem is None else len(found) == 1 and problem in found[0]
+
+
+def test_a_spill_of_one_compiler_is_excused_for_it_alone() -> None:
+    code = {"nvcc": [PLAIN], "nvrtc": [replace(PLAIN, file="a.nvrtc.cubin", spill_bytes=4)]}
+    target = targets.load("sm_86")
+    older, newer, both = (
+        replace(target, exceptions=(targets.Waiver("a_kernel", "spill", "three registers", compiler),))
+        for compiler in ("nvrtc", "nvcc", "")
+    )
+    assert gate.problems(code, older) == gate.problems(code, both) == []
+    assert gate.problems({"nvcc": [PLAIN]}, older) == []  # a pack without that code
+    assert gate.problems(code, newer) == [
+        "a.nvrtc.cubin: a_kernel: spills 4 bytes of registers per thread, expected none",
+        "a_kernel: excused from spilling, but it does not spill; remove its exception",
+    ]
 
 
 # Two compilers

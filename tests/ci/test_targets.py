@@ -160,6 +160,7 @@ def test_an_unknown_need_is_refused(tree: Path) -> None:
         ('"525"', '"580"', "nvrtc.min_driver: expected a driver older than 580, got '580'"),
         ('"525"', '"old"', "nvrtc.min_driver: expected a driver older than 580, got 'old'"),
         (', min_driver = "525"', "", "nvrtc.min_driver: missing"),
+        ('what = "spill"', 'what = "spill"\ncompiler = "gcc"', "exceptions[0].compiler: expected nvcc or nvrtc of a"),
         ('["x86_64"]', '["riscv64"]', "hosts: expected some of x86_64, aarch64, got ['riscv64']"),
         ('["x86_64"]', "[]", "hosts: expected some of x86_64, aarch64, got []"),
         ('"mma_bf16"', '"magic"', "capabilities.matrix: expected one of mma_f16, mma_bf16"),

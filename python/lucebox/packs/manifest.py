@@ -130,6 +130,8 @@ class Waiver:
     kernel: str
     what: str
     reason: str
+    compiler: str
+    """The compiler of the code that it is for; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
