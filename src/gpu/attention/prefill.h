@@ -57,12 +57,12 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kSlots - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
-                           offset < first_seen(op, n_past, last_row);
+                           offset < first_seen(op, n_past, op.rows - 1);
     const T* k = ring.take();
     tile.attend(
         own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,
         [&](int row, int slot) {
-          return sees(op, n_past, min(queries.row(own_first + row), last_row), offset + slot);
+          return sees(op, n_past, min(queries.row(own_first + row), op.rows - 1), offset + slot);
         });
   }
   tile.close();
