@@ -1,6 +1,6 @@
 // How a tree grows from the likeliest tokens of each depth, compiled for host and device so that both build the same
 // tree. The tokens of one depth are drafted without knowing those of the others, so a path's probability is estimated
-// as the product of its tokens' (Ringel and Romano, DDTree, 2026). Best first, after a chain of the likeliest tokens.
+// as the product of its tokens' (Ringel and Romano, DDTree, 2026). Best first.
 #pragma once
 
 #include "ops/draft.h"
@@ -53,7 +53,7 @@ LB_FN Candidate candidate(const Draft& draft, const Likeliest& from, int32_t par
 
 // Adds up to `budget` nodes below the root, which the draft already has. budget < kMaxTree.
 LB_FN void grow_tree(const Likeliest& from, int budget, Draft& draft) {
-  // Each node adds at most one sibling and one child; the chain's nodes add no child.
+  // Each node closes one candidate and adds at most a sibling and a child.
   Candidate open[2 * kMaxTree];
   int n_open = 0;
   open[n_open++] = candidate(draft, from, 0, 0);
