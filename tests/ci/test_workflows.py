@@ -186,5 +186,5 @@ def test_linters_find_what_is_planted(tmp_path: Path, tool: list[str], key: str,
     file.parent.mkdir(parents=True)
     file.write_text(WRONG % key)
     command = [str(program) if program.exists() else tool[0], *tool[1:], str(file)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     assert done.returncode != 0 and words in done.stdout + done.stderr
