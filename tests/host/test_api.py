@@ -237,7 +237,7 @@ def test_errors_are_also_the_builtin_kinds() -> None:
 
 def test_info_and_plan(llm: LLM) -> None:
     assert (llm.info.architecture, llm.info.n_layers, llm.info.n_recurrent_layers) == ("qwen35", 8, 6)
-    assert llm.info.n_params == 11_053_104
+    assert llm.info.n_params == 12_300_080
     assert llm.memory_plan.context == 512 and "KV cache" in str(llm.memory_plan)
     assert sum(entry.bytes for entry in llm.memory_plan.entries) == llm.memory_plan.total_bytes
 
