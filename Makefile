@@ -2,6 +2,8 @@
 # comes from PyPI into .venv. The work is in ci/*.py; CONTRIBUTING.md says how to call the parts.
 PYTHON ?= python3
 RUN := .venv/bin/python
+# files are UTF-8, whatever a library that tests load does to the locale
+export PYTHONUTF8 := 1
 
 .PHONY: demo test test-all check packs release-dry-run format generate bench clean
 
