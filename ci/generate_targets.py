@@ -1,4 +1,4 @@
-"""What is made from targets/*/target.toml and the host's version and addresses: presets, the projects of packs and
+"""Files generated from targets/*/target.toml and the host's version and addresses: presets, the projects of packs and
 lucebox-tiny, the host wheel's extras and table, docs/targets.md.
 
 generate_targets.py        writes them all; ci/check_generated.py finds those that drifted

@@ -24,7 +24,7 @@ from release_plan import Plan
 
 @dataclass(frozen=True)
 class Collected:
-    """What was found."""
+    """The files of a release, and their faults."""
 
     files: tuple[str, ...]
     """In the order of their upload."""

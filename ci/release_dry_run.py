@@ -143,7 +143,7 @@ def make_indexes(version: Version, following: Version) -> None:
 
 @dataclass(frozen=True)
 class Use:
-    """What a user does, with pip or with uv."""
+    """A user's steps, with pip or with uv."""
 
     user: User
     version: Version

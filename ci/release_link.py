@@ -42,7 +42,7 @@ def exports(module: Path) -> list[str]:
 
 
 def problems(names: list[str]) -> list[str]:
-    """What is wrong with a module that exports these names."""
+    """The faults of a module that exports these names."""
     missing = [] if ENTRY in names else [f"does not export {ENTRY}"]
     return missing + [f"exports {name} of the C++ library" for name in names if STANDARD.match(name)]
 

@@ -1,5 +1,5 @@
-"""What PyPI refuses, or shows badly, in the metadata of a wheel or sdist: called by release_collect.py. What must be
-inside a wheel is verify_wheel.py's."""
+"""Checks the metadata of a wheel or sdist for faults that PyPI refuses or shows badly: called by release_collect.py.
+The contents of a wheel are verify_wheel.py's."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _description(metadata: Message) -> Iterator[str]:
 
 
 def twine(files: Sequence[Path]) -> str | None:
-    """What `twine check --strict` has against the files."""
+    """The faults that `twine check --strict` finds in the files."""
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip() if done.returncode else None

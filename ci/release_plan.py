@@ -46,7 +46,7 @@ class Project:
     files: tuple[str, ...]
     """All of them: they go to the GitHub Release, and the wheels to the index."""
     not_on_pypi: tuple[str, ...] = ()
-    """Of these, those that PyPI refuses."""
+    """The files among them that PyPI refuses."""
 
     @property
     def environment(self) -> str:
@@ -70,7 +70,7 @@ class Plan:
     on_pypi: bool
     """The host of this tree says that every name is on PyPI (ON_PYPI), so the release has to be there."""
     missing: tuple[str, ...]
-    """What the owner has not set yet."""
+    """Settings that the owner has not made yet."""
 
     @property
     def is_prerelease(self) -> bool:
@@ -148,7 +148,7 @@ def table(plan: Plan) -> str:
 
 
 def outputs(plan: Plan) -> str:
-    """What the jobs of release.yml ask for."""
+    """The outputs that the jobs of release.yml ask for."""
 
     def truth(value: bool) -> str:
         return str(value).lower()

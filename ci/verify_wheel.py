@@ -103,7 +103,7 @@ def _model(wheel: Wheel) -> Iterator[str]:
 
 
 def _bill(wheel: Wheel) -> Iterator[str]:
-    """What is compiled has its bill of materials in the wheel (PEP 770)."""
+    """A compiled wheel carries its bill of materials (PEP 770)."""
     bill = f"{wheel.info}/sboms/{wheel.project}.cdx.json"
     try:
         subject = json.loads(wheel.members[bill])["metadata"]["component"]

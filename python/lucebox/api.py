@@ -448,7 +448,7 @@ class LLM:
 
     @property
     def draft_label(self) -> str:
-        """What drafts: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+        """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
         return draft_label(self.options.draft)
 
     @property

@@ -108,7 +108,7 @@ class DeviceState:
     install: str | None
     """The target whose pack is missing or broken."""
     driver: str | None = None
-    """What to do about its driver, before any pack; None where the driver serves."""
+    """The remedy for its driver, before any pack; None where the driver serves."""
     blocked: str | None = None
     """The installed pack that the device would use, were it not for `reason`."""
     code: str | None = None
@@ -142,7 +142,7 @@ class Report:
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
     drivers_first: tuple[str, ...]
-    """What to do about drivers, before `install`."""
+    """Remedies for drivers, before `install`."""
     install: str | None
     """The command for this machine, as a shell takes it; None where no pack is missing or broken."""
     commands: tuple[tuple[str, ...], ...]

@@ -25,7 +25,7 @@ def resolve_draft(
     progress: Progress | None = None,
     endpoint: str | None = None,
 ) -> str:
-    """What drafts for a model.
+    """Resolves the drafter of a model.
 
     draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "auto" is the catalog's drafter of the model,
     else the prediction block (MTP) in its file, and the suffix drafter in any case. "mtp+suffix" and "DRAFTER+suffix"

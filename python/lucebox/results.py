@@ -22,7 +22,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What speculation drafted for one request, and what became of it."""
+    """Counts of the drafted and accepted tokens of one request."""
 
     verifies: int
     """Trees of drafted tokens that the model verified, each in one step."""

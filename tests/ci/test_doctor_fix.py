@@ -68,7 +68,7 @@ class Environment:
         return dict(stems)
 
     def conflicts(self) -> list[str]:
-        """What `pip check` says about lucebox; the linked libraries are not all it would want."""
+        """The lines of `pip check` about lucebox; the linked libraries are not all it would want."""
         command = [UV, "pip", "check", "--python", self.python]
         done = subprocess.run(command, capture_output=True, text=True)
         return [line for line in (done.stdout + done.stderr).splitlines() if "lucebox" in line and "Using" not in line]
@@ -100,7 +100,7 @@ def pack(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def link_libraries(site: Path) -> None:
-    """What lucebox needs of others, as links into the environment of the tests. Metadata is copied: uv sees no link."""
+    """Links to the packages that lucebox needs, from the tests' environment. Metadata is copied: uv sees no link."""
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if entry.name.startswith(("pip", "lucebox", "__")) or (site / entry.name).exists():
             continue

@@ -1,4 +1,4 @@
-"""What pages and programs tell people to install, while lucebox's names are not registered on PyPI."""
+"""Install lines of pages and programs while lucebox's names are not registered on PyPI."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def elf(machine: int, content: bytes = b"code") -> bytes:
 
 
 def manifest(target: targets.Target, *generations: dict[str, bytes], **kernel: Any) -> dict[str, Any]:
-    """What the pack builder writes of the files of each generation of code: one kernel in each file."""
+    """The pack builder's description of the files of each generation of code: one kernel in each file."""
     described = targets.description(target)
     return {
         "schema": 2,

@@ -19,7 +19,7 @@ CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the pro
 
 
 OWN_OF_CODE = ("min_driver", "compiler", "files", "kernels")
-# What the pack of an NVIDIA target has for drivers older than nvcc's code needs.
+# An NVIDIA pack's code for drivers older than nvcc's code needs.
 OLDER = {"min_driver": "525", "compiler": {"name": "nvrtc", "version": "12.4.127", "flags": ["-default-device"]}}
 
 

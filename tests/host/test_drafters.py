@@ -115,7 +115,7 @@ def drafting(llm: LLM, *prompts: str) -> LLM:
 
 
 def expected_counts(n: int) -> DraftCounts:
-    """Of n tokens in one go: a verify at the first token and at every fourth. The last token is not computed."""
+    """Counts of n tokens in one go: a verify at the first token and at every fourth. The last token is not computed."""
     verifies = -(-(n - 1) // (N_RIGHT + 1))
     accepted = n - 1 - verifies
     last = accepted - (verifies - 1) * N_RIGHT

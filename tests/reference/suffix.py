@@ -14,7 +14,7 @@ Match = tuple[int, list[int]]  # length, positions of the last token
 
 
 def longest_match(text: Sequence[int], end: int, suffix: Sequence[int]) -> Match:
-    """Of text[:end], newest position first."""
+    """Matches of text[:end], newest position first."""
     for length in range(min(MAX_CONTEXT, len(suffix)), 0, -1):
         wanted = list(suffix[-length:])
         found = [p for p in range(end - 1, length - 2, -1) if list(text[p + 1 - length : p + 1]) == wanted]

@@ -1,4 +1,4 @@
-"""What clients and operators see of speculation. The server runs in this process, so that an oracle can draft."""
+"""Speculation as clients and operators see it. The server runs in this process, so that an oracle can draft."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Fit:
     plan: MemoryPlan | None
     """None: it cannot."""
     draft: str
-    """What drafts."""
+    """The drafter."""
     kernels: str = ""
     """The device and its kernels."""
     obstacle: str = ""

@@ -25,7 +25,7 @@ struct Models {
   std::unique_ptr<DraftModel> draft;  // null: none
 
   Networks networks() const { return draft ? Networks{target.get(), draft.get()} : Networks{target.get()}; }
-  // What a sequence keeps: the layers of the target, then those of the draft model.
+  // Layers of a sequence's state: those of the target, then those of the draft model.
   std::vector<LayerShape> layer_shapes() const;
 };
 

@@ -30,7 +30,7 @@ struct EngineOptions {
   DType kv = DType::kF16;
   int prefill_chunk = 0;                // rows of a prompt computed at once; 0: the backend's default
   DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
-  // What drafts: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a model and the suffix
+  // Drafter: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a draft model and the suffix
   // drafter together are "mtp+suffix" or "FILE+suffix".
   std::string draft = "none";
   static constexpr std::string_view kWithSuffix = "+suffix";
@@ -75,7 +75,7 @@ struct Executor {
   int32_t* parents;     // [kMaxTree]
   uint64_t* ancestors;  // [kMaxTree]
   float* logits;        // [kLogitRows, vocab]
-  // Of the draft model; null without one.
+  // Workspace and inputs of the draft model; null without one.
   DraftWorkspace draft{};
   int32_t* draft_root = nullptr;       // [1] token
   int32_t* draft_positions = nullptr;  // [3, max_depth + 1]
@@ -104,7 +104,7 @@ class Engine {
   StateOptions state_options() const { return {options_.context, options_.kv, options_.kv}; }
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
-  // What a step costs on this device, once a session has measured it or set_step_costs() has told it.
+  // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
   // Identifies the weights and settings that a saved session depends on.

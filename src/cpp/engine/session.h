@@ -218,7 +218,8 @@ class Session {
   bool drafts_pay_ = false;                // on a device: the next token waits for the host, which may draft below it
   Draft suggested_{};                      // rows == 0: none
   std::unique_ptr<SuffixDrafter> suffix_;  // null where the engine drafts no suffixes
-  int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds
+  int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds, and behind them the last root
+  int32_t indexed_root_ = -1;
   std::optional<StepWidth> width_;
   bool width_chose_ = false;             // the tree in walk_
   std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft

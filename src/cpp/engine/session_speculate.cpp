@@ -80,10 +80,17 @@ void Session::remember(std::span<const int32_t> output) {
 
 // Brings the suffix drafter to the timeline and the root behind it.
 void Session::index_tokens(int32_t root) {
-  if (suffix_->n_tokens() > n_indexed_) suffix_->truncate(n_indexed_);
+  const bool last_root_joined = suffix_->n_tokens() == n_indexed_ + 1 &&
+                                n_indexed_ < static_cast<int>(tokens_.size()) && tokens_[n_indexed_] == indexed_root_;
+  if (last_root_joined) {
+    ++n_indexed_;
+  } else {
+    suffix_->truncate(n_indexed_);
+  }
   suffix_->push(std::span(tokens_).subspan(n_indexed_));
   n_indexed_ = static_cast<int>(tokens_.size());
   suffix_->push({&root, 1});
+  indexed_root_ = root;
 }
 
 // Whether a draft below the token sampled last would pay.

@@ -1,4 +1,4 @@
-// What all draft models share, and which one a file holds.
+// The parts that all draft models share; the choice of the draft model that a file holds.
 #include "models/draft_model.h"
 
 #include <algorithm>

@@ -116,7 +116,7 @@ void ContextIndex::prune(Node node, uint32_t cut) {
       pruned_.push_back(top);
     }
   }
-  // What is left of them has older leaves: each goes back to its place by age.
+  // Nodes that remain have older leaves: each moves back to its position by age.
   const auto is_newer = [this](Node a, Node b) { return age_rank(newest(a)) > age_rank(newest(b)); };
   std::sort(pruned_.begin() + base, pruned_.end(), is_newer);
   Node after = kNone, before = at.first;  // the next node goes between these
@@ -141,7 +141,7 @@ void ContextIndex::drop_oldest() {
   first_slot_ = slot(begin_);
 }
 
-// Of the oldest position: no node above it has it as its newest leaf, unless it has no other.
+// The leaf is the oldest position: no node above it has it as its newest leaf, unless it has no other.
 void ContextIndex::remove_leaf(uint32_t leaf) {
   const Node parent = links_[leaf].parent;
   unlink(leaf);

@@ -11,8 +11,9 @@ namespace lb {
 namespace {
 
 constexpr int kOccurrences = 64;  // the newest ones, which estimate what follows
-// Of a node's path. The discount below keeps trees of short matches small, and StepWidth leaves out rows that do not
-// pay. In simulated decoding of code, 0.02 is 6 to 16 % faster than 0.1 with at most 2 nodes for each matched token.
+// Lower bound of a path's probability. The discount below keeps trees of short matches small, and StepWidth leaves out
+// rows that do not pay. In simulated decoding of code, 0.02 is 6 to 16 % faster than 0.1 with at most 2 nodes for each
+// matched token.
 constexpr double kMinProbability = 0.02;
 
 using Positions = std::array<int64_t, kOccurrences>;

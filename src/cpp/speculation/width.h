@@ -4,7 +4,7 @@
 //   choose()  before the draft model runs, as its time is part of the choice
 //   tree()    the rows to verify; not after kPlain
 //   record()  the rows that were accepted
-// What it has learned holds for the next request too: keep one StepWidth for the life of a session.
+// Acceptance learned from one request holds for the next: keep one StepWidth for the life of a session.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What the kernels of drafting and their host code must agree on.
+// Sizes that the kernels of drafting and their host code must agree on.
 #pragma once
 
 #include <stddef.h>

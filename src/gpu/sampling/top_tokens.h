@@ -1,4 +1,4 @@
-// What the kernels of TopTokens and their host code must agree on.
+// Sizes that the kernels of TopTokens and their host code must agree on.
 #pragma once
 
 #include "ops/top_tokens.h"
