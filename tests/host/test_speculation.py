@@ -103,6 +103,15 @@ def test_a_tree_ends_with_the_context(folder: Path) -> None:
     assert session.draft_counts["accepted"] >= 22
 
 
+@pytest.mark.parametrize("context", [1, 2, 15, 16, 17])
+def test_short_contexts(folder: Path, context: int) -> None:
+    engine = _engine.Engine.open(str(folder / "hybrid.gguf"), context=context, draft="suffix", threads=1)
+    plain = _engine.Engine.open(str(folder / "hybrid.gguf"), context=context, threads=1)
+    session = _engine.Session(engine)  # measures the costs of a step, where the context has room for them
+    assert (engine.step_costs is None) == (context < 16)
+    assert decode(session, [1], context) == decode(_engine.Session(plain), [1], context)
+
+
 def test_bad_drafts_are_refused(engine: _engine.Engine, folder: Path) -> None:
     session = _engine.Session(engine)
     with pytest.raises(InvalidRequestError, match="token 1 of the draft has parent 1"):

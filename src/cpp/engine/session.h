@@ -49,6 +49,7 @@ class Session {
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
 
   // --- speculation: session_speculate.cpp
+  static constexpr int kMinDraftContext = 16;  // tokens; the costs of a step are measured within it
   // A sync() that adds one token drafts a tree below it, verifies the tree in one append and keeps its logits. While
   // the tokens sampled follow the tree, sync() and sample() compute nothing. Drafts change no token.
   struct DraftCounts {
@@ -167,7 +168,8 @@ class Session {
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
   bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
   bool wants_draft();
-  void index_tokens(int32_t root);
+  int draft_room() const;
+  Draft propose_by_suffix(int32_t root, int max_rows);
   void propose_by_model(int max_rows, Draft& draft);
   StepCosts measure_step_costs();
   double time(int n, const Work& work);
@@ -175,8 +177,8 @@ class Session {
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
   void start_next(const Sampler& sampler);
-  bool propose(int32_t root, int max_rows);  // into walk_.draft()
-  void end_walk(bool is_whole = false);      // commits the path; is_whole: the token after it was not in the tree
+  bool propose(int32_t root);            // into walk_.draft()
+  void end_walk(bool is_whole = false);  // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 
   // --- session_snapshot.cpp

@@ -22,6 +22,9 @@ bool Session::drafts() const { return suggested_.rows > 0 || (drafting_ && width
 
 int Session::max_tree_rows() const { return std::min(engine_->options().tree_rows(), engine_->executor().max_rows); }
 
+// Rows of a tree that fit behind the timeline, the root's among them.
+int Session::draft_room() const { return std::min(max_tree_rows(), context() - static_cast<int>(tokens_.size())); }
+
 bool Session::extends_by_one(std::span<const int32_t> ids) const {
   return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
          std::equal(tokens_.begin(), tokens_.end(), ids.begin());
@@ -78,8 +81,9 @@ void Session::remember(std::span<const int32_t> output) {
   if (engine_->outputs() != nullptr) engine_->outputs()->add(output);
 }
 
-// Brings the suffix drafter to the timeline and the root behind it.
-void Session::index_tokens(int32_t root) {
+// A draft of the suffix drafter, after bringing it to the timeline and the root behind it; no rows: none.
+Draft Session::propose_by_suffix(int32_t root, int max_rows) {
+  if (suffix_ == nullptr) return {};
   const bool last_root_joined = suffix_->n_tokens() == n_indexed_ + 1 &&
                                 n_indexed_ < static_cast<int>(tokens_.size()) && tokens_[n_indexed_] == indexed_root_;
   if (last_root_joined) {
@@ -91,25 +95,23 @@ void Session::index_tokens(int32_t root) {
   n_indexed_ = static_cast<int>(tokens_.size());
   suffix_->push({&root, 1});
   indexed_root_ = root;
+  return suffix_->propose(max_rows).tree;
 }
 
 // Whether a draft below the token sampled last would pay.
 bool Session::wants_draft() {
-  const int max_rows = std::min(max_tree_rows(), context() - static_cast<int>(tokens_.size()));
+  const int max_rows = draft_room();
   if (max_rows < 2) return false;
-  Draft suffix{};
-  if (suffix_ != nullptr) {
-    index_tokens(sampled_);
-    suffix = suffix_->propose(max_rows).tree;
-  }
-  if (width_->choose(suffix, max_rows) != StepKind::kPlain) return true;
+  if (width_->choose(propose_by_suffix(sampled_, max_rows), max_rows) != StepKind::kPlain) return true;
   width_->record({});
   return false;
 }
 
-bool Session::propose(int32_t root, int max_rows) {
+bool Session::propose(int32_t root) {
   Draft& draft = walk_.draft();
+  const int max_rows = draft_room();
   width_chose_ = false;
+  if (max_rows < 2) return false;
   if (suggested_.rows > 0) {
     draft = suggested_;
     suggested_.rows = 0;
@@ -117,11 +119,7 @@ bool Session::propose(int32_t root, int max_rows) {
     draft.rows = std::min(draft.rows, max_rows);
     return draft.rows > 1;
   }
-  draft.rows = 0;
-  if (suffix_ != nullptr) {
-    index_tokens(root);
-    draft = suffix_->propose(max_rows).tree;
-  }
+  draft = propose_by_suffix(root, max_rows);
   width_chose_ = true;
   switch (width_->choose(draft, max_rows)) {
     case StepKind::kPlain: draft.rows = 0; break;
@@ -169,9 +167,8 @@ bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& inte
 }
 
 bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
-  if (!drafts()) return false;
+  if (!drafts() || !propose(root)) return false;
   const int n_past = state_.n_tokens();
-  if (!propose(root, std::min(max_tree_rows(), state_.capacity() - n_past))) return false;
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   for (int axis = 0; axis < 3; ++axis)
