@@ -54,10 +54,9 @@ class Row:
     command: str
 
     @property
-    def step_ms(self) -> float:
-        """A verified step; plain steps between them count as plain tokens."""
-        n_plain = max(self.tokens - self.verifies - self.accepted, 0)
-        return (self.drafting_ms * self.tokens - self.plain_ms * n_plain) / max(self.verifies, 1)
+    def step_ms(self) -> float | None:
+        """A verified step, where every step of the row is one."""
+        return self.drafting_ms * self.tokens / (self.tokens - self.accepted) if self.budget else None
 
 
 def decode(session: _engine.Session, prompt: list[int], n: int, vocab: int, **sampling: float) -> float:
@@ -132,10 +131,11 @@ def main() -> int:
     rows = []
     for budget in map(int, args.budgets.split(",")):
         for row in measure(args, budget):
+            step = "" if row.step_ms is None else f" of {row.step_ms:.3f} ms ({row.draft_ms:.3f} drafting)"
             print(
                 f"{row.model} {row.draft} budget {row.budget} {row.sampling}: plain {row.plain_ms:.3f} ms, "
-                f"drafting {row.drafting_ms:.3f} ms a token, {row.verifies} verifies of {row.step_ms:.3f} ms "
-                f"({row.draft_ms:.3f} drafting), {row.accepted} accepted, speed {row.plain_ms / row.drafting_ms:.3f}",
+                f"drafting {row.drafting_ms:.3f} ms a token, {row.verifies} verifies{step}, "
+                f"{row.accepted} accepted, speed {row.plain_ms / row.drafting_ms:.3f}",
                 flush=True,
             )
             rows.append(row)
