@@ -11,7 +11,8 @@ ENTRY = Entry("Qwen3-0.6B BF16", ("new.BF16", "old.BF16"), "BF16")
 
 
 def result(commit: str, test: str, tok_s: float, **changed: str) -> dict[str, str]:
-    line = {"date": "2026-11-26", "commit": commit, "device": generate_speed.DEVICE, "model": "new.BF16"}
+    device = {"device": generate_speed.DEVICE, "pack": generate_speed.PACK}
+    line = {"date": "2026-11-26", "commit": commit, **device, "model": "new.BF16"}
     return {**line, "test": test, "tok_s": str(tok_s), "share": "0.587", "command": "lucebox bench", **changed}
 
 
@@ -45,6 +46,7 @@ def test_a_row_has_speed_ratio_share_and_prefill() -> None:
         result("b", "tg128 @520", 2, command="lucebox bench --path graph"),  # not what the engine chooses
         result("b", "tg128 @4096", 2),
         result("b", "tg128 @520", 2, device="NVIDIA H200"),
+        result("b", "tg128 @520", 2, pack="sm_90 nvrtc"),  # the code of one compiler alone
         result("b", "tg128 @520", 2, model="new.Q8_0"),
         result("b", "tg128 @520", 2),  # a repeat
         result("a", "tg128 @520", 2, date="2026-11-25", model="old.BF16"),
