@@ -70,7 +70,7 @@ class Generation:
         return target.nvrtc.min_driver if is_older and target.nvrtc else target.min_driver
 
     def packed(self) -> Generation:
-        """Its files by xz, for code that few machines load: 40 % of what deflate makes of it in a wheel."""
+        """Its files by xz: 60 % of what deflate makes of them in a wheel."""
         images = {f"{name}.xz": lzma.compress(image) for name, image in self.images.items()}
         kernels = [dataclasses.replace(kernel, file=f"{kernel.file}.xz") for kernel in self.kernels]
         return Generation(self.compiler, images, kernels)
@@ -144,8 +144,9 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
         raise CodeError("\n".join([f"{target.name}: kernels that do not fit:", *problems, advice]))
     out.mkdir(parents=True)
     (out / "__init__.py").write_text("")
-    newest, *older = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
-    generations = [newest, *(one.packed() for one in older)]
+    generations = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
+    if len(generations) > 1:  # a machine loads one of them, and a wheel with both by deflate exceeds 5 MB
+        generations = [one.packed() for one in generations]
     for one in generations:
         for name, image in one.images.items():
             (out / name).write_bytes(image)

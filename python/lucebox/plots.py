@@ -1,4 +1,4 @@
-"""Plots of bench reports. matplotlib is an extra (`pip install "lucebox[plot]"`), imported only here."""
+"""Plots of bench reports. matplotlib is an extra (`pip install matplotlib`), imported only here."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _figure(figsize: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UnsupportedError('plots need matplotlib: pip install "lucebox[plot]"') from error
+        raise UnsupportedError('plots need matplotlib: pip install matplotlib') from error
     return Figure(figsize=figsize, layout="constrained")
 
 

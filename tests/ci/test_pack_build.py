@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import lzma
 import os
 import re
 import shutil
@@ -374,7 +375,8 @@ def test_a_code_object_cut_short_is_refused(tmp_path: Path) -> None:
 def test_a_cubin_and_its_log_must_agree(tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, "sm_86", GOOD), "sm_86")
     assert pack.is_dir(), said
-    image, log = (pack / "probe.cubin").read_bytes(), (tmp_path / "build/code/probe.log").read_text()
+    image = lzma.decompress((pack / "probe.cubin.xz").read_bytes())
+    log = (tmp_path / "build/code/probe.log").read_text()
     (kernel,) = cubin.kernels(image, log, "probe.cubin", 101376)
     with pytest.raises(CodeError, match=f"good_kernel has {kernel.registers} registers, the log of ptxas says 99"):
         cubin.kernels(image, log.replace(f"Used {kernel.registers} ", "Used 99 "), "probe.cubin", 101376)
