@@ -155,7 +155,7 @@ def _figure(figsize: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UnsupportedError('plots need matplotlib: pip install matplotlib') from error
+        raise UnsupportedError("plots need matplotlib: pip install matplotlib") from error
     return Figure(figsize=figsize, layout="constrained")
 
 
