@@ -13,7 +13,7 @@ import targets
 from targets import ROOT, Board
 
 PAGE = "docs/kernels/megakernel_speed.md"
-SHAPES_SOURCE = "benchmarks/make_synthetic_gguf.py"
+SHAPES_SOURCE = "python/lucebox/synthetic.py"
 MODELS = (("qwen35-0.8b", "BF16"), ("qwen35-0.8b", "Q8_0"), ("qwen35-0.8b", "Q4_K_M"), ("qwen35-27b", "Q4_K_M"))
 READ_SHARE = 0.93  # of the datasheet's bandwidth, on an H100 SXM: 3.12 of 3.35 TB/s
 BARRIER_US = 0.95  # of the whole grid, on an H100 SXM (docs/kernels/megakernel.md)
@@ -46,7 +46,7 @@ no source.
 
 def _shapes() -> Any:
     """The module that knows the shapes of models."""
-    spec = importlib.util.spec_from_file_location("make_synthetic_gguf", ROOT / SHAPES_SOURCE)
+    spec = importlib.util.spec_from_file_location("synthetic", ROOT / SHAPES_SOURCE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look it up
