@@ -4,8 +4,8 @@
     targets.py --names         every name as one JSON list, for a build matrix
     targets.py sm_86           prints one, complete, as JSON: what CMake and the pack builder read
 
-A variant is a target with other tuning constants or fewer kernel files, and a name of its own: sm_86_laptop. It is a
-folder of targets/, or the options --variant, --tuning and --without.
+A variant is a target with other constants or fewer kernel files, and a name of its own: sm_86_laptop. It is a folder of
+targets/, or the options --variant, --tuning, --defines and --without.
 
 The dataclasses are the schema: a field without a default must be in the file, and no other key may be. Every problem is
 a TargetError that says where, what was expected and what was found.
@@ -70,9 +70,12 @@ TUNING = {
     "megakernel_max_mib": (0, 1 << 20, 1),
     "megakernel_max_kv_mib": (0, 1 << 20, 1),
 }
+# Constants that are compiled into kernels, as macros with a default in src/gpu: lowest and highest value. Only a
+# variant has other values.
+DEFINES = {"LUCEBOX_GEMV_BLOCKS": (1, 4)}
 WAIVERS = ("spill",)
 VARIANT = re.compile(r"[a-z][a-z0-9]*")
-VARIANT_KEYS = ("inherits", "tuning", "without")
+VARIANT_KEYS = ("inherits", "tuning", "defines", "without")
 
 
 MADE = {"made": True}  # fields that load() and vary() fill, and no file
@@ -112,8 +115,8 @@ class Tuning:
     """Constants of the launch functions."""
 
     matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
-    speculation_budget: int  # rows of a draft tree, where the user names none
-    prefill_chunk: int  # rows of a prompt computed at once, likewise
+    speculation_budget: int  # rows of a draft tree; no code reads it
+    prefill_chunk: int  # rows of a prompt computed at once, where the user names none
     megakernel_max_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
     megakernel_max_kv_mib: int  # K and V of a context up to which it still is, where heads have 256 columns
 
@@ -157,6 +160,7 @@ class Target:
     inherits: str = dataclasses.field(default="", metadata=MADE)  # of a variant: the target that it varies
     variant: str = dataclasses.field(default="", metadata=MADE)  # its own word, "laptop"
     without: tuple[str, ...] = dataclasses.field(default=(), metadata=MADE)  # stems of the files it leaves out
+    defines: Mapping[str, int] = dataclasses.field(default_factory=dict, metadata=MADE)  # its macros of DEFINES
 
     @property
     def family(self) -> str:
@@ -309,21 +313,25 @@ def _load_variant(name: str, table: dict[str, Any], root: Path, where: str) -> T
     tuning = table.get("tuning", {})
     if not isinstance(tuning, dict):
         raise TargetError(f"{where}: tuning: expected a table, got {tuning!r}")
+    defines = table.get("defines", {})
+    if not isinstance(defines, dict):
+        raise TargetError(f"{where}: defines: expected a table, got {defines!r}")
     without = _value(tuple[str, ...], table.get("without", []), f"{where}: without")
     if not name.startswith(f"{inherits}_"):
         raise TargetError(f"{where}: inherits: expected the start of the folder's name, got {inherits!r}")
-    return vary(load(inherits, root), name.removeprefix(f"{inherits}_"), tuning, without, root, where)
+    return vary(load(inherits, root), name.removeprefix(f"{inherits}_"), tuning, defines, without, root, where)
 
 
 def vary(
     base: Target,
     word: str,
     tuning: Mapping[str, Any],
+    defines: Mapping[str, Any],
     without: Sequence[str],
     root: Path = ROOT,
     where: str = "variant",
 ) -> Target:
-    """The variant of a target: some tuning constants replaced, some kernel files left out.
+    """The variant of a target: some constants replaced, some kernel files left out.
 
     Raises:
         TargetError: `base` is a variant, a constant or a file is unknown, or a value is out of range.
@@ -335,6 +343,8 @@ def vary(
     if unknown := sorted(tuning.keys() - TUNING.keys()):
         raise TargetError(f"{where}: tuning.{unknown[0]}: no such constant; they are {', '.join(TUNING)}")
     values = {name: _value(int, value, f"{where}: tuning.{name}") for name, value in tuning.items()}
+    if problem := _check_defines(defines):
+        raise TargetError(f"{where}: {problem}")
     stems = [Path(source).stem for source in base.sources(root)]
     if unknown := sorted(set(without) - {*stems}):
         raise TargetError(f"{where}: without: {base.name} has no kernel file {unknown[0]}; it has {', '.join(stems)}")
@@ -345,6 +355,7 @@ def vary(
         variant=word,
         tuning=dataclasses.replace(base.tuning, **values),
         without=tuple(without),
+        defines=dict(defines),
     )
     if problem := _check_tuning(varied, word, root):
         raise TargetError(f"{where}: {problem}")
@@ -352,9 +363,10 @@ def vary(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a variant, as CMake passes LUCEBOX_VARIANT, LUCEBOX_TUNING and LUCEBOX_WITHOUT."""
+    """The options of a variant, as CMake passes LUCEBOX_VARIANT, _TUNING, _DEFINES and _WITHOUT."""
     parser.add_argument("--variant", default="", metavar="WORD", help="a variant of the target: laptop")
     parser.add_argument("--tuning", default="", metavar="KEY=N,...", help="its tuning constants that differ")
+    parser.add_argument("--defines", default="", metavar="KEY=N,...", help="its constants that are compiled in")
     parser.add_argument("--without", default="", metavar="STEM,...", help="the kernel files that it leaves out")
 
 
@@ -366,17 +378,23 @@ def chosen(arguments: argparse.Namespace, root: Path = ROOT) -> Target:
     """
     base = load(arguments.target, root)
     if not arguments.variant:
-        for name in ("tuning", "without"):
+        for name in ("tuning", "defines", "without"):
             if getattr(arguments, name):
                 raise TargetError(f"{name}: a changed {base.name} needs a name of its own: set the variant")
         return base
-    tuning: dict[str, Any] = {}
-    for item in _items(arguments.tuning):
+    tuning, defines = (_assignments(name, getattr(arguments, name)) for name in ("tuning", "defines"))
+    return vary(base, arguments.variant, tuning, defines, _items(arguments.without), root)
+
+
+def _assignments(option: str, text: str) -> dict[str, int]:
+    """The constants in "KEY=N,..."."""
+    found = {}
+    for item in _items(text):
         key, _, value = item.partition("=")
         if not re.fullmatch(r"\d+", value.strip()):
-            raise TargetError(f"tuning: expected KEY=N, got {item!r}")
-        tuning[key.strip()] = int(value)
-    return vary(base, arguments.variant, tuning, _items(arguments.without), root)
+            raise TargetError(f"{option}: expected KEY=N, got {item!r}")
+        found[key.strip()] = int(value)
+    return found
 
 
 def _items(text: str) -> list[str]:
@@ -483,6 +501,16 @@ def _check_tuning(target: Target, folder: str, root: Path) -> str | None:
         if not lowest <= value <= highest or value % step:
             multiple = f", a multiple of {step}" if step > 1 else ""
             return f"tuning.{name}: expected {lowest} to {highest}{multiple}, got {value}"
+    return None
+
+
+def _check_defines(defines: Mapping[str, Any]) -> str | None:
+    for name, value in defines.items():
+        if name not in DEFINES:
+            return f"defines.{name}: no such constant; they are {', '.join(DEFINES)}"
+        lowest, highest = DEFINES[name]
+        if type(value) is not int or not lowest <= value <= highest:
+            return f"defines.{name}: expected {lowest} to {highest}, got {value!r}"
     return None
 
 

@@ -202,6 +202,22 @@ def test_the_variant_folder_of_the_page(tree: Path, tmp_path: Path) -> None:
     assert host_choice([theirs], tmp_path / "site").pack.name == name
 
 
+def test_a_constant_of_a_variant_reaches_the_compiler(tree: Path) -> None:
+    cache = {"LUCEBOX_VARIANT": "x", "LUCEBOX_DEFINES": "LUCEBOX_GEMV_BLOCKS=3"}
+    preset = {"name": "x", "inherits": NAME, "cacheVariables": cache}
+    steps = [{"type": step, "name": "x"} for step in ("configure", "build")]
+    presets = {
+        "version": 6,
+        "configurePresets": [preset],
+        "buildPresets": [{"name": "x", "configurePreset": "x"}],
+        "workflowPresets": [{"name": "x", "steps": steps}],
+    }
+    (tree / "CMakeUserPresets.json").write_text(json.dumps(presets))
+    _, wheel = workflow(tree, "x")
+    manifest = json.loads(wheel.members["lucebox_gfx1151_x/manifest.json"])
+    assert manifest["generations"][0]["compiler"]["flags"][-1] == "-DLUCEBOX_GEMV_BLOCKS=3"
+
+
 def test_pip_takes_no_variant_of_a_project(tree: Path) -> None:
     said = test_pack_build.configure(
         tree, NAME, test_pack_build.interpreter(NAME), "-DSKBUILD=2", "-DLUCEBOX_VARIANT=laptop"

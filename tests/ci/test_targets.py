@@ -257,6 +257,9 @@ def test_options_give_the_variant_of_a_folder(tree: Path) -> None:
     many = ["sm_86", "--variant=x", "--tuning=speculation_budget=12; prefill_chunk=256", "--without=gemm,rope"]
     target = targets.chosen(parser.parse_args(many), tree)
     assert (target.tuning.prefill_chunk, target.without) == (256, ("gemm", "rope"))
+    compiled = targets.chosen(parser.parse_args(["sm_86", "--variant=x", "--defines=LUCEBOX_GEMV_BLOCKS=3"]), tree)
+    write(tree, 'inherits = "sm_86"\n\n[defines]\nLUCEBOX_GEMV_BLOCKS = 3\n', "sm_86_x")
+    assert compiled == targets.load("sm_86_x", tree) and compiled.defines == {"LUCEBOX_GEMV_BLOCKS": 3}
 
 
 @pytest.mark.parametrize(
@@ -282,11 +285,14 @@ def test_options_refused(tree: Path, words: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("sm_86_x", LAPTOP + "[defines]\nSPEED = 3\n", "defines.SPEED: no such constant; they are LUCEBOX_GEMV_BLOCKS"),
+        ("sm_86_x", LAPTOP + "[defines]\nLUCEBOX_GEMV_BLOCKS = true\n", "expected 1 to 4, got True"),
+        ("sm_86_x", "defines = 3\n" + LAPTOP, "defines: expected a table, got 3"),
         ("sm_86_x", LAPTOP + "colour = 3\n", "tuning.colour: no such constant"),
         (
             "sm_86_x",
             "boards = []\n" + LAPTOP,
-            "boards: no such key of a variant; the keys are inherits, tuning, without",
+            "boards: no such key of a variant; the keys are inherits, tuning, defines, without",
         ),
         ("sm_89_x", LAPTOP, "inherits: expected the start of the folder's name, got 'sm_86'"),
         ("sm_86_x", LAPTOP.replace("12", '"12"'), "tuning.speculation_budget: expected an integer, got '12'"),

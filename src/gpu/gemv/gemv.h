@@ -10,7 +10,18 @@
 
 #include "gpu/gemv/shape.h"
 
+// Thread blocks that an SM must hold at once: the compiler bounds registers for that many. `lucebox tune --compile`
+// measures other values.
+#ifndef LUCEBOX_GEMV_BLOCKS
+#define LUCEBOX_GEMV_BLOCKS 2
+#endif
+
 namespace lb::gpu {
+
+// 16-bit x takes the registers of two blocks.
+constexpr int gemv_blocks(int x_bits) { return x_bits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS; }
+// Rows in flight. The registers of more than two blocks have no room for as many.
+constexpr int gemv_batch(int x_bits, int batch) { return gemv_blocks(x_bits) > 2 ? batch / 2 : batch; }
 
 // One step of sum_eight: each half of the lanes gives half of its values to the other half and adds the values it gets.
 template <int kHalf>
