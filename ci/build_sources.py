@@ -1,7 +1,8 @@
-"""The files of a release that need no compiler: the sdist of every project, and the wheel of lucebox-tiny.
+"""The files of a release that need no compiler: the sdist of every project, and the wheels of lucebox-kernels and
+lucebox-tiny.
 
 build_sources.py --out dist
-build_sources.py --out dist gfx1151 sim      the sdists of these packs, the host's and lucebox-tiny's files
+build_sources.py --out dist gfx1151 sim      of packs, the sdists of these alone
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from project import ROOT, run
 from release_plan import plan
 
 TINY = ROOT / "models" / "tiny-hybrid"
+KERNELS = ROOT / "kernels"
 
 
 def build(out: Path, chosen: list[str]) -> None:
@@ -22,11 +24,12 @@ def build(out: Path, chosen: list[str]) -> None:
     for folder in (ROOT, *(ROOT / "targets" / name for name in chosen)):
         run(*command, "--sdist", folder)
     run(*command, "--sdist", "--wheel", TINY)
+    run(*command, "--wheel", KERNELS)
 
 
 def main() -> None:
     released = plan().targets
-    parser = argparse.ArgumentParser(description="Build sdists and the wheel of lucebox-tiny.")
+    parser = argparse.ArgumentParser(description="Build sdists and the wheels without compiled files.")
     parser.add_argument("targets", nargs="*", help="packs; none: all of them")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()

@@ -2,7 +2,8 @@
 checks the files, prints the order of uploads, and serves both versions from a loopback index, the only one that pip and
 uv know: they install, upgrade, mend and remove.
 
-    release_dry_run.py                        the host for this machine, two packs, lucebox-tiny: `make release-dry-run`
+    release_dry_run.py                        the host for this machine, two packs, lucebox-kernels and lucebox-tiny
+                                              (`make release-dry-run`)
     release_dry_run.py --packs sm_86 sim      other packs
     release_dry_run.py --tag v0.1.0           compares this tag
     release_dry_run.py --json                 the report as JSON
@@ -228,12 +229,12 @@ def steps(plan: Plan, packs: tuple[str, ...], tag: str, log: Log, python: Path) 
         ("copy the tree", copy_tree),
         (f"{a}: build and try the host", version.build_host),
         (f"{a}: build packs", version.build_packs),
-        (f"{a}: sdists, lucebox-tiny", version.build_sources),
+        (f"{a}: sdists, lucebox-kernels, lucebox-tiny", version.build_sources),
         (f"{a}: verify wheels, metadata, twine", version.check_files),
         (f"raise the version to {b}", partial(raise_version, version, following)),
         (f"{b}: build the host", partial(following.build_host, "--no-try")),
         (f"{b}: build packs", following.build_packs),
-        (f"{b}: sdists, lucebox-tiny", following.build_sources),
+        (f"{b}: sdists, lucebox-kernels, lucebox-tiny", following.build_sources),
         (f"{b}: verify wheels, metadata, twine", following.check_files),
         ("download what lucebox needs of others", partial(download_dependencies, version)),
         ("make the indexes", partial(make_indexes, version, following)),

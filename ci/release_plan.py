@@ -30,7 +30,7 @@ else:
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")
 HOST_PYTHONS = ("cp310-cp310", "cp311-cp311", "cp312-abi3")
 ARCHITECTURES = ("x86_64", "aarch64")
-SOURCES = (("pyproject.toml",), ("models", "tiny-hybrid", "pyproject.toml"))
+SOURCES = (("pyproject.toml",), ("kernels", "pyproject.toml"), ("models", "tiny-hybrid", "pyproject.toml"))
 WHERE_THE_URL_GOES = "the repository's address: Source under [project.urls] in pyproject.toml, then `make generate`"
 
 
@@ -66,7 +66,8 @@ class Plan:
     targets: tuple[str, ...]
     """Those whose packs are released: a variant is its owner's."""
     projects: tuple[Project, ...]
-    """In the order of their upload: nothing is there before what it pins, except the packs' own pin on the host."""
+    """In the order of their upload: nothing is there before what it pins, except that packs and lucebox-kernels pin
+    the host."""
     on_pypi: bool
     """The host of this tree says that every name is on PyPI (ON_PYPI), so the release has to be there."""
     missing: tuple[str, ...]
@@ -95,6 +96,7 @@ def plan(root: Path = ROOT) -> Plan:
             raise ReleaseError(f"{'/'.join(parts)} has version {found}, pyproject.toml {version}: run `make generate`")
     projects = [
         *(_pack(target, version) for target in released),
+        Project("lucebox-kernels", (f"lucebox_kernels-{version}-py3-none-any.whl",)),
         Project("lucebox-tiny", (f"lucebox_tiny-{version}-py3-none-any.whl", f"lucebox_tiny-{version}.tar.gz")),
         _host(version),
     ]

@@ -1,4 +1,5 @@
-"""Looks at finished wheels, of the host, of packs and of lucebox-tiny, and refuses what must not be published.
+"""Looks at finished wheels, of the host, of packs, of lucebox-kernels and of lucebox-tiny, and refuses what must not be
+published.
 
     verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 when there is one
     verify_wheel.py --json WHEEL...       the same as JSON
@@ -32,6 +33,7 @@ from wheels import PACK_GROUP, Wheel
 import targets
 
 MEGABYTE = 1 << 20
+KINDS = {"lucebox": "host", "lucebox-tiny": "model", "lucebox-kernels": "kernels"}
 # ELF machine numbers (e_machine).
 DEVICE_MACHINES = {"nvidia": (190, "CUDA"), "amd": (224, "AMD GPU")}
 HOST_MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -54,14 +56,16 @@ def verify(path: Path, limit_bytes: int, *, imports: bool = True) -> Report:
     report = Report(path.name, "unreadable", path.stat().st_size)
     try:
         wheel = Wheel(path)
-        report.kind = {"lucebox": "host", "lucebox-tiny": "model"}.get(wheel.project, "pack")
+        report.kind = KINDS.get(wheel.project, "pack")
         report.problems += _archive(wheel)
-        if report.kind != "model":
+        if report.kind in ("host", "pack"):
             report.problems += _bill(wheel)
         if report.kind == "pack":
             report.problems += _pack(wheel, report.facts)
         elif report.kind == "model":
             report.problems += _model(wheel)
+        elif report.kind == "kernels":
+            report.problems += _kernels(wheel)
         else:
             report.problems += _host(wheel, report.facts)
             if imports and not report.problems:
@@ -100,6 +104,22 @@ def _model(wheel: Wheel) -> Iterator[str]:
         yield f"must have the tag py3-none-any, as it holds data, got {'-'.join(wheel.name_parts[2:])}"
     if not any(name.endswith(".gguf") for name in wheel.members):
         yield "holds no GGUF file"
+
+
+def _kernels(wheel: Wheel) -> Iterator[str]:
+    """Kernel sources for every machine: nothing compiled, for the host of its version alone."""
+    if "-".join(wheel.name_parts[2:]) != "py3-none-any":
+        yield f"must have the tag py3-none-any, as it holds sources, got {'-'.join(wheel.name_parts[2:])}"
+    pin = f"lucebox=={wheel.version}"
+    if pin not in [line.replace(" ", "") for line in wheel.metadata.get_all("Requires-Dist", [])]:
+        yield f"must require {pin}"
+    source = "lucebox_kernels/source"
+    needed = [
+        "ci/compile_kernels.py",
+        *(f"targets/{target.name}/target.toml" for target in targets.load_all() if not target.variant),
+    ]
+    yield from (f"{source}/{name} is missing" for name in needed if f"{source}/{name}" not in wheel.members)
+    yield from (f"{name} is compiled code" for name, data in wheel.members.items() if data.startswith(b"\x7fELF"))
 
 
 def _bill(wheel: Wheel) -> Iterator[str]:

@@ -67,6 +67,7 @@ def test_extras_pin_the_packs_to_the_host() -> None:
     for target in KNOWN:
         (requirement,) = project["optional-dependencies"][target.slug]
         assert requirement == f"lucebox-{target.slug} == {project['version']}"
+    assert project["optional-dependencies"]["tune"] == [f"lucebox-kernels == {project['version']}"]
     assert project["optional-dependencies"]["demo"] == [f"lucebox-tiny == {project['version']}"]
 
 
@@ -81,7 +82,7 @@ def test_version_and_addresses_stand_in_one_place(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(changed)
     made = generate_targets.files(tmp_path)
     projects = {name: tomllib.loads(made[name])["project"] for name in made if name.endswith("pyproject.toml")}
-    assert len(projects) == len(KNOWN) + 2
+    assert len(projects) == len(KNOWN) + 3
     for name, project in projects.items():
         assert (project["version"], project["urls"]) == ("7.8.9", {"Bug tracker": "https://example.org/bugs"})
         assert f"== {old}" not in made[name]
@@ -166,7 +167,7 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     after = generate_targets.files(tmp_path)
     changed = {name for name in after if after[name] != before.get(name)}
     own = {"pyproject.toml", "LICENSE"}
-    other = {"python/lucebox/pci_ids.json", "models/tiny-hybrid/pyproject.toml"}
+    other = {"python/lucebox/pci_ids.json", "models/tiny-hybrid/pyproject.toml", "kernels/LICENSE"}
     other |= {*(f"targets/{name}/{file}" for name in NAMES for file in own)}
     assert changed == {*before.keys() - other} | {f"targets/gfx1199/{file}" for file in own}
     assert all("gfx1199" in after[name] for name in changed - {"targets/gfx1199/LICENSE"})

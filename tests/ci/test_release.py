@@ -32,7 +32,12 @@ MORE = (
 
 def tree(folder: Path, **changes: tuple[str, str]) -> Path:
     """The files that the plan reads, with a text replaced in those of `changes`."""
-    for name in ("pyproject.toml", "python/lucebox/packs/installed.py", "models/tiny-hybrid/pyproject.toml"):
+    for name in (
+        "pyproject.toml",
+        "python/lucebox/packs/installed.py",
+        "models/tiny-hybrid/pyproject.toml",
+        "kernels/pyproject.toml",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "targets", folder / "targets")
@@ -43,11 +48,11 @@ def tree(folder: Path, **changes: tuple[str, str]) -> Path:
     return folder
 
 
-def test_packs_come_before_the_demo_and_the_demo_before_the_host() -> None:
+def test_packs_and_kernels_come_before_the_demo_and_the_demo_before_the_host() -> None:
     names = [project.name for project in PLAN.projects]
     released = [target.project for target in targets.load_all() if not target.variant]
-    assert names == [*released, "lucebox-tiny", "lucebox"]
-    assert [project.stage for project in PLAN.projects] == [*["packs"] * len(released), "tiny", "host"]
+    assert names == [*released, "lucebox-kernels", "lucebox-tiny", "lucebox"]
+    assert [project.stage for project in PLAN.projects] == [*["packs"] * (len(released) + 1), "tiny", "host"]
 
 
 def test_every_name_that_the_host_pins_is_in_the_release() -> None:

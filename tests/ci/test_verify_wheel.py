@@ -59,6 +59,23 @@ def test_the_demos_model(tmp_path: Path) -> None:
     assert "must have the tag py3-none-any" in problem
 
 
+def test_the_kernel_sources(tmp_path: Path) -> None:
+    info, source = f"lucebox_kernels-{data.VERSION}.dist-info", "lucebox_kernels/source"
+    members = {
+        f"{source}/ci/compile_kernels.py": b"",
+        **{f"{source}/targets/{target.name}/target.toml": b"" for target in targets.load_all() if not target.variant},
+        f"{info}/METADATA": data.metadata("lucebox-kernels", f"Requires-Dist: lucebox=={data.VERSION}"),
+        f"{info}/licenses/LICENSE": b"Apache-2.0\n",
+    }
+    report = verify_wheel.verify(data.write(tmp_path, members), LIMIT)
+    assert (report.kind, report.problems) == ("kernels", [])
+    assert problems(data.write(tmp_path, {**members, "a.so": data.elf(data.EM_X86_64)})) == ["a.so is compiled code"]
+    del members[f"{source}/targets/sm_86/target.toml"]
+    assert problems(data.write(tmp_path, members)) == [f"{source}/targets/sm_86/target.toml is missing"]
+    loose = {**members, f"{info}/METADATA": data.metadata("lucebox-kernels")}
+    assert f"must require lucebox=={data.VERSION}" in problems(data.write(tmp_path, loose))
+
+
 def test_sim_pack_has_a_platform(tmp_path: Path) -> None:
     members = data.pack_members("sim")
     assert problems(data.write(tmp_path, members, "py3-none-linux_x86_64")) == []
