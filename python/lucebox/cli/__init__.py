@@ -23,13 +23,14 @@ from lucebox.cli import (
     selftest,
     serve,
     targets,
+    tune,
     version,
 )
 from lucebox.errors import CancelledError, LuceboxError
 
 __all__ = ["build_parser", "main"]
 
-COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, launch, probe, version)
+COMMANDS = (run, chat, serve, inspect, bench, models, targets, doctor, selftest, tune, launch, probe, version)
 
 EXIT_ERROR = 1  # argparse exits with 2 on wrong usage
 EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT

@@ -13,7 +13,19 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-__all__ = ["counting", "error", "loading", "note", "print_json", "print_table", "quantity", "size", "status", "write"]
+__all__ = [
+    "confirm",
+    "counting",
+    "error",
+    "loading",
+    "note",
+    "print_json",
+    "print_table",
+    "quantity",
+    "size",
+    "status",
+    "write",
+]
 
 PLAIN_WIDTH = 1000  # no wrapping when the output is not a terminal
 
@@ -27,6 +39,15 @@ def write(text: str) -> None:
 def note(text: str) -> None:
     """Writes a line about the result."""
     print(text, file=sys.stderr, flush=True)
+
+
+def confirm(question: str) -> bool:
+    """Asks on stdout; the end of input is a no."""
+    write(f"{question} [y/N] ")
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        write("\n")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def error(text: str) -> None:

@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import importlib
 import shlex
-import sys
 
 from lucebox import installer
 from lucebox.cli import console
@@ -86,15 +85,10 @@ def _fix(report: Report, args: argparse.Namespace) -> int:
 
 
 def _agreed(report: Report) -> bool:
-    """Shows the commands as they will run, and asks; the end of input is a no."""
+    """Shows the commands as they will run, and asks."""
     for words in report.commands:
         console.write(f"\n    {shlex.join(installer.command_line(words))}\n")
-    console.write("\nRun this now? [y/N] ")
-    sys.stdout.flush()
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        console.write("\n")
-    return answer.strip().lower() in ("y", "yes")
+    return console.confirm("\nRun this now?")
 
 
 def print_report(report: Report) -> None:
