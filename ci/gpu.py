@@ -5,6 +5,7 @@ no network: everything comes from the Python that runs this, or from a folder of
     ci/gpu build tests                only these, in the order of the table PARTS
     ci/gpu --target sim               without a GPU: the sim pack in its place, no sanitizers
     ci/gpu --wheels FOLDER            first installs these wheels: build tools that this machine lacks
+    ci/gpu --tune qwen35-0.8b         part "tune" runs lucebox tune on synthetic weights of that shape
     ci/gpu --other sm_80              part "other" installs that pack alone and records what lucebox makes of it
 
 A part that fails does not stop the others. The folder of --out gets report.json, report.md, log.txt and the benchmarks'
@@ -238,6 +239,18 @@ def other(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
             yield attempt
 
 
+def tune(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
+    """The constants that are best on this GPU, over models of all named shapes."""
+    models = []
+    for shape in options.tune:
+        models.append(WORK / f"{shape}.Q4_K_M.gguf")
+        script = (WORK / "venv" / "bin" / "python", "benchmarks/make_synthetic_gguf.py")
+        yield machine.run(*script, "--shape", shape, "--type", "Q4_K_M", "--out", models[-1], limit=120)
+    if models:
+        results = ("--out", machine.out, "--report", machine.out / "tune.json")
+        yield machine.lucebox("tune", *map(str, models), "--device", machine.device, *map(str, results), limit=330)
+
+
 PARTS: dict[str, Callable[[Machine, argparse.Namespace], Iterator[Step]]] = {
     "build": build,
     "doctor": doctor,
@@ -245,6 +258,7 @@ PARTS: dict[str, Callable[[Machine, argparse.Namespace], Iterator[Step]]] = {
     "tests": tests,
     "bench": bench,
     "sanitizers": sanitizers,
+    "tune": tune,
     "other": other,
 }
 
@@ -289,6 +303,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(PARTS)} (all)")
     parser.add_argument("--target", help="the pack to build (that of the first GPU)")
     parser.add_argument("--other", action="append", default=[], metavar="TARGET", help="a pack that is not this GPU's")
+    parser.add_argument("--tune", action="append", default=[], metavar="SHAPE", help="a model to tune the pack with")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels of build tools that are missing here")
     parser.add_argument("--out", type=Path, default=WORK / "report", metavar="FOLDER", help="where the reports go")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"time for everything ({MINUTES})")
