@@ -198,15 +198,17 @@ class _Tuning:
         self._show(bench, Trial())
         plain = bench.baseline()
         self.samples += plain
-        longest = self._clock.elapsed - start
+        expected = self._clock.elapsed - start  # of the next trial
         self._show(bench, Trial(path="megakernel"))
         self.samples += bench.megakernel(plain)
         for trial, tests in [*bench.value_trials(), *bench.compiled_trials(), *bench.left_out_trials()]:
-            if self._clock.elapsed + longest > deadline:
+            start = self._clock.elapsed
+            if start + expected > deadline:
                 bench.skipped.append(f"{bench.model.name}, {trial}: no time left")
                 continue
             self._show(bench, trial)
             self.samples += bench.trial(trial, tests)
+            expected = self._clock.elapsed - start
 
     def check(self, choice: Choice) -> tuple[list[Sample], list[Sample], Choice]:
         """Every model before and after, by the tests that depend on the change. A choice that is not faster as a whole
