@@ -7,7 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from lucebox.synthetic import PRESETS, SHAPES, summary, write
+from lucebox.synthetic import PRESETS, SHAPES, summary, write, write_sparse
 
 
 def main() -> int:
@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file to write; without it only the sizes are printed")
     parser.add_argument("--layers", type=int, help="layers to write, where that is not the model's own number")
     parser.add_argument("--mtp", action="store_true", help="with a prediction block behind the layers (qwen35)")
+    parser.add_argument("--sparse", action="store_true", help="all weights 0, no room on disk: for `lucebox inspect`")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     shape = SHAPES[args.shape]
@@ -28,7 +29,10 @@ def main() -> int:
         shape = replace(shape, n_prediction_blocks=1)
     print(summary(shape, args.preset))
     if args.out:
-        write(args.out, shape, args.shape, args.preset, args.seed)
+        if args.sparse:
+            write_sparse(args.out, shape, args.shape, args.preset)
+        else:
+            write(args.out, shape, args.shape, args.preset, args.seed)
         print(f"wrote {args.out}, {args.out.stat().st_size / 2**20:.1f} MiB")
     return 0
 

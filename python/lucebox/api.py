@@ -28,7 +28,7 @@ from lucebox.generation import CollectedText, DecodeLoop, End, Ids
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
-from lucebox.options import EngineOptions, Sampling, engine_fields
+from lucebox.options import EngineOptions, Sampling, check_options, engine_fields
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation, Timings, TokenLogprob, Usage
 from lucebox.text import Tokenizer
@@ -101,12 +101,9 @@ class LLM:
         progress: Progress | None = None,
         **options: Any,
     ) -> None:
-        wanted = EngineOptions(**options)
+        wanted = check_options(EngineOptions(**options))
         selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
-        for name in ("context", "threads", "prefill_chunk", "draft_budget"):
-            if (value := getattr(wanted, name)) is not None and value < 1:
-                raise InvalidRequestError(f"{name} must be positive, got {value}")
         self._pack = open_pack(selection)
         self._pack_name = None if self._pack is None else self._pack.target
         if selection.choice is not None:
@@ -132,8 +129,12 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
         self.options = replace(wanted, device=selection.device, **self._engine.options)
-        if wanted.draft_budget is None:  # the engine's 0
-            self.options = replace(self.options, draft_budget=None)
+        # The engine's 0 stands for None.
+        self.options = replace(
+            self.options,
+            draft_budget=self.options.draft_budget or None,
+            memory_limit=self.options.memory_limit or None,
+        )
 
     def __enter__(self) -> LLM:
         return self

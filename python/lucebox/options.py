@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["EngineOptions", "Sampling", "engine_fields"]
+from lucebox.errors import InvalidRequestError
+from lucebox.memory import parse_size
+
+__all__ = ["EngineOptions", "Sampling", "check_options", "engine_fields"]
 
 HOST = {"host": True}
 
@@ -48,6 +51,8 @@ class EngineOptions:
     "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, but where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
+    memory_limit: str | int | None = None
+    """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
     isa: str = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
 
@@ -91,6 +96,21 @@ class Sampling:
     """Do not end at the model's end tokens (for measurements)."""
 
 
+def check_options(options: EngineOptions) -> EngineOptions:
+    """The options, if each number that may be left out is positive.
+
+    Raises:
+        InvalidRequestError: one is not.
+    """
+    for name in ("context", "threads", "prefill_chunk", "draft_budget"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise InvalidRequestError(f"{name} must be positive, got {value}")
+    return options
+
+
 def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
     """The fields that the engine reads, by name. The engine refuses a name it does not have."""
-    return {one.name: getattr(options, one.name) for one in fields(options) if not one.metadata.get("host")}
+    values = {one.name: getattr(options, one.name) for one in fields(options) if not one.metadata.get("host")}
+    if values.get("memory_limit") is not None:
+        values["memory_limit"] = parse_size(values["memory_limit"])
+    return values

@@ -7,6 +7,7 @@ byte mix is that of a published file. The vocabulary is made up: 256 byte tokens
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PRESETS", "SHAPES", "Shape", "summary", "tensors_of", "write"]
+__all__ = ["PRESETS", "SHAPES", "Shape", "summary", "tensors_of", "write", "write_sparse"]
 
 ALIGNMENT = 32
 POOL_BYTES = 64 << 20  # random bytes per tensor type; each tensor starts at a random block of this pool
@@ -449,6 +450,14 @@ def write(path: Path, shape: Shape, name: str, preset: str, seed: int) -> None:
                 pool = pools[tensor.type]
                 write_cyclic(file, pool.reshape(-1), int(rng.integers(len(pool))) * pool.shape[1], tensor.n_bytes)
             file.write(padding(tensor.n_bytes))
+
+
+def write_sparse(path: Path, shape: Shape, name: str, preset: str) -> None:
+    """Writes the header alone; the tensors are a hole of zeros, which takes no room on disk."""
+    tensors = tensors_of(shape, preset)
+    head = header(shape, name, preset, tensors)
+    path.write_bytes(head)
+    os.truncate(path, len(head) + sum(tensor.n_bytes + len(padding(tensor.n_bytes)) for tensor in tensors))
 
 
 def write_cyclic(file: BinaryIO, pool: Bytes, start: int, n_bytes: int) -> None:

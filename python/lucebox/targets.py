@@ -12,7 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["NAMES", "TARGETS", "Board", "Capabilities", "Target", "find", "fits", "serves", "serving", "vendor_of"]
+from lucebox.errors import InvalidRequestError
+
+__all__ = [
+    "NAMES",
+    "TARGETS",
+    "Board",
+    "Capabilities",
+    "Target",
+    "find",
+    "find_board",
+    "fits",
+    "serves",
+    "serving",
+    "vendor_of",
+]
 
 # Every chip of these architectures is a Tegra. 8.8 is included because nothing documents it as a desktop chip.
 TEGRA = frozenset({"sm_87", "sm_88", "sm_110"})
@@ -84,6 +98,24 @@ NAMES = tuple(target.name for target in TARGETS)
 def find(name: str) -> Target | None:
     """The target of that name or slug: sm_86 or sm86."""
     return next((target for target in TARGETS if name in (target.name, target.slug)), None)
+
+
+def find_board(name: str) -> tuple[Target, Board]:
+    """The board of that name, without regard to case. The last words are enough ("RTX 3090"), and so are any words that
+    only one board has ("H200").
+
+    Raises:
+        InvalidRequestError: no board has this name, or several have these words.
+    """
+    boards = [(target, board) for target in TARGETS for board in target.boards]
+    words = name.lower().split()
+    named = [one for one in boards if words and one[1].name.lower().split()[-len(words) :] == words]
+    having = named or [one for one in boards if words and set(words) <= set(one[1].name.lower().split())]
+    if len(having) == 1:
+        return having[0]
+    listed = ", ".join(board.name for _, board in having or boards)
+    what = f"{len(having)} boards have the words" if having else "there is no board"
+    raise InvalidRequestError(f"{what} {name!r}: {listed}")
 
 
 def serving(device: str) -> tuple[Target, ...]:

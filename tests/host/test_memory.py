@@ -92,7 +92,11 @@ def test_plan_adds_up(tmp_path: Path) -> None:
     assert plan["max_context"] == 4096
     assert plan["total_bytes"] == sum(n_bytes for _, n_bytes, *_ in plan["entries"])
     assert all(n_bytes > 0 and name for name, n_bytes, *_ in plan["entries"])
-    assert {name for name, *_, per_session in plan["entries"] if per_session} == {"KV cache", "recurrent state"}
+    assert {name for name, *_, per_session in plan["entries"] if per_session} == {
+        "KV cache",
+        "recurrent state",
+        "tree state",
+    }
     cache = {name: n_bytes for name, n_bytes, *_ in plan["entries"]}["KV cache"]
     pages = 5 * 64  # 300 tokens in whole pages; one attention layer, K and V, 2 heads of 32
     assert pages * 2 * 2 * 32 * 4 <= cache <= pages * 2 * 2 * 32 * 4 + 8192  # and page table, numbers of the append

@@ -31,6 +31,11 @@ def read_bandwidth(threads: int, bytes: int) -> float:
 def uniform_draw(seed: int, draw: int) -> float:
     """The uniform number in [0, 1) of one draw."""
 
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
+    """
+    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
+    """
+
 class Engine:
     """
     One model's weights, immutable, with the plan of all memory it will use.

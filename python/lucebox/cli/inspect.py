@@ -1,4 +1,4 @@
-"""`lucebox inspect`: a model's metadata and tensors, and the memory plan to run it. Weights are mapped, not read."""
+"""`lucebox inspect`: a model's metadata and tensors, and the memory plan to run it. Loads no weights."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any, cast
 from lucebox import _engine
 from lucebox.assets import TensorInfo
 from lucebox.cli import console, options
-from lucebox.cli.session import open_model
 from lucebox.errors import LuceboxError
-from lucebox.memory import MemoryPlan
+from lucebox.options import EngineOptions
+from lucebox.planning import Plan, plan_memory
 from lucebox.resolve import resolve
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
 Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
-same engine flags."""
+same engine flags, without loading the weights. --board plans for a card that is not here, and --memory-limit for a
+device with that much free memory."""
 JSON_HELP = "print one JSON object"
 
 MAX_CHARACTERS = 80
@@ -38,6 +39,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     options.add_model(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor")
     parser.add_argument("--full", action="store_true", help="do not truncate long values")
+    parser.add_argument("--board", metavar="NAME", help='plan for this card of `lucebox targets`, as "RTX 3090"')
     options.add_engine(parser)
     return parser
 
@@ -48,11 +50,11 @@ def execute(args: argparse.Namespace) -> int:
     model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = [TensorInfo(*row) for row in model.tensors]
-    fit = fit_of(args)
+    plan = plan_of(args)
     if args.json:
-        print_json(path, metadata, tensors, fit, args)
+        print_json(path, metadata, tensors, plan, args)
     else:
-        print_tables(path, metadata, tensors, fit, args)
+        print_tables(path, metadata, tensors, plan, args)
     return 0
 
 
@@ -78,26 +80,13 @@ def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
     return sorted(shares, key=lambda share: -share.bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether the engine can run a model with the flags given."""
-
-    plan: MemoryPlan | None
-    """None: it cannot."""
-    draft: str
-    """The drafter."""
-    kernels: str = ""
-    """The device and its kernels."""
-    obstacle: str = ""
-
-
-def fit_of(args: argparse.Namespace) -> Fit:
-    """Opens the model with the engine flags."""
+def plan_of(args: argparse.Namespace) -> Plan | str:
+    """The memory plan with the engine flags, or why there is none."""
+    given = options.given(args, EngineOptions)
     try:
-        with open_model(args) as llm:
-            return Fit(llm.memory_plan, llm.draft_label, f"{llm.options.device}, {llm.kernels}")
+        return plan_memory(args.model, board=args.board, offline=args.offline, **given)
     except LuceboxError as error:
-        return Fit(None, getattr(args, "draft", "none"), obstacle=str(error))
+        return str(error)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -112,7 +101,7 @@ def print_json(
     path: Path,
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
-    fit: Fit,
+    plan: Plan | str,
     args: argparse.Namespace,
 ) -> None:
     shown = metadata if args.full else {key: shorten(value) for key, value in metadata.items()}
@@ -120,13 +109,13 @@ def print_json(
         "path": str(path),
         "metadata": shown,
         "quant_mix": quant_mix(tensors),
-        "draft": fit.draft,
-        "memory_plan": fit.plan,
+        "draft": getattr(args, "draft", "none"),
+        "memory_plan": None,
     }
-    if fit.plan is None:
-        report["memory_plan_error"] = fit.obstacle
+    if isinstance(plan, str):
+        report["memory_plan_error"] = plan
     else:
-        report["kernels"] = fit.kernels
+        report |= {"draft": plan.draft, "memory_plan": plan.memory, "kernels": plan.kernels}
     if args.tensors:
         report["tensors"] = tensors
     console.print_json(report)
@@ -145,7 +134,7 @@ def print_tables(
     path: Path,
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
-    fit: Fit,
+    plan: Plan | str,
     args: argparse.Namespace,
 ) -> None:
     console.write(f"{path}\n\n")
@@ -178,12 +167,15 @@ def print_tables(
                 for t in tensors
             ],
         )
-    if fit.plan is None:
-        console.write(f"\nthis engine cannot run it: {fit.obstacle}\n")
+    if isinstance(plan, str):
+        console.write(f"\nthis engine cannot run it: {plan}\n")
         return
-    console.write(f"\n{fit.kernels}\n{fit.plan}\n")
-    if fit.draft != "none":
-        console.write(f"draft: {fit.draft}\n")
+    memory = plan.memory
+    console.write(f"\n{plan.kernels}\n{memory}\n")
+    most = " (the model's maximum)" if memory.largest_context == memory.max_context else ""
+    console.write(f"context: {memory.context:,} tokens; up to {memory.largest_context:,} fit{most}\n")
+    if plan.draft != "none":
+        console.write(f"draft: {plan.draft}\n")
 
 
 def cut(value: Any) -> str:

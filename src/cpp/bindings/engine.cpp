@@ -17,6 +17,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gpu_call.h"
 #include "bindings/options.h"
+#include "engine/backend_cpu.h"
 #include "engine/backend_gpu.h"
 #include "engine/session.h"
 
@@ -111,8 +112,7 @@ nb::dict info_of(const Engine& engine) {
   return d;
 }
 
-nb::dict plan_of(const Engine& engine) {
-  const MemoryPlan& plan = engine.plan();
+nb::dict dict_of_plan(const MemoryPlan& plan) {
   nb::list entries;
   for (const PlanEntry& entry : plan.entries)
     entries.append(nb::make_tuple(entry.name, entry.bytes, entry.detail, entry.per_session));
@@ -124,7 +124,17 @@ nb::dict plan_of(const Engine& engine) {
   d["available_bytes"] = plan.available_bytes;
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
+  d["largest_context"] = plan.largest_context;
   return d;
+}
+
+nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
+                      const std::string& name, const nb::kwargs& named) {
+  EngineOptions options = engine_options_of(named);
+  const std::unique_ptr<DeviceSizes> sizes =
+      manifest_json.empty() ? cpu_sizes(free_bytes) : gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes);
+  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, *sizes); });
+  return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
 
 nb::object step_costs_of(const Engine& engine) {
@@ -246,12 +256,16 @@ void bind_engine(nb::module_& m) {
       "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
+  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+        "The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty "
+        "manifest; free_bytes 0: of this machine). Loads no weights.");
+
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
       .def_prop_ro("info", &info_of)
-      .def_prop_ro("plan", &plan_of)
+      .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
           "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms}; "

@@ -31,6 +31,7 @@ constexpr std::tuple kEngineFields{
     Field{"decode_path", &EngineOptions::path},
     Field{"draft", &EngineOptions::draft},
     Field{"draft_budget", &EngineOptions::draft_budget},
+    Field{"memory_limit", &EngineOptions::memory_limit},
 };
 
 constexpr std::tuple kSamplingFields{

@@ -1,5 +1,5 @@
-// Backend: what an engine runs on, the CPU or one GPU. It reports free memory, counts what a model needs of it, loads
-// the weights and makes the stream that runs the ops.
+// Backend: what an engine runs on, the CPU or one GPU. It loads the weights and makes the stream that runs the ops. Its
+// DeviceSizes report free memory and count what a model needs of it; those of a card that is not here plan for it.
 #pragma once
 
 #include <functional>
@@ -32,12 +32,13 @@ struct Models {
 // Called while weights are copied to a device, with bytes done and bytes in total.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-class Backend {
+class DeviceSizes {
  public:
-  virtual ~Backend() = default;
+  virtual ~DeviceSizes() = default;
 
-  virtual std::string name() const = 0;                     // "cpu", "cuda:0"
-  virtual size_t available_bytes() const = 0;               // free now
+  virtual std::string name() const = 0;                     // "cpu", "cuda:0", "GeForce RTX 3090"
+  virtual size_t free_bytes() const = 0;                    // now
+  virtual size_t reserved_bytes() const = 0;                // of the free ones, left to the driver
   virtual std::string memory_name() const = 0;              // for messages: "memory", "memory of cuda:0"
   virtual int prefill_chunk() const = 0;                    // default for EngineOptions
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
@@ -45,13 +46,19 @@ class Backend {
   virtual size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const = 0;
   // The scratch's entry in the plan's table: what it is for.
   virtual std::string scratch_detail(const EngineOptions& options) const = 0;
+  virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;  // of the token loop
+  // Bytes of the decode-step tables; independent of the context length, which may not be settled yet.
+  virtual size_t step_bytes(const Model& model, const EngineOptions& options) const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const DeviceSizes& sizes() const = 0;
 
   virtual std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const = 0;
   // The token loop, with the sampler on the device; null and 0 bytes where the host samples.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
-  virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;
-  // Bytes of the decode-step tables; independent of the context length, which may not be settled yet.
-  virtual size_t step_bytes(const Model& model, const EngineOptions& options) const = 0;
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;

@@ -28,10 +28,12 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
   return stream;
 }
 
-class CpuBackend final : public Backend {
+class CpuSizes final : public DeviceSizes {
  public:
+  explicit CpuSizes(size_t free_bytes) : free_bytes_(free_bytes) {}
   std::string name() const override { return "cpu"; }
-  size_t available_bytes() const override { return available_memory(); }
+  size_t free_bytes() const override { return free_bytes_ > 0 ? free_bytes_ : available_memory(); }
+  size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
   bool maps_weights() const override { return true; }
@@ -42,22 +44,34 @@ class CpuBackend final : public Backend {
   std::string scratch_detail(const EngineOptions& options) const override {
     return cat(options.n_threads, " threads, ", lb::name(options.isa));
   }
+  size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
+  size_t step_bytes(const Model&, const EngineOptions&) const override { return 0; }
+
+ private:
+  size_t free_bytes_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  const DeviceSizes& sizes() const override { return sizes_; }
   std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
     return std::make_unique<CpuStream>(stream_options(networks, options));
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
-  size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
-  size_t step_bytes(const Model&, const EngineOptions&) const override { return 0; }
   std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
     fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }
+
+ private:
+  CpuSizes sizes_{0};
 };
 
 }  // namespace
 
+std::unique_ptr<DeviceSizes> cpu_sizes(size_t free_bytes) { return std::make_unique<CpuSizes>(free_bytes); }
 std::unique_ptr<Backend> cpu_backend() { return std::make_unique<CpuBackend>(); }
 
 }  // namespace lb

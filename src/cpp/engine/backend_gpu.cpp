@@ -2,6 +2,7 @@
 #include "engine/backend_gpu.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <span>
 #include <utility>
@@ -97,17 +98,16 @@ size_t scratch_of(const Networks& networks, const EngineOptions& options, const 
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
-class GpuBackend final : public Backend {
+class GpuSizes final : public DeviceSizes {
  public:
-  GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name) : pack_(std::move(pack)), name_(std::move(name)) {}
+  GpuSizes(gpu::Target target, std::string name, std::function<size_t()> free_bytes)
+      : target_(std::move(target)), name_(std::move(name)), free_bytes_(std::move(free_bytes)) {}
 
   std::string name() const override { return name_; }
-  size_t available_bytes() const override {
-    const size_t free = pack_->device().memory().free_bytes;
-    return free > kReserveBytes ? free - kReserveBytes : 0;
-  }
+  size_t free_bytes() const override { return free_bytes_(); }
+  size_t reserved_bytes() const override { return kReserveBytes; }
   std::string memory_name() const override { return cat("memory of ", name_); }
-  int prefill_chunk() const override { return pack_->target().tune("prefill_chunk"); }
+  int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Network& network) const override {
     Carver counter;
@@ -115,20 +115,33 @@ class GpuBackend final : public Backend {
     return counter.used();
   }
   size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
-    return scratch_of(networks, options, pack_->target());
+    return scratch_of(networks, options, target_);
   }
   std::string scratch_detail(const EngineOptions&) const override {
-    return cat("rounded activations, partial attention; pack ", pack_->target().name);
+    return cat("rounded activations, partial attention; pack ", target_.name);
   }
-  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context);
-  }
-
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
     return gpu_token_loop_bytes(model, options.context);
   }
   size_t step_bytes(const Model& model, const EngineOptions& options) const override {
-    return gpu_step_bytes(model, options, pack_->target());
+    return gpu_step_bytes(model, options, target_);
+  }
+
+ private:
+  gpu::Target target_;
+  std::string name_;
+  std::function<size_t()> free_bytes_;
+};
+
+class GpuBackend final : public Backend {
+ public:
+  GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name)
+      : pack_(std::move(pack)),
+        sizes_(pack_->target(), std::move(name), [pack = pack_] { return pack->device().memory().free_bytes; }) {}
+
+  const DeviceSizes& sizes() const override { return sizes_; }
+  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
+    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const override {
     return gpu_token_loop(engine, state);
@@ -145,10 +158,14 @@ class GpuBackend final : public Backend {
 
  private:
   std::shared_ptr<gpu::Pack> pack_;
-  std::string name_;
+  GpuSizes sizes_;
 };
 
 }  // namespace
+
+std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes) {
+  return std::make_unique<GpuSizes>(std::move(target), std::move(name), [free_bytes] { return free_bytes; });
+}
 
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name) {
   return std::make_unique<GpuBackend>(std::move(pack), std::move(name));

@@ -63,6 +63,39 @@ void check(const EngineOptions& options) {
            name(options.kv), " is not supported; supported: f16, bf16, f32");
 }
 
+// Checks the options and replaces the defaults that depend on machine and device, but for the context.
+void resolve(EngineOptions& options, const DeviceSizes& sizes) {
+  check(options);
+  if (options.n_threads == 0) options.n_threads = usable_cores();
+  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
+           options.n_threads);
+  LB_CHECK(options.path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
+           "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
+  if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
+}
+
+// Opened files and the networks that point into them.
+struct Loaded {
+  ModelFile file;
+  std::optional<ModelFile> draft_file;
+  Models models;
+
+  Loaded(const std::string& path, const EngineOptions& options)
+      : file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
+    const std::string draft = options.draft_model();
+    if (draft == "mtp") {
+      models.draft = make_mtp(file, *models.target);
+      LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
+    } else if (!draft.empty()) {
+      draft_file = open_model_file(draft);
+      models.draft = make_draft_model(*draft_file, *models.target);
+    }
+  }
+  size_t file_bytes() const {
+    return file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
+  }
+};
+
 }  // namespace
 
 std::string EngineOptions::draft_model() const {
@@ -157,30 +190,23 @@ void Engine::forward(Append append, SequenceState& state, Stream& stream, bool d
                            state, draft_ws, options_.activations, stream);
 }
 
+StateOptions Engine::state_options() const { return lb::state_options(options_); }
+
+MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
+  resolve(options, sizes);
+  const Loaded loaded(path, options);
+  return make_plan(loaded.models, sizes, loaded.file_bytes(), options);
+}
+
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> backend,
                                      const LoadProgress& progress) {
-  check(options);
-  if (options.n_threads == 0) options.n_threads = usable_cores();
-  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
-           options.n_threads);
   if (backend == nullptr) backend = cpu_backend();
-  LB_CHECK(options.path == DecodePath::kAuto || !backend->maps_weights(), kUnsupported,
-           "graph and megakernel are ways to decode on a GPU; the model is opened on ", backend->name());
-  if (options.prefill_chunk == 0) options.prefill_chunk = backend->prefill_chunk();
-  ModelFile file = open_model_file(path);
-  Models models{.target = make_model(file), .draft = nullptr};
-  std::optional<ModelFile> draft_file;
-  if (const std::string draft = options.draft_model(); draft == "mtp") {
-    models.draft = make_mtp(file, *models.target);
-    LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
-  } else if (!draft.empty()) {
-    draft_file = open_model_file(draft);
-    models.draft = make_draft_model(*draft_file, *models.target);
-  }
-  const size_t file_bytes = file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
-  MemoryPlan plan = make_plan(models, *backend, file_bytes, options);
-  return std::shared_ptr<Engine>(new Engine(std::move(file), std::move(draft_file), std::move(models),
-                                            std::move(backend), options, std::move(plan), progress));
+  resolve(options, backend->sizes());
+  Loaded loaded(path, options);
+  MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
+  return std::shared_ptr<Engine>(new Engine(std::move(loaded.file), std::move(loaded.draft_file),
+                                            std::move(loaded.models), std::move(backend), options, std::move(plan),
+                                            progress));
 }
 
 }  // namespace lb

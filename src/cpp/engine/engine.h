@@ -34,7 +34,8 @@ struct EngineOptions {
   // drafter together are "mtp+suffix" or "FILE+suffix".
   std::string draft = "none";
   static constexpr std::string_view kWithSuffix = "+suffix";
-  int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
+  int draft_budget = 0;     // tokens of a draft; 0: chosen for each step
+  size_t memory_limit = 0;  // most bytes of the device's free memory that a plan may use; 0: all
 
   bool drafts() const { return draft != "none"; }
   bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }
@@ -55,6 +56,7 @@ struct MemoryPlan {
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
   int context = 0, max_context = 0;  // tokens: of this engine, of the model
+  int largest_context = 0;           // tokens: the longest context that fits; 0: none
   size_t total_bytes() const;        // sum of the entries, with one session
 };
 
@@ -94,6 +96,9 @@ class Engine {
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
                                       std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
+  // The plan that open() would make for a device with these sizes. Reads the files' metadata and small weights, and
+  // reserves nothing. Resolves the defaults among the options.
+  static MemoryPlan plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes);
 
   const Model& model() const { return *models_.target; }
   const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none
@@ -101,7 +106,7 @@ class Engine {
   const ModelFile& file() const { return file_; }
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
-  StateOptions state_options() const { return {options_.context, options_.kv, options_.kv}; }
+  StateOptions state_options() const;
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
   // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.

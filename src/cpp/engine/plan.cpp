@@ -10,39 +10,81 @@ namespace lb {
 namespace {
 
 std::string mib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1048576.0, " MiB"); }
+std::string kib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1024.0, " KiB"); }
 
-size_t state_bytes(const Models& models, const EngineOptions& options, int context) {
-  return SequenceState::planned_bytes(models.layer_shapes(), {context, options.kv, options.kv});
+size_t state_bytes(const Models& models, const EngineOptions& options) {
+  return SequenceState::planned_bytes(models.layer_shapes(), state_options(options));
 }
 
-size_t recurrent_bytes(const Models& models) {
-  std::vector<LayerShape> layers;
-  for (const LayerShape& shape : models.layer_shapes())
-    if (!std::holds_alternative<KvShape>(shape)) layers.push_back(shape);
-  return SequenceState::planned_bytes(layers, {}) - SequenceState::planned_bytes({}, {});
+// Keys and values of some layers.
+struct KvSizes {
+  size_t bytes = 0, token_bytes = 0;  // of the context; of each token, in the layers that keep all rows
+  int n_rings = 0, ring_rows = 0;     // layers that keep a ring, and the rows of the longest
+
+  std::string detail(const EngineOptions& options) const {
+    std::string text = cat(options.context, " tokens, ", name(options.kv));
+    if (token_bytes > 0) text += cat(", ", kib(token_bytes), " a token");
+    if (n_rings > 0) text += cat("; ", n_rings, " of the layers keep ", ring_rows, " rows");
+    return text;
+  }
+};
+
+// A sequence's state by what it is for. Page tables and the numbers of an append count as keys and values.
+struct StateSizes {
+  KvSizes target, draft;
+  size_t recurrent = 0, uncommitted = 0;
+};
+
+StateSizes state_sizes(const Models& models, const EngineOptions& options) {
+  const std::vector<LayerShape> shapes = models.layer_shapes();
+  const StateOptions state = state_options(options);
+  const bool has_folding = std::ranges::any_of(shapes, folds);
+  StateSizes sizes;
+  sizes.target.bytes = state_bytes(models, options);
+  for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
+    const size_t bytes = SequenceState::layer_bytes(shapes, i, state), pending = pending_bytes(shapes[i]);
+    const auto* shape = std::get_if<KvShape>(&shapes[i]);
+    const bool is_draft = i >= models.target->info().n_layers;
+    if (shape == nullptr) {
+      sizes.recurrent += bytes - pending;
+      sizes.uncommitted += pending;
+    }
+    if (shape == nullptr || is_draft) sizes.target.bytes -= bytes;
+    if (shape == nullptr) continue;
+    KvSizes& kv = is_draft ? sizes.draft : sizes.target;
+    if (is_draft) kv.bytes += bytes;
+    if (const int ring = ring_pages(*shape, state, has_folding); ring > 0) {
+      ++kv.n_rings;
+      kv.ring_rows = std::max(kv.ring_rows, ring * kPageTokens);
+    } else {
+      kv.token_bytes += page_bytes(*shape, state) / kPageTokens;
+    }
+  }
+  return sizes;
 }
 
 EngineOptions with_context(EngineOptions options, int context) {
   options.context = context;
+  options.prefill_chunk = std::min(options.prefill_chunk, context);
   return options;
 }
 
 // One session and the buffers of the executor, at this context.
-size_t session_bytes(const Models& models, const Backend& backend, const EngineOptions& options, int context) {
-  return state_bytes(models, options, context) + tree_logit_bytes(*models.target, options) +
-         backend.loop_bytes(*models.target, with_context(options, context)) +
-         backend.scratch_bytes(models.networks(), with_context(options, context)) +
-         Executor::planned_bytes(models, std::min(options.prefill_chunk, context));
+size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
+  const EngineOptions options = with_context(any, context);
+  return state_bytes(models, options) + tree_logit_bytes(*models.target, options) +
+         sizes.loop_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
+         Executor::planned_bytes(models, options.prefill_chunk);
 }
 
 // The model's maximum, else the largest multiple of a page that fits; 0: none fits.
-int largest_context(const Models& models, const Backend& backend, const EngineOptions& options, size_t budget) {
-  if (session_bytes(models, backend, options, models.target->info().max_context) <= budget)
+int largest_context(const Models& models, const DeviceSizes& sizes, const EngineOptions& options, size_t budget) {
+  if (session_bytes(models, sizes, options, models.target->info().max_context) <= budget)
     return models.target->info().max_context;
   int low = 0, high = models.target->info().max_context / kPageTokens;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (session_bytes(models, backend, options, middle * kPageTokens) <= budget) {
+    if (session_bytes(models, sizes, options, middle * kPageTokens) <= budget) {
       low = middle;
     } else {
       high = middle - 1;
@@ -57,51 +99,65 @@ size_t tree_logit_bytes(const Model& model, const EngineOptions& options) {
   return sizeof(float) * options.tree_rows() * model.info().vocab;
 }
 
-MemoryPlan make_plan(const Models& models, const Backend& backend, size_t file_bytes, EngineOptions& options) {
+StateOptions state_options(const EngineOptions& options) {
+  return {options.context, options.kv, options.kv, options.prefill_chunk};
+}
+
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options) {
   Model& model = *models.target;
   const int max_context = model.info().max_context;
-  const size_t available = backend.available_bytes(), target = backend.weight_bytes(model);
-  const size_t draft = models.draft ? backend.weight_bytes(*models.draft) : 0, copied = target + draft;
-  const size_t mapped = backend.maps_weights() ? file_bytes : 0, weights = mapped + copied;
-  const size_t step = backend.step_bytes(model, options), fixed = weights + step;
+  const size_t free =
+      options.memory_limit > 0 ? std::min(options.memory_limit, sizes.free_bytes()) : sizes.free_bytes();
+  const size_t reserved = sizes.reserved_bytes(), available = free > reserved ? free - reserved : 0;
+  const size_t target = sizes.weight_bytes(model), draft = models.draft ? sizes.weight_bytes(*models.draft) : 0;
+  const size_t copied = target + draft, mapped = sizes.maps_weights() ? file_bytes : 0, weights = mapped + copied;
+  const size_t step = sizes.step_bytes(model, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
-  const int fits = largest_context(models, backend, options, budget);
-  const std::string memory = backend.memory_name();
+  const int fits = largest_context(models, sizes, options, budget);
+  const std::string memory = sizes.memory_name();
   if (options.context == 0) {
-    LB_CHECK(fits > 0, kMemory, "the weights take ", mib(weights), " and the smallest session ",
-             mib(session_bytes(models, backend, options, kPageTokens)), "; ", mib(available), " of ", memory,
-             " are available. Use a smaller model or quantisation, or free memory");
+    const size_t smallest = session_bytes(models, sizes, options, std::min(kPageTokens, max_context));
+    LB_CHECK(fits > 0, kMemory, "the weights take ", mib(weights),
+             models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of them the draft model's,") : "",
+             " and the smallest session ", mib(smallest), "; ", mib(available), " of ", memory, " are available, and ",
+             mib(fixed + smallest + reserved), " of free memory would do. Use a smaller model or quantisation",
+             models.draft ? ", draft without a draft model" : "", ", or free memory");
     options.context = fits;
   }
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
            max_context, " tokens");
-  const size_t needed = session_bytes(models, backend, options, options.context);
+  const size_t needed = session_bytes(models, sizes, options, options.context);
   LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " in addition to ",
-           mib(weights), " of weights; ", mib(available), " of ", memory, " are available. ",
+           mib(weights), " of weights; ", mib(available), " of ", memory, " are available, and ",
+           mib(fixed + needed + reserved), " of free memory would do. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
            "; a smaller prefill_chunk or a 16-bit kv type also saves memory");
-  options.prefill_chunk = std::min(options.prefill_chunk, options.context);
+  options = with_context(options, options.context);
 
   MemoryPlan plan;
-  plan.device = backend.name();
+  plan.device = sizes.name();
   plan.mapped_bytes = mapped;
   plan.available_bytes = available;
   plan.context = options.context;
   plan.max_context = max_context;
-  const size_t recurrent = recurrent_bytes(models);
+  plan.largest_context = fits;
+  const StateSizes state = state_sizes(models, options);
+  const size_t logits = sizeof(float) * Executor::kLogitRows * model.info().vocab;
   plan.entries = {
-      {"weights", backend.maps_weights() ? 0 : target, "codes and scales as the kernels read them"},
-      {"draft weights", backend.maps_weights() ? 0 : draft, "of the draft model, likewise"},
-      {"KV cache", state_bytes(models, options, options.context) - recurrent,
-       cat(options.context, " tokens, ", name(options.kv)), true},
-      {"recurrent state", recurrent, "state, convolution history and pending rows, F32", true},
-      {"activations", Executor::planned_bytes(models, options.prefill_chunk),
-       cat(options.prefill_chunk, " rows and ", Executor::kLogitRows, " rows of logits")},
-      {"kernel scratch", backend.scratch_bytes(models.networks(), options), backend.scratch_detail(options)},
-      {"sampler", backend.loop_bytes(model, options), "logits, penalties and history", true},
-      {"draft logits", tree_logit_bytes(model, options), cat("trees of ", options.tree_rows(), " rows"), true},
+      {"weights", sizes.maps_weights() ? 0 : target, "codes and scales as the kernels read them"},
+      {"draft weights", sizes.maps_weights() ? 0 : draft, "of the draft model, likewise"},
+      {"KV cache", state.target.bytes, state.target.detail(options), true},
+      {"draft KV cache", state.draft.bytes, state.draft.detail(options), true},
+      {"recurrent state", state.recurrent, "of the committed tokens, F32", true},
+      {"tree state", state.uncommitted, cat("of ", kMaxTree, " rows not yet committed, F32"), true},
+      {"activations", Executor::planned_bytes(models, options.prefill_chunk) - logits,
+       cat(options.prefill_chunk, " rows")},
+      {"logits", logits, cat(Executor::kLogitRows, " rows")},
+      {"tree logits", tree_logit_bytes(model, options), cat("trees of ", options.tree_rows(), " rows"), true},
+      {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
+      {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
-      {"vectors", backend.maps_weights() ? copied : 0, "norms and other small weights as F32"},
+      {"vectors", sizes.maps_weights() ? copied : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
   return plan;

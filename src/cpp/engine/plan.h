@@ -7,7 +7,10 @@ namespace lb {
 
 // Resolves options.context and caps options.prefill_chunk. Throws kMemory with the numbers and the largest context that
 // would fit.
-MemoryPlan make_plan(const Models& models, const Backend& backend, size_t file_bytes, EngineOptions& options);
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options);
+
+// Of a session: with the context settled.
+StateOptions state_options(const EngineOptions& options);
 
 // Bytes of the logits of a session's largest tree.
 size_t tree_logit_bytes(const Model& model, const EngineOptions& options);

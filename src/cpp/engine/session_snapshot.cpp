@@ -64,7 +64,7 @@ void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> en
     write_pages(state_, page, count, piece);
     page += count;
   }
-  write_recurrent(state_, pieces.recurrent);
+  write_recurrent(state_, n, pieces.recurrent);
   state_.restore_length(n);
   n_indexed_ = 0;
   tokens_.assign(ids.begin(), ids.end());

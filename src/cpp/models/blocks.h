@@ -65,7 +65,7 @@ struct AttentionBlock {
     vector(q_norm, head_dim), vector(k_norm, head_dim);
   }
   void groups(auto&& group) const { group({&q, &k, &v}), group({&o}); }
-  KvShape shape() const { return {n_kv_heads, head_dim}; }
+  KvShape shape() const { return {n_kv_heads, head_dim, window}; }
 };
 
 // Keys and values of x alone, for rows that only later rows look back at. blocks: one or two, of one shape, whose

@@ -1,5 +1,5 @@
-// A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position. The bytes
-// are those in memory, so a piece is valid only for one model on one machine.
+// A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position, with the
+// rings of layers with a window. The bytes are those in memory, so a piece is valid only for one model on one machine.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace lb {
 
-size_t page_bytes(const SequenceState& state);       // one page: K and V of all attention layers
-size_t recurrent_bytes(const SequenceState& state);  // 0 without recurrent layers
+size_t page_bytes(const SequenceState& state);       // one page: K and V of all layers that keep all rows
+size_t recurrent_bytes(const SequenceState& state);  // 0 without recurrent layers; the same at every position
 
 // Pages [first, first + count). Order of the bytes: layer, then K before V, then page.
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to);
 void write_pages(SequenceState& state, int first, int count, std::span<const std::byte> from);
 
-// The recurrent state after the committed tokens. Reading folds first.
+// The recurrent state after n_tokens tokens. Reading takes it after the committed tokens, and folds first.
 void read_recurrent(SequenceState& state, std::span<std::byte> to);
-void write_recurrent(SequenceState& state, std::span<const std::byte> from);
+void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from);
 
 }  // namespace lb

@@ -2,7 +2,6 @@
 #include "state/sequence_state.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "ops/previous_row.h"
 
@@ -21,39 +20,73 @@ size_t page_bytes(const KvShape& shape, DType type) {
   return row_bytes(type, static_cast<size_t>(shape.n_kv_heads) * kPageTokens * shape.head_dim);
 }
 
+bool any_folds(std::span<const LayerShape> shapes) { return std::ranges::any_of(shapes, folds); }
+
+// Pages that `window` rows can touch.
+int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
+
 }  // namespace
+
+// Behind the shortest length that rewind() reaches come kMaxTree rows that are committed and not folded, then kMaxTree
+// rows of a draft or of an append. No two rows of a longer append may share a slot.
+int ring_pages(const KvShape& shape, const StateOptions& options, bool folds) {
+  if (shape.window == 0 || !folds) return 0;
+  return n_pages(std::min(options.capacity, std::max(shape.window + 2 * kMaxTree, options.append_rows)));
+}
+
+size_t page_bytes(const KvShape& shape, const StateOptions& options) {
+  return page_bytes(shape, options.k_type) + page_bytes(shape, options.v_type);
+}
+
+size_t pending_bytes(const LayerShape& shape) {
+  size_t values = 0;  // of one row
+  if (const auto* row = std::get_if<RowShape>(&shape)) values = row->dim;
+  if (const auto* r = std::get_if<RecurrentShape>(&shape))
+    values = r->channels() + size_t{2} * r->n_k_heads * r->dk + size_t{2} * r->n_v_heads + size_t(r->n_v_heads) * r->dv;
+  return sizeof(float) * kMaxTree * values;
+}
+
+SequenceState::LayerMemory SequenceState::carve_layer(const LayerShape& shape, const StateOptions& options, bool folds,
+                                                      int32_t* page_table, Carver& carver) {
+  const int pages = n_pages(options.capacity);
+  if (const auto* kv = std::get_if<KvShape>(&shape)) {
+    const int ring = ring_pages(*kv, options, folds);
+    const size_t kept = ring > 0 ? ring : pages;
+    std::byte* k = carver.take<std::byte>(kept * page_bytes(*kv, options.k_type));
+    std::byte* v = carver.take<std::byte>(kept * page_bytes(*kv, options.v_type));
+    return KvPages{k, v, ring > 0 ? carver.take<int32_t>(pages) : page_table, ring};
+  }
+  if (const auto* row = std::get_if<RowShape>(&shape)) {
+    float* history = carver.take<float>(row->dim);
+    return RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)};
+  }
+  const auto& r = std::get<RecurrentShape>(shape);
+  const size_t keys = static_cast<size_t>(kMaxTree) * r.n_k_heads * r.dk;
+  RecurrentLayer layer;
+  layer.S = carver.take<float>(static_cast<size_t>(r.n_v_heads) * r.dk * r.dv);
+  layer.history = carver.take<float>(static_cast<size_t>(r.n_taps - 1) * r.channels());
+  layer.conv_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.channels());
+  layer.k_pending[0] = carver.take<float>(keys);
+  layer.k_pending[1] = carver.take<float>(keys);
+  for (float*& cs : layer.cs_pending) cs = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
+  layer.delta_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads * r.dv);
+  return layer;
+}
 
 SequenceState::Layout SequenceState::carve(std::span<const LayerShape> shapes, const StateOptions& options,
                                            Carver& carver) {
-  const size_t pages = n_pages(options.capacity);
   Layout layout;
   layout.numbers = carver.take<AppendNumbers>(1);
-  layout.page_table = carver.take<int32_t>(pages);
-  for (const LayerShape& shape : shapes) {
-    if (const auto* kv = std::get_if<KvShape>(&shape)) {
-      std::byte* k = carver.take<std::byte>(pages * page_bytes(*kv, options.k_type));
-      std::byte* v = carver.take<std::byte>(pages * page_bytes(*kv, options.v_type));
-      layout.layers.emplace_back(KvPages{k, v});
-      continue;
-    }
-    if (const auto* row = std::get_if<RowShape>(&shape)) {
-      float* history = carver.take<float>(row->dim);
-      layout.layers.emplace_back(RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)});
-      continue;
-    }
-    const auto& r = std::get<RecurrentShape>(shape);
-    const size_t keys = static_cast<size_t>(kMaxTree) * r.n_k_heads * r.dk;
-    RecurrentLayer layer;
-    layer.S = carver.take<float>(static_cast<size_t>(r.n_v_heads) * r.dk * r.dv);
-    layer.history = carver.take<float>(static_cast<size_t>(r.n_taps - 1) * r.channels());
-    layer.conv_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.channels());
-    layer.k_pending[0] = carver.take<float>(keys);
-    layer.k_pending[1] = carver.take<float>(keys);
-    for (float*& cs : layer.cs_pending) cs = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
-    layer.delta_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads * r.dv);
-    layout.layers.emplace_back(layer);
-  }
+  layout.page_table = carver.take<int32_t>(n_pages(options.capacity));
+  for (const LayerShape& shape : shapes)
+    layout.layers.push_back(carve_layer(shape, options, any_folds(shapes), layout.page_table, carver));
   return layout;
+}
+
+size_t SequenceState::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options) {
+  Carver counter;
+  carve_layer(layers[layer], options, any_folds(layers), nullptr, counter);
+  return counter.used();
 }
 
 size_t SequenceState::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
@@ -66,15 +99,22 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
     : shapes_(std::move(layers)),
       options_(options),
       stream_(stream),
-      has_folding_(std::ranges::any_of(shapes_, folds)),
+      has_folding_(any_folds(shapes_)),
       memory_(stream.reserve(planned_bytes(shapes_, options))) {
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
-  std::vector<int32_t> pages(n_pages(options_.capacity));
-  std::iota(pages.begin(), pages.end(), 0);
-  stream_.upload(layout_.page_table, pages.data(), pages.size() * sizeof(int32_t));
+  upload_pages(layout_.page_table, 0);
+  for (const LayerMemory& layer : layout_.layers)
+    if (const auto* pages = std::get_if<KvPages>(&layer); pages != nullptr && pages->ring > 0)
+      upload_pages(pages->page_table, pages->ring);
   numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
   std::ranges::copy(kIdentity, numbers_.chunk);
+}
+
+void SequenceState::upload_pages(int32_t* page_table, int ring) const {
+  std::vector<int32_t> pages(n_pages(options_.capacity));
+  for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = ring > 0 ? i % ring : i;
+  stream_.upload(page_table, pages.data(), pages.size() * sizeof(int32_t));
 }
 
 int SequenceState::rewind_floor() const { return has_folding_ ? n_folded_ : 0; }
@@ -98,6 +138,7 @@ void SequenceState::begin(int rows, const Tree& tree) {
   LB_ASSERT(!is_tree_ || rows <= kMaxTree);
   LB_CHECK(rows <= options_.capacity - n_tokens_, kInvalid, "the context holds ", options_.capacity, " tokens; ",
            n_tokens_, " are used and ", rows, " more do not fit. Load the model with a larger context");
+  LB_ASSERT(rows <= std::max(options_.append_rows, kMaxTree));
   appending_ = true;
   appended_ = false;
   n_rows_ = rows;
@@ -109,7 +150,7 @@ void SequenceState::begin(int rows, const Tree& tree) {
 KvLayer SequenceState::kv(int layer) const {
   const auto& shape = std::get<KvShape>(shapes_[layer]);
   const auto& pages = std::get<KvPages>(layout_.layers[layer]);
-  return {pages.k, pages.v, layout_.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
+  return {pages.k, pages.v, pages.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
 }
 
 SequenceState::Call SequenceState::recurrent(int layer, int call) const {
@@ -260,14 +301,24 @@ void SequenceState::fold() {
   numbers_.n_accepted = 0;
 }
 
+bool SequenceState::keeps_all_rows(int layer) const {
+  const auto* pages = std::get_if<KvPages>(&layout_.layers[layer]);
+  return pages != nullptr && pages->ring == 0;
+}
+
 std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n_tokens) const {
   std::vector<std::span<std::byte>> parts;
   const auto bytes = [](auto* p, size_t count) { return std::as_writable_bytes(std::span(p, count)); };
   if (const auto* shape = std::get_if<KvShape>(&shapes_[layer])) {
     const auto& pages = std::get<KvPages>(layout_.layers[layer]);
-    const size_t n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
-    parts.push_back(bytes(pages.k, n * page_bytes(*shape, options_.k_type)));
-    parts.push_back(bytes(pages.v, n * page_bytes(*shape, options_.v_type)));
+    const size_t k = page_bytes(*shape, options_.k_type), v = page_bytes(*shape, options_.v_type);
+    const int n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
+    if (pages.ring == 0) return {bytes(pages.k, n * k), bytes(pages.v, n * v)};
+    for (int page = std::max(n - window_pages(*shape), 0); page < n; ++page) {
+      const size_t at = page % pages.ring;
+      parts.push_back(bytes(pages.k + at * k, k));
+      parts.push_back(bytes(pages.v + at * v, v));
+    }
   } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
     parts.push_back(bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim));
   } else {

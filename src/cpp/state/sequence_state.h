@@ -1,6 +1,6 @@
-// SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache. Recurrent layers keep a
-// state matrix, a convolution history and pending rows; row layers keep the last row, and pending rows. All follow one
-// protocol:
+// SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache, layers with a window
+// only the last pages of it. Recurrent layers keep a state matrix, a convolution history and pending rows; row layers
+// keep the last row, and pending rows. All follow one protocol:
 //   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
 //   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
 //            start of the next append, so that nothing has to be undone.
@@ -24,6 +24,7 @@ namespace lb {
 
 struct KvShape {
   int n_kv_heads, head_dim;
+  int window = 0;  // rows that a row sees back to, itself included; 0: all
 };
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;
@@ -42,7 +43,19 @@ inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvSh
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   DType k_type = DType::kF16, v_type = DType::kF16;
+  int append_rows = 0;  // most rows of an append; kMaxTree if less
 };
+
+// A layer with a window keeps a ring of pages where other layers fold. Those layers bound every rewind to kMaxTree
+// rows, so the ring needs no bound of its own: its last `window` rows are there at every length that rewind() reaches.
+// Where all layers are attention, rewind() reaches any length and a layer keeps all rows, whatever its window.
+
+// Pages of the ring of an attention layer; 0: the layer keeps all rows.
+int ring_pages(const KvShape& shape, const StateOptions& options, bool folds);
+// Bytes of one page of keys and values.
+size_t page_bytes(const KvShape& shape, const StateOptions& options);
+// Bytes of the rows of an append that a layer keeps until they are folded.
+size_t pending_bytes(const LayerShape& shape);
 
 // Memory of one recurrent layer; see ops/delta_net.h.
 struct RecurrentLayer {
@@ -75,6 +88,8 @@ class SequenceState {
   // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
+  // Of these, the bytes of one layer.
+  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
 
   int capacity() const { return options_.capacity; }
   Stream& stream() const { return stream_; }
@@ -121,24 +136,32 @@ class SequenceState {
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. Call
-  // fold() before reading.
+  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages one by one; what the other layers keep
+  // belongs to one length of the sequence.
+  bool keeps_all_rows(int layer) const;
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
+  // gives the pages of its last `window` rows, oldest first. Call fold() before reading.
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 
  private:
   struct KvPages {
     std::byte *k, *v;
+    int32_t* page_table;  // [pages of the capacity]: the identity, as a sequence owns its pages in order; modulo `ring`
+    int ring;             // pages of the ring; 0: none
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
   struct Layout {
     AppendNumbers* numbers;
-    int32_t* page_table;  // [pages]: the identity, as a sequence owns its pages in order
+    int32_t* page_table;  // [pages of the capacity] of the layers that keep all rows
     std::vector<LayerMemory> layers;
   };
   void begin(int rows, const Tree& tree);
+  void upload_pages(int32_t* page_table, int ring) const;
   void publish() { stream_.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
+  static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
+                                 Carver& carver);
 
   std::vector<LayerShape> shapes_;
   StateOptions options_;

@@ -1,0 +1,112 @@
+"""The memory plan of a model without loading it: on a device of this machine, or for a card that is not here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lucebox import _engine, packs, targets
+from lucebox.assets import TextAssets
+from lucebox.devices import resolve_device
+from lucebox.drafters import draft_label, resolve_draft
+from lucebox.errors import InvalidRequestError, PackError
+from lucebox.hub import Progress
+from lucebox.memory import MemoryPlan, parse_size
+from lucebox.options import EngineOptions, check_options, engine_fields
+from lucebox.resolve import resolve
+
+__all__ = ["Plan", "plan_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A memory plan, and the device and drafter that it is for."""
+
+    memory: MemoryPlan
+    kernels: str
+    """The device and its kernels: "GeForce RTX 3090, pack sm_86 by nvcc 13.0.88"."""
+    draft: str
+    """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """What a plan needs of a device."""
+
+    name: str
+    kernels: str
+    """Empty for the CPU, whose kernels the engine chooses."""
+    free_bytes: int = 0
+    """0: the free memory of this machine."""
+    manifest_json: str = ""
+    n_sms: int = 0
+
+
+def plan_memory(
+    model: str | os.PathLike[str],
+    *,
+    board: str | None = None,
+    offline: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Plan:
+    """The plan that `LLM` would make with these options (fields of `EngineOptions`), from the files' metadata.
+
+    `board` plans for a card that is not here, by its name in `lucebox targets`; the pack of its target must be
+    installed. `memory_limit` takes the place of the device's free memory.
+
+    Raises:
+        OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
+        InvalidRequestError, PackError: no such board, or no pack for it.
+    """
+    wanted = check_options(EngineOptions(**options))
+    device = _local_device(wanted) if board is None else _board(board, wanted)
+    if wanted.memory_limit is not None:
+        device = replace(device, free_bytes=parse_size(wanted.memory_limit))
+    found = resolve(os.fspath(model), offline=offline, progress=progress)
+    draft = resolve_draft(wanted.draft, found, offline=offline, progress=progress)
+    plan, resolved = _engine.plan_memory(
+        str(found.path),
+        device.free_bytes,
+        device.manifest_json,
+        device.n_sms,
+        device.name,
+        **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
+    )
+    TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
+    kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
+    return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft))
+
+
+def _local_device(options: EngineOptions) -> _Device:
+    selection = resolve_device(options.device, options.pack)
+    if selection.info is None or selection.choice is None:
+        return _Device(selection.device, "")
+    device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
+    pack, code = selection.choice.pack, selection.choice.code
+    kernels = f"pack {pack.name} by {code.compiler}"
+    return _Device(selection.device, kernels, device.memory()[0], pack.manifest_json, device.info.n_sms)
+
+
+def _board(name: str, options: EngineOptions) -> _Device:
+    target, board = targets.find_board(name)
+    if options.device != "auto":
+        raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {options.device}, not both")
+    fitting = packs.fitting(target.architecture, packs.find())
+    pack = next((one for one in fitting if options.pack in (None, one.name)), None)
+    if pack is None:
+        needed = options.pack or target.name
+        raise PackError(
+            f"a plan for {board.name} needs the pack {needed}, which is not installed; {packs.install_advice(needed)}"
+        )
+    if isinstance(pack, packs.BrokenPack):
+        raise PackError(pack.error)
+    if board.memory_gb is None and options.memory_limit is None:
+        raise InvalidRequestError(f"the maker of {board.name} states no memory; add --memory-limit, as 16GiB")
+    if board.sm_count is None:
+        raise InvalidRequestError(
+            f"the maker of {board.name} states no number of multiprocessors; plan for another board"
+        )
+    kernels = f"pack {pack.name} by {pack.manifest.generations[0].compiler}"
+    return _Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), pack.manifest_json, board.sm_count)

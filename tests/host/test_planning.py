@@ -1,0 +1,163 @@
+"""Memory plans without loading: sizes, boards, and the plan of a 27B that exists as a header alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import targets as families
+from kernel_sources import kernels_of_sources
+from lucebox import LLM, targets
+from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError
+from lucebox.memory import MemoryPlan, parse_size
+from lucebox.planning import plan_memory
+from pack_data import install, manifest, on_path
+from text_data import TINY_HYBRID
+
+GIB = 2**30
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "make_synthetic_gguf.py"
+
+
+@pytest.mark.parametrize(
+    ("size", "n_bytes"),
+    [
+        ("24GiB", 24 * GIB),
+        ("24 gb", 24 * 10**9),
+        ("1.5GiB", 3 * GIB // 2),
+        ("512MiB", 512 * 2**20),
+        ("7kB", 7000),
+        ("100", 100),
+        (4096, 4096),
+    ],
+)
+def test_sizes(size: str | int, n_bytes: int) -> None:
+    assert parse_size(size) == n_bytes
+
+
+@pytest.mark.parametrize("size", ["", "GiB", "24G", "24 gibibytes", "-1GiB", "0", 0, -1, "1e9", "0.1"])
+def test_no_sizes(size: str | int) -> None:
+    with pytest.raises(InvalidRequestError, match="a size is a number of bytes, or has a unit, as 24GiB"):
+        parse_size(size)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("GeForce RTX 3090", "GeForce RTX 3090"),
+        ("rtx 3090", "GeForce RTX 3090"),
+        ("3090 Ti", "GeForce RTX 3090 Ti"),
+        ("RTX 3060", "GeForce RTX 3060 12GB"),
+        ("H200", "H200 SXM"),
+    ],
+)
+def test_boards_by_their_words(words: str, name: str) -> None:
+    target, board = targets.find_board(words)
+    assert board.name == name and board in target.boards
+
+
+@pytest.mark.parametrize("words", ["", "3091", "GeForce RTX"])
+def test_no_board_or_several(words: str) -> None:
+    with pytest.raises(InvalidRequestError, match="boards have the words 'GeForce RTX': |there is no board"):
+        targets.find_board(words)
+
+
+def synthetic() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_synthetic_gguf", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Headers of a 27B in Q4_K_M and of its DFlash drafter in Q8_0, with a small vocabulary."""
+    module, folder = synthetic(), tmp_path_factory.mktemp("large")
+    files = folder / "27b.gguf", folder / "27b-dflash.gguf"
+    for file, shape, preset in zip(files, ("qwen35-27b", "qwen35-27b-dflash"), ("Q4_K_M", "Q8_0"), strict=True):
+        module.write_sparse(file, replace(module.SHAPES[shape], vocab=2048), shape, preset)
+    assert files[0].stat().st_size > 13 * GIB and files[0].stat().st_blocks * 512 < 2**20
+    return files
+
+
+def entry(plan: MemoryPlan, name: str) -> int:
+    return next(one.bytes for one in plan.entries if one.name == name)
+
+
+def test_a_plan_for_a_memory_that_is_not_here(large: tuple[Path, Path]) -> None:
+    model, drafter = large
+    flags = {"device": "cpu", "draft": str(drafter), "draft_budget": 22, "memory_limit": "24GiB", "threads": 1}
+    plan = plan_memory(model, **flags)
+    memory = plan.memory
+    assert (plan.draft, memory.available_bytes) == ("27b-dflash.gguf", 24 * GIB)
+    assert memory.mapped_bytes + memory.total_bytes <= 24 * GIB
+    assert memory.context == memory.largest_context and memory.context % 64 == 0 and memory.context > 64000
+    # 16 layers with 4 heads of 256; 5 with 8 of 128; F16.
+    assert 0 <= entry(memory, "KV cache") - memory.context * 16 * 2 * 4 * 256 * 2 < 2**16
+    assert entry(memory, "draft KV cache") == memory.context * 5 * 2 * 8 * 128 * 2
+    assert "20.0 KiB a token" in str(memory) and "64.0 KiB a token" in str(memory)
+    # 48 layers with 48 states of 128 x 128, and 64 rows of 10240 convolved channels, 2 x 16 keys and 48 deltas of 128.
+    assert 0 <= entry(memory, "recurrent state") - 48 * (48 * 128 * 128 + 3 * 10240) * 4 < 2**16
+    assert 0 <= entry(memory, "tree state") - 48 * 64 * (10240 + 2 * 16 * 128 + 2 * 48 + 48 * 128) * 4 < 2**16
+    with pytest.raises(OutOfMemoryError, match=rf"context = {memory.context} would fit") as refused:
+        plan_memory(model, **flags | {"context": memory.context + 64})
+    assert "of free memory would do" in str(refused.value)
+    fixed = plan_memory(model, **flags | {"context": 8192}).memory
+    assert (fixed.context, fixed.largest_context) == (8192, memory.context)
+
+
+def test_a_memory_too_small_for_any_context(large: tuple[Path, Path]) -> None:
+    model, drafter = large
+    with pytest.raises(OutOfMemoryError, match=r"of them the draft model's.*draft without a draft model") as refused:
+        plan_memory(model, device="cpu", draft=str(drafter), memory_limit="15GiB")
+    enough = str(refused.value).split("available, and ")[1].split(" MiB")[0]
+    assert plan_memory(model, device="cpu", draft=str(drafter), memory_limit=f"{float(enough) + 1}MiB").memory.context >= 64
+
+
+def full_manifest(name: str) -> dict[str, Any]:
+    """The manifest of a pack with every kernel that the sources have for a target."""
+    target, files = families.load(name), kernels_of_sources()
+    value = manifest(name, capabilities=asdict(target.capabilities), tuning=asdict(target.tuning))
+    code = value["generations"][0]
+    kernels = [(kernel, n) for source in target.sources() for kernel, n in files[source].items()]
+    code["kernels"] = [code["kernels"][0] | {"name": kernel, "max_threads": n} for kernel, n in kernels]
+    return value
+
+
+def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
+    install(tmp_path, content=full_manifest("sm_86"))
+    with on_path(tmp_path):
+        plan = plan_memory(large[0], board="RTX 3090")
+        assert plan.kernels == "GeForce RTX 3090, pack sm_86 by nvcc 13.0.88"
+        assert plan.memory.available_bytes == 24 * GIB - 256 * 2**20  # the driver's share
+        assert plan.memory.mapped_bytes == 0 and entry(plan.memory, "weights") > 13 * GIB
+        limited = plan_memory(large[0], board="RTX 3090", memory_limit="20GiB")
+        assert limited.memory.available_bytes == 20 * GIB - 256 * 2**20
+        assert limited.memory.context < plan.memory.context
+        with pytest.raises(InvalidRequestError, match="for the board GeForce RTX 3090 or for the device cpu, not both"):
+            plan_memory(large[0], board="RTX 3090", device="cpu")
+        with pytest.raises(PackError, match="H200 SXM needs the pack sm_90, which is not installed"):
+            plan_memory(large[0], board="H200")
+
+
+def test_the_limit_bounds_what_a_model_takes() -> None:
+    with LLM(str(TINY_HYBRID), device="cpu", threads=1, memory_limit="30MiB") as llm:
+        plan = llm.memory_plan
+        assert plan.available_bytes == 30 * 2**20 and plan.mapped_bytes + plan.total_bytes <= plan.available_bytes
+        assert 0 < plan.context < plan.max_context and llm.options.memory_limit == 30 * 2**20
+    with pytest.raises(OutOfMemoryError, match=r"1\.0 MiB of memory are available"):
+        LLM(str(TINY_HYBRID), device="cpu", threads=1, memory_limit="1MiB")
+    with LLM(str(TINY_HYBRID), device="cpu", threads=1, context=256, memory_limit="100TiB") as llm:
+        assert llm.memory_plan.available_bytes < 100 * 2**40
+
+
+def test_the_plan_is_that_of_a_load() -> None:
+    flags = {"device": "cpu", "threads": 1, "context": 512, "draft": "suffix"}
+    with LLM(str(TINY_HYBRID), **flags) as llm:
+        assert plan_memory(TINY_HYBRID, **flags).memory.entries == llm.memory_plan.entries
