@@ -1,0 +1,117 @@
+"""Layers with a window keep a ring of pages beside recurrent layers: drafts over many turns of the ring, rewinds,
+snapshots, pieces, and the memory it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_pairs import FIRST, TARGET, Pair, reference_of
+from engines import open_engine, random_ids
+from lucebox import _engine
+from reference import draft_files, gguf_files
+from reference.draft_files import DraftShape
+from reference.gguf_files import Shape
+
+CONTEXT = 768
+CHUNK = 128
+RING = 3 * 64  # rows: the window of 10, 64 rows that a rewind takes back, and 64 of a draft, in whole pages
+N_SLIDING = sum(FIRST.sliding)
+
+
+LONG = replace(FIRST, block=64)  # the longest block, which turns the ring the farthest
+
+
+def write(path: Path, shape: DraftShape) -> Path:
+    return gguf_files.write(path, draft_files.gguf_fields(shape), draft_files.gguf_tensors(draft_files.tensors(shape)))
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("ring") / "draft.gguf", FIRST)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_files.write_model(tmp_path_factory.mktemp("ring") / "target.gguf", TARGET)
+
+
+def pair_of(target: Path, draft: Path, shape: DraftShape = FIRST) -> Pair:
+    return Pair(target, str(draft), reference_of(shape), context=CONTEXT)
+
+
+def rewind(pair: Pair, n_tokens: int) -> None:
+    pair.drafting.rewind(n_tokens)
+    for rows in (pair.reference.keys, pair.reference.values):
+        rows[:] = [layer[:n_tokens] for layer in rows]
+    del pair.ids[n_tokens:]
+
+
+def test_drafts_over_many_turns(target: Path, tmp_path: Path) -> None:
+    """Chains longer than a chunk, trees, and rewinds as far as the recurrent layers allow, round and round."""
+    pair = pair_of(target, write(tmp_path / "draft.gguf", LONG), LONG)
+    rng = np.random.default_rng(0)
+    while len(pair.ids) < 2 * RING:
+        for rows, n_kept in ((CHUNK, CHUNK), (-64, 0), (64, 3), (1, 1), (-40, 0)):
+            pair.step(rows, n_kept, rng)
+        pair.check(root=5)
+        pair.step(64, 64, rng)
+        pair.drafting.propose(5, pair.drafting.max_depth)  # writes behind the rows that the rewind drops
+        rewind(pair, len(pair.ids) - 64)
+        pair.check(root=5)
+
+
+@pytest.mark.parametrize("n", [7, 64, 130, 450])
+def test_snapshot(target: Path, draft: Path, n: int) -> None:
+    """The window's rows are in it, wherever the ring begins, also for a ring of another size."""
+    pair, rng = pair_of(target, draft), np.random.default_rng(0)
+    for at in range(0, n, CHUNK):
+        pair.step(min(CHUNK, n - at), min(CHUNK, n - at), rng)
+    want, saved = pair.drafting.propose(5, pair.drafting.max_depth), pair.drafting.save()
+    for options in ({"prefill_chunk": CHUNK}, {"prefill_chunk": 512, "context": 512}):
+        other = _engine.Drafting(open_engine(target, draft=str(draft), **{"context": CONTEXT} | options))
+        other.load(saved)
+        for a, b in zip(want, other.propose(5, other.max_depth), strict=True):
+            assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("n", [40, 192, 450])
+def test_pieces(target: Path, draft: Path, n: int) -> None:
+    """Pages and recurrent state of one timeline make another that drafts the same, bit by bit."""
+    engine = open_engine(target, draft=str(draft), context=CONTEXT, prefill_chunk=CHUNK)
+    ids = random_ids(CONTEXT, TARGET.vocab)
+    first, second = _engine.Session(engine), _engine.Session(engine)
+    first.sync(ids[:n])
+    second.sync(ids[-500:])  # something else before
+    ends = [*range(CHUNK, n, CHUNK), n]
+    second.assemble(ids[:n], ends, 0, [first.read_pages(0, -(-n // 64))], first.read_recurrent())
+    drafts = []
+    for session in (first, second):
+        drafting = _engine.Drafting(engine)
+        drafting.load(session.save())
+        drafts.append(drafting.propose(5, drafting.max_depth))
+    for a, b in zip(*drafts, strict=True):
+        assert np.array_equal(a, b)
+
+
+def draft_bytes(engine: _engine.Engine) -> int:
+    return next(int(n_bytes) for name, n_bytes, *_ in engine.plan["entries"] if name == "draft KV cache")
+
+
+def test_memory(target: Path, draft: Path, tmp_path: Path) -> None:
+    """The ring does not grow with the context. A target of attention alone keeps all rows: any prefix of it can be
+    reused, which a ring could not follow."""
+    options: dict[str, Any] = {"draft": str(draft), "prefill_chunk": CHUNK, "kv": "f32"}
+    row = 2 * FIRST.n_kv_heads * FIRST.head_dim * 4
+    n_full = len(FIRST.sliding) - N_SLIDING
+    for context in (CONTEXT, 4096):
+        expected = (n_full * context + N_SLIDING * RING) * row
+        assert 0 <= draft_bytes(open_engine(target, context=context, **options)) - expected < 1024  # page tables
+    attention = gguf_files.write_model(tmp_path / "attention.gguf", Shape("qwen3", n_layers=4, tied=True))
+    engine = open_engine(attention, context=4096, **options)
+    assert draft_bytes(engine) == len(FIRST.sliding) * 4096 * row
+    details = {name: detail for name, _, detail, _ in open_engine(target, context=CONTEXT, **options).plan["entries"]}
+    assert details["draft KV cache"].endswith(f"; {N_SLIDING} of the layers keep {RING} rows")
