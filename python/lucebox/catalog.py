@@ -81,7 +81,7 @@ def find(name: str) -> CatalogEntry | None:
 
 def cached() -> dict[str, Path]:
     """The catalog's models that are on this machine, by name."""
-    here = {entry.name: _local(entry, entry.model) for entry in entries()}
+    here = {entry.name: _local(entry.model) for entry in entries()}
     return {name: path for name, path in here.items() if path is not None}
 
 
@@ -100,7 +100,7 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
     entry = find(name)
     if entry is None:
         raise ModelNotFoundError(f"the catalog has no {name!r}; it has {', '.join(e.name for e in entries())}")
-    path = _local(entry, entry.model)
+    path = _local(entry.model)
     if path is not None:
         return path
     answers = []
@@ -119,11 +119,11 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
 def drafter(name: str) -> Path | None:
     """The speculative drafter of a catalog model, where it has one on this machine."""
     entry = find(name)
-    return _local(entry, entry.drafter) if entry is not None and entry.drafter is not None else None
+    return _local(entry.drafter) if entry is not None and entry.drafter is not None else None
 
 
 def fetch_drafter(name: str) -> Path:
-    """The speculative drafter of a catalog model, which comes with the model's package.
+    """The speculative drafter of a catalog model, which comes with a package.
 
     Raises:
         ModelNotFoundError: no such entry, or it has no drafter.
@@ -133,29 +133,27 @@ def fetch_drafter(name: str) -> Path:
     if entry is None or entry.drafter is None:
         having = ", ".join(one.name for one in entries() if one.drafter is not None)
         raise ModelNotFoundError(f"the catalog has no drafter for {name!r}; it has one for {having or 'no model'}")
-    path = _local(entry, entry.drafter)
+    path = _local(entry.drafter)
     if path is None:
         raise HubError(
-            f"{entry.drafter.file}, the drafter of {name}, is not on this machine. What to do: give the path of a "
-            f"file you have, or place it in {cache_folder() / 'models'}"
+            f"{entry.drafter.file}, the drafter of {name}, is not on this machine. What to do: pip install "
+            f"'lucebox[demo]', give the path of a file you have, or place it in {cache_folder() / 'models'}"
         )
     return path
 
 
-def _local(entry: CatalogEntry, file: CatalogFile) -> Path | None:
-    folders = [cache_folder() / "models"]
-    for source in entry.sources:
-        if source["kind"] == "package":
-            folders += _package_folders(source)
-    paths = (folder / file.file for folder in folders)
+def _local(file: CatalogFile) -> Path | None:
+    """A file in the cache folder or in a package. The package of one model may have the drafter of another."""
+    paths = (folder / file.file for folder in (cache_folder() / "models", *_package_folders()))
     return next((path for path in paths if path.is_file() and path.stat().st_size == file.bytes), None)
 
 
-def _package_folders(source: Mapping[str, Any]) -> Iterator[Path]:
-    spec = importlib.util.find_spec(source["module"])
-    if spec is not None and spec.origin is not None:
-        yield Path(spec.origin).parent
-    yield Path(__file__).resolve().parents[2] / source["checkout"]
+def _package_folders() -> Iterator[Path]:
+    for source in (source for entry in entries() for source in entry.sources if source["kind"] == "package"):
+        spec = importlib.util.find_spec(source["module"])
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).parent
+        yield Path(__file__).resolve().parents[2] / source["checkout"]
 
 
 def _from_package(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:

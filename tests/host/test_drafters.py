@@ -85,9 +85,9 @@ def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_draft("auto", model) == f"{file}+suffix"
     assert resolve_draft("tiny-hybrid", model) == str(file)
     assert draft_label(f"{file}+suffix") == f"{DRAFTER.file}+suffix"
-    with pytest.raises(ModelNotFoundError, match="no drafter for 'smollm2-135m'; it has one for tiny-hybrid"):
-        resolve_draft("smollm2-135m", model)
-    monkeypatch.setattr(catalog, "_local", lambda entry, part: None)
+    with pytest.raises(ModelNotFoundError, match="no drafter for 'absent'; it has one for tiny-hybrid, smollm2-135m"):
+        catalog.fetch_drafter("absent")
+    monkeypatch.setattr(catalog, "_local", lambda file: None)
     with pytest.raises(HubError, match=rf"{DRAFTER.file}, the drafter of tiny-hybrid, is not on this machine"):
         resolve_draft("tiny-hybrid", model)
 
