@@ -11,7 +11,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -50,6 +50,7 @@ class Shape:
     n_prediction_blocks: int = 0  # MTP, after the layers
     taps: tuple[int, ...] = ()  # of a DFlash drafter: layers of the target whose output it reads
     block_size: int = 0  # tokens of its block
+    window: int = 0  # rows that all its layers but the last see back to; 0: every layer sees all
 
     def is_attention(self, layer: int) -> bool:
         return (layer + 1) % self.attention_interval == 0
@@ -133,6 +134,7 @@ SHAPES = {
 
 
 SHAPES |= {
+    "qwen36-27b-dflash": replace(dflash(5, SHAPES["qwen35-27b"], 32, (1, 16, 31, 46, 61)), window=2048),
     "qwen35-tiny-dflash": dflash(2, SHAPES["qwen35-tiny"], 4, (0, 2)),
     "qwen35-0.8b-dflash": dflash(5, SHAPES["qwen35-0.8b"], 8, (1, 6, 11, 16, 21)),
     "qwen35-27b-dflash": dflash(5, SHAPES["qwen35-27b"], 32, (1, 16, 31, 46, 61)),
@@ -346,7 +348,7 @@ SCALARS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}
 
 class Array(NamedTuple):
     element: int
-    items: list[str] | list[int]
+    items: list[str] | list[int] | list[bool]
 
 
 def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, object]]:
@@ -382,6 +384,10 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
     if arch == "dflash":
         yield f"{arch}.block_size", U32, shape.block_size
         yield f"{arch}.target_layers", ARRAY, Array(I32, [tap + 1 for tap in shape.taps])
+        if shape.window:
+            yield f"{arch}.attention.sliding_window", U32, shape.window
+            pattern = [layer < shape.n_layers - 1 for layer in range(shape.n_layers)]
+            yield f"{arch}.attention.sliding_window_pattern", ARRAY, Array(BOOL, pattern)
         yield "tokenizer.ggml.mask_token_id", U32, pad
         return
     merged = ["ab", "cd"]

@@ -55,3 +55,17 @@ def test_the_same_bits_again(pack: _engine.gpu.Pack, target: Path) -> None:
         pair.step(20, 20, np.random.default_rng(0))
     for a, b in zip(*(pair.drafting.propose(5, 4) for pair in (first, second)), strict=True):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.slow  # 15 s: the rows of two turns of a ring
+def test_drafts_over_a_ring(pack: _engine.gpu.Pack, target: Path, tmp_path: Path) -> None:
+    """Prompts, trees and drafts beyond the end of a ring of 192 rows."""
+    named = draft_files.tensors(FIRST)
+    path = gguf_files.write(tmp_path / "draft.gguf", draft_files.gguf_fields(FIRST), draft_files.gguf_tensors(named))
+    pair = Pair(target, str(path), dflash.Dflash(FIRST.config, named), pack=pack, context=512)
+    rng = np.random.default_rng(0)
+    for rows, n_kept in ((128, 128), (128, 128), (-23, 0), (64, 40), (100, 100)):
+        pair.step(rows, n_kept, rng)
+    pair.check(root=5)
+    pair.step(-40, 0, rng)
+    pair.check(root=5)

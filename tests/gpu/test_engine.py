@@ -293,9 +293,19 @@ def test_plan_is_of_the_device(pack: _engine.gpu.Pack, written: Write) -> None:
         "weights": False,
         "KV cache": True,
         "activations": False,
+        "logits": False,
         "kernel scratch": False,
         "sampler": True,
     }
+
+
+def test_a_plan_without_the_device_is_the_same(pack: _engine.gpu.Pack, pack_folder: Path, written: Write) -> None:
+    path, manifest = written(SHAPES["qwen35"]), (pack_folder / "manifest.json").read_text()
+    engine = open_engine(path, pack=pack, decode_path="graph", draft="suffix")
+    free_bytes = engine.plan["available_bytes"] + (256 << 20)  # what is left to the driver
+    options = engine.options | {"memory_limit": None}
+    planned, resolved = _engine.plan_memory(str(path), free_bytes, manifest, pack.device.n_sms, pack.name, **options)
+    assert planned == engine.plan and resolved == engine.options
 
 
 def test_a_context_that_does_not_fit(pack: _engine.gpu.Pack, written: Write) -> None:
