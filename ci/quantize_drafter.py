@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a DFlash drafter (version 1), a folder of safetensors, as a GGUF file with quantised matrices; norms stay F32.
 
-    ci/quantize_drafter.py FOLDER drafter.Q8_0.gguf --type Q8_0
+ci/quantize_drafter.py FOLDER drafter.Q8_0.gguf --type Q8_0
 """
 
 from __future__ import annotations

@@ -356,16 +356,12 @@ def test_inspect_plans_memory_for_the_context_asked_for() -> None:
     assert (small["context"], large["context"]) == (256, 4096)
 
 
-def test_inspect_plans_for_a_limit_of_memory_and_for_boards() -> None:
+def test_inspect_plans_for_a_limit_of_memory() -> None:
     flags = ("--device", "cpu", "--threads", "1", "--memory-limit")
-    report = json_of("inspect", MODEL, *flags, "40MiB")
-    plan = report["memory_plan"]
-    assert plan["available_bytes"] == 40 * 2**20 and 0 < plan["context"] == plan["largest_context"] < plan["max_context"]
-    assert f"context: {plan['context']:,} tokens; up to {plan['context']:,} fit\n" in stdout_of(
-        "inspect", MODEL, *flags, "40MiB"
-    )
-    assert "of free memory would do" in json_of("inspect", MODEL, *flags, "10MiB")["memory_plan_error"]
-    assert "a size is a number of bytes" in json_of("inspect", MODEL, *flags, "much")["memory_plan_error"]
+    plan = json_of("inspect", MODEL, *flags, "40MiB")["memory_plan"]
+    most = plan["largest_context"]
+    assert plan["available_bytes"] == 40 * 2**20 and 0 < plan["context"] == most < plan["max_context"]
+    assert f"context: {most:,} tokens; up to {most:,} fit\n" in stdout_of("inspect", MODEL, *flags, "40MiB")
     assert "there is no board 'Voodoo 2'" in json_of("inspect", MODEL, "--board", "Voodoo 2")["memory_plan_error"]
 
 
