@@ -204,6 +204,8 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
         ({"activations": "int4"}, InvalidRequestError),
         ({"isa": "neon"}, InvalidRequestError),
         ({"prefill_chunk": 0}, InvalidRequestError),
+        ({"memory_limit": "24"}, OutOfMemoryError),
+        ({"memory_limit": "24 gibibytes"}, InvalidRequestError),
     ],
 )
 def test_bad_options(options: dict, error: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -212,7 +214,7 @@ def test_bad_options(options: dict, error: type[Exception] | tuple[type[Exceptio
 
 
 def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
-    assert llm.engine.options == engine_fields(llm.options) | {"draft_budget": 0}  # None there
+    assert llm.engine.options == engine_fields(llm.options) | {"draft_budget": 0, "memory_limit": 0}  # None there
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         LLM("tiny-hybrid", colour=1)
     with pytest.raises(TypeError, match="no option colour"):
