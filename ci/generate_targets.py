@@ -258,7 +258,7 @@ build-backend = "scikit_build_core.build"
 [project]
 name = "lucebox-tiny"
 version = "{version}"
-description = "tiny-hybrid: the 11M-parameter model that lucebox demos and tests run, and DFlash drafters"
+description = "tiny-hybrid: the 11M-parameter model that lucebox demos and tests run, with its DFlash drafter"
 readme = "README.md"
 license = "Apache-2.0"
 license-files = ["LICENSE"]

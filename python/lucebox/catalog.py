@@ -43,6 +43,10 @@ class CatalogFile:
     file: str
     bytes: int
     sha256: str
+    module: str = ""
+    """The package that has it; empty: none."""
+    checkout: str = ""
+    """The folder that has it in the repository; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def entries() -> tuple[CatalogEntry, ...]:
             name=item["name"],
             about=item["about"],
             licence=item["licence"],
-            model=CatalogFile(item["file"], item["bytes"], item["sha256"]),
+            model=CatalogFile(**item["model"]),
             drafter=CatalogFile(**item["drafter"]) if "drafter" in item else None,
             sources=tuple(item["sources"]),
         )
@@ -123,7 +127,7 @@ def drafter(name: str) -> Path | None:
 
 
 def fetch_drafter(name: str) -> Path:
-    """The speculative drafter of a catalog model, which comes with a package.
+    """The speculative drafter of a catalog model, which comes with the model's package or with the repository.
 
     Raises:
         ModelNotFoundError: no such entry, or it has no drafter.
@@ -136,24 +140,25 @@ def fetch_drafter(name: str) -> Path:
     path = _local(entry.drafter)
     if path is None:
         raise HubError(
-            f"{entry.drafter.file}, the drafter of {name}, is not on this machine. What to do: pip install "
-            f"'lucebox[demo]', give the path of a file you have, or place it in {cache_folder() / 'models'}"
+            f"{entry.drafter.file}, the drafter of {name}, is not on this machine. What to do: give the path of a "
+            f"file you have, or place it in {cache_folder() / 'models'}"
         )
     return path
 
 
 def _local(file: CatalogFile) -> Path | None:
-    """A file in the cache folder or in a package. The package of one model may have the drafter of another."""
-    paths = (folder / file.file for folder in (cache_folder() / "models", *_package_folders()))
+    """A file in the cache folder, in a package or in the checkout that lucebox runs from."""
+    paths = (folder / file.file for folder in (cache_folder() / "models", *_folders_of(file)))
     return next((path for path in paths if path.is_file() and path.stat().st_size == file.bytes), None)
 
 
-def _package_folders() -> Iterator[Path]:
-    for source in (source for entry in entries() for source in entry.sources if source["kind"] == "package"):
-        spec = importlib.util.find_spec(source["module"])
+def _folders_of(file: CatalogFile) -> Iterator[Path]:
+    if file.module:
+        spec = importlib.util.find_spec(file.module)
         if spec is not None and spec.origin is not None:
             yield Path(spec.origin).parent
-        yield Path(__file__).resolve().parents[2] / source["checkout"]
+    if file.checkout:
+        yield Path(__file__).resolve().parents[2] / file.checkout
 
 
 def _from_package(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:

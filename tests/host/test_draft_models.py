@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quantize_drafter
 from draft_pairs import FIRST, SECOND, TARGET, Pair, check_candidates, reference_of, run, write_head
 from engines import log_softmax, open_engine, random_ids
 from gguf import GGMLQuantizationType, GGUFReader
@@ -103,6 +104,16 @@ def test_quantised_draft(target: Path, tmp_path: Path, dtype: str) -> None:
     path = gguf_files.write(tmp_path / "draft.gguf", draft_files.gguf_fields(FIRST), tensors)
     weights = {name: dequantize(tensor.rows, kind) for name, tensor in packed.items()}
     run(Pair(target, str(path), dflash.Dflash(FIRST.config, named | weights)))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [(FIRST, "Q8_0"), (replace(FIRST, is_causal=False), "BF16")])
+def test_a_checkpoint_as_the_script_writes_it(
+    target: Path, write: Write, tmp_path: Path, shape: DraftShape, dtype: str
+) -> None:
+    path = tmp_path / "quantised.gguf"
+    quantize_drafter.write(write(shape, "hf"), path, dtype)
+    weights = {dflash.hf_name(name): tensor for name, tensor in weights_of(GGUFReader(path)).items()}
+    run(Pair(target, str(path), dflash.Dflash(shape.config, weights)))
 
 
 @pytest.mark.parametrize("kind", ["dflash", "mtp"])

@@ -1,10 +1,10 @@
-"""tiny-hybrid and drafters. `lucebox` finds the files by the catalog name; other programs can ask for the paths."""
+"""The files of tiny-hybrid. `lucebox` finds them by the catalog name; other programs can ask for the paths."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["drafter_path", "path", "smollm2_drafter_path"]
+__all__ = ["drafter_path", "path"]
 
 
 def path() -> Path:
@@ -15,8 +15,3 @@ def path() -> Path:
 def drafter_path() -> Path:
     """Its DFlash drafter, BF16 GGUF."""
     return Path(__file__).with_name("tiny-hybrid-dflash.BF16.gguf")
-
-
-def smollm2_drafter_path() -> Path:
-    """The DFlash drafter of SmolLM2-135M-Instruct, Q8_0 GGUF."""
-    return Path(__file__).with_name("smollm2-135m-dflash.Q8_0.gguf")
