@@ -113,9 +113,10 @@ def find_board(name: str) -> tuple[Target, Board]:
     having = named or [one for one in boards if words and set(words) <= set(one[1].name.lower().split())]
     if len(having) == 1:
         return having[0]
-    listed = ", ".join(board.name for _, board in having or boards)
-    what = f"{len(having)} boards have the words" if having else "there is no board"
-    raise InvalidRequestError(f"{what} {name!r}: {listed}")
+    if not having:
+        raise InvalidRequestError(f"there is no board {name!r}; `lucebox targets` lists them")
+    listed = ", ".join(board.name for _, board in having)
+    raise InvalidRequestError(f"{len(having)} boards have the words {name!r}: {listed}")
 
 
 def serving(device: str) -> tuple[Target, ...]:

@@ -362,7 +362,8 @@ def test_inspect_plans_for_a_limit_of_memory() -> None:
     most = plan["largest_context"]
     assert plan["available_bytes"] == 40 * 2**20 and 0 < plan["context"] == most < plan["max_context"]
     assert f"context: {most:,} tokens; up to {most:,} fit\n" in stdout_of("inspect", MODEL, *flags, "40MiB")
-    assert "there is no board 'Voodoo 2'" in json_of("inspect", MODEL, "--board", "Voodoo 2")["memory_plan_error"]
+    refused = lucebox("inspect", MODEL, "--board", "Voodoo 2")
+    assert refused.returncode == 1 and "there is no board 'Voodoo 2'" in refused.stderr
 
 
 def test_models_lists_the_embedded_one_with_its_path() -> None:

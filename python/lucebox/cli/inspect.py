@@ -12,9 +12,11 @@ from lucebox import _engine
 from lucebox.assets import TensorInfo
 from lucebox.cli import console, options
 from lucebox.errors import LuceboxError
+from lucebox.memory import parse_size
 from lucebox.options import EngineOptions
 from lucebox.planning import Plan, plan_memory
 from lucebox.resolve import resolve
+from lucebox.targets import find_board
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 
@@ -45,6 +47,10 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.board is not None:
+        find_board(args.board)  # a wrong name ends the command; what is wrong with the model is part of its report
+    if hasattr(args, "memory_limit"):
+        parse_size(args.memory_limit)
     with console.loading() as progress:
         path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
@@ -168,7 +174,7 @@ def print_tables(
             ],
         )
     if isinstance(plan, str):
-        console.write(f"\nthis engine cannot run it: {plan}\n")
+        console.write(f"\nno memory plan: {plan}\n")
         return
     memory = plan.memory
     console.write(f"\n{plan.kernels}\n{memory}\n")
