@@ -95,7 +95,7 @@ def test_plan_adds_up(tmp_path: Path) -> None:
     assert {name for name, *_, per_session in plan["entries"] if per_session} == {
         "KV cache",
         "recurrent state",
-        "tree state",
+        "pending rows",
     }
     cache = {name: n_bytes for name, n_bytes, *_ in plan["entries"]}["KV cache"]
     pages = 5 * 64  # 300 tokens in whole pages; one attention layer, K and V, 2 heads of 32

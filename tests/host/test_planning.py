@@ -110,7 +110,7 @@ def test_a_plan_for_a_memory_that_is_not_here(large: tuple[Path, Path]) -> None:
     assert "20.0 KiB a token" in str(memory) and "64.0 KiB a token" in str(memory)
     # 48 layers with 48 states of 128 x 128, and 64 rows of 10240 convolved channels, 2 x 16 keys and 48 deltas of 128.
     assert 0 <= entry(memory, "recurrent state") - 48 * (48 * 128 * 128 + 3 * 10240) * 4 < 2**16
-    assert 0 <= entry(memory, "tree state") - 48 * 64 * (10240 + 2 * 16 * 128 + 2 * 48 + 48 * 128) * 4 < 2**16
+    assert 0 <= entry(memory, "pending rows") - 48 * 64 * (10240 + 2 * 16 * 128 + 2 * 48 + 48 * 128) * 4 < 2**16
     with pytest.raises(OutOfMemoryError, match=rf"context = {memory.context} would fit") as refused:
         plan_memory(model, **flags | {"context": memory.context + 64})
     assert "of free memory would do" in str(refused.value)

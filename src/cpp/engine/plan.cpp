@@ -32,7 +32,7 @@ struct KvSizes {
 // A sequence's state by what it is for. Page tables and the numbers of an append count as keys and values.
 struct StateSizes {
   KvSizes target, draft;
-  size_t recurrent = 0, uncommitted = 0;
+  size_t recurrent = 0, pending = 0;
 };
 
 StateSizes state_sizes(const Models& models, const EngineOptions& options) {
@@ -47,7 +47,7 @@ StateSizes state_sizes(const Models& models, const EngineOptions& options) {
     const bool is_draft = i >= models.target->info().n_layers;
     if (shape == nullptr) {
       sizes.recurrent += bytes - pending;
-      sizes.uncommitted += pending;
+      sizes.pending += pending;
     }
     if (shape == nullptr || is_draft) sizes.target.bytes -= bytes;
     if (shape == nullptr) continue;
@@ -149,7 +149,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"KV cache", state.target.bytes, state.target.detail(options), true},
       {"draft KV cache", state.draft.bytes, state.draft.detail(options), true},
       {"recurrent state", state.recurrent, "of the committed tokens, F32", true},
-      {"tree state", state.uncommitted, cat("of ", kMaxTree, " rows not yet committed, F32"), true},
+      {"pending rows", state.pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
       {"activations", Executor::planned_bytes(models, options.prefill_chunk) - logits,
        cat(options.prefill_chunk, " rows")},
       {"logits", logits, cat(Executor::kLogitRows, " rows")},
