@@ -38,7 +38,7 @@ class DeviceSizes {
 
   virtual std::string name() const = 0;                     // "cpu", "cuda:0", "GeForce RTX 3090"
   virtual size_t free_bytes() const = 0;                    // now
-  virtual size_t reserved_bytes() const = 0;                // of the free ones, left to the driver
+  virtual size_t reserved_bytes() const = 0;                // part of free_bytes() that is left to the driver
   virtual std::string memory_name() const = 0;              // for messages: "memory", "memory of cuda:0"
   virtual int prefill_chunk() const = 0;                    // default for EngineOptions
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping

@@ -47,8 +47,8 @@ struct StateOptions {
 };
 
 // A layer with a window keeps a ring of pages where other layers fold. Those layers bound every rewind to kMaxTree
-// rows, so the ring needs no bound of its own: its last `window` rows are there at every length that rewind() reaches.
-// Where all layers are attention, rewind() reaches any length and a layer keeps all rows, whatever its window.
+// rows, so the ring needs no bound of its own: it always has the last `window` rows before rewind_floor() and those
+// since. Where all layers are attention, rewind() reaches any length, and a layer keeps all rows whatever its window.
 
 // Pages of the ring of an attention layer; 0: the layer keeps all rows.
 int ring_pages(const KvShape& shape, const StateOptions& options, bool folds);
@@ -88,7 +88,7 @@ class SequenceState {
   // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
-  // Of these, the bytes of one layer.
+  // The share of one layer.
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
 
   int capacity() const { return options_.capacity; }
