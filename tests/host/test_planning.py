@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from kernel_sources import kernels_of_sources
-from lucebox import LLM, targets
+from lucebox import LLM, synthetic, targets
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError
 from lucebox.memory import MemoryPlan, parse_size
 from lucebox.planning import plan_memory
@@ -21,7 +18,6 @@ from text_data import TINY_HYBRID
 import targets as families
 
 GIB = 2**30
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "make_synthetic_gguf.py"
 
 
 @pytest.mark.parametrize(
@@ -72,22 +68,13 @@ def test_several_boards() -> None:
         targets.find_board("A100")
 
 
-def synthetic() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_synthetic_gguf", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Headers of a 27B in Q4_K_M and of its DFlash drafter in Q8_0, with a small vocabulary."""
-    module, folder = synthetic(), tmp_path_factory.mktemp("large")
+    folder = tmp_path_factory.mktemp("large")
     files = folder / "27b.gguf", folder / "27b-dflash.gguf"
     for file, shape, preset in zip(files, ("qwen35-27b", "qwen35-27b-dflash"), ("Q4_K_M", "Q8_0"), strict=True):
-        module.write_sparse(file, replace(module.SHAPES[shape], vocab=2048), shape, preset)
+        synthetic.write_sparse(file, replace(synthetic.SHAPES[shape], vocab=2048), shape, preset)
     assert files[0].stat().st_size > 13 * GIB and files[0].stat().st_blocks * 512 < 2**20
     return files
 
