@@ -23,10 +23,16 @@ def best_isa() -> str:
 def available_isas() -> list:
     """Instruction sets this build has bodies for and this machine runs."""
 
+def allow_leaks() -> None:
+    """Objects that threads hold at exit are not reported."""
+
 def read_bandwidth(threads: int, bytes: int) -> float:
     """
     Best measured GB/s of reading `bytes` of memory with `threads` threads.
     """
+
+def check_sampling(**options) -> None:
+    """Checks the ranges of sampling options, without a vocabulary."""
 
 def uniform_draw(seed: int, draw: int) -> float:
     """The uniform number in [0, 1) of one draw."""
@@ -123,6 +129,11 @@ class Session:
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[float]:
         """
         Natural log probability of every token after the first. Replaces the timeline.
+        """
+
+    def hidden(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+        """
+        Makes the timeline equal to ids; returns the final hidden rows [n, hidden] of what it lacked. Keeps the timeline where ids continue it.
         """
 
     def suggest(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int]) -> None:

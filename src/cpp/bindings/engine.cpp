@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <limits>
 
 #include "base/bandwidth.h"
 #include "base/error.h"
@@ -254,6 +255,10 @@ void bind_engine(nb::module_& m) {
       "read_bandwidth",
       [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
       "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
+  m.def(
+      "check_sampling",
+      [](const nb::kwargs& options) { validate(sampling_params_of(options), std::numeric_limits<int32_t>::max()); },
+      "options"_a, "Checks the ranges of sampling options, without a vocabulary.");
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
   m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
@@ -335,6 +340,17 @@ void bind_engine(nb::module_& m) {
             return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
           },
           "ids"_a, "Natural log probability of every token after the first. Replaces the timeline.")
+      .def(
+          "hidden",
+          [](Session& s, const Ids& ids) {
+            SignalPoll poll;
+            auto rows = without_gil([&] { return s.hidden(span(ids), std::ref(poll)); });
+            const size_t width = s.engine().model().info().hidden, n = rows.size() / width;
+            return to_numpy<2>(std::move(rows), {n, width});
+          },
+          "ids"_a,
+          "Makes the timeline equal to ids; returns the final hidden rows [n, hidden] of what it lacked. Keeps the "
+          "timeline where ids continue it.")
       .def("suggest", &suggest, "ids"_a, "parents"_a,
            "Proposes a tree below the next token; the sync() that adds this token verifies it.")
       .def("set_drafting", &Session::set_drafting, "on"_a)

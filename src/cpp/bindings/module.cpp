@@ -47,6 +47,7 @@ NB_MODULE(_engine, m) {
         return names;
       },
       "Instruction sets this build has bodies for and this machine runs.");
+  m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
   lb::bind_draft(m);
   lb::bind_format(m);

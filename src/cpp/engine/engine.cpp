@@ -1,6 +1,8 @@
 // Opening an engine: file -> model -> plan -> reservations.
 #include "engine/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -204,9 +206,14 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   resolve(options, backend->sizes());
   Loaded loaded(path, options);
   MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
-  return std::shared_ptr<Engine>(new Engine(std::move(loaded.file), std::move(loaded.draft_file),
-                                            std::move(loaded.models), std::move(backend), options, std::move(plan),
-                                            progress));
+  // A forked child has none of the threads and no usable GPU context: joining or freeing them there would hang. The
+  // child's copy stays until the child ends.
+  const auto destroy = [owner = getpid()](const Engine* engine) {
+    if (getpid() == owner) delete engine;
+  };
+  return {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), std::move(backend),
+                     options, std::move(plan), progress),
+          destroy};
 }
 
 }  // namespace lb

@@ -185,4 +185,21 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   return scores;
 }
 
+std::vector<float> Session::hidden(std::span<const int32_t> ids, const Interrupted& interrupted) {
+  check_ids(ids);
+  drop_step();
+  const size_t kept = tokens_.size();
+  const bool continues = kept < ids.size() && std::equal(tokens_.begin(), tokens_.end(), ids.begin());
+  if (!continues) reset();
+  has_logits_ = false;
+  const size_t first_row = continues ? kept : 0, width = engine_->model().info().hidden;
+  std::vector<float> result((ids.size() - first_row) * width);
+  prefill(ids, interrupted, [&](int first, int rows) {
+    const Executor& executor = engine_->executor();
+    executor.stream->download(result.data() + (first - first_row) * width, executor.workspace.y,
+                              sizeof(float) * rows * width);
+  });
+  return result;
+}
+
 }  // namespace lb

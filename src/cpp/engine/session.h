@@ -48,6 +48,10 @@ class Session {
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
 
+  // The output of the final norm [n, hidden] for the rows of ids that the timeline lacks; makes the timeline equal to
+  // ids. Keeps the timeline where ids continue it, so that a long text may come in parts.
+  std::vector<float> hidden(std::span<const int32_t> ids, const Interrupted& interrupted = {});
+
   // --- speculation: session_speculate.cpp
   static constexpr int kMinDraftContext = 16;  // tokens; the costs of a step are measured within it
   // A sync() that adds one token drafts a tree below it, verifies the tree in one append and keeps its logits. While
