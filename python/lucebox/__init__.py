@@ -6,25 +6,30 @@ with lucebox.LLM("tiny-hybrid") as llm:
     print(llm.generate("def add(a, b):", lucebox.Sampling(max_tokens=32)).text)
 """
 
-from importlib.metadata import PackageNotFoundError, version
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from lucebox.api import LLM, ModelInfo
-from lucebox.errors import (
-    CancelledError,
-    DeviceError,
-    FormatError,
-    HubError,
-    InternalError,
-    InvalidRequestError,
-    LuceboxError,
-    ModelNotFoundError,
-    OutOfMemoryError,
-    PackError,
-    UnsupportedError,
-)
-from lucebox.memory import MemoryPlan, PlanEntry
-from lucebox.options import EngineOptions, Sampling
-from lucebox.results import Chunk, DraftCounts, FinishReason, Generation, Timings, TokenLogprob, Usage
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+    from lucebox.errors import (
+        CancelledError,
+        DeviceError,
+        FormatError,
+        HubError,
+        InternalError,
+        InvalidRequestError,
+        LuceboxError,
+        ModelNotFoundError,
+        OutOfMemoryError,
+        PackError,
+        UnsupportedError,
+    )
+    from lucebox.memory import MemoryPlan, PlanEntry
+    from lucebox.model_info import ModelInfo
+    from lucebox.options import EngineOptions, Sampling
+    from lucebox.results import Chunk, DraftCounts, FinishReason, Generation, Timings, TokenLogprob, ToolCall, Usage
+
+    __version__: str
 
 __all__ = [
     "LLM",
@@ -49,11 +54,62 @@ __all__ = [
     "Sampling",
     "Timings",
     "TokenLogprob",
+    "ToolCall",
     "UnsupportedError",
     "Usage",
+    "__version__",
 ]
 
-try:
-    __version__ = version("lucebox")
-except PackageNotFoundError:  # a source tree on the path
-    __version__ = "0+unknown"
+# Each public name and its module. They load on first use: numpy, the tokenizers and the hub client take 0.3 s.
+_MODULES = {
+    "CancelledError": "lucebox.errors",
+    "Chunk": "lucebox.results",
+    "DeviceError": "lucebox.errors",
+    "DraftCounts": "lucebox.results",
+    "EngineOptions": "lucebox.options",
+    "FinishReason": "lucebox.results",
+    "FormatError": "lucebox.errors",
+    "Generation": "lucebox.results",
+    "HubError": "lucebox.errors",
+    "InternalError": "lucebox.errors",
+    "InvalidRequestError": "lucebox.errors",
+    "LLM": "lucebox.api",
+    "LuceboxError": "lucebox.errors",
+    "MemoryPlan": "lucebox.memory",
+    "ModelInfo": "lucebox.model_info",
+    "ModelNotFoundError": "lucebox.errors",
+    "OutOfMemoryError": "lucebox.errors",
+    "PackError": "lucebox.errors",
+    "PlanEntry": "lucebox.memory",
+    "Sampling": "lucebox.options",
+    "Timings": "lucebox.results",
+    "TokenLogprob": "lucebox.results",
+    "ToolCall": "lucebox.results",
+    "UnsupportedError": "lucebox.errors",
+    "Usage": "lucebox.results",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use."""
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("lucebox")
+    except PackageNotFoundError:  # a source tree on the path
+        return "0+unknown"

@@ -1,21 +1,12 @@
-"""The memory plan of a model, as numbers and as a table; sizes as people write them."""
+"""The memory plan of a model, as numbers and as a table."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucebox.errors import InvalidRequestError
-
-__all__ = ["MemoryPlan", "PlanEntry", "parse_size"]
-
-_UNITS = {"": 1} | {
-    prefix + unit: base ** (power + 1)
-    for unit, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate("kmgt")
-}
+__all__ = ["MemoryPlan", "PlanEntry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +44,16 @@ class MemoryPlan:
         entries = tuple(PlanEntry(*entry) for entry in plan["entries"])
         return cls(entries=entries, **{name: value for name, value in plan.items() if name != "entries"})
 
+    @property
+    def session_bytes(self) -> int:
+        """Memory of one session, in bytes."""
+        return sum(entry.bytes for entry in self.entries if entry.per_session)
+
+    @property
+    def max_sessions(self) -> int:
+        """Sessions that the free memory has room for, at least the planned one."""
+        return 1 + max(0, self.available_bytes - self.total_bytes) // max(1, self.session_bytes)
+
     def __str__(self) -> str:
         mapped = ("weights (mapped)", self.mapped_bytes, "read from the file as needed")
         rows = [mapped] if self.mapped_bytes else []
@@ -60,19 +61,6 @@ class MemoryPlan:
         available = f"of {_mib(self.available_bytes)} available ({self.place})"
         rows.append(("total", self.mapped_bytes + self.total_bytes, available))
         return "\n".join(f"{name:<18}{_mib(size):>14}  {detail}" for name, size, detail in rows)
-
-
-def parse_size(size: str | int) -> int:
-    """Bytes of a size: "24GiB", "24 GB", "512MiB", or a number of bytes.
-
-    Raises:
-        InvalidRequestError: neither, or less than a byte.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)?", str(size).strip().lower())
-    n_bytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
-    if n_bytes < 1:
-        raise InvalidRequestError(f"a size is a number of bytes, or has a unit, as 24GiB, 24GB or 512MiB; got {size!r}")
-    return n_bytes
 
 
 def _mib(size: int) -> str:

@@ -12,9 +12,10 @@ from lucebox.devices import resolve_device
 from lucebox.drafters import draft_label, resolve_draft
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.hub import Progress
-from lucebox.memory import MemoryPlan, parse_size
-from lucebox.options import EngineOptions, check_options, engine_fields
+from lucebox.memory import MemoryPlan
+from lucebox.options import EngineOptions, engine_fields
 from lucebox.resolve import resolve
+from lucebox.sizes import parse_size
 
 __all__ = ["Plan", "plan_memory"]
 
@@ -60,7 +61,7 @@ def plan_memory(
         OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
         InvalidRequestError, PackError: no such board, or no pack for it.
     """
-    wanted = check_options(EngineOptions(**options))
+    wanted = EngineOptions(**options)
     device = _local_device(wanted) if board is None else _board(board, wanted)
     if wanted.memory_limit is not None:
         device = replace(device, free_bytes=parse_size(wanted.memory_limit))

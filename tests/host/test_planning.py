@@ -10,7 +10,7 @@ import pytest
 from kernel_sources import kernels_of_sources
 from lucebox import LLM, synthetic, targets
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError
-from lucebox.memory import MemoryPlan, parse_size
+from lucebox.memory import MemoryPlan
 from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path
 from text_data import TINY_HYBRID
@@ -18,28 +18,6 @@ from text_data import TINY_HYBRID
 import targets as families
 
 GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("size", "n_bytes"),
-    [
-        ("24GiB", 24 * GIB),
-        ("24 gb", 24 * 10**9),
-        ("1.5GiB", 3 * GIB // 2),
-        ("512MiB", 512 * 2**20),
-        ("7kB", 7000),
-        ("100", 100),
-        (4096, 4096),
-    ],
-)
-def test_sizes(size: str | int, n_bytes: int) -> None:
-    assert parse_size(size) == n_bytes
-
-
-@pytest.mark.parametrize("size", ["", "GiB", "24G", "24 gibibytes", "-1GiB", "0", 0, -1, "1e9", "0.1"])
-def test_no_sizes(size: str | int) -> None:
-    with pytest.raises(InvalidRequestError, match="a size is a number of bytes, or has a unit, as 24GiB"):
-        parse_size(size)
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,12 @@ class Selection:
 
 
 def parse_device(text: str) -> DeviceSpec:
-    """Parses auto, cpu, cuda, cuda:1, hip:0 or sim.
+    """Parses auto, cpu, cuda, cuda:1, hip:0 or sim, in any case.
 
     Raises:
         InvalidRequestError: not a device name.
     """
-    match = re.fullmatch(r"(auto|cpu)|(cuda|hip|sim)(?::(\d{1,4}))?", text)
+    match = re.fullmatch(r"(auto|cpu)|(cuda|hip|sim)(?::(\d{1,4}))?", text.lower())
     if not match:
         raise InvalidRequestError(f'device must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"')
     return DeviceSpec(match[1] or match[2], int(match[3] or 0))

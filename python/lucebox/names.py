@@ -1,0 +1,21 @@
+"""Names that users type: the nearest known one, and one of a fixed set whatever its case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "same_name"]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean X?" with the nearest of the known names; empty where none is near."""
+    from difflib import get_close_matches  # imports re
+
+    by_lower = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[found[0]]}?" if found else ""
+
+
+def same_name(word: str, known: Iterable[str]) -> str | None:
+    """The known name that differs from the word at most in case."""
+    return next((name for name in known if name.lower() == word.lower()), None)
