@@ -12,7 +12,7 @@ prompt = 'def read_lines(path):\n    """Return the lines of a text file."""\n'
 
 with lucebox.LLM(model) as llm:
     print(prompt, end="")
-    for chunk in llm.generate(prompt, lucebox.Sampling(max_tokens=64), stream=True):
+    for chunk in llm.generate(prompt, max_tokens=64, stream=True):
         print(chunk.text, end="", flush=True)
         if chunk.result:
             timings = chunk.result.timings

@@ -1,4 +1,4 @@
-"""Hold a conversation of two turns. The second turn reuses the session state of the first.
+"""Hold a conversation of two turns.
 
 python examples/conversation.py [MODEL]
 """
@@ -14,6 +14,6 @@ with lucebox.LLM(model) as llm:
     messages = []
     for question in questions:
         messages.append({"role": "user", "content": question})
-        answer = llm.chat(messages, lucebox.Sampling(max_tokens=100))
-        messages.append({"role": "assistant", "content": answer.text})
-        print(f"> {question}\n{answer.text}\n({answer.usage.cached_tokens} prompt tokens were reused)\n")
+        answer = llm.chat(messages, max_tokens=100)
+        messages.append(answer.message)
+        print(f"> {question}\n{answer.text}\n")

@@ -4,88 +4,86 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.assets import TensorInfo, TextAssets
-from lucebox.chat.quoting import Quoting
+from lucebox.answering import Answering
+from lucebox.assets import TextAssets
+from lucebox.asynchronous import last_of, stream_in_thread
+from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.devices import open_pack, resolve_device
 from lucebox.drafters import draft_label, resolve_draft
+from lucebox.embedding import Embedder, Embedding, Pooling
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.generation import CollectedText, DecodeLoop, End, Ids
+from lucebox.generation import Ids
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
-from lucebox.options import EngineOptions, Sampling, check_options, engine_fields
+from lucebox.model_info import model_info
+from lucebox.options import EngineOptions, Sampling, SamplingFields, engine_fields
 from lucebox.resolve import resolve
-from lucebox.results import Chunk, Generation, Timings, TokenLogprob, Usage
+from lucebox.results import Chunk, Generation
+from lucebox.serve.chat_model import ChatModel, Grammars, Limits
+from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
+from lucebox.serve.request import GenerationRequest
+from lucebox.serve.thinking import ThinkingRequest
+from lucebox.session_pool import SessionPool
 from lucebox.text import Tokenizer
 
-__all__ = ["LLM", "ModelInfo"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-MAX_LOGPROBS = 20  # as in the OpenAI API
+    from lucebox.options import EngineFields
+
+__all__ = ["LLM", "ChatOptions", "GenerateOptions", "Messages", "Prompt"]
+
+Prompt: TypeAlias = str | Sequence[int]
+"""Text, or token ids."""
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+"""A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
+
+CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 SEED_MASK = (1 << 64) - 1
 LOGITS_CHUNK = 16  # rows of logits per append
-ENGINE_FIELDS = [
-    "architecture",
-    "n_layers",
-    "n_recurrent_layers",
-    "hidden",
-    "ffn",
-    "vocab",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "tied",
-    "bytes_per_token",
-]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The loaded model."""
+class GenerateOptions(SamplingFields, total=False):
+    """The keywords of `LLM.generate`."""
 
-    name: str
-    path: str
-    architecture: str
-    n_layers: int
-    n_recurrent_layers: int
-    hidden: int
-    ffn: int
-    vocab: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    tied: bool
-    """The output head shares the embedding table."""
-    context_length: int
-    """Maximum context of the model, in tokens."""
-    n_params: int
-    file_bytes: int
-    """Bytes of all tensors."""
-    bytes_per_token: int
-    """Bytes of weights read per decoded token."""
-    quant_mix: Mapping[str, int]
-    """Number of values per tensor type."""
+    prediction: str
+    response_format: Mapping[str, Any] | None
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """The keywords of `LLM.chat`."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | Mapping[str, Any]
+    enable_thinking: bool | None
+    template: ChatTemplate | None
 
 
 class LLM:
-    """A model and one session on it.
+    """A model, and the sessions that its generations use.
 
     `model` is a path (a GGUF file or a folder of safetensors), a hub id ("org/name" or "org/name:quant") or a catalog
-    name. `options` are the fields of `EngineOptions`. Calls from several threads take turns token by token.
+    name. `options` are the fields of `EngineOptions`.
+
+    Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
+    option `sessions`, and they take turns on the device token by token. A prompt reuses what was computed before where
+    that gives the same bits as a fresh computation, so equal requests give equal ids.
+
+    An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 
     Raises:
         ModelNotFoundError, HubError: the model cannot be found or fetched.
@@ -99,9 +97,9 @@ class LLM:
         *,
         offline: bool = False,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[EngineFields],
     ) -> None:
-        wanted = check_options(EngineOptions(**options))
+        wanted = EngineOptions(**options)
         selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
         self._pack = open_pack(selection)
@@ -121,19 +119,26 @@ class LLM:
             progress=progress and partial(progress, "loading weights"),
             **engine_fields(replace(wanted, draft=draft)),
         )
-        self._session = _engine.Session(self._engine)
-        self._assets = TextAssets.load(resolved.path)
-        self._quoting = Quoting(self._assets.tokenizer)
-        self._lock = threading.Lock()
-        self._closed = False
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
-        self.info = _model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        self.options = replace(wanted, device=selection.device, **self._engine.options)
-        # The engine's 0 stands for None.
-        self.options = replace(
-            self.options,
-            draft_budget=self.options.draft_budget or None,
-            memory_limit=self.options.memory_limit or None,
+        self._pool = SessionPool(self._engine, min(wanted.sessions, self.memory_plan.max_sessions), wanted.prefix_cache)
+        self._assets = TextAssets.load(resolved.path)
+        self._process = os.getpid()
+        self._closed = False
+        self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
+        came_to = self._engine.options
+        for name in ("draft_budget", "memory_limit"):
+            came_to[name] = came_to[name] or None  # the engine's 0
+        self.options = replace(wanted, device=selection.device, **came_to)
+        self._grammars = Grammars(self)
+        self._chat_model: ChatModel | None = None
+        self._embedder: Embedder | None = None
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<lucebox.LLM {self.info.name}, closed>"
+        return (
+            f"<lucebox.LLM {self.info.name}: {self.info.architecture}, context {self.memory_plan.context}, "
+            f"{self.options.device}, {self.kernels}>"
         )
 
     def __enter__(self) -> LLM:
@@ -145,11 +150,11 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Frees all memory. Further calls raise InvalidRequestError."""
-        with self._lock:
-            if not self._closed:
+        """Frees all memory, once no stream is unfinished. Further calls raise InvalidRequestError."""
+        if not self._closed and self._process == os.getpid():
+            with self._pool.turn:
                 self._closed = True
-                del self._session, self._engine, self._pack
+                del self._pool, self._engine, self._pack
 
     # --- text
 
@@ -180,104 +185,320 @@ class LLM:
     @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         sampling: Sampling | None = None,
         *,
         stream: Literal[False] = False,
-        prediction: str = "",
+        n: None = None,
+        **options: Unpack[GenerateOptions],
     ) -> Generation: ...
     @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         sampling: Sampling | None = None,
         *,
         stream: Literal[True],
-        prediction: str = "",
+        n: None = None,
+        **options: Unpack[GenerateOptions],
     ) -> Iterator[Chunk]: ...
+    @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[False] = False,
+        n: int,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[False] = False,
+        n: int | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation]: ...
+    def generate(
+        self,
+        prompt: Prompt | list[str] | list[list[int]],
         sampling: Sampling | None = None,
         *,
         stream: bool = False,
+        n: int | None = None,
         prediction: str = "",
-    ) -> Generation | Iterator[Chunk]:
-        """Continues a prompt (text or token ids).
+        response_format: Mapping[str, Any] | None = None,
+        **fields: Unpack[SamplingFields],
+    ) -> Generation | list[Generation] | Iterator[Chunk]:
+        """Continues a prompt: text, or token ids [n_tokens]. Greedy unless told otherwise, at most 256 tokens.
 
-        `prediction` is text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
+        sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) set single ones, over it.
+        stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
+        n: a list of that many results, with consecutive seeds. A list of prompts gives a list of results too, those of
+            a prompt after each other.
+        prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
+        response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",
+            "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."}.
 
-        With `stream` the result is an iterator of chunks, which may be closed early. The last chunk carries the whole
-        result. Ctrl-C raises KeyboardInterrupt and leaves the session usable.
+        Ctrl-C raises KeyboardInterrupt and leaves the LLM usable.
+
+        Raises:
+            InvalidRequestError: an option is out of range, or the prompt is empty or longer than the context.
+            UnsupportedError: response_format is given, and llguidance is not installed.
         """
-        chunks = self._generate(self.ids(prompt), sampling or Sampling(), prediction)
-        return chunks if stream else _last(chunks)
+        prompts = _as_prompts(prompt)
+        several = n is not None or prompts is not None
+        if stream and several:
+            raise InvalidRequestError("a stream has one prompt and one answer: leave n away, and give one prompt")
+        base = _with_fields(sampling, fields)
+        requests = [
+            request
+            for one in ([cast(Prompt, prompt)] if prompts is None else prompts)
+            for request in self._continuations(self.ids(one), base, prediction, response_format, 1 if n is None else n)
+        ]
+        streams = [Answering(self, request).stream() for request in requests]
+        if stream:
+            return streams[0]
+        results = [_last(chunks) for chunks in streams]
+        return results if several else results[0]
 
     @overload
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         sampling: Sampling | None = None,
         *,
         stream: Literal[False] = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        enable_thinking: bool | None = None,
-        template: ChatTemplate | None = None,
-        prediction: str = "",
+        n: None = None,
+        **options: Unpack[ChatOptions],
     ) -> Generation: ...
     @overload
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         sampling: Sampling | None = None,
         *,
         stream: Literal[True],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        enable_thinking: bool | None = None,
-        template: ChatTemplate | None = None,
-        prediction: str = "",
+        n: None = None,
+        **options: Unpack[ChatOptions],
     ) -> Iterator[Chunk]: ...
+    @overload
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
+        sampling: Sampling | None = None,
+        *,
+        stream: Literal[False] = False,
+        n: int,
+        **options: Unpack[ChatOptions],
+    ) -> list[Generation]: ...
+    def chat(
+        self,
+        messages: Messages,
         sampling: Sampling | None = None,
         *,
         stream: bool = False,
+        n: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
         prediction: str = "",
-    ) -> Generation | Iterator[Chunk]:
-        """Answers a conversation through the model's chat template (or `template`).
+        response_format: Mapping[str, Any] | None = None,
+        **fields: Unpack[SamplingFields],
+    ) -> Generation | list[Generation] | Iterator[Chunk]:
+        """Answers a conversation through the model's chat template (or `template`), as the server does.
 
-        `enable_thinking` is passed to the template only when given. Only the template can write control tokens; where
-        messages or tools spell one, it stays text. Otherwise as `generate`.
+        sampling: None is the sampling that the model's makers recommend (`recommended_sampling`); `fields` set single
+            ones.
+        tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
+        enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
+        stream, n, prediction, response_format: as in `generate`.
+
+        Only the template can write control tokens; where messages or tools spell one, it stays text.
+
+        Raises:
+            InvalidRequestError: as `generate`, or a message or tool is malformed, or the template refuses them.
+            UnsupportedError: there is no chat template, or it has no switch for the thinking asked for.
         """
-        quoted, shown = self._quoting.messages(messages), self._quoting.values(tools)
-        text = self.render(quoted, tools=shown, enable_thinking=enable_thinking, template=template)
-        ids = np.asarray(self._assets.tokenizer.encode_marked(text), np.int32)
-        chunks = self._generate(ids, sampling or Sampling(), prediction)
-        return chunks if stream else _last(chunks)
+        model = self.chat_model(template)
+        conversation = self._conversation(model, messages, tools, tool_choice, enable_thinking, response_format)
+        wanted = _with_fields(sampling, fields)
+        if stream and n is not None:
+            raise InvalidRequestError("a stream has one answer: leave n away")
+        _check_n(n)
+        seed = self.options.seed if wanted.seed is None else wanted.seed
+        requests = model.requests(
+            conversation,
+            {**_values(fields), "seed": seed} if sampling is None else replace(wanted, seed=seed),
+            Limits(wanted.max_tokens, wanted.stop),
+            n=1 if n is None else n,
+        )
+        streams = [Answering(self, replace(one, prediction=self.expected_ids(prediction))).stream() for one in requests]
+        if stream:
+            return streams[0]
+        results = [_last(chunks) for chunks in streams]
+        return results[0] if n is None else results
+
+    def agenerate(
+        self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
+    ) -> Coroutine[Any, Any, Generation]:
+        """`generate` for asyncio. Cancelling the task stops the generation after its token or prefill chunk."""
+        return last_of(self.astream(prompt, sampling, **options))
+
+    def astream(
+        self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
+    ) -> AsyncIterator[Chunk]:
+        """`generate(..., stream=True)` for asyncio: an asynchronous iterator. Leaving it stops the generation."""
+        return stream_in_thread(lambda: self.generate(prompt, sampling, stream=True, **options))
+
+    def achat(
+        self, messages: Messages, sampling: Sampling | None = None, **options: Unpack[ChatOptions]
+    ) -> Coroutine[Any, Any, Generation]:
+        """`chat` for asyncio, cancelled as `agenerate`."""
+        return last_of(self.astream_chat(messages, sampling, **options))
+
+    def astream_chat(
+        self, messages: Messages, sampling: Sampling | None = None, **options: Unpack[ChatOptions]
+    ) -> AsyncIterator[Chunk]:
+        """`chat(..., stream=True)` for asyncio."""
+        return stream_in_thread(lambda: self.chat(messages, sampling, stream=True, **options))
 
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
     ) -> str:
-        """The prompt text of a conversation."""
-        template = template or self._assets.template
-        if template is None:
-            raise UnsupportedError(f"{self.info.name} has no chat template; give one, or use generate()")
-        return template.render(messages, tools=tools, enable_thinking=enable_thinking)
+        """The prompt text of a conversation, as `chat` computes it."""
+        model = self.chat_model(template)
+        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None))[0]
+
+    def recommended_sampling(
+        self, *, enable_thinking: bool | None = None, template: ChatTemplate | None = None
+    ) -> tuple[Sampling, str]:
+        """The sampling of a chat that says nothing else, and its source: a document of the model's makers, the
+        checkpoint, or lucebox."""
+        model = self.chat_model(template)
+        hello = [{"role": "user", "content": "Hello"}]
+        conversation = self._conversation(model, hello, None, "auto", enable_thinking, None)
+        return model.recommended_sampling(conversation), model.profile.source
+
+    def chat_model(self, template: ChatTemplate | None = None) -> ChatModel:
+        """How conversations with this model are rendered and read, with its own template or another one."""
+        if template is not None:
+            return ChatModel(self, self._grammars, template=template)
+        if self._chat_model is None:
+            self._chat_model = ChatModel(self, self._grammars)
+        return self._chat_model
+
+    def _conversation(
+        self,
+        model: ChatModel,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] | None,
+        tool_choice: str | Mapping[str, Any],
+        enable_thinking: bool | None,
+        response_format: Mapping[str, Any] | None,
+    ) -> Conversation:
+        variables: dict[str, Any] = {}
+        thinking = model.profile.thinking
+        if enable_thinking is not None and (thinking is None or thinking.variable is None):
+            source = "" if model.template is None else "".join(model.template.sources.values())
+            if "enable_thinking" in source:
+                variables["enable_thinking"] = enable_thinking
+            elif enable_thinking or thinking is not None:
+                raise UnsupportedError(
+                    f"the chat template of {self.info.name} cannot switch thinking {'on' if enable_thinking else 'off'}"
+                )
+        return Conversation(
+            messages=[dict(message) for message in checked_messages(messages)],
+            tools=tools_of(tools),
+            tool_choice=tool_choice_of(tool_choice),
+            thinking=ThinkingRequest("default" if enable_thinking is None else "on" if enable_thinking else "off"),
+            answer_format=answer_format_of(response_format),
+            template_vars=variables,
+        )
+
+    def _continuations(
+        self, prompt: Ids, sampling: Sampling, prediction: str, response_format: Mapping[str, Any] | None, n: int
+    ) -> list[GenerationRequest]:
+        context = self.memory_plan.context
+        if not len(prompt):
+            raise InvalidRequestError("the prompt has no tokens")
+        if len(prompt) > context:
+            raise InvalidRequestError(
+                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load with a larger context"
+            )
+        _check_n(n)
+        room = context + 1 - len(prompt)  # the last sampled token may stand just outside the context
+        wanted = CONTINUATION_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+        self.sampler(sampling)  # here, not in the iterator: bad options raise at once
+        seed = self.options.seed if sampling.seed is None else sampling.seed
+        expected, answer_format = self.expected_ids(prediction), answer_format_of(response_format)
+        return [
+            GenerationRequest(
+                prompt,
+                replace(sampling, seed=seed + i, max_tokens=min(wanted, room)),
+                constraint=None if answer_format is None else self._grammars.constraint(answer_format),
+                prediction=expected,
+            )
+            for i in range(n)
+        ]
 
     def score(self, text_or_ids: str | Sequence[int]) -> list[float]:
-        """Natural log probability of every token after the first, given the ones before it."""
+        """[n_tokens - 1] natural log probability of every token after the first, given the ones before it.
+
+        Raises:
+            InvalidRequestError: there are fewer than two tokens, or more than the context holds.
+        """
         ids = self.ids(text_or_ids)
         with self.locked_session() as session:
             return list(session.score(ids))
+
+    def embed(
+        self,
+        text: Prompt | list[str] | list[list[int]],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+    ) -> NDArray[np.float32]:
+        """[hidden] the embedding of a text, or [n_texts, hidden] those of a list of texts.
+
+        pooling: None is the model's own: the mean of its rows, the first ("cls") or the last one.
+        normalize: scales the vector to length 1, so that a dot product is the cosine.
+        dimensions: only the first ones, for models trained so.
+
+        Raises:
+            UnsupportedError: the model is not made for embeddings, and no pooling is given.
+            InvalidRequestError: a text has no token or more than the context, or an option is out of range.
+        """
+        embedder = self.embedder
+        chosen = embedder.choose(pooling)
+        texts = _as_prompts(text)
+        one_by_one = [embedder.ids(one) for one in ([cast(Prompt, text)] if texts is None else texts)]
+        embedding = Embedding(one_by_one, chosen)
+        pool = self.pool
+        with pool.session(lambda free: free[0]) as session:
+            prefill, done = embedding.prefill(session), 0
+            while done < embedding.n_tokens:
+                with pool.turn:
+                    done = next(prefill)
+        rows = [pooler.vector(normalize=normalize, dimensions=dimensions) for pooler in embedding.poolers]
+        return rows[0] if texts is None else np.stack(rows)
+
+    @property
+    def embedder(self) -> Embedder:
+        """How the model embeds text."""
+        if self._embedder is None:
+            self._embedder = Embedder(self)
+        return self._embedder
 
     def ids(self, prompt: str | Sequence[int]) -> Ids:
         """The token ids of a prompt, checked.
@@ -312,7 +533,7 @@ class LLM:
     def sessions(self, n: int) -> list[_engine.Session]:
         """n sessions: this LLM's own, which the LLM must not use meanwhile, and new ones. They share the weights and
         take turns on the device."""
-        return [self._session, *(_engine.Session(self._engine) for _ in range(n - 1))]
+        return [self._pool.free[0], *(_engine.Session(self._engine) for _ in range(n - 1))]
 
     def sampler(self, sampling: Sampling) -> _engine.Sampler:
         """The sampler of one request.
@@ -320,7 +541,6 @@ class LLM:
         Raises:
             InvalidRequestError: an option is out of range.
         """
-        _check(sampling)
         seed = self.options.seed if sampling.seed is None else sampling.seed
         return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
 
@@ -329,79 +549,48 @@ class LLM:
         ids = self._assets.tokenizer.encode(prediction, special=False, add_bos=False)
         return np.asarray(ids[: self.options.context], np.int32)
 
-    def _generate(self, prompt: Ids, sampling: Sampling, prediction: str) -> Iterator[Chunk]:
-        sampler = self.sampler(sampling)  # here, not in the iterator: bad options raise at once
-        return self._stream(prompt, sampling, sampler, self.expected_ids(prediction))
-
-    def _stream(self, prompt: Ids, sampling: Sampling, sampler: _engine.Sampler, expected: Ids) -> Iterator[Chunk]:
-        context = self.options.context
-        assert context is not None
-        if len(prompt) > context:
-            raise InvalidRequestError(
-                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load with a larger context"
-            )
-        room = context + 1 - len(prompt)  # the last sampled token may stand just outside the context
-        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
-        output = CollectedText(sampling.stop)
-        loop = DecodeLoop(self, prompt, sampling, sampler, output, max_tokens=max_tokens)
-
-        start = time.perf_counter()
-        with self.locked_session() as session:
-            session.expect(expected)
-            cached = session.sync(prompt)
-        prefill_s, decode_s = time.perf_counter() - start, 0.0
-
-        end: End | None = None
-        while end is None:
-            n_shown = len(output.pieces)
-            ids: tuple[int, ...] = ()
-            logprobs: tuple[TokenLogprob, ...] | None = None
-            if loop.is_full:
-                end = loop.cut()
-            else:
-                start = time.perf_counter()
-                with self.locked_session() as session:
-                    end = loop.step(session)
-                decode_s += time.perf_counter() - start
-                ids, logprobs = (loop.last_id,), tuple(output.logprobs[-1:]) or None
-            text = "".join(output.pieces[n_shown:])
-            if end is None:
-                yield Chunk(text, ids, logprobs)
-
-        with self.locked_session() as session:
-            loop.remember(session)
-        result = Generation(
-            text="".join(output.pieces),
-            ids=loop.ids,
-            finish_reason="length" if end.reason == "length" else "stop",
-            usage=Usage(len(prompt), loop.n_generated, cached, loop.drafts),
-            timings=Timings(prefill_s, decode_s, len(prompt) - cached, loop.n_generated),
-            logprobs=tuple(output.logprobs) if sampling.logprobs is not None else None,
-        )
-        yield Chunk(text, ids, logprobs, result)
-
     # --- session
+
+    def check_usable(self) -> None:
+        """Checks that this process may use the LLM.
+
+        Raises:
+            InvalidRequestError: it was closed, or this process is a fork of the one that loaded it.
+        """
+        if self._closed:
+            raise InvalidRequestError("this LLM was closed")
+        if self._process != os.getpid():
+            raise InvalidRequestError(
+                f"this LLM was loaded in process {self._process}, and this process {os.getpid()} is a fork of it, "
+                "without its threads and GPU context: load the LLM after the fork, or start processes by spawn"
+            )
 
     @contextmanager
     def locked_session(self) -> Iterator[_engine.Session]:
-        """The session, locked against other threads."""
-        if self._closed:
-            raise InvalidRequestError("this LLM was closed")
-        with self._lock:
-            yield self._session
+        """The free session that was used last, locked against other threads."""
+        self.check_usable()
+        with self._pool.session(lambda free: free[-1]) as session, self._pool.turn:
+            yield session
+
+    @property
+    def pool(self) -> SessionPool:
+        """The sessions."""
+        self.check_usable()
+        return self._pool
 
     def reset(self) -> None:
-        """Empties the session."""
-        with self.locked_session() as session:
-            session.reset()
+        """Empties the sessions that no stream uses, and the prefix cache."""
+        self.check_usable()
+        self._pool.reset()
 
     def snapshot(self) -> bytes:
-        """The session (tokens, KV cache, recurrent state) as bytes, for `restore` with the same model and settings."""
+        """The session used last (tokens, KV cache, recurrent state) as bytes, for `restore` with the same model and
+        settings."""
         with self.locked_session() as session:
             return bytes(session.save())
 
     def restore(self, snapshot: bytes, *, where: str = "snapshot") -> None:
-        """Replaces the session by a snapshot.
+        """Replaces the session used last by a snapshot.
 
         Raises:
             FormatError: the bytes are damaged.
@@ -460,6 +649,8 @@ class LLM:
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """[len(ids), vocab] logits after each of these tokens, from an empty session."""
         tokens = self.ids(ids)
+        if not len(tokens):
+            raise InvalidRequestError("there are no tokens to compute logits after")
         rows = []
         with self.locked_session() as session:
             session.reset()
@@ -473,16 +664,29 @@ class LLM:
     def decode_path(self) -> str:
         """How a GPU decodes: "graph" with the reason against the megakernel, or the megakernel with one line per phase.
         Empty on the CPU. With decode_path="graph", empty before the first token."""
-        return self._session.decode_path
+        return self.pool.latest.decode_path
 
 
-def _check(sampling: Sampling) -> None:
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
-        raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {sampling.logprobs}")
-    if sampling.max_tokens is not None and sampling.max_tokens < 0:
-        raise InvalidRequestError(f"max_tokens must not be negative, got {sampling.max_tokens}")
-    if isinstance(sampling.stop, str) or not all(isinstance(s, str) and s for s in sampling.stop):
-        raise InvalidRequestError("stop must be a tuple of strings that are not empty")
+def _check_n(n: int | None) -> None:
+    if n is not None and (not isinstance(n, int) or n < 1):
+        raise InvalidRequestError(f"n must be a positive whole number, got {n!r}")
+
+
+def _with_fields(sampling: Sampling | None, fields: SamplingFields) -> Sampling:
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise InvalidRequestError(f"sampling must be a Sampling or None, got {sampling!r}")
+    return replace(sampling or Sampling(), **_values(fields))
+
+
+def _values(fields: SamplingFields) -> dict[str, Any]:
+    return {**fields}
+
+
+def _as_prompts(prompt: Prompt | list[str] | list[list[int]]) -> list[Prompt] | None:
+    """The prompts of a list of prompts; None for one prompt."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
+        return None
+    return cast("list[Prompt]", list(prompt)) if isinstance(prompt[0], str | Sequence | np.ndarray) else None
 
 
 def _last(chunks: Iterator[Chunk]) -> Generation:
@@ -491,20 +695,3 @@ def _last(chunks: Iterator[Chunk]) -> Generation:
         result = chunk.result
     assert result is not None  # the last chunk carries it
     return result
-
-
-def _model_info(name: str, path: Path, engine: Mapping[str, Any], tensors: Iterable[TensorInfo]) -> ModelInfo:
-    mix: dict[str, int] = {}
-    file_bytes = 0
-    for tensor in tensors:
-        mix[tensor.dtype] = mix.get(tensor.dtype, 0) + tensor.n_values
-        file_bytes += tensor.bytes
-    return ModelInfo(
-        name=name,
-        path=str(path),
-        context_length=engine["max_context"],
-        n_params=sum(mix.values()),
-        file_bytes=file_bytes,
-        quant_mix=mix,
-        **{field: engine[field] for field in ENGINE_FIELDS},
-    )

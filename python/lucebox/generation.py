@@ -4,7 +4,7 @@ the last one. The caller prefills the prompt, schedules the steps and receives t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, TokenLogprob
-from lucebox.text import StopMatcher, StreamDecoder
+from lucebox.text import StreamDecoder
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_IDS",
     "Budget",
-    "CollectedText",
     "Constraint",
     "DecodeLoop",
     "DraftTally",
@@ -82,29 +81,6 @@ class Budget(Protocol):
     def push(self, token: int) -> list[int]:
         """Tokens to append next without sampling; if `token` ends the answer, they replace it."""
         ...
-
-
-class CollectedText:
-    """The output of a generation whose text is used as it is: pieces, each safe to show, and log probabilities."""
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stopper = StopMatcher(stops)
-        self.pieces: list[str] = []
-        self.logprobs: list[TokenLogprob] = []
-
-    def logprob(self, value: TokenLogprob) -> None:
-        self.logprobs.append(value)
-
-    def push(self, text: str) -> str | None:
-        piece, stop = self._stopper.push(text)
-        self.pieces.append(piece)
-        return stop
-
-    def flush(self, text: str) -> str | None:
-        stop = self.push(text)
-        if stop is None:
-            self.pieces.append(self._stopper.finish())
-        return stop
 
 
 class DraftTally:

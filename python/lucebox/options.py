@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
-from typing import Any
+from functools import cache
+from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from lucebox.errors import InvalidRequestError
-from lucebox.memory import parse_size
+from lucebox.names import did_you_mean
+from lucebox.sizes import parse_size
 
-__all__ = ["EngineOptions", "Sampling", "check_options", "engine_fields"]
+__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "engine_fields"]
 
 HOST = {"host": True}
+MAX_INT = 2**31 - 1  # the engine counts in 32 bits
+MAX_LOGPROBS = 20  # as in the OpenAI API
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,22 @@ class EngineOptions:
     """Maximum tokens of the session. None: the model's maximum, or less where memory does not suffice."""
     threads: int | None = None
     """Worker threads on the CPU. None: one per physical core that this process may use."""
-    activations: str = "int8"
+    activations: Literal["int8", "f32"] = "int8"
     """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact."""
-    kv: str = "f16"
+    kv: Literal["f16", "bf16", "f32"] = "f16"
     """Element type of the KV cache: "f16", "bf16" or "f32"."""
+    sessions: int = field(default=4, metadata=HOST)
+    """Generations that may run at once, each with a session of `context` tokens. A session is made when it is first
+    needed; where memory has room for fewer, fewer run. Further generations wait. `lucebox serve` has --slots."""
+    prefix_cache: int = field(default=1 << 30, metadata=HOST | {"size": True})
+    """Bytes of main memory, at most, that keep computed prefixes of prompts for later generations. 0: a prompt reuses
+    only what its session has."""
     seed: int = field(default=0, metadata=HOST)
     """Seed of requests without their own."""
     prefill_chunk: int | None = None
     """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
     default, 512 on the CPU."""
-    decode_path: str = "auto"
+    decode_path: Literal["auto", "graph", "megakernel"] = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
     draft: str = "none"
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
@@ -51,10 +60,22 @@ class EngineOptions:
     "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, but where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
-    memory_limit: str | int | None = None
+    memory_limit: str | int | None = field(default=None, metadata={"size": True})
     """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
-    isa: str = "auto"
+    isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MAX_INT:
+                limit = "positive" if value < 1 else f"at most {MAX_INT}"
+                raise InvalidRequestError(f"{name} must be {limit}, got {value}")
+        if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
+            raise InvalidRequestError("memory_limit must be at least a byte, got 0")
+        if self.prefix_cache < 0:
+            raise InvalidRequestError(f"prefix_cache must not be negative, got {self.prefix_cache}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +84,8 @@ class Sampling:
     token takes one uniform draw."""
 
     max_tokens: int | None = field(default=None, metadata=HOST)
-    """Maximum tokens to generate. None: until the context is full."""
+    """Maximum tokens to generate, at most what the context has room for. None: 256 for the continuation of a prompt;
+    for an answer in a chat, the length that the model's makers recommend, else 16384."""
     temperature: float = 0.0
     """0 is greedy; otherwise logits are divided by it."""
     top_k: int = 0
@@ -82,10 +104,10 @@ class Sampling:
     """Subtract this from tokens that occur in the generated text."""
     penalty_window: int = 64
     """Number of last tokens (prompt and generated) the repetition penalty considers; 0: none, -1: all."""
-    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Added to the logits of these token ids, -100 to 100; -100 forbids the token."""
     seed: int | None = None
-    """Seed of the uniform draws. None: the LLM's own."""
+    """Seed of the uniform draws. None: the LLM's own; the command line draws a fresh one and prints it."""
     logprobs: int | None = None
     """Report the log probability of each generated token and of the N most likely ones (0 to 20). None: no report."""
     stop: tuple[str, ...] = field(default=(), metadata=HOST)
@@ -95,17 +117,74 @@ class Sampling:
     ignore_eos: bool = field(default=False, metadata=HOST)
     """Do not end at the model's end tokens (for measurements)."""
 
+    def __post_init__(self) -> None:
+        is_list = isinstance(self.stop, list | tuple)
+        if not is_list or not all(isinstance(text, str) and text for text in self.stop):
+            raise InvalidRequestError("stop must be a tuple of strings that are not empty")
+        for name in ("max_tokens", "logprobs", "seed"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+                raise InvalidRequestError(f"{name} must be a whole number or None, got {value!r}")
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidRequestError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs}")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise InvalidRequestError(f"max_tokens must not be negative, got {self.max_tokens}")
+        # Copies, so that the caller's lists and dicts may change, and tuples, so that a Sampling can be hashed.
+        for name, kind in (("stop", tuple), ("stop_ids", tuple), ("logit_bias", dict)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
-def check_options(options: EngineOptions) -> EngineOptions:
-    """The options, if each number that may be left out is positive.
+    def check(self) -> None:
+        """Checks the ranges that the engine has, without a model. Token ids of logit_bias are checked with one.
 
-    Raises:
-        InvalidRequestError: one is not.
-    """
-    for name in ("context", "threads", "prefill_chunk", "draft_budget"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise InvalidRequestError(f"{name} must be positive, got {value}")
-    return options
+        Raises:
+            InvalidRequestError: an option is out of range; the message names it.
+        """
+        from lucebox import _engine
+
+        _engine.check_sampling(**engine_fields(self) | {"seed": 0})
+
+
+class SamplingFields(TypedDict, total=False):
+    """The fields of Sampling as keywords."""
+
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    penalty_window: int
+    logit_bias: Mapping[int, float]
+    seed: int | None
+    logprobs: int | None
+    stop: tuple[str, ...] | list[str]
+    stop_ids: tuple[int, ...] | list[int]
+    ignore_eos: bool
+
+
+class EngineFields(TypedDict, total=False):
+    """The fields of EngineOptions as keywords."""
+
+    device: str
+    pack: str | None
+    context: int | None
+    threads: int | None
+    activations: Literal["int8", "f32"]
+    kv: Literal["f16", "bf16", "f32"]
+    sessions: int
+    prefix_cache: int
+    seed: int
+    prefill_chunk: int | None
+    decode_path: Literal["auto", "graph", "megakernel"]
+    draft: str
+    draft_budget: int | None
+    memory_limit: str | int | None
+    isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
 
 
 def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
@@ -114,3 +193,17 @@ def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
     if values.get("memory_limit") is not None:
         values["memory_limit"] = parse_size(values["memory_limit"])
     return values
+
+
+@cache
+def _choices() -> dict[str, tuple[str, ...]]:
+    """The allowed words of the engine options with a Literal type."""
+    return {name: get_args(kind) for name, kind in get_type_hints(EngineOptions).items() if get_origin(kind) is Literal}
+
+
+def _check_choices(options: EngineOptions) -> None:
+    for name, words in _choices().items():
+        value = getattr(options, name)
+        if value not in words:
+            hint = did_you_mean(value, words) if isinstance(value, str) else ""
+            raise InvalidRequestError(f"{name} must be {', '.join(words)}, got {value!r}{hint}")

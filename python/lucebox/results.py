@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["Chunk", "DraftCounts", "FinishReason", "Generation", "Timings", "TokenLogprob", "Usage"]
+__all__ = [
+    "Chunk",
+    "DraftCounts",
+    "FinishReason",
+    "Generation",
+    "Timings",
+    "TokenLogprob",
+    "ToolCall",
+    "Usage",
+]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -61,9 +70,13 @@ class Timings:
     """Seconds of one request."""
 
     prefill_s: float
+    """From the start to the first token, which the prompt's logits give."""
     decode_s: float
+    """From the first token to the last."""
     prefill_tokens: int
+    """Prompt tokens that were computed, not reused."""
     decode_tokens: int
+    """Tokens after the first, the ones that decode_s is the time of."""
 
     @property
     def prefill_tok_s(self) -> float:
@@ -75,15 +88,50 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the answer makes."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text of the arguments object."""
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """A finished generation."""
 
     text: str
+    """The continuation, or the answer without its reasoning and tool calls."""
     ids: tuple[int, ...]
+    """All generated token ids, an end token included."""
     finish_reason: FinishReason
+    """"stop": an end token, a stop string or a stop id; "length": max_tokens; "cancelled": interrupted."""
     usage: Usage
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] | None = None
+    """One per generated id, where Sampling.logprobs asks for them."""
+    stop_string: str | None = None
+    """The stop string that ended the text; None where something else did."""
+    reasoning: str = ""
+    """The reasoning before the answer of a chat, without its tags."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The calls of a chat with tools."""
+    warnings: tuple[str, ...] = ()
+    """Notes on the answer: a malformed call that stayed text, arguments cut off by max_tokens."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to append to the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +141,6 @@ class Chunk:
     text: str
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
+    reasoning: str = ""
+    """A piece of the reasoning of a chat; text and reasoning are both empty while a tool call is read."""
     result: Generation | None = field(default=None)

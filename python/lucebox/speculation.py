@@ -204,7 +204,8 @@ def measure_drafts(
 
 def _answer(llm: LLM, ids: Ids, sampling: Sampling) -> Generation:
     llm.reset()
-    return llm.generate(ids.tolist(), sampling)
+    prompt: list[int] = ids.tolist()
+    return llm.generate(prompt, sampling)
 
 
 def _run(plain: LLM, name: str, ids: Ids, slow: Generation, fast: Generation, *, temperature: float) -> PromptRun:

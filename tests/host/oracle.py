@@ -41,7 +41,7 @@ class OracleSession:
 
 def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
     """The LLM with an oracle in place of its session. The texts are whole ones: prompts and answers."""
-    llm._session = OracleSession(llm._session, texts, n_right)  # type: ignore[assignment]
+    llm.pool.free[0] = OracleSession(llm.pool.free[0], texts, n_right)  # type: ignore[assignment]
     return llm
 
 

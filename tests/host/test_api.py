@@ -147,9 +147,8 @@ def test_session_survives_a_file(llm: LLM, tmp_path: Path) -> None:
     want = llm.generate(prefix, Sampling(max_tokens=10))
     llm.reset()
     llm.load_session(tmp_path / "session")
-    restored = llm.generate(prefix, Sampling(max_tokens=10))
-    assert restored.ids == want.ids
-    assert restored.usage.cached_tokens == len(prefix) - 1
+    assert list(llm.pool.latest.tokens) == [*prefix, *want.ids][: len(prefix) - 1]
+    assert llm.generate(prefix, Sampling(max_tokens=10)).ids == want.ids
     assert [file.name for file in tmp_path.iterdir()] == ["session"]
     (tmp_path / "session").write_bytes((tmp_path / "session").read_bytes()[:-1])
     with pytest.raises(FormatError, match="session"):
@@ -162,7 +161,7 @@ def test_a_prompt_longer_than_the_context_is_refused(llm: LLM) -> None:
 
 
 def test_generation_ends_with_the_context(llm: LLM) -> None:
-    result = llm.generate([5] * 500, Sampling(ignore_eos=True))
+    result = llm.generate([5] * 500, ignore_eos=True)
     assert result.finish_reason == "length"
     assert result.usage.completion_tokens == 13  # the last one is chosen from a full context
 
@@ -170,22 +169,28 @@ def test_generation_ends_with_the_context(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Sampling(temperature=-1),
-        Sampling(top_p=0),
-        Sampling(top_k=-1),
-        Sampling(logprobs=21),
-        Sampling(max_tokens=-1),
-        Sampling(stop=("",)),
-        Sampling(logit_bias={9999: 1.0}),
+        {"temperature": -1},
+        {"top_p": 0},
+        {"top_k": -1},
+        {"logprobs": 21},
+        {"max_tokens": -1},
+        {"stop": ("",)},
+        {"stop": "text"},
+        {"max_tokens": 1.5},
+        {"logprobs": "5"},
+        {"logit_bias": "x"},
+        {"sampling": {"max_tokens": 1}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
+        {"logit_bias": {9999: 1.0}},
     ],
 )
-def test_bad_sampling_is_refused_before_anything_runs(llm: LLM, bad: Sampling) -> None:
+def test_bad_sampling_is_refused_before_anything_runs(llm: LLM, bad: dict) -> None:
     with pytest.raises(InvalidRequestError):
-        llm.generate(PROMPT, bad, stream=True)
+        llm.generate(PROMPT, stream=True, **bad)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "error"), [([], "no tokens"), ([-1], "between"), ([8192], "between"), ([[1]], "flat")]
+    ("prompt", "error"), [([], "no tokens"), ([-1], "between"), ([8192], "between"), ([[[1]]], "flat")]
 )
 def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
     with pytest.raises(InvalidRequestError, match=error):
@@ -204,6 +209,7 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
         ({"activations": "int4"}, InvalidRequestError),
         ({"isa": "neon"}, InvalidRequestError),
         ({"prefill_chunk": 0}, InvalidRequestError),
+        ({"sessions": 0}, InvalidRequestError),
         ({"memory_limit": "24"}, OutOfMemoryError),
         ({"memory_limit": "24 gibibytes"}, InvalidRequestError),
     ],
@@ -227,7 +233,14 @@ def test_unknown_model_and_closed_model() -> None:
     with pytest.raises(ModelNotFoundError, match="no-such-model"):
         LLM("no-such-model")
     llm = LLM("tiny-hybrid", context=64)
+    engine = llm.engine
+    stream = llm.generate("x = 1", max_tokens=4, stream=True)
+    next(stream)
     llm.close()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        next(stream)
+    assert sys.getrefcount(engine) == 2  # nothing else keeps the memory
+    assert repr(llm) == "<lucebox.LLM tiny-hybrid, closed>"
     with pytest.raises(InvalidRequestError, match="closed"):
         llm.score([1, 2])
 

@@ -88,7 +88,7 @@ def test_energy_is_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     """A fake meter of one joule per token in the session. The fill before decoding is not measured."""
     monkeypatch.setattr(energy, "MIN_SECONDS", 0)
     with lucebox.LLM("tiny-hybrid", context=128) as llm:
-        meter = Meter("tokens held", joules=lambda: float(llm._session.n_tokens), watts=None)
+        meter = Meter("tokens held", joules=lambda: float(llm.pool.latest.n_tokens), watts=None)
         monkeypatch.setattr(bench, "find_meter", lambda device: meter)
         report = measure(llm, prefill=(32,), decode=(8,), batch=(4,), depth=40, runs=3)
     assert report.energy_source == "tokens held"

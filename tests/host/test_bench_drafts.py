@@ -56,7 +56,7 @@ class Opener:
         with LLM(MODEL, draft=draft, **OPTIONS) as llm:
             if draft != "none":
                 with_oracle(llm, self.answers, N_RIGHT)
-                llm._session = self.session(llm._session._session, self.answers, N_RIGHT)  # type: ignore[attr-defined]
+                llm.pool.free[0] = self.session(llm.pool.free[0]._session, self.answers, N_RIGHT)  # type: ignore[attr-defined]
             yield llm
         self.n_open -= 1
 

@@ -16,7 +16,7 @@ from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.generation import DraftTally
 from lucebox.resolve import ResolvedModel, resolve
 from lucebox.results import DraftCounts, Usage
-from oracle import plain_text, with_oracle
+from oracle import OracleSession, plain_text, with_oracle
 from safetensors.numpy import save_file
 from text_data import TINY_HYBRID
 
@@ -146,21 +146,16 @@ def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
 
 
 def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
-    """Each change of stream leaves the tree of the other one, and computes its text anew."""
+    """Each has a session of its own."""
     prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)
-    with drafting(llm, *prompts) as drafter:
+    texts = [plain_text("tiny-hybrid", llm.tokenize(prompt), 80, **OPTIONS) for prompt in prompts]
+    with LLM("tiny-hybrid", draft="suffix", **OPTIONS) as drafter:
+        drafter.pool.free[:] = [OracleSession(one, texts, N_RIGHT) for one in drafter.sessions(2)]  # type: ignore[misc]
         streams = [drafter.generate(prompt, sampling, stream=True) for prompt in prompts]
         for _ in range(2):
             next(streams[0])
         results = [list(stream)[-1].result for stream in reversed(streams)]
-        assert all(result is not None and result.usage.drafts is not None for result in results)
-        second, first = [result.usage.drafts for result in results if result is not None]
-        assert second == expected_counts(9)
-        assert first is not None and second is not None
-        counts = drafter._session.draft_counts
-        assert first.verifies + second.verifies == counts["verified"]
-        assert first.drafted_tokens + second.drafted_tokens == counts["drafted"]
-        assert first.accepted_tokens + second.accepted_tokens == counts["accepted"]
+        assert [result and result.usage.drafts for result in results] == [expected_counts(9)] * 2
 
 
 def session_counts(verified: int, drafted: int, accepted: int) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_a_prediction_reaches_the_session_of_its_request(llm: LLM, send: Send) -
     send("/v1/chat/completions", body)
     ids = llm.tokenizer.encode(content, special=False, add_bos=False)
     assert llm.tokenizer.id_of("<|im_end|>") not in ids
-    assert llm._session.expected == [ids, ids, []]  # type: ignore[attr-defined]
+    assert llm.pool.free[0].expected == [ids, ids, []]  # type: ignore[attr-defined]
 
 
 def test_a_prediction_is_drafted_from() -> None:
@@ -166,7 +166,7 @@ def test_a_prediction_for_a_generation(llm: LLM) -> None:
     llm.generate(TEXT, sampling, prediction="def")
     llm.chat(ASK, sampling, prediction="word " * 600)
     llm.generate(TEXT, sampling)
-    short, long, none = llm._session.expected  # type: ignore[attr-defined]
+    short, long, none = llm.pool.free[0].expected  # type: ignore[attr-defined]
     assert (short, len(long), none) == (llm.tokenize("def"), 512, [])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lucebox.embedding import Embedding
 from lucebox.results import TokenLogprob
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
-from lucebox.serve.request import Finished, Item, PromptToken, Started
+from lucebox.serve.request import Embedded, Finished, Item, PromptToken, Started
 
 __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
 
@@ -40,6 +41,7 @@ class Answer:
     prompt: list[PromptToken] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    embedding: Embedding | None = None
     started: Started | None = None
     finished: Finished | None = None
 
@@ -59,6 +61,8 @@ class Answer:
                 self.prompt.append(item)
             case TokenLogprob():
                 self.logprobs.append(item)
+            case Embedded(embedding):
+                self.embedding = embedding
             case Started():
                 self.started = item
             case Finished():

@@ -22,6 +22,7 @@ from lucebox.serve.protocols import (
     info,
     openai_chat,
     openai_completions,
+    openai_embeddings,
     openai_responses,
     stored_responses,
 )
@@ -33,7 +34,16 @@ __all__ = ["create_app"]
 
 ROUTERS = tuple(
     module.router
-    for module in (openai_chat, openai_completions, openai_responses, stored_responses, anthropic, info, page)
+    for module in (
+        openai_chat,
+        openai_completions,
+        openai_embeddings,
+        openai_responses,
+        stored_responses,
+        anthropic,
+        info,
+        page,
+    )
 )
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
 

@@ -5,51 +5,28 @@ Preparation (template, tokenization, grammar) can take seconds, so the routes ru
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
 
 from lucebox.api import LLM
-from lucebox.chat.quoting import Quoting
+from lucebox.embedding import Embedding, Pooling
 from lucebox.errors import LuceboxError
 from lucebox.options import Sampling
-from lucebox.serve.constraints import (
-    GrammarTokens,
-    StrictCalls,
-    TokenConstraint,
-    json_grammar,
-    json_or_tools_grammar,
-    regex_grammar,
-    tools_grammar,
-)
-from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.serve.chat_model import ChatModel, Grammars, Limits, PromptTooLongError
+from lucebox.serve.conversation import Conversation
 from lucebox.serve.errors import ApiError, from_lucebox, too_long
-from lucebox.serve.events import Constraint
-from lucebox.serve.parsing import OutputParser
-from lucebox.serve.profiles import Profile, Thinking, profile_for
-from lucebox.serve.rendering import for_template
-from lucebox.serve.request import GenerationRequest, Ids
+from lucebox.serve.profiles import Profile
+from lucebox.serve.request import GenerationRequest
 from lucebox.serve.settings import ServeSettings
-from lucebox.serve.thinking import ThinkingBudget, thinking_limit
-from lucebox.serve.tools import callable_tools
-from lucebox.text.spellings import unmarked
 
 __all__ = ["Limits", "ServedModel"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A request's limits on its answer."""
-
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
 
 
 class ServedModel:
@@ -60,19 +37,9 @@ class ServedModel:
         self.name = settings.model_name or llm.info.name
         self.created = int(time.time())
         self.context = llm.memory_plan.context
-        self.profile: Profile = profile_for(
-            llm.info.architecture,
-            llm.chat_template,
-            llm.tokenizer,
-            generation_defaults=llm.generation_defaults,
-            override=settings.profile,
-        )
-        thinking = self.profile.thinking
-        self._quoting = Quoting(llm.tokenizer, () if thinking is None else (thinking.open, thinking.close))
+        self._chat = ChatModel(llm, Grammars(llm), profile=settings.profile, max_tokens=settings.max_tokens)
+        self.profile: Profile = self._chat.profile
         self._aliases = settings.alias
-        self._max_tokens = settings.max_tokens
-        self._grammar_tokens: GrammarTokens | None = None
-        self._grammar_lock = threading.Lock()
 
     def resolve_name(self, requested: str | None) -> str:
         """The model name of the response: the requested one, because clients compare the two.
@@ -97,7 +64,7 @@ class ServedModel:
         Raises:
             ApiError: the template refuses the conversation.
         """
-        return len(_with_api_errors(lambda: self._prompt(conversation))[1])
+        return len(_with_api_errors(lambda: self._chat.prompt(conversation))[1])
 
     def chat(
         self,
@@ -117,7 +84,7 @@ class ServedModel:
 
         def make() -> list[GenerationRequest]:
             expected = self.llm.expected_ids(prediction)
-            requests = self._chat(conversation, sampling, limits, endpoint, n)
+            requests = self._chat.requests(conversation, sampling, limits, endpoint, n)
             return [replace(request, prediction=expected) for request in requests] if prediction else requests
 
         return _with_api_errors(make)
@@ -140,113 +107,38 @@ class ServedModel:
         ids = _with_api_errors(lambda: self.llm.ids(prompt))
         if not len(ids):
             raise ApiError("invalid", "the prompt has no tokens", "prompt")
-        base = Sampling(
-            **{"temperature": 1.0, **sampling},
-            max_tokens=self._max_answer_tokens(len(ids), limits.max_tokens),
-            stop=limits.stop,
-        )
+
+        def make() -> list[Sampling]:
+            max_tokens = self._chat.max_answer_tokens(len(ids), limits.max_tokens)
+            base = Sampling(**{"temperature": 1.0, **sampling}, max_tokens=max_tokens, stop=limits.stop)
+            return self._chat.seeded(base, n)
+
         return [
             GenerationRequest(ids, each, endpoint=endpoint, scores_prompt=scores_prompt)
-            for each in _with_api_errors(lambda: self._seeded(base, n))
+            for each in _with_api_errors(make)
         ]
 
-    def _prompt(self, conversation: Conversation) -> tuple[str, Ids]:
-        template, profile, thinking = self.llm.chat_template, self.profile, conversation.thinking
-        if template is None:
-            raise ApiError("invalid", f"{self.name} has no chat template; only /v1/completions can be used")
-        variables = self._quoting.values(conversation.template_vars)
-        if profile.thinking and profile.thinking.variable and thinking.mode != "default":
-            variables[profile.thinking.variable] = thinking.mode != "off"
-        tools = callable_tools(conversation.tools, conversation.tool_choice)
-        shown = self._quoting.values([tool.for_template() for tool in tools])
-        messages, shown = for_template(profile, self._quoting.messages(conversation.messages), shown)
-        text = template.render(messages, tools=shown, **variables)
-        return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
-
-    def _chat(
-        self, conversation: Conversation, sampling: Mapping[str, Any], limits: Limits, endpoint: str, n: int
-    ) -> list[GenerationRequest]:
-        text, ids = self._prompt(conversation)
-        profile, tools, choice = self.profile, conversation.tools, conversation.tool_choice
-        max_tokens = self._max_answer_tokens(len(ids), limits.max_tokens or profile.max_tokens)
-        tags = profile.thinking if conversation.thinking.mode != "off" else None
-        if tags is not None and text.rstrip().endswith(tags.close):
-            tags = None  # the template has already closed the thinking
-        base = replace(
-            profile.defaults(thinking=tags is not None, tools=bool(tools)),
-            **sampling,
-            max_tokens=max_tokens,
-            stop=limits.stop,
-        )
-        limit = thinking_limit(profile, conversation.thinking, max_tokens) if tags else 0
-        return [
-            GenerationRequest(
-                ids,
-                each,
-                OutputParser(profile, tools, choice, profile.thinking is not None, text),
-                self._constraint(conversation, tags, text),
-                ThinkingBudget(tags, self.llm.tokenizer, text, limit=limit, end_ids=self.llm.end_ids) if tags else None,
-                endpoint,
-            )
-            for each in self._seeded(base, n)
-        ]
-
-    def _max_answer_tokens(self, n_prompt: int, requested: int | None) -> int:
-        """The requested length, clamped to --max-tokens and the room in the context.
+    def embed(self, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str) -> GenerationRequest:
+        """The request for the embeddings of texts.
 
         Raises:
-            ApiError: the prompt fills the context.
+            ApiError: the model is not made for embeddings, or a text does not fit.
         """
-        room = self.context - n_prompt
-        if room < 1:
-            raise too_long(n_prompt, self.context)
-        return min(n for n in (requested, self._max_tokens, room) if n is not None)
 
-    def _seeded(self, base: Sampling, n: int) -> list[Sampling]:
-        """n copies with consecutive seeds."""
-        self.llm.sampler(base)  # checks the ranges
-        seed = time.time_ns() if base.seed is None else base.seed
-        return [replace(base, seed=seed + i) for i in range(n)]
+        def make() -> GenerationRequest:
+            embedder = self.llm.embedder
+            embedding = Embedding([embedder.ids(text) for text in texts], embedder.choose(pooling))
+            ids = np.concatenate(embedding.texts)
+            return GenerationRequest(ids, Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
 
-    def _constraint(self, conversation: Conversation, tags: Thinking | None, prompt_text: str) -> Constraint | None:
-        """The constraint of the answer; None leaves it free."""
-        answer_format, choice = conversation.answer_format, conversation.tool_choice
-        tools = callable_tools(conversation.tools, choice)
-        if choice.mode == "required":
-            grammar = tools_grammar(self.profile, conversation.tools, choice)
-        elif answer_format is not None and tools:
-            if answer_format.kind not in ("json_object", "json_schema"):
-                message = f"a {answer_format.kind} cannot be combined with tools that may be called"
-                raise ApiError("invalid", message, "response_format")
-            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, answer_format.schema or None)
-        elif answer_format is not None:
-            grammar = _grammar(answer_format)
-        else:
-            is_strict = any(tool.strict for tool in tools)
-            return StrictCalls(self._tokens(), self.profile, tools) if is_strict else None
-        return TokenConstraint(self._tokens(), grammar, thinking=tags, prompt_text=prompt_text)
-
-    def _tokens(self) -> GrammarTokens:
-        with self._grammar_lock:
-            if self._grammar_tokens is None:
-                self._grammar_tokens = GrammarTokens(self.llm.tokenizer, self.llm.info.vocab, self.llm.end_ids)
-            return self._grammar_tokens
-
-
-def _grammar(answer_format: AnswerFormat) -> str:
-    match answer_format.kind:
-        case "regex":
-            return regex_grammar(answer_format.text)
-        case "grammar":
-            return answer_format.text  # Lark
-        case "json_object":
-            return json_grammar()
-    return json_grammar(answer_format.schema)
+        return _with_api_errors(make)
 
 
 def _with_api_errors(make: Callable[[], T]) -> T:
     """The result of `make`; the library's exceptions become ApiErrors."""
     try:
         return make()
+    except PromptTooLongError as error:
+        raise too_long(error.n_tokens, error.context) from error
     except LuceboxError as error:
         raise from_lucebox(error) from error

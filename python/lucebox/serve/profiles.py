@@ -104,7 +104,8 @@ def profile_for(
     values = next(family for family in families if _matches(family, architecture, source))
     values = {key: value for key, value in values.items() if key not in ("architectures", "template_has")}
     if not values["sampling"]["plain"]:
-        values["sampling"] = {"plain": _sampling_fields(generation_defaults)}
+        plain, source_of_values = _makers_sampling(generation_defaults)
+        values |= {"sampling": {"plain": plain}, "source": source_of_values}
     switch = "enable_thinking" if "enable_thinking" in source else None
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
     if template is not None:
@@ -134,6 +135,7 @@ def _merged(values: Values, user: Values) -> dict[str, Any]:
     return merged
 
 
+OWN_SAMPLING: Values = {"temperature": 0.7, "top_p": 0.9}
 _SAMPLING_FIELDS = frozenset(f.name for f in fields(Sampling)) - {"logit_bias", "stop", "stop_ids", "logprobs"}
 _KINDS = {"str": str, "int": int, "bool": bool}
 
@@ -173,6 +175,14 @@ def _checked(values: Values, kind: type[Profile] | type[Thinking], where: str) -
 
 def _sampling_fields(defaults: Values) -> dict[str, Any]:
     return {key: value for key, value in defaults.items() if key in _SAMPLING_FIELDS and _is_number(value)}
+
+
+def _makers_sampling(defaults: Values) -> tuple[Values, str]:
+    """The checkpoint's own sampling, else lucebox's; and the source."""
+    if defaults.get("do_sample") is False:
+        return {}, "the checkpoint: greedy"
+    found = _sampling_fields(defaults)
+    return (found, "the checkpoint") if found else (OWN_SAMPLING, "lucebox: the model's makers recommend nothing")
 
 
 def _is_number(value: object) -> bool:

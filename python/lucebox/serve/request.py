@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lucebox.embedding import Embedding
 from lucebox.generation import Ids, StopReason
 from lucebox.options import Sampling
 from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
 
-__all__ = ["Failed", "Finished", "GenerationRequest", "Ids", "Item", "PromptToken", "Started", "StopReason"]
+__all__ = ["Embedded", "Failed", "Finished", "GenerationRequest", "Ids", "Item", "PromptToken", "Started", "StopReason"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class GenerationRequest:
     """Label in the metrics."""
     prediction: Ids | None = None
     """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
+    embedding: Embedding | None = None
+    """Embed these texts instead of answering: ids are theirs in one row, max_tokens is 0."""
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
 
@@ -51,6 +54,13 @@ class PromptToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """The texts are embedded."""
+
+    embedding: Embedding
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The answer is complete."""
 
@@ -69,4 +79,4 @@ class Failed:
     error: ApiError
 
 
-Item: TypeAlias = Started | Event | PromptToken | TokenLogprob | Finished | Failed
+Item: TypeAlias = Started | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed

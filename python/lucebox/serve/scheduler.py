@@ -19,9 +19,9 @@ from lucebox.errors import LuceboxError
 from lucebox.serve.channel import Sink
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded
 from lucebox.serve.metrics import Metrics, RequestRecord
-from lucebox.serve.prefix_cache import PrefixCache, append_ends
+from lucebox.serve.prefix_cache import PrefixCache, append_ends, turn_ends
 from lucebox.serve.request import Failed, Finished, GenerationRequest
-from lucebox.serve.work import Job, Slot, Work, turn_ends
+from lucebox.serve.work import Job, Slot, Work
 
 __all__ = ["Scheduler"]
 

@@ -20,6 +20,7 @@ from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
 from lucebox.serve.settings import ServeSettings
+from lucebox.sizes import show_size
 
 __all__ = ["Server", "fitting_slots", "ignored_header", "server_of"]
 
@@ -109,13 +110,12 @@ def fitting_slots(llm: LLM, requested: int | None) -> int:
         OutOfMemoryError: the requested slots do not fit.
     """
     plan = llm.memory_plan
-    session_bytes = sum(entry.bytes for entry in plan.entries if entry.per_session)
-    n = 1 + max(0, plan.available_bytes - plan.total_bytes) // max(1, session_bytes)
+    n = plan.max_sessions
     if requested is None:
         return min(DEFAULT_SLOTS, n)
     if requested > n:
         raise OutOfMemoryError(
-            f"{requested} slots of {session_bytes / 2**20:,.0f} MiB do not fit in {plan.place}: there is room for {n} "
+            f"{requested} slots of {show_size(plan.session_bytes)} do not fit in {plan.place}: there is room for {n} "
             f"with a context of {plan.context}. Use fewer, or a smaller --context"
         )
     return requested

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucebox.errors import InvalidRequestError
 
 __all__ = ["ServeSettings"]
+
+MAX_PORT = 65535
+SIZE = {"size": True}  # the command line takes 2GB or 512MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,21 @@ class ServeSettings:
     """A JSON file that overrides fields of the model's profile (docs/structured_output.md). None: no file."""
     slots: int | None = None
     """Requests that run concurrently, in turns, each with its own context. None: 4, or fewer if memory is short."""
-    prefix_cache: int = 2 << 30
-    """Bytes of main memory for the prefix cache, so that common prefixes of prompts are computed once. 0: a prompt
+    prefix_cache: int = field(default=2 << 30, metadata=SIZE)
+    """Main memory for the prefix cache, so that common prefixes of prompts are computed once. 0: a prompt
     reuses only what its slot has."""
     prefix_cache_dir: str | None = None
     """A folder that keeps the prefix cache across restarts. None: memory only."""
-    prefix_cache_disk: int = 16 << 30
-    """Maximum bytes in that folder."""
+    prefix_cache_disk: int = field(default=16 << 30, metadata=SIZE)
+    """Maximum size of that folder."""
     max_queue: int = 64
     """Requests that may wait for a slot; more are refused with 503 (529 for Anthropic's API) and Retry-After."""
     request_timeout: float = 3600.0
     """Maximum seconds from a request's arrival to the end of its answer."""
     max_tokens: int | None = None
     """Maximum tokens of an answer, whatever the request says. None: the room in the context."""
-    max_body: int = 32 << 20
-    """Maximum bytes of a request's body."""
+    max_body: int = field(default=32 << 20, metadata=SIZE)
+    """Maximum size of a request's body."""
     body_timeout: float = 30.0
     """Seconds for a request's head to arrive, and again for its body."""
     write_timeout: float = 60.0
@@ -70,6 +73,8 @@ class ServeSettings:
         for name in ("port", "max_queue", "prefix_cache", "prefix_cache_disk"):
             if getattr(self, name) < 0:
                 raise InvalidRequestError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.port > MAX_PORT:
+            raise InvalidRequestError(f"port must be at most {MAX_PORT}, got {self.port}")
         for name in (
             "slots",
             "max_tokens",

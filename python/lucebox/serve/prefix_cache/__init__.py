@@ -2,6 +2,6 @@
 
 from lucebox.serve.prefix_cache.cache import PrefixCache, Stats
 from lucebox.serve.prefix_cache.fingerprint import fingerprint
-from lucebox.serve.prefix_cache.plan import append_ends
+from lucebox.serve.prefix_cache.plan import append_ends, turn_ends
 
-__all__ = ["PrefixCache", "Stats", "append_ends", "fingerprint"]
+__all__ = ["PrefixCache", "Stats", "append_ends", "fingerprint", "turn_ends"]

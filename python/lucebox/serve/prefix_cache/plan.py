@@ -3,13 +3,13 @@ by every prompt computed in the same appends up to there (docs/prefix_cache.md e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PAGE", "Plan", "Segment", "append_ends"]
+__all__ = ["PAGE", "Plan", "Segment", "append_ends", "turn_ends"]
 
 PAGE = 64  # tokens per KV page
 # Recurrent states are large (151 MB for a 27B model, whose KV page has 4 MB). They are stored where prompts diverge
@@ -18,6 +18,12 @@ NEWEST_ENDS = 2  # append ends before the prompt's last append
 STATE_STRIDE = 8  # prefill chunks
 
 Ids = NDArray[np.int32]
+
+
+def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
+    """Positions after the end tokens of a prompt, where turns end and other prompts may continue."""
+    found: list[int] = (np.flatnonzero(np.isin(ids, end_ids)) + 1).tolist()
+    return found
 
 
 def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[int, ...]:

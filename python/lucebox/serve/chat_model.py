@@ -1,0 +1,241 @@
+"""Turns a conversation or a prompt into all that its answer needs besides a session: token ids, sampling, parser,
+constraint and thinking budget. `LLM` and the server share it.
+
+That can take seconds: the template is rendered, the prompt tokenised, the grammar compiled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lucebox.chat.quoting import Quoting
+from lucebox.chat.template import ChatTemplate
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.options import Sampling
+from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.serve.events import Constraint
+from lucebox.serve.parsing import OutputParser
+from lucebox.serve.profiles import Profile, Thinking, profile_for
+from lucebox.serve.rendering import for_template
+from lucebox.serve.request import GenerationRequest, Ids
+from lucebox.serve.thinking import ThinkingBudget, thinking_limit
+from lucebox.serve.tools import callable_tools
+from lucebox.text.spellings import unmarked
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+    from lucebox.serve.constraints import GrammarTokens
+
+__all__ = ["ChatModel", "Grammars", "Limits", "PromptTooLongError"]
+
+
+class PromptTooLongError(InvalidRequestError):
+    """The prompt leaves no room for an answer of at least one token."""
+
+    def __init__(self, n_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
+        )
+        self.n_tokens = n_tokens
+        self.context = context
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A request's limits on its answer."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class Grammars:
+    """Compiles answer formats for one vocabulary. The table of a large vocabulary takes seconds, once."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._tokens: GrammarTokens | None = None
+        self._lock = threading.Lock()
+
+    def tokens(self) -> GrammarTokens:
+        """The table of the vocabulary.
+
+        Raises:
+            UnsupportedError: llguidance is not installed.
+        """
+        try:
+            from lucebox.serve.constraints import GrammarTokens
+        except ModuleNotFoundError as error:
+            if error.name != "llguidance":
+                raise
+            raise UnsupportedError("structured output needs llguidance; run: pip install llguidance") from error
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = GrammarTokens(self._llm.tokenizer, self._llm.info.vocab, self._llm.end_ids)
+            return self._tokens
+
+    def constraint(
+        self, answer_format: AnswerFormat, *, thinking: Thinking | None = None, prompt_text: str = ""
+    ) -> Constraint:
+        """Holds an answer to a format, after its thinking."""
+        tokens = self.tokens()
+        from lucebox.serve.constraints import TokenConstraint, json_grammar, regex_grammar
+
+        match answer_format.kind:
+            case "regex":
+                grammar = regex_grammar(answer_format.text)
+            case "grammar":
+                grammar = answer_format.text  # Lark
+            case "json_object":
+                grammar = json_grammar()
+            case "json_schema":
+                grammar = json_grammar(answer_format.schema)
+        return TokenConstraint(tokens, grammar, thinking=thinking, prompt_text=prompt_text)
+
+
+class ChatModel:
+    """A model with a chat template and the profile of how to serve it. Safe to share between threads.
+
+    template: instead of the model's own. profile: a JSON file that overrides fields of the model's profile.
+    max_tokens: maximum of every answer.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        grammars: Grammars,
+        *,
+        template: ChatTemplate | None = None,
+        profile: str | Path | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        self.llm = llm
+        self.template = template or llm.chat_template
+        self.profile: Profile = profile_for(
+            llm.info.architecture,
+            self.template,
+            llm.tokenizer,
+            generation_defaults=llm.generation_defaults,
+            override=profile,
+        )
+        thinking = self.profile.thinking
+        self._quoting = Quoting(llm.tokenizer, () if thinking is None else (thinking.open, thinking.close))
+        self._grammars = grammars
+        self._max_tokens = max_tokens
+        self._context = llm.memory_plan.context
+
+    def prompt(self, conversation: Conversation) -> tuple[str, Ids]:
+        """The prompt of a conversation: text, and ids [n_tokens], in which only the template writes control tokens.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: a message is malformed, the template refuses the conversation, or
+                there is no template.
+        """
+        profile, thinking = self.profile, conversation.thinking
+        if self.template is None:
+            raise UnsupportedError(f"{self.llm.info.name} has no chat template; continue a prompt, or give a template")
+        variables = self._quoting.values(conversation.template_vars)
+        if profile.thinking and profile.thinking.variable and thinking.mode != "default":
+            variables[profile.thinking.variable] = thinking.mode != "off"
+        tools = callable_tools(conversation.tools, conversation.tool_choice)
+        shown = self._quoting.values([tool.for_template() for tool in tools])
+        messages, shown = for_template(profile, self._quoting.messages(conversation.messages), shown)
+        text = self.template.render(messages, tools=shown, **variables)
+        return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
+
+    def requests(
+        self,
+        conversation: Conversation,
+        sampling: Mapping[str, Any] | Sampling,
+        limits: Limits,
+        endpoint: str = "",
+        n: int = 1,
+    ) -> list[GenerationRequest]:
+        """Requests for n answers. Sampling fields that a mapping leaves open are the model's own.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
+        """
+        text, ids = self.prompt(conversation)
+        profile, tools, choice = self.profile, conversation.tools, conversation.tool_choice
+        max_tokens = self.max_answer_tokens(
+            len(ids), profile.max_tokens if limits.max_tokens is None else limits.max_tokens
+        )
+        tags = self._thinking_tags(conversation, text)
+        if not isinstance(sampling, Sampling):
+            sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
+        sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
+        limit = thinking_limit(profile, conversation.thinking, max_tokens) if tags else 0
+        return [
+            GenerationRequest(
+                ids,
+                each,
+                OutputParser(profile, tools, choice, profile.thinking is not None, text),
+                self._constraint(conversation, tags, text),
+                ThinkingBudget(tags, self.llm.tokenizer, text, limit=limit, end_ids=self.llm.end_ids) if tags else None,
+                endpoint,
+            )
+            for each in self.seeded(sampling, n)
+        ]
+
+    def recommended_sampling(self, conversation: Conversation) -> Sampling:
+        """The sampling of an answer that says nothing else."""
+        tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation)[0])
+        return self.profile.defaults(thinking=tags is not None, tools=bool(conversation.tools))
+
+    def _thinking_tags(self, conversation: Conversation, prompt_text: str) -> Thinking | None:
+        """The tags around the reasoning of an answer; None where it does not think."""
+        tags = self.profile.thinking if conversation.thinking.mode != "off" else None
+        # The template may have closed the thinking already.
+        return None if tags is None or prompt_text.rstrip().endswith(tags.close) else tags
+
+    def seeded(self, sampling: Sampling, n: int) -> list[Sampling]:
+        """n copies with consecutive seeds, from the clock where there is none.
+
+        Raises:
+            InvalidRequestError: an option is out of range.
+        """
+        self.llm.sampler(sampling)
+        seed = time.time_ns() if sampling.seed is None else sampling.seed
+        return [replace(sampling, seed=seed + i) for i in range(n)]
+
+    def max_answer_tokens(self, n_prompt: int, requested: int | None) -> int:
+        """The requested length, clamped to this model's maximum and the room in the context.
+
+        Raises:
+            PromptTooLongError: the prompt fills the context.
+        """
+        room = self._context - n_prompt
+        if room < 1:
+            raise PromptTooLongError(n_prompt, self._context)
+        return min(n for n in (requested, self._max_tokens, room) if n is not None)
+
+    def _constraint(self, conversation: Conversation, tags: Thinking | None, prompt_text: str) -> Constraint | None:
+        """The constraint of the answer; None leaves it free."""
+        answer_format, choice = conversation.answer_format, conversation.tool_choice
+        tools = callable_tools(conversation.tools, choice)
+        is_strict = any(tool.strict for tool in tools)
+        if choice.mode != "required" and answer_format is None and not is_strict:
+            return None
+        tokens = self._grammars.tokens()
+        from lucebox.serve.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
+
+        if choice.mode == "required":
+            grammar = tools_grammar(self.profile, conversation.tools, choice)
+        elif answer_format is None:
+            return StrictCalls(tokens, self.profile, tools)
+        elif not tools:
+            return self._grammars.constraint(answer_format, thinking=tags, prompt_text=prompt_text)
+        elif answer_format.kind in ("json_object", "json_schema"):
+            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, answer_format.schema or None)
+        else:
+            raise InvalidRequestError(
+                f"response_format: a {answer_format.kind} cannot be combined with tools that may be called"
+            )
+        return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text)

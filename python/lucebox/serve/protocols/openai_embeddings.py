@@ -1,0 +1,79 @@
+"""OpenAI's embeddings: /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lucebox.embedding import Pooling
+from lucebox.errors import InvalidRequestError
+from lucebox.serve.answer import Answer
+from lucebox.serve.errors import ApiError, openai_body
+from lucebox.serve.protocols.body import Body, Ignored, Name
+from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.server import server_of
+
+__all__ = ["EmbeddingRequest", "router"]
+
+MAX_TEXTS = 2048  # as OpenAI
+
+
+class EmbeddingRequest(Body):
+    """OpenAI's embedding request."""
+
+    model: Name | None = None
+    input: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one or several.")
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1, description="Only the first ones, for models trained so.")
+    pooling: Pooling | None = Field(None, description="Instead of the model's own: mean, cls or last.")
+    user: Ignored = None
+
+
+def texts_of(body: EmbeddingRequest) -> list[str | list[int]]:
+    given = body.input
+    if isinstance(given, str):
+        return [given]
+    if not given or len(given) > MAX_TEXTS:
+        raise ApiError("invalid", f"input has {len(given)} texts, expected 1 to {MAX_TEXTS}", "input")
+    if isinstance(given[0], int):
+        return [[token for token in given if isinstance(token, int)]]
+    return [one for one in given if not isinstance(one, int)]
+
+
+def document(body: EmbeddingRequest, model: str, answers: Sequence[Answer]) -> dict[str, Any]:
+    data = []
+    (answer,) = answers
+    assert answer.embedding is not None
+    for i, pooler in enumerate(answer.embedding.poolers):
+        try:
+            vector = pooler.vector(normalize=True, dimensions=body.dimensions)
+        except InvalidRequestError as error:
+            raise ApiError("invalid", str(error), "dimensions") from error
+        is_text = body.encoding_format == "base64"
+        value = base64.b64encode(vector.tobytes()).decode() if is_text else vector.tolist()
+        data.append({"object": "embedding", "index": i, "embedding": value})
+    n_tokens = answer.embedding.n_tokens
+    return {
+        "object": "list",
+        "data": data,
+        "model": model,
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+
+
+router = APIRouter()
+
+
+@router.post("/v1/embeddings", **documented("Embeds texts.", ERRORS))
+async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
+    server = server_of(request)
+    model = server.model.resolve_name(body.model)
+    texts = texts_of(body)
+    embedding = await server.in_thread(lambda: server.model.embed(texts, body.pooling, request.url.path))
+    return server.document([embedding], lambda answers: document(body, model, answers), openai_body, body.ignored())

@@ -1,0 +1,103 @@
+"""The sessions of an `LLM`: one per generation at work, made when first needed, and the lock under which they take
+turns on the device."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, OutOfMemoryError
+from lucebox.serve.prefix_cache import PrefixCache
+
+__all__ = ["SessionPool"]
+
+
+class SessionPool:
+    """Up to `limit` sessions of one engine. The first one is made at once: a model loads whole or not at all."""
+
+    def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int) -> None:
+        self.turn = threading.RLock()
+        """Held by the thread whose session computes: sessions share the device and its scratch memory."""
+        self.free = [_engine.Session(engine)]
+        """Sessions that no generation uses, the one used last at the end."""
+        self.cache = PrefixCache(cache_bytes)
+        """Computed prefixes of prompts; used in turn."""
+        self._engine = engine
+        self._limit = limit
+        self._in_use: list[tuple[_engine.Session, int]] = []  # with the thread that took it
+        self._changed = threading.Condition()
+        _pools.add(self)
+
+    @property
+    def latest(self) -> _engine.Session:
+        """The free session that was used last, else one in use; to look at, not to compute with."""
+        with self._changed:
+            return self.free[-1] if self.free else self._in_use[-1][0]
+
+    @contextmanager
+    def session(self, choose: Callable[[list[_engine.Session]], _engine.Session]) -> Iterator[_engine.Session]:
+        """A session for one generation, chosen from the free ones; waits for one where all are in use.
+
+        Raises:
+            InvalidRequestError: this thread's own unfinished generations use all of them, so it would wait forever.
+        """
+        me = threading.get_ident()
+        with self._changed:
+            while not self.free and not self._make():
+                if all(owner == me for _, owner in self._in_use):
+                    raise self._all_unfinished()
+                self._changed.wait()
+            session = choose(self.free)
+            self.free.remove(session)
+            self._in_use.append((session, me))
+        try:
+            yield session
+        finally:
+            with self._changed:
+                self._in_use = [one for one in self._in_use if one[0] is not session]
+                self.free.append(session)
+                self._changed.notify()
+
+    def reset(self) -> None:
+        """Empties the free sessions and the prefix cache."""
+        with self._changed, self.turn:
+            self.cache = PrefixCache(self.cache.stats().memory_budget_bytes)
+            for session in self.free:
+                session.reset()
+
+    def _make(self) -> bool:
+        """Makes a session, unless the limit is reached."""
+        if len(self._in_use) >= self._limit:
+            return False
+        try:
+            with self.turn:
+                self.free.append(_engine.Session(self._engine))
+        except OutOfMemoryError:
+            self._limit = len(self._in_use)  # other programs took the memory since the model was loaded
+            return False
+        return True
+
+    def _all_unfinished(self) -> InvalidRequestError:
+        n = len(self._in_use)
+        return InvalidRequestError(
+            f"this LLM has {n} sessions, and {n} streams that this thread began are unfinished: finish or close one, "
+            f"or load with sessions={n + 1} and enough memory (a session holds a whole context)"
+        )
+
+
+_pools: weakref.WeakSet[SessionPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_generating() -> None:
+    """Waits until no thread is inside the engine, and lets none enter again. A daemon thread that returns from the
+    engine while the interpreter is torn down aborts the process. The sessions of unfinished generations stay until it
+    has ended, which nanobind would report as a leak."""
+    for pool in list(_pools):
+        pool.turn.acquire()
+        if pool._in_use:
+            _engine.allow_leaks()

@@ -1,0 +1,28 @@
+"""`LLM` on a device: requests repeat themselves, streams have sessions of their own, embeddings are the rows of the
+final norm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lucebox import LLM
+
+LONG = "The small dog sat by the sea. " * 10  # over a page
+
+
+@pytest.mark.slow  # 15 s: a real model on the simulator
+def test_requests_streams_and_embeddings_on_a_device(on_pack: str) -> None:
+    with LLM("tiny-hybrid", device=on_pack, context=256, prefill_chunk=64, sessions=2) as llm:
+        first = llm.generate(LONG, max_tokens=3)
+        other = llm.generate("x = 1", max_tokens=3)
+        again = llm.generate(LONG, max_tokens=3)
+        assert again.ids == first.ids and again.usage.cached_tokens >= 64
+        streams = [llm.generate(prompt, max_tokens=3, stream=True) for prompt in (LONG, "x = 1")]
+        results = [chunk.result for chunk in list(zip(*streams, strict=True))[-1]]
+        assert [result and result.ids for result in results] == [first.ids, other.ids]
+
+        ids = llm.ids(LONG)[:64]
+        with llm.locked_session() as session:
+            session.reset()
+            taps = session.append(ids, taps=[llm.info.n_layers])[1][0]
+            np.testing.assert_array_equal(session.hidden(ids), taps)
