@@ -20,16 +20,16 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from lucebox import hub
-from lucebox.errors import HubError, ModelNotFoundError
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.hub import Progress
 
-__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find"]
+__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove"]
 
 
 _CHUNK = 1 << 20
@@ -79,8 +79,8 @@ def entries() -> tuple[CatalogEntry, ...]:
 
 
 def find(name: str) -> CatalogEntry | None:
-    """The entry of that name."""
-    return next((entry for entry in entries() if entry.name == name), None)
+    """The entry of that name, in any case."""
+    return next((entry for entry in entries() if entry.name == name.lower()), None)
 
 
 def cached() -> dict[str, Path]:
@@ -118,6 +118,27 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
         f"{name} is not in {cache_folder() / 'models'} and could not be fetched. {'. '.join(answers)}. "
         f"What to do: give the path of a file you have, or place {entry.model.file} in that folder"
     )
+
+
+def remove(name: str) -> int:
+    """Deletes a fetched catalog model. Returns the bytes that became free.
+
+    Raises:
+        ModelNotFoundError: it is not on this machine.
+        InvalidRequestError: it belongs to an installed package or to a checkout.
+    """
+    entry = find(name)
+    path = None if entry is None else _local(entry.model)
+    if entry is None or path is None:
+        hubs = [] if entry is None else [source["repo"] for source in entry.sources if source["kind"] == "hub"]
+        for repo in hubs:
+            with suppress(ModelNotFoundError):
+                return hub.remove(repo)
+        raise ModelNotFoundError(f"{name} is not on this machine; `lucebox models` lists what is")
+    if path.parent != cache_folder() / "models":
+        raise InvalidRequestError(f"{path} belongs to a package or a checkout; uninstall the package with pip")
+    path.unlink()
+    return entry.model.bytes
 
 
 def drafter(name: str) -> Path | None:

@@ -27,7 +27,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 
-__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder"]
+__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
 
 Progress = Callable[[str, int, int], None]
 """Called with a description, bytes done and bytes in total (0: unknown)."""
@@ -136,6 +136,25 @@ def fetch(
         files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want, has_tokenizer)
         folder = download(repo, files, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
+
+
+def remove(repo: str) -> int:
+    """Deletes a model of the client's cache, all its files and revisions. Returns the bytes that became free.
+
+    Raises:
+        ModelNotFoundError: the cache has no such model.
+    """
+    try:
+        cache = huggingface_hub.scan_cache_dir()
+    except huggingface_hub.CacheNotFound:
+        cache = None
+    found = [one for one in (cache.repos if cache else ()) if one.repo_type == "model" and one.repo_id == repo]
+    if cache is None or not found:
+        raise ModelNotFoundError(f"{repo} is not in the cache {constants.HF_HUB_CACHE}; `lucebox models` lists it")
+    plan = cache.delete_revisions(*(revision.commit_hash for revision in found[0].revisions))
+    freed = int(plan.expected_freed_size)
+    plan.execute()
+    return freed
 
 
 def fetch_data(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lucebox.bench import Measurement, Profile, Report
-from lucebox.errors import UnsupportedError
+from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.power_sweep import PowerPoint
 from lucebox.speculation import DraftReport
 from lucebox.timeline import Timeline
@@ -17,11 +17,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["save_bench_plot", "save_drafts_plot", "save_power_plot", "save_timeline_plot"]
+__all__ = ["check_plot", "save_bench_plot", "save_drafts_plot", "save_power_plot", "save_timeline_plot"]
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
 WAITING_COLOR = "#d5dae0"
+
+
+def check_plot(path: Path) -> None:
+    """Checks that a plot can be written, before minutes of measuring.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+        InvalidRequestError: the folder is absent.
+    """
+    known = _figure((1, 1)).canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise UnsupportedError(f"cannot write a plot to {path}: its ending must be one of {', '.join(sorted(known))}")
+    if not path.parent.is_dir():
+        raise InvalidRequestError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:

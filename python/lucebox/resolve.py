@@ -9,6 +9,7 @@ from pathlib import Path
 from lucebox import catalog, hub
 from lucebox.errors import InvalidRequestError, ModelNotFoundError
 from lucebox.hub import Progress
+from lucebox.names import did_you_mean
 
 __all__ = ["ResolvedModel", "resolve"]
 
@@ -48,6 +49,8 @@ def resolve(
         InvalidRequestError: the name is ambiguous; the message lists the possibilities.
         HubError: the download failed.
     """
+    if not model:
+        raise ModelNotFoundError("the name of the model is empty")
     path = Path(model).expanduser()
     entry = catalog.find(model.removeprefix(_CATALOG_PREFIX))
     if path.exists() and entry is not None:
@@ -64,9 +67,10 @@ def resolve(
         return ResolvedModel(catalog.fetch(entry.name, offline=offline, progress=progress), "catalog", entry.name)
     match = _HUB_ID.fullmatch(model)
     if match is None or model.startswith((".", "~")) or (path.suffix == ".gguf" and match["want"] is None):
-        names = ", ".join(entry.name for entry in catalog.entries())
+        names = [entry.name for entry in catalog.entries()]
         raise ModelNotFoundError(
-            f"{model!r} is not a file or folder here, not a catalog name ({names}), and not a hub id (org/name)"
+            f"{model!r} is not a file or folder here, not a catalog name ({', '.join(names)}), and not a hub id "
+            f"(org/name){did_you_mean(model, names) or _nearest_file(path)}"
         )
     found = hub.fetch(
         match["repo"],
@@ -77,3 +81,12 @@ def resolve(
         has_tokenizer=not is_drafter,
     )
     return ResolvedModel(found, "hub", model)
+
+
+def _nearest_file(path: Path) -> str:
+    """The hint at a file beside the path with nearly its name."""
+    folder = path.parent
+    if not folder.is_dir():
+        return ""
+    models = [file.name for file in folder.iterdir() if file.suffix == ".gguf" or (file / "config.json").is_file()]
+    return did_you_mean(path.name, models)

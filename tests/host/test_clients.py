@@ -103,6 +103,8 @@ def test_starts_the_agent_in_its_home(client: str, url: str, tmp_path: Path, mon
 def test_what_is_missing_is_said(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["launch", "pi", "--url", url + "/elsewhere"]) == 1
     assert "does not list its models" in capsys.readouterr().err
+    assert main(["launch", "pi", "--url", "http://127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == "lucebox: error: http://127.0.0.1:1: Connection refused\n"
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["launch", "pi", "--url", url]) == 1
     assert "npm install -g @mariozechner/pi-coding-agent" in capsys.readouterr().err

@@ -339,7 +339,7 @@ def test_the_printed_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert lines[3:5] == ["cuda     CUDA 13.0", "hip      HIP 7.1"]
     assert lines[6].split() == ["device", "GPU", "architecture", "memory", "free", "pack", "code", "by", "why"]
-    assert "85 GB" in lines[7] and "sm_90, which is not installed" in lines[7]
+    assert "79.2 GiB" in lines[7] and "sm_90, which is not installed" in lines[7]
     assert lines[8].startswith("hip:0") and lines[8].endswith("pack gfx1151 is made for gfx1151")
     assert lines[11].startswith("gfx1151") and lines[11].endswith("used by hip:0")
     assert lines[12].startswith("sm_75") and "is not JSON" in lines[12]

@@ -13,8 +13,10 @@ from lucebox.api import LLM
 from lucebox.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
 from lucebox.cli import bench_drafts, console, options
 from lucebox.cli.session import open_model
+from lucebox.errors import InvalidRequestError, LuceboxError
 from lucebox.numerics import N_IDS, Comparison, compare
-from lucebox.power_sweep import load_points, measure_points, save_points
+from lucebox.power_sweep import PowerPoint, load_points, measure_points, save_points
+from lucebox.sizes import show_size
 from lucebox.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, save_timeline_page, table
 
 DESCRIPTION = """Measure the speed of a model on this machine.
@@ -31,11 +33,11 @@ JSON_HELP = "print one JSON object with every run"
 ABSENT = "-"
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "bench",
         usage="lucebox bench MODEL [flags]",
-        help="measure prefill and decode speed",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -93,6 +95,7 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 def execute(args: argparse.Namespace) -> int:
     if args.set_power_limit and not args.power_sweep:
         args.parser.error("--set-power-limit is for --power-sweep")
+    check_outputs(args)
     if args.power_sweep:
         return sweep_power(args)
     if bench_drafts.is_wanted(args):
@@ -129,15 +132,13 @@ def execute(args: argparse.Namespace) -> int:
             runs=args.runs,
             on_run=lambda label, run: show(f"{label}: " + (f"run {run} of {args.runs}" if run else "warming up")),
         )
+        failure: LuceboxError | None = None
         if args.compare:
             show("comparing with the CPU")
-            comparison = compare_with_cpu(llm)
-    if args.plot:
-        from lucebox.plots import save_bench_plot
-
-        save_bench_plot(report, args.plot, profiles)
-    if timeline is not None:
-        save_timeline(timeline, f"{report.model} on {report.device_name}", args.timeline)
+            try:
+                comparison = compare_with_cpu(llm)
+            except LuceboxError as error:  # after the table
+                failure = error
     if args.json:
         console.print_json(as_json(report, profiles, comparison, timeline))
     else:
@@ -148,7 +149,28 @@ def execute(args: argparse.Namespace) -> int:
             print_timeline(timeline)
         if comparison is not None:
             print_comparison(comparison)
+    if args.plot:
+        from lucebox.plots import save_bench_plot
+
+        save_bench_plot(report, args.plot, profiles)
+    if timeline is not None:
+        save_timeline(timeline, f"{report.model} on {report.device_name}", args.timeline)
+    if failure is not None:
+        raise failure
     return 0
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Checks the files that the command will write, and the library for plots, before it measures."""
+    pictures = [path for path in (args.plot, args.timeline) if path is not None and path.suffix != ".html"]
+    if pictures:
+        from lucebox.plots import check_plot
+
+        for path in pictures:
+            check_plot(path)
+    for path in (args.timeline, args.power_sweep, args.csv):
+        if path is not None and not path.parent.is_dir():
+            raise InvalidRequestError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def sweep_power(args: argparse.Namespace) -> int:
@@ -168,13 +190,19 @@ def sweep_power(args: argparse.Namespace) -> int:
         )
     save_points(args.power_sweep, measured)
     points = load_points(args.power_sweep)
+    show_points(args, measured, points)
     if args.plot:
         from lucebox.plots import save_power_plot
 
         save_power_plot(points, args.plot)
+    return 0
+
+
+def show_points(args: argparse.Namespace, measured: Sequence[PowerPoint], points: Sequence[PowerPoint]) -> None:
+    """Prints the points of all runs, or with --json the measured ones."""
     if args.json:
         console.print_json({"measured": [dataclasses.asdict(point) for point in measured]})
-        return 0
+        return
     rows = [
         [p.model, p.device, p.test, f"{p.limit_w:.0f}", f"{p.watts:.0f}", f"{p.tok_s:,.1f}", f"{p.tok_j:.3g}", p.date]
         for p in points
@@ -189,7 +217,6 @@ def sweep_power(args: argparse.Namespace) -> int:
         ],
         rows,
     )
-    return 0
 
 
 def compare_with_cpu(llm: LLM) -> Comparison:
@@ -237,7 +264,7 @@ def as_json(
 
 def print_report(report: Report) -> None:
     console.write(
-        f"{report.model} ({report.architecture}, {console.size(report.file_bytes)}) on {report.device_name}: "
+        f"{report.model} ({report.architecture}, {show_size(report.file_bytes)}) on {report.device_name}: "
         f"{report.device}, {report.kernels}, {report.activations} activations\n"
         f"read bandwidth {report.bandwidth_gb_s:.1f} GB/s; energy: {report.energy_source or 'not readable'}\n"
     )

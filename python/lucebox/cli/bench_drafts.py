@@ -85,12 +85,12 @@ def execute(args: argparse.Namespace) -> int:
             save_runs(args.csv, report)
         if not args.json:
             print_report(report)
+    if args.json:
+        console.print_json({"speculation": [as_json(report) for report in reports]})
     if args.plot:
         from lucebox.plots import save_drafts_plot
 
         save_drafts_plot(reports, args.plot)
-    if args.json:
-        console.print_json({"speculation": [as_json(report) for report in reports]})
     n_wrong = sum(len(report.mismatches) for report in reports)
     if n_wrong:
         console.error(f"{n_wrong} prompts gave other tokens with drafts than without, and not for a tie")
@@ -103,7 +103,8 @@ def opener(args: argparse.Namespace, flags: Mapping[str, Any], show: Callable[[s
     def progress(what: str, done: int, total: int) -> None:
         show(f"{what}: {done / total:.0%}" if total else what)
 
-    return lambda draft: LLM(args.model, offline=args.offline, progress=progress, **{**flags, "draft": draft})
+    fixed = {"offline": args.offline, "progress": progress, "prefix_cache": 0}  # every prompt runs once
+    return lambda draft: LLM(args.model, **{**flags, **fixed, "draft": draft})
 
 
 def parse_count(text: str) -> int | None:

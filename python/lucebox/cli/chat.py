@@ -9,31 +9,46 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lucebox.api import LLM
 from lucebox.cli import console, options
-from lucebox.cli.recommended import recommended_sampling
-from lucebox.cli.session import interrupted, open_model, opening_line, read_template, summary
+from lucebox.cli.session import (
+    check_files,
+    fresh_seed,
+    interrupted,
+    open_model,
+    opening_line,
+    read_template,
+    sampling_line,
+    summary,
+)
 from lucebox.errors import InvalidRequestError, LuceboxError
-from lucebox.options import Sampling
+from lucebox.names import did_you_mean
+from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
 
 DESCRIPTION = """Talk with a model. A line that starts with / is a command; /help lists them.
 
-Ctrl-C stops an answer; Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout,
-everything else to stderr. Sampling starts from the model's own recommendation (generation_config.json or the GGUF
-file), else temperature 0.7 and top-p 0.9; flags and /set change it."""
+A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\". Ctrl-C stops an answer;
+Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout, everything else to stderr.
+Sampling is what the model's makers recommend, else temperature 0.7 and top-p 0.9; flags and /set change it. The seed is
+fresh each time and printed; the answers of a conversation count up from it."""
 JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "
+MORE = ". "
+QUOTES = '"""'
+HISTORY_LINES = 1000
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "chat",
         usage="lucebox chat MODEL [flags]",
-        help="talk with a model",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -46,14 +61,17 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
-    is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    with open_model(args) as llm:
-        recommended, source = recommended_sampling(llm)
-        sampling = dataclasses.replace(recommended, **options.given(args, Sampling))
-        chat = Chat(llm, sampling, args)
+    is_interactive = console.stdin_is_terminal() and sys.stdout.isatty()
+    check_files(args.template)
+    given = options.given(args, Sampling)
+    Sampling(**given).check()  # before a model loads
+    EngineOptions(**options.given(args, EngineOptions))
+    with open_model(args, EngineOptions().prefix_cache) as llm, LineReader(is_interactive) as read:
+        chat = Chat(llm, given, args)
         if is_interactive:
-            console.note(f"{opening_line(llm)}\nsampling: {source}; /help lists the commands, Ctrl-D leaves")
-        read = LineReader(is_interactive)
+            console.note(
+                f"{opening_line(llm)}\nsampling: {chat.sampling_note}\n/help lists the commands, Ctrl-D leaves"
+            )
         while (line := read()) is not None:
             try:
                 if line.startswith("/"):
@@ -69,46 +87,94 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class LineReader:
-    """Lines of input, None at the end. In a terminal with editing and history."""
+    """Messages and commands of the input, None at the end. In a terminal with editing, pasted text as one message, and
+    the history of earlier runs."""
 
     def __init__(self, is_interactive: bool) -> None:
         self._is_interactive = is_interactive
-        if is_interactive:
-            with suppress(ImportError):  # Windows: its console has both
-                import readline  # noqa: F401  gives input() editing and history
+        self._readline: Any = None
+
+    def __enter__(self) -> LineReader:
+        if self._is_interactive:
+            with suppress(ImportError):  # Windows: its console edits lines
+                import readline
+
+                self._readline = readline
+                readline.parse_and_bind("set enable-bracketed-paste on")
+                with suppress(OSError):
+                    readline.read_history_file(history_file())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._readline is not None:
+            with suppress(OSError):  # a read-only home: no history
+                file = history_file()
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch(mode=0o600)
+                self._readline.set_history_length(HISTORY_LINES)
+                self._readline.write_history_file(file)
 
     def __call__(self) -> str | None:
         while True:
             try:
-                if self._is_interactive:
-                    return input(PROMPT).strip()
-                line = sys.stdin.readline()
-                return line.strip() if line else None
+                line = self._line(PROMPT)
+                if line is None or not self._is_interactive:
+                    return line
+                if line.startswith(QUOTES):
+                    return self._quoted(line)
+                while line.endswith("\\"):
+                    line = line[:-1] + "\n" + (self._line(MORE) or "")
+                return line
             except EOFError:
                 console.note("")
                 return None
             except KeyboardInterrupt:
                 if not self._is_interactive:
                     raise
-                console.note("")  # discard the typed line
+                console.note("")  # discard what was typed
+
+    def _line(self, prompt: str) -> str | None:
+        if self._is_interactive:
+            return input(prompt).strip()
+        line = console.read_line()
+        return None if line is None else line.strip()
+
+    def _quoted(self, first: str) -> str:
+        """The lines between two quotation marks of three."""
+        lines = [first.removeprefix(QUOTES)]
+        while not lines[-1].rstrip().endswith(QUOTES):
+            lines.append(input(MORE))
+        lines[-1] = lines[-1].rstrip().removesuffix(QUOTES)
+        return "\n".join(lines).strip("\n")
+
+
+def history_file() -> Path:
+    """Lines typed in earlier runs, readable by their user alone."""
+    from lucebox.catalog import cache_folder
+
+    return cache_folder() / "chat_history"
 
 
 class Chat:
     """The messages so far, and the options of the next answer."""
 
-    def __init__(self, llm: LLM, sampling: Sampling, args: argparse.Namespace) -> None:
+    def __init__(self, llm: LLM, given: dict[str, Any], args: argparse.Namespace) -> None:
         self.llm = llm
-        self.sampling = sampling
         self.args = args
         self.template = read_template(args, llm)
+        recommended, source = llm.recommended_sampling(enable_thinking=args.thinking, template=self.template)
+        self.sampling = fresh_seed(dataclasses.replace(recommended, **given))
+        self.sampling_note = sampling_line(self.sampling, source)
         self.system: str | None = args.system
-        self.turns: list[dict[str, str]] = []  # alternately user and assistant
+        self.turns: list[dict[str, Any]] = []  # alternately user and assistant
         self.last: Generation | None = None
+        self.n_answers = 0
         self.commands: dict[str, Callable[[str], None]] = {
             "help": self.help,
             "reset": self.reset,
             "system": self.set_system,
             "undo": self.undo,
+            "regenerate": self.regenerate,
             "save": self.save,
             "load": self.load,
             "set": self.set_option,
@@ -116,7 +182,7 @@ class Chat:
         }
 
     @property
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return system + self.turns
 
@@ -125,28 +191,32 @@ class Chat:
         question = {"role": "user", "content": text}
         pieces: list[str] = []
         self.last = None
-        stream = self.llm.chat(
-            [*self.messages, question],
-            self.sampling,
-            stream=True,
-            enable_thinking=self.args.thinking,
-            template=self.template,
-        )
+        seed = self.sampling.seed
+        sampling = dataclasses.replace(self.sampling, seed=None if seed is None else seed + self.n_answers)
+        self.n_answers += 1
+        was_reasoning = False
         try:
-            for chunk in stream:
+            for chunk in self.llm.chat(
+                [*self.messages, question],
+                sampling,
+                stream=True,
+                enable_thinking=self.args.thinking,
+                template=self.template,
+            ):
                 pieces.append(chunk.text)
                 self.last = chunk.result or self.last
                 if not self.args.json:
-                    console.write(chunk.text)
+                    was_reasoning = console.write_chunk(chunk, was_reasoning)
         except interrupted:
             pass
         content = "".join(pieces)
-        self.turns += [question, {"role": "assistant", "content": content}]
+        message = self.last.message if self.last else {"role": "assistant", "content": content}
+        self.turns += [question, message]
         if self.args.json:
             last = self.last
             reason = last.finish_reason if last else "cancelled"
-            answer = {"content": content, "finish_reason": reason, "usage": last and last.usage}
-            console.print_json(answer | {"timings": last and last.timings})
+            answer = {"content": content, "reasoning": last.reasoning if last else "", "finish_reason": reason}
+            console.print_json(answer | {"usage": last and last.usage, "timings": last and last.timings})
         else:
             console.write("\n")
             if self.last is None:
@@ -155,18 +225,19 @@ class Chat:
     def command(self, line: str) -> bool:
         """Executes a /command; False: it ends the conversation."""
         name, _, rest = line[1:].partition(" ")
+        name = name.lower()
         if name in ("exit", "quit"):
             return False
         if name not in self.commands:
-            raise InvalidRequestError(f"no command /{name}; /help lists them")
+            raise InvalidRequestError(f"no command /{name}{did_you_mean(name, self.commands)}; /help lists them")
         self.commands[name](rest.strip())
         return True
 
     def help(self, _: str) -> None:
         """list the commands"""
         for name, act in self.commands.items():
-            console.note(f"/{name:8} {act.__doc__}")
-        console.note("/exit     leave")
+            console.note(f"/{name:10} {act.__doc__}")
+        console.note("/exit       leave")
 
     def reset(self, _: str) -> None:
         """forget the conversation; the system message stays"""
@@ -182,6 +253,14 @@ class Chat:
         if not self.turns:
             raise InvalidRequestError("there is nothing to take back")
         del self.turns[-2:]
+
+    def regenerate(self, _: str) -> None:
+        """answer the last message again, with the next seed"""
+        if not self.turns:
+            raise InvalidRequestError("there is no answer to write again")
+        question = self.turns[-2]["content"]
+        del self.turns[-2:]
+        self.answer(question)
 
     def save(self, path: str) -> None:
         """FILE: write the conversation as JSON"""
@@ -209,14 +288,16 @@ class Chat:
         if not separator:
             raise InvalidRequestError(f"expected /set NAME=VALUE, got {text!r}")
         parsed = options.parse_field(Sampling, name, value.strip())
-        self.sampling = dataclasses.replace(self.sampling, **{name: parsed})
+        changed = dataclasses.replace(self.sampling, **{name: parsed})
+        changed.check()
+        self.sampling = fresh_seed(changed)
 
     def stats(self, _: str) -> None:
         """tokens and speed of the last answer"""
         console.note(summary(self.last) if self.last else "no answer has finished yet")
 
 
-def read_conversation(path: Path) -> tuple[str | None, list[dict[str, str]]]:
+def read_conversation(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
     """The system message and the turns of a saved conversation.
 
     Raises:
@@ -224,7 +305,8 @@ def read_conversation(path: Path) -> tuple[str | None, list[dict[str, str]]]:
     """
     try:
         messages: Any = json.loads(path.read_text(encoding="utf-8"))["messages"]
-        turns = [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+        kept = ("role", "content", "reasoning_content")
+        turns = [{key: str(m[key]) for key in kept if key in m or key != "reasoning_content"} for m in messages]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequestError(f"{path} does not hold a saved conversation: {error!r}") from error
     system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from lucebox.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from lucebox.results import Chunk
 
 __all__ = [
     "confirm",
@@ -22,23 +24,49 @@ __all__ = [
     "print_json",
     "print_table",
     "quantity",
-    "size",
+    "read_line",
+    "read_stdin",
     "status",
+    "stdin_is_terminal",
+    "tolerate_narrow_encodings",
     "write",
+    "write_chunk",
 ]
 
 PLAIN_WIDTH = 1000  # no wrapping when the output is not a terminal
+MIN_TEXT_WIDTH = 12
 
 
 def write(text: str) -> None:
     """Writes a piece of the result, unbuffered and without markup."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from None
+
+
+def write_chunk(chunk: Chunk, was_reasoning: bool) -> bool:
+    """Writes a chunk of an answer: its text to stdout, its reasoning to stderr, dim in a terminal. Returns whether the
+    reasoning was written last, for the next call."""
+    if chunk.reasoning and sys.stderr is not None:
+        dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+        print(f"{dim}{chunk.reasoning}{plain}", end="", file=sys.stderr, flush=True)
+        was_reasoning = True
+    if chunk.text:
+        if was_reasoning:
+            note("\n")
+        was_reasoning = False
+        write(chunk.text)
+    return was_reasoning
 
 
 def note(text: str) -> None:
-    """Writes a line about the result."""
-    print(text, file=sys.stderr, flush=True)
+    """Writes a line about the result; nowhere where stderr is closed."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 def confirm(question: str) -> bool:
@@ -54,6 +82,49 @@ def error(text: str) -> None:
     note("lucebox: error: " + " ".join(text.split()))
 
 
+def tolerate_narrow_encodings() -> None:
+    """Characters that a terminal or a pipe cannot encode (LC_ALL=C, Latin-1) come out escaped, not as an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def stdin_is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def read_stdin() -> str:
+    """All of stdin, which must be UTF-8.
+
+    Raises:
+        InvalidRequestError: stdin is closed, or its bytes are not UTF-8.
+    """
+    if sys.stdin is None:
+        raise InvalidRequestError("stdin is closed: give the text as an argument")
+    stream = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read() if stream is None else decoded(stream.read())
+
+
+def read_line() -> str | None:
+    """The next line of stdin with its line end, as read_stdin(); None at the end."""
+    if sys.stdin is None:
+        raise InvalidRequestError("stdin is closed: pipe the messages into it")
+    stream = getattr(sys.stdin, "buffer", None)
+    line = sys.stdin.readline() if stream is None else decoded(stream.readline())
+    return line or None
+
+
+def decoded(data: bytes) -> str:
+    """UTF-8 text with \\n as line end; a byte order mark is dropped."""
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"stdin is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first, for "
+            "example: iconv -f latin1 -t utf-8"
+        ) from None
+
+
 def print_json(value: Any) -> None:
     """Writes one line, so that several objects stay separable."""
     write(json.dumps(_plain(value), ensure_ascii=False) + "\n")
@@ -64,7 +135,11 @@ def print_table(
     rows: Sequence[Sequence[str]],
     title: str | None = None,
 ) -> None:
-    """Writes a table; a column is its heading, or (heading, "right") for numbers."""
+    """Writes a table; a column is its heading, or (heading, "right") for numbers. A terminal too narrow for the numbers
+    and some of the text gets a line per cell instead."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         if isinstance(column, str):
@@ -76,21 +151,45 @@ def print_table(
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=PLAIN_WIDTH)
+    elif console.width < least_width(columns, rows):
+        print_cells([column if isinstance(column, str) else column[0] for column in columns], rows)
+        return
     with console.capture() as capture:
         console.print(table)
     write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
+def least_width(columns: Sequence[str | tuple[str, Literal["right"]]], rows: Sequence[Sequence[str]]) -> int:
+    """Terminal columns below which a table cannot be read: numbers whole, text at least MIN_TEXT_WIDTH wide."""
+    width = 2 * (len(columns) - 1)
+    for i, column in enumerate(columns):
+        heading = column if isinstance(column, str) else column[0]
+        widest = max(len(text) for text in (heading, *(row[i] for row in rows)))
+        width += min(widest, MIN_TEXT_WIDTH) if isinstance(column, str) else widest
+    return width
+
+
+def print_cells(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Writes a line per cell that is not empty, and a blank line between rows."""
+    blocks = [
+        "".join(f"{heading}: {cell}\n" for heading, cell in zip(headings, row, strict=True) if cell) for row in rows
+    ]
+    write("\n".join(blocks))
+
+
 @contextmanager
 def loading() -> Iterator[Callable[[str, int, int], None] | None]:
     """A callback (description, bytes done, total bytes or 0) that draws progress bars; None without a terminal."""
-    if not sys.stderr.isatty():
+    if not is_terminal():
         yield None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
         console=Console(stderr=True),
         transient=True,
@@ -109,9 +208,12 @@ def loading() -> Iterator[Callable[[str, int, int], None] | None]:
 @contextmanager
 def counting() -> Iterator[Callable[[int, int, str], None]]:
     """A callback (done, total, next item) that draws a progress bar; without a terminal, nothing."""
-    if not sys.stderr.isatty():
+    if not is_terminal():
         yield lambda done, total, what: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
@@ -121,16 +223,18 @@ def counting() -> Iterator[Callable[[int, int, str], None]]:
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
     """A callback that shows the current work on one line; without a terminal, nothing."""
-    if not sys.stderr.isatty():
+    if not is_terminal():
         yield lambda text: None
         return
+    from rich.console import Console
+
     with Console(stderr=True).status("") as spinner:
         yield lambda text: spinner.update(text)
 
 
-def size(n_bytes: int) -> str:
-    """Bytes with three digits and a unit: 12.1 MB."""
-    return quantity(n_bytes) + "B" if n_bytes >= 1000 else f"{n_bytes} B"
+def is_terminal() -> bool:
+    """Whether stderr can draw progress."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def quantity(n: int) -> str:

@@ -14,6 +14,7 @@ from lucebox.cli.options import Subparsers
 from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
 from lucebox.errors import InvalidRequestError
 from lucebox.packs import ON_PYPI
+from lucebox.sizes import show_size
 
 DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.
 Needs no vendor tool.
@@ -23,10 +24,10 @@ SOURCE = "where lucebox came from (with --index-url, or by their wheel files; th
 JSON_HELP = "print one JSON object"
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "doctor",
-        help="show this machine's GPUs and what to install",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -116,7 +117,7 @@ def print_report(report: Report) -> None:
 
 
 def host_lines(host: Host) -> list[tuple[str, str]]:
-    memory = "" if host.memory_bytes is None else f", {console.size(host.memory_bytes)} memory"
+    memory = "" if host.memory_bytes is None else f", {show_size(host.memory_bytes)} memory"
     return [
         ("lucebox", f"{host.lucebox}, Python {host.python}"),
         ("system", host.os + (" inside Windows (WSL)" if host.wsl else "")),
@@ -130,7 +131,7 @@ def driver_line(driver: DriverState) -> tuple[str, str]:
 
 
 def device_row(device: DeviceState) -> list[str]:
-    sizes = ["" if n is None else console.size(n) for n in (device.total_bytes, device.free_bytes)]
+    sizes = ["" if n is None else show_size(n) for n in (device.total_bytes, device.free_bytes)]
     return [
         device.device or "-",
         device.name,
@@ -157,6 +158,6 @@ def pack_row(pack: PackState) -> list[str]:
         pack.distribution,
         pack.version or "",
         str(pack.n_kernels),
-        console.size(pack.bytes or 0),
+        show_size(pack.bytes or 0),
         state,
     ]

@@ -12,10 +12,10 @@ from lucebox import _engine
 from lucebox.assets import TensorInfo
 from lucebox.cli import console, options
 from lucebox.errors import LuceboxError
-from lucebox.memory import parse_size
 from lucebox.options import EngineOptions
 from lucebox.planning import Plan, plan_memory
 from lucebox.resolve import resolve
+from lucebox.sizes import show_size
 from lucebox.targets import find_board
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
@@ -29,11 +29,11 @@ MAX_CHARACTERS = 80
 MAX_ITEMS = 8
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "inspect",
         usage="lucebox inspect MODEL [flags]",
-        help="show a model's metadata and the memory it needs",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -49,8 +49,6 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
 def execute(args: argparse.Namespace) -> int:
     if args.board is not None:
         find_board(args.board)  # a wrong name ends the command; what is wrong with the model is part of its report
-    if hasattr(args, "memory_limit"):
-        parse_size(args.memory_limit)
     with console.loading() as progress:
         path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
@@ -157,7 +155,7 @@ def print_tables(
                 s.dtype,
                 str(s.tensors),
                 console.quantity(s.values),
-                console.size(s.bytes),
+                show_size(s.bytes),
                 f"{8 * s.bytes / s.values:.2f}",
             ]
             for s in [*mix, total]

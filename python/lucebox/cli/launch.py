@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lucebox.cli import console
-from lucebox.cli.options import Subparsers
+from lucebox.cli.options import Subparsers, one_of
 from lucebox.clients import CLIENTS, Client, Endpoint, Setup
 from lucebox.errors import UnsupportedError
 from lucebox.probe import server_models
@@ -24,30 +24,22 @@ Arguments after -- are passed to the agent.
 JSON_HELP = "with --print: print one JSON object"
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "launch",
         usage="lucebox launch {" + ",".join(CLIENTS) + "} [flags] [-- ARGUMENTS]",
-        help="start a coding agent against a server",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("client", choices=CLIENTS, help="the agent")
+    parser.add_argument("client", type=one_of(CLIENTS), metavar="{" + ",".join(CLIENTS) + "}", help="the agent")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (default: %(default)s)")
     parser.add_argument("--api-key", default="none", metavar="KEY", help="API key of the server")
     parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the first one listed)")
     parser.add_argument("--home", type=Path, metavar="FOLDER", help="use this folder as the agent's home, and keep it")
-    parser.add_argument("--print", action="store_true", help="show files, variables and command; start nothing")
+    parser.add_argument("--print", action="store_true", help="print a shell script that does the same; start nothing")
     return parser
-
-
-def split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments of lucebox, and those of the agent."""
-    if argv[:1] != ["launch"] or "--" not in argv:
-        return argv, []
-    at = argv.index("--")
-    return argv[:at], argv[at + 1 :]
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -57,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     setup = client.setup(Endpoint(url, model, context, args.api_key))
     command = [client.program, *setup.arguments, *args.behind]
     if args.print:
-        show(setup, command, args.home or Path("HOME"), as_json=args.json)
+        show(setup, command, args.home, as_json=args.json)
         return 0
     if shutil.which(client.program) is None:
         raise UnsupportedError(f"{client.program} is not installed; run: npm install -g {client.package}")
@@ -70,17 +62,24 @@ def variables_in(setup: Setup, home: Path) -> dict[str, str]:
     return {name: str(home / value[2:]) if value.startswith("~/") else value for name, value in setup.variables.items()}
 
 
-def show(setup: Setup, command: list[str], home: Path, *, as_json: bool) -> None:
-    variables = variables_in(setup, home)
-    files = {str(home / name): text for name, text in setup.files.items()}
+def show(setup: Setup, command: list[str], home: Path | None, *, as_json: bool) -> None:
+    """Prints what start() would do: with --json as one object, else as a script to paste into a shell."""
     if as_json:
-        console.print_json({"files": files, "variables": variables, "command": command})
+        folder = home or Path("HOME")
+        files = {str(folder / name): text for name, text in setup.files.items()}
+        console.print_json({"files": files, "variables": variables_in(setup, folder), "command": command})
         return
-    for name, text in files.items():
-        console.write(f"# {name}\n{text}\n")
-    for name, value in variables.items():
-        console.write(f"export {name}={shlex.quote(value)}\n")
-    console.write(f"{shlex.join(command)}\n")
+    console.write(f"home={'$(mktemp -d)' if home is None else shlex.quote(str(home.absolute()))}\n")
+    console.write('mkdir -p "$home"\n')
+    for name, text in setup.files.items():
+        file = f'"$home"/{shlex.quote(name)}'
+        console.write(f'mkdir -p "$(dirname {file})"\n')
+        console.write(f"printf %s {shlex.quote(text)} > {file}\n")
+    values = [
+        f"{name}={shlex.quote(value)}" if not value.startswith("~/") else f'{name}="$home{value[1:].rstrip("/")}"'
+        for name, value in setup.variables.items()
+    ]
+    console.write(" ".join(["env", *values, shlex.join(command)]) + "\n")
 
 
 def start(client: Client, setup: Setup, command: list[str], home: Path) -> int:

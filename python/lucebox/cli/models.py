@@ -6,17 +6,18 @@ import argparse
 
 from lucebox import catalog, hub
 from lucebox.cli import console, options
+from lucebox.sizes import show_size
 
 DESCRIPTION = """List the models that MODEL can name without a path: the catalog, and hub models in the cache.
 
-A model is fetched when it is first used."""
+A model is fetched when it is first used, or by `lucebox pull`; `lucebox rm` deletes it."""
 JSON_HELP = "print one JSON object"
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     return commands.add_parser(
         "models",
-        help="list the catalog and the cached models",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -40,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         console.print_json({"catalog": known, "hub": cached})
         return 0
     rows = [
-        [entry.name, console.size(entry.model.bytes), str(here.get(entry.name, "not fetched yet")), entry.about]
+        [entry.name, show_size(entry.model.bytes), str(here.get(entry.name, "not fetched yet")), entry.about]
         for entry in catalog.entries()
     ]
     rows += [[name, "", str(path), "from the hub"] for name, path in fetched.items()]

@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import UnionType
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from lucebox.errors import InvalidRequestError
+from lucebox.names import did_you_mean, same_name
 from lucebox.options import EngineOptions, Sampling
 from lucebox.serve.settings import ServeSettings
+from lucebox.sizes import parse_size, show_size
 
 __all__ = [
     "Subparsers",
@@ -28,14 +30,17 @@ __all__ = [
     "add_server",
     "field_docs",
     "given",
+    "one_of",
     "parse_field",
+    "size",
 ]
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
 METAVARS = {int: "N", float: "X", str: "TEXT"}
-NOT_ENGINE_FLAGS = frozenset({"seed"})  # commands that sample have Sampling's own --seed
+# Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
+NOT_ENGINE_FLAGS = frozenset({"seed", "sessions", "prefix_cache"})
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +72,8 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:
-    _add_fields(parser.add_argument_group("sampling"), Sampling, hidden)
+    about = "the defaults are those of a continuation; those of an answer are what the model's makers recommend"
+    _add_fields(parser.add_argument_group("sampling", about), Sampling, hidden)
 
 
 def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
@@ -91,11 +97,12 @@ def parse_field(cls: type, name: str, text: str) -> Any:
     """
     kind = _hints(cls).get(name)
     if kind is None:
-        raise InvalidRequestError(f"no option {name!r}; there are {', '.join(f.name for f in fields(cls))}")
+        known = [f.name for f in fields(cls)]
+        raise InvalidRequestError(f"no option {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
     try:
         if kind is bool:
             return _parse_bool(text)
-        value = _parser_of(kind)(text)
+        value = parser_of(kind)(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise InvalidRequestError(f"{name} cannot be {text!r}: {error}") from error
     if get_origin(kind) is tuple:
@@ -132,8 +139,9 @@ def _add_fields(group: argparse._ArgumentGroup, cls: type, skipped: Collection[s
         if kind is bool:
             keywords["action"] = "store_true"
         else:
-            keywords["type"] = _parser_of(kind)
-            keywords["metavar"] = "ID=BIAS" if get_origin(kind) is Mapping else METAVARS[_inner(kind)]
+            is_size = bool(field.metadata.get("size"))
+            keywords["type"] = size if is_size else parser_of(kind)
+            keywords["metavar"] = "SIZE" if is_size else _metavar(kind)
         if get_origin(kind) in (tuple, Mapping):
             keywords["action"] = "append"
             keywords["help"] += " May be given more than once."
@@ -145,6 +153,8 @@ def _help(field: Field[Any], doc: str) -> str:
     text = doc.replace("None:", "Not given:")
     if field.default not in (MISSING, None, ()) and not isinstance(field.default, bool):
         default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        if field.metadata.get("size"):
+            default = show_size(int(field.default))
         text += f" (default {default})"
     return text.replace("%", "%%")
 
@@ -162,8 +172,37 @@ def _inner(kind: Any) -> type:
     return kind
 
 
-def _parser_of(kind: Any) -> Callable[[str], Any]:
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(get_args(kind)) + "}"
+    return "ID=BIAS" if get_origin(kind) is Mapping else METAVARS[_inner(kind)]
+
+
+def parser_of(kind: Any) -> Callable[[str], Any]:
+    """The parser of a field's type; a Literal's takes its words in any case."""
+    if get_origin(kind) is Literal:
+        return one_of(get_args(kind))
     return _parse_bias if get_origin(kind) is Mapping else _inner(kind)
+
+
+def one_of(words: Collection[str]) -> Callable[[str], str]:
+    """A parser of one of these words, in any case."""
+
+    def parse(text: str) -> str:
+        found = same_name(text, words)
+        if found is None:
+            raise argparse.ArgumentTypeError(f"expected {', '.join(words)}, got {text!r}{did_you_mean(text, words)}")
+        return found
+
+    return parse
+
+
+def size(text: str) -> int:
+    """A parser of sizes in bytes: 2GB, 512MiB, 4096."""
+    try:
+        return parse_size(text)
+    except InvalidRequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

@@ -16,10 +16,10 @@ Exit code 1: a feature is missing."""
 JSON_HELP = "print one JSON list of checks"
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "probe",
-        help="check a server's protocols",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

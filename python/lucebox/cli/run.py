@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lucebox.api import LLM
 from lucebox.cli import console, options
-from lucebox.cli.session import interrupted, open_model, opening_line, read_template, summary
-from lucebox.options import Sampling
+from lucebox.cli.session import (
+    check_files,
+    fresh_seed,
+    interrupted,
+    open_model,
+    opening_line,
+    read_template,
+    sampling_line,
+    summary,
+)
+from lucebox.errors import InvalidRequestError
+from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Chunk, FinishReason, Generation
+
+if TYPE_CHECKING:
+    from lucebox.api import LLM
 
 DESCRIPTION = """Stream the continuation of PROMPT, or with --chat the answer to it.
 
-Decoding is greedy by default. A continuation has at most 256 tokens unless --max-tokens is given; an answer ends at
-the model's end token. Ctrl-C ends the text with exit code 130."""
+A continuation is greedy by default and has at most 256 tokens unless --max-tokens is given. An answer is sampled as
+the model's makers recommend, with a fresh seed, which is printed; it ends at the model's end token. Ctrl-C ends the
+text with exit code 130."""
 JSON_HELP = "print one JSON object with text, ids, usage, timings and finish reason after the text has ended"
 
-CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 
-
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "run",
         usage="lucebox run MODEL [PROMPT] [flags]",
-        help="stream the continuation of a prompt",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -36,6 +49,11 @@ def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--chat", action="store_true", help="send PROMPT as a user message through the chat template")
     options.add_chat(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the text")
+    form = parser.add_argument_group("form of the text", "one of them; needs llguidance").add_mutually_exclusive_group()
+    form.add_argument("--json-object", action="store_true", help="any JSON object")
+    form.add_argument("--json-schema", metavar="FILE", help="JSON that follows the schema in this file")
+    form.add_argument("--regex", metavar="TEXT", help="a text that this regular expression matches as a whole")
+    form.add_argument("--grammar", metavar="FILE", help="a text of the Lark grammar in this file")
     options.add_sampling(parser)
     options.add_engine(parser)
     return parser
@@ -46,20 +64,35 @@ def execute(args: argparse.Namespace) -> int:
         for flag, value in (("--system", args.system), ("--template", args.template), ("--thinking", args.thinking)):
             if value is not None:
                 args.parser.error(f"{flag} needs --chat")
+    check_files(args.template)
+    given = options.given(args, Sampling)
+    Sampling(**given).check()  # before a model loads
+    EngineOptions(**options.given(args, EngineOptions))
+    form = response_format(args)
     prompt = read_prompt(args.prompt)
     with open_model(args) as llm:
+        template = read_template(args, llm)
+        base, source = Sampling(), ""
+        if args.chat:
+            base, source = llm.recommended_sampling(enable_thinking=args.thinking, template=template)
+        sampling = fresh_seed(dataclasses.replace(base, **given))
         if not args.quiet:
             console.note(opening_line(llm))
-        pieces: list[str] = []
+            if sampling.temperature:
+                console.note(f"sampling: {sampling_line(sampling, source)}")
         ids: list[int] = []
+        pieces: list[str] = []
         result: Generation | None = None
+        was_reasoning = False
         try:
-            for chunk in start(llm, prompt, args):
+            for chunk in start(llm, prompt, sampling, args, template, form):
                 pieces.append(chunk.text)
                 ids += chunk.ids
                 result = chunk.result or result
-                if not args.json:
+                if args.quiet and not args.json:
                     console.write(chunk.text)
+                elif not args.json:
+                    was_reasoning = console.write_chunk(chunk, was_reasoning)
         except interrupted:
             result = None
 
@@ -69,8 +102,11 @@ def execute(args: argparse.Namespace) -> int:
                 {
                     "model": llm.info.name,
                     "text": "".join(pieces),
+                    "reasoning": result.reasoning if result else "",
                     "ids": ids,
                     "finish_reason": reason,
+                    "stop_string": result and result.stop_string,
+                    "seed": sampling.seed if sampling.temperature else None,
                     "usage": result and result.usage,
                     "timings": result and with_rates(result),
                     "logprobs": result and result.logprobs,
@@ -83,24 +119,59 @@ def execute(args: argparse.Namespace) -> int:
     return 130 if reason == "cancelled" else 0
 
 
+def response_format(args: argparse.Namespace) -> Mapping[str, Any] | None:
+    """The form that a flag asks for, as the API takes it.
+
+    Raises:
+        InvalidRequestError: a file is absent, or its schema is not a JSON object.
+    """
+    check_files(args.json_schema, args.grammar)
+    if args.json_object:
+        return {"type": "json_object"}
+    if args.regex is not None:
+        return {"type": "regex", "regex": args.regex}
+    if args.grammar is not None:
+        return {"type": "grammar", "grammar": Path(args.grammar).read_text(encoding="utf-8")}
+    if args.json_schema is None:
+        return None
+    try:
+        schema = json.loads(Path(args.json_schema).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidRequestError(f"{args.json_schema} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError(
+            f"{args.json_schema} holds {type(schema).__name__}, expected a JSON schema (an object)"
+        )
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
 def read_prompt(given: str | None) -> str:
     """The prompt argument, or stdin without its final newline."""
     if given is not None and given != "-":
+        if any("\udc80" <= char <= "\udcff" for char in given):  # how Python marks bytes that it cannot decode
+            raise InvalidRequestError("PROMPT is not UTF-8 text; give it in the terminal's encoding, or through stdin")
         return given
-    if sys.stdin.isatty():
+    if console.stdin_is_terminal():
         console.note("reading the prompt; end it with Ctrl-D on an empty line")
-    return sys.stdin.read().removesuffix("\n")
+    return console.read_stdin().removesuffix("\n")
 
 
-def start(llm: LLM, prompt: str, args: argparse.Namespace) -> Iterator[Chunk]:
-    flags = options.given(args, Sampling)
+def start(
+    llm: LLM,
+    prompt: str,
+    sampling: Sampling,
+    args: argparse.Namespace,
+    template: Any,
+    form: Mapping[str, Any] | None,
+) -> Iterator[Chunk]:
     if not args.chat:
-        return llm.generate(prompt, Sampling(**{"max_tokens": CONTINUATION_MAX_TOKENS, **flags}), stream=True)
+        return llm.generate(prompt, sampling, stream=True, response_format=form)
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    template = read_template(args, llm)
-    return llm.chat(messages, Sampling(**flags), stream=True, enable_thinking=args.thinking, template=template)
+    return llm.chat(
+        messages, sampling, stream=True, enable_thinking=args.thinking, template=template, response_format=form
+    )
 
 
 def with_rates(result: Generation) -> dict[str, float]:

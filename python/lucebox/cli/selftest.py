@@ -18,10 +18,10 @@ JSON_HELP = "print one JSON object"
 SHOWN_ERRORS = 5  # a lost device fails every later case
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "selftest",
-        help="check the kernels of a GPU pack against the CPU",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -8,6 +8,7 @@ import os
 from lucebox.cli import console, options
 from lucebox.cli.session import open_model, opening_line
 from lucebox.errors import UnsupportedError
+from lucebox.options import EngineOptions
 from lucebox.serve.settings import ServeSettings
 
 DESCRIPTION = """Serve OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
@@ -17,11 +18,11 @@ SIGINT and SIGTERM stop it after the answers in progress. docs/server.md lists t
 JSON_HELP = "print one JSON object with address, model and limits when the server listens"
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "serve",
         usage="lucebox serve MODEL [flags]",
-        help="serve a model over HTTP",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -41,6 +42,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
     settings = ServeSettings(**options.given(args, ServeSettings))
     settings.check_exposure()
+    EngineOptions(**options.given(args, EngineOptions))  # before a model loads
     with open_model(args) as llm:
 
         def on_start(url: str, slots: int) -> None:

@@ -1,35 +1,91 @@
-"""Shared by commands that load a model: opening it, and the status lines before and after."""
+"""Shared by commands that load a model: opening it, the sampling of a conversation, and the status lines before and
+after."""
 
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lucebox.api import LLM
-from lucebox.chat.template import ChatTemplate
 from lucebox.cli import console, options
-from lucebox.errors import CancelledError
-from lucebox.options import EngineOptions
+from lucebox.cli.interrupts import importing
+from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
+from lucebox.sizes import show_size
 
-__all__ = ["interrupted", "open_model", "opening_line", "read_template", "summary"]
+if TYPE_CHECKING:
+    from lucebox.api import LLM
+    from lucebox.chat.template import ChatTemplate
+
+__all__ = [
+    "check_files",
+    "fresh_seed",
+    "interrupted",
+    "open_model",
+    "opening_line",
+    "read_template",
+    "sampling_line",
+    "summary",
+]
 
 interrupted = (KeyboardInterrupt, CancelledError)  # raised by Ctrl-C during a generation
+SEED_BITS = 32  # short enough to type
 
 
 @contextmanager
-def open_model(args: argparse.Namespace) -> Iterator[LLM]:
-    """The model of a command, opened with its engine flags; shows progress bars while it loads."""
+def open_model(args: argparse.Namespace, prefix_cache: int = 0) -> Iterator[LLM]:
+    """The model of a command, opened with its engine flags; shows progress bars while it loads.
+
+    prefix_cache: its bytes, for a command with several prompts.
+    """
+    with importing():
+        from lucebox.api import LLM
     with console.loading() as progress:
-        llm = LLM(args.model, **options.given(args, EngineOptions), offline=args.offline, progress=progress)
+        flags = options.given(args, EngineOptions)
+        llm = LLM(args.model, prefix_cache=prefix_cache, **flags, offline=args.offline, progress=progress)
     with llm:
         yield llm
+
+
+def check_files(*paths: str | None) -> None:
+    """Checks that files named by flags can be read, before a model loads.
+
+    Raises:
+        InvalidRequestError: a file is absent or a folder.
+    """
+    for path in paths:
+        if path is not None and (not Path(path).exists() or Path(path).is_dir()):  # a pipe is fine
+            raise InvalidRequestError(f"{path} is not a file here")
 
 
 def read_template(args: argparse.Namespace, llm: LLM) -> ChatTemplate | None:
     """The chat template of --template; None: the model's own."""
     return None if args.template is None else llm.read_template(args.template)
+
+
+def fresh_seed(sampling: Sampling) -> Sampling:
+    """The sampling with a random seed, unless it is greedy or has one."""
+    if sampling.temperature == 0 or sampling.seed is not None:
+        return sampling
+    return replace(sampling, seed=secrets.randbits(SEED_BITS))
+
+
+def sampling_line(sampling: Sampling, source: str = "") -> str:
+    """The fields that differ from greedy decoding, and who recommends them: "temperature 0.7, seed 5 (lucebox)"."""
+    shown = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty",
+             "presence_penalty", "seed")  # fmt: skip
+    values = [(name, getattr(sampling, name)) for name in shown if getattr(sampling, name) != getattr(Sampling(), name)]
+    line = ", ".join(f"{name} {value:g}" if name != "seed" else f"seed {value}" for name, value in values) or "greedy"
+    if not source:
+        return line
+    return (
+        f"{line} ({'the default of lucebox' if source.startswith('lucebox') else 'as the makers of the model advise'})"
+    )
 
 
 def opening_line(llm: LLM) -> str:
@@ -38,8 +94,8 @@ def opening_line(llm: LLM) -> str:
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
         f"{llm.options.device}, {llm.kernels}",
-        f"{console.size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
-        f"{console.size(plan.total_bytes)} of {console.size(plan.available_bytes)} free memory",
+        f"{show_size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
+        f"{show_size(plan.total_bytes)} of {show_size(plan.available_bytes)} free memory",
         f"context {plan.context}",
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
     )
@@ -52,8 +108,9 @@ def summary(result: Generation) -> str:
     usage, timings = result.usage, result.timings
     reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
     per_step = f", {usage.tokens_per_step:.2f} tokens/step" if usage.drafts else ""
+    speed = f", {timings.decode_tok_s:,.1f} tok/s" if timings.decode_tokens else ""
     return (
         f"prompt {usage.prompt_tokens} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
-        f" | answer {usage.completion_tokens} tokens, {timings.decode_tok_s:,.1f} tok/s{per_step}"
+        f" | answer {usage.completion_tokens} tokens{speed}{per_step}"
         f" | {result.finish_reason}"
     )

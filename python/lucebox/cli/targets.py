@@ -16,10 +16,10 @@ packs of other targets come last; they have no extra."""
 JSON_HELP = "print one JSON object"
 
 
-def add_parser(commands: options.Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     return commands.add_parser(
         "targets",
-        help="list the GPU families with a kernel pack",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

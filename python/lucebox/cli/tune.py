@@ -45,10 +45,10 @@ SYNTHETIC = {"sim": ("qwen35-tiny", "Q4_K_M")}
 DEFAULT_SYNTHETIC = ("qwen35-0.8b", "Q4_K_M")
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "tune",
-        help="measure the constants of a GPU pack on this chip and make a pack of the best",
+        help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

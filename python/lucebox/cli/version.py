@@ -14,8 +14,8 @@ from lucebox.machine import processor_name
 JSON_HELP = "print one JSON object"
 
 
-def add_parser(commands: Subparsers) -> argparse.ArgumentParser:
-    return commands.add_parser("version", help="show version and machine", description=__doc__, allow_abbrev=False)
+def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
+    return commands.add_parser("version", help=about, description=__doc__, allow_abbrev=False)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -122,6 +122,11 @@ class Client:
         text = body if isinstance(body, str) or body is None else json.dumps(body)
         try:
             connection.request("GET" if text is None else "POST", self._root + path, text, self._headers)
+        except OSError as error:
+            connection.close()
+            raise OSError(
+                error.errno, error.strerror or str(error), self._parts.geturl()
+            ) from error  # names the server
         except BaseException:
             connection.close()
             raise
