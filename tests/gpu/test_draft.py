@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from block_conv_data import SHAPES, block
+from grow_tree_data import SCORES, check_tree
+from grow_tree_data import SHAPES as TREE_SHAPES
 from lucebox import _engine
 from lucebox.selftest import ops
 from previous_row_appends import appends
@@ -76,3 +78,9 @@ def test_equal_scores_stay_in_order(pack: _engine.gpu.Pack) -> None:
     ids, logprobs = np.array([[9, 3, 5], [7, 1, 2]], np.int32), np.full((2, 3), -1.5, np.float32)
     got_ids, _ = ops.select_candidates(np.ones((2, 32), np.float32), zeros, zeros, "F32", 0, ids, logprobs, pack=pack)
     assert np.array_equal(got_ids, ids)
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("shape", TREE_SHAPES)
+def test_grow_tree(pack: _engine.gpu.Pack, shape: tuple[int, ...], scores: str, seed: int) -> None:
+    check_tree(np.random.default_rng(seed), scores, shape, pack=pack)

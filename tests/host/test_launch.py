@@ -100,6 +100,14 @@ def test_ops_of_drafts(name: str) -> None:
     for rank in (1, 37, 1024):
         for launch in choose(name, "select_candidates", type="F16", rows=15, vocab=100, k=8 - rank // 1024, rank=rank):
             check(launch, name)
+    for sequences in (1, 70_000):
+        numbers = {"sequences": sequences, "max_rows": 64, "rows": 23}
+        (grow,) = choose(name, "grow_tree", depth=15, k=8, **numbers)
+        check(grow, name)
+        assert grow["grid"][0] == sequences and grow["overlap_previous"]
+        for depth, k in ((64, 8), (15, 9)):
+            with pytest.raises(UnsupportedError, match=r"\[grow_tree\] 64 rows of .* candidates: up to 64 rows of 63 x 8"):
+                choose(name, "grow_tree", depth=depth, k=k, **numbers)
     with pytest.raises(InvalidRequestError, match=r"\[top_tokens\] 9 of \[1, 100\]: 1 to 8 tokens"):
         choose(name, "top_tokens", rows=1, vocab=100, k=9)
     with pytest.raises(UnsupportedError, match=r"\[select_candidates\] 64 rows of 1 beside F16 \[9, 8\]: 1 to 63 rows"):

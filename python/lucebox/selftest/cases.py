@@ -32,3 +32,4 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from draft.rows(rng)
     yield from draft.top_tokens(rng)
     yield from draft.selections(rng)
+    yield from draft.trees(rng)

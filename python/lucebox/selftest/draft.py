@@ -1,4 +1,4 @@
-"""Cases of the ops of drafting: copies of rows, the row before each row, likeliest tokens, DFlash 2's ops."""
+"""Cases of the ops of drafting: copies of rows, the row before each row, likeliest tokens, DFlash 2's ops, trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, same
 from lucebox.selftest.inputs import normal, path, weights_of
 
-__all__ = ["rows", "selections", "top_tokens"]
+__all__ = ["rows", "selections", "top_tokens", "trees"]
 
 
 def rows(rng: np.random.Generator) -> Iterator[Case]:
@@ -52,6 +52,16 @@ def selections(rng: np.random.Generator) -> Iterator[Case]:
         yield Case("select_candidates", "exact", partial(_applied, _first, expected), arguments, {}, _first)
 
 
+def trees(rng: np.random.Generator) -> Iterator[Case]:
+    """Drafts with many equal scores, for three sequences."""
+    for depth, k, max_rows, count in ((15, 8, 64, 24), (3, 2, 15, 15)):
+        ids = rng.integers(0, 99, (3, depth, k)).astype(np.int32)
+        logprobs = -np.sort(rng.integers(0, 4, ids.shape) / 2, axis=-1).astype(np.float32)
+        arguments = (ids, logprobs, ids[:, 0, 0], np.array([0, 1, 70], np.int32), max_rows, count)
+        expected = partial(ops.grow_tree, *arguments)
+        yield Case("grow_tree", "exact", partial(_applied, _fields, expected), arguments, {}, _fields)
+
+
 def _applied(part: Callable[[Any], Array], expected: Callable[[], Any]) -> Array:
     return part(expected())
 
@@ -60,6 +70,13 @@ def _kept(n: int, parts: Parts) -> Array:
     """y, history, and the pending rows that were written."""
     y, history, pending = parts
     return np.concatenate([np.ravel(part) for part in (y, history, pending[:n])])
+
+
+def _fields(result: Any) -> Array:
+    """Ancestors as two numbers, which fp64 holds."""
+    low, high = result["ancestors"] & np.uint64(0xFFFFFFFF), result["ancestors"] >> np.uint64(32)
+    names = ("n_rows", "tokens", "parents", "depths", "scores", "positions")
+    return np.concatenate([np.ravel(part) for part in (*(result[name] for name in names), low, high)])
 
 
 def _first(result: Parts) -> Array:

@@ -29,6 +29,7 @@ __all__ = [
     "gated_delta",
     "gated_rms_norm",
     "gated_rms_norm_rounded",
+    "grow_tree",
     "kv_append",
     "kv_move",
     "linear",
@@ -171,6 +172,13 @@ def select_candidates(
     got = run("select_candidates", on, hidden=hidden, predecessors=predecessors, successors=successors, type=dtype,
               root=root, ids=ids, logprobs=logprobs)  # fmt: skip
     return got["ids"], got["logprobs"]
+
+
+def grow_tree(
+    ids: I32, logprobs: F32, root: I32, n_past: I32, max_rows: int, rows: int, **on: Any
+) -> dict[str, Array]:
+    """The fields of a draft's tree for each sequence, [sequences, max_rows], and positions [sequences, 3, rows]."""
+    return run("grow_tree", on, ids=ids, logprobs=logprobs, root=root, n_past=n_past, max_rows=max_rows, rows=rows)
 
 
 def kv_append(

@@ -143,6 +143,10 @@ void bind_speculation(nb::module_& m) {
             return rows_of(width.tree(model ? &draft : nullptr));
           },
           "model"_a = nb::none())
+      .def_prop_ro("rows_ahead", &StepWidth::rows_ahead)
+      .def(
+          "verified", [](StepWidth& width, const Rows& model, int rows) { width.verified(draft_of(model), rows); },
+          "model"_a, "rows"_a)
       .def(
           "record", [](StepWidth& width, const std::vector<int32_t>& path) { width.record(path); }, "path"_a)
       .def_prop_ro("credit", &StepWidth::credit);

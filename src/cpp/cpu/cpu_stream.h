@@ -70,6 +70,7 @@ class CpuStream final : public Stream {
   void run(const TopTokens&) override;
   void run(const BlockConv&) override;
   void run(const SelectCandidates&) override;
+  void run(const GrowTree&) override;
 
  private:
   struct Free {

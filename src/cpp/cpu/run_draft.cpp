@@ -1,4 +1,4 @@
-// Ops of drafting: the row before each row, the likeliest tokens, DFlash 2's convolution and selector.
+// Ops of drafting: the row before each row, the likeliest tokens, DFlash 2's convolution and selector, the tree.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +7,7 @@
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
 #include "cpu/tree.h"
+#include "ops/draft_rules.h"
 #include "ops/sample_rules.h"
 
 namespace lb {
@@ -72,6 +73,26 @@ void CpuStream::run(const SelectCandidates& op) {
       logprobs[i] = candidates[i].score - candidates[0].score - std::log(sum);
     }
     previous = ids;
+  }
+}
+
+void CpuStream::run(const GrowTree& op) {
+  LB_ASSERT(op.depth >= 1 && op.k >= 1 && op.k <= kMaxTopTokens);
+  LB_ASSERT(op.max_rows >= 1 && op.max_rows <= kMaxTree && op.rows >= 1 && op.rows <= op.max_rows);
+  for (int s = 0; s < op.sequences; ++s) {
+    const long candidates = long(s) * op.depth * op.k, first = long(s) * op.max_rows;
+    Draft draft;
+    drafting::start(draft, op.root[s]);
+    drafting::grow_tree({op.ids + candidates, op.logprobs + candidates, op.depth, op.k}, op.max_rows - 1, draft);
+    op.n_rows[s] = draft.rows;
+    std::copy_n(draft.tokens, draft.rows, op.tokens + first);
+    std::copy_n(draft.parents, draft.rows, op.parents + first);
+    std::copy_n(draft.depths, draft.rows, op.depths + first);
+    std::copy_n(draft.scores, draft.rows, op.scores + first);
+    std::copy_n(draft.ancestors, draft.rows, op.ancestors + first);
+    for (int axis = 0; axis < 3; ++axis)
+      for (int i = 0; i < std::min(op.rows, draft.rows); ++i)
+        op.positions[(3L * s + axis) * op.rows + i] = op.n_past[s] + draft.depths[i];
   }
 }
 

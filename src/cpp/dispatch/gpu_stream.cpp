@@ -211,6 +211,7 @@ void GpuStream::run(const RopeTable& op) { send(op); }
 void GpuStream::run(const CopyRows& op) { send(op); }
 void GpuStream::run(const PreviousRow& op) { send(op); }
 void GpuStream::run(const BlockConv& op) { send(op); }
+void GpuStream::run(const GrowTree& op) { send(op); }
 
 void GpuStream::run(const TopTokens& op) {
   LB_ASSERT(scratch_.size() >= gpu::top_tokens_scratch_bytes(op.rows));

@@ -69,6 +69,7 @@ class GpuStream final : public Stream {
   void run(const TopTokens&) override;
   void run(const BlockConv&) override;
   void run(const SelectCandidates&) override;
+  void run(const GrowTree&) override;
   void run_fused(const RmsNorm& op, const LinearGroup& readers) override { try_fuse(op, readers); }
   void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
   void run_fused(const SwiGlu& op, const LinearGroup& readers) override { try_fuse(op, readers); }

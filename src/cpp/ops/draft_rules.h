@@ -4,7 +4,8 @@
 #pragma once
 
 #include "ops/draft.h"
-#include "quant/half.h"
+#include "ops/sample_rules.h"
+#include "ops/top_tokens.h"
 
 namespace lb::drafting {
 
@@ -23,17 +24,13 @@ LB_FN int32_t add(Draft& draft, int32_t token, int32_t parent, float score) {
   return i;
 }
 
-// A node that may be added: the token of rank `rank` at the depth below `parent`.
-struct Candidate {
-  float score;
-  int32_t parent, rank;
-};
-
-// The larger score first, then the lower parent, then the lower rank.
-LB_FN bool is_before(const Candidate& a, const Candidate& b) {
-  if (a.score != b.score) return a.score > b.score;
-  return a.parent != b.parent ? a.parent < b.parent : a.rank < b.rank;
+// The order of nodes that may be added: a larger number comes first. The larger score first, then the lower parent, then
+// the lower rank; NaN comes last. Never 0.
+LB_FN uint64_t order_of(float score, int32_t parent, int32_t rank) {
+  return uint64_t(sampling::ordered(score)) << 32 | ~uint32_t(parent * kMaxTopTokens + rank);
 }
+LB_FN int32_t parent_in(uint64_t order) { return int32_t(~uint32_t(order)) / kMaxTopTokens; }
+LB_FN int32_t rank_in(uint64_t order) { return int32_t(~uint32_t(order)) % kMaxTopTokens; }
 
 // The likeliest tokens of every depth below the root: ids and logprobs [depth, k], descending in each depth.
 struct Likeliest {
@@ -47,25 +44,26 @@ LB_FN int32_t add(Draft& draft, const Likeliest& from, int32_t parent, int rank)
   return add(draft, from.ids[at], parent, draft.scores[parent] + from.logprobs[at]);
 }
 
-LB_FN Candidate candidate(const Draft& draft, const Likeliest& from, int32_t parent, int rank) {
-  return {draft.scores[parent] + from.logprobs[draft.depths[parent] * from.k + rank], parent, rank};
+// The place in the order of the token of rank `rank` below `parent`.
+LB_FN uint64_t order_of(const Draft& draft, const Likeliest& from, int32_t parent, int rank) {
+  return order_of(draft.scores[parent] + from.logprobs[draft.depths[parent] * from.k + rank], parent, rank);
 }
 
 // Adds up to `budget` nodes below the root, which the draft already has. budget < kMaxTree.
 LB_FN void grow_tree(const Likeliest& from, int budget, Draft& draft) {
   // Each node closes one candidate and adds at most a sibling and a child.
-  Candidate open[2 * kMaxTree];
+  uint64_t open[2 * kMaxTree];
   int n_open = 0;
-  open[n_open++] = candidate(draft, from, 0, 0);
+  open[n_open++] = order_of(draft, from, 0, 0);
   while (draft.rows <= budget && n_open > 0) {
     int best = 0;
     for (int i = 1; i < n_open; ++i)
-      if (is_before(open[i], open[best])) best = i;
-    const Candidate chosen = open[best];
+      if (open[i] > open[best]) best = i;
+    const int32_t parent = parent_in(open[best]), rank = rank_in(open[best]);
     open[best] = open[--n_open];
-    const int32_t node = add(draft, from, chosen.parent, chosen.rank);
-    if (chosen.rank + 1 < from.k) open[n_open++] = candidate(draft, from, chosen.parent, chosen.rank + 1);
-    if (draft.depths[node] < from.depth) open[n_open++] = candidate(draft, from, node, 0);
+    const int32_t node = add(draft, from, parent, rank);
+    if (rank + 1 < from.k) open[n_open++] = order_of(draft, from, parent, rank + 1);
+    if (draft.depths[node] < from.depth) open[n_open++] = order_of(draft, from, node, 0);
   }
 }
 

@@ -32,6 +32,7 @@
 #include "ops/copy_rows.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
+#include "ops/grow_tree.h"
 #include "ops/linear.h"
 #include "ops/previous_row.h"
 #include "ops/rms_norm.h"
@@ -291,6 +292,26 @@ void operands(SelectCandidates& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(GrowTree& op, Visit&& visit) {
+  visit.scalar("sequences", op.sequences);
+  visit.scalar("depth", op.depth);
+  visit.scalar("k", op.k);
+  visit.scalar("max_rows", op.max_rows);
+  visit.scalar("rows", op.rows);
+  visit.in("ids", op.ids, {op.sequences, op.depth, op.k});
+  visit.in("logprobs", op.logprobs, {op.sequences, op.depth, op.k});
+  visit.in("root", op.root, {op.sequences});
+  visit.in("n_past", op.n_past, {op.sequences});
+  visit.out("n_rows", op.n_rows, {op.sequences});
+  visit.out("tokens", op.tokens, {op.sequences, op.max_rows});
+  visit.out("parents", op.parents, {op.sequences, op.max_rows});
+  visit.out("depths", op.depths, {op.sequences, op.max_rows});
+  visit.out("scores", op.scores, {op.sequences, op.max_rows});
+  visit.out("ancestors", op.ancestors, {op.sequences, op.max_rows});
+  visit.out("positions", op.positions, {op.sequences, 3, op.rows});
+}
+
+template <class Visit>
 void operands(CausalConv& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("channels", op.channels);
@@ -493,6 +514,7 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "top_tokens") return f(TopTokens{});
   if (name == "block_conv") return f(BlockConv{});
   if (name == "select_candidates") return f(SelectCandidates{});
+  if (name == "grow_tree") return f(GrowTree{});
   if (name == "causal_conv") return f(CausalConv{});
   if (name == "delta_prepare") return f(DeltaPrepare{});
   if (name == "delta_inputs") return f(DeltaInputs{});

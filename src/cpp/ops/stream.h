@@ -12,6 +12,7 @@
 #include "ops/copy_rows.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
+#include "ops/grow_tree.h"
 #include "ops/linear.h"
 #include "ops/previous_row.h"
 #include "ops/rms_norm.h"
@@ -66,6 +67,7 @@ class Stream {
   virtual void run(const TopTokens&) = 0;
   virtual void run(const BlockConv&) = 0;
   virtual void run(const SelectCandidates&) = 0;
+  virtual void run(const GrowTree&) = 0;
   virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
 
   // Runs an op and then the products that read its y. A device may fuse them, for instance round y where it is

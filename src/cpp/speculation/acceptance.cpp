@@ -36,14 +36,16 @@ double Acceptance::estimate(double drafted, int depth) const {
   return std::min(1.0, by_probability(drafted) * depths_[depth_of(depth)].ratio(1, kDepthWeight));
 }
 
-Draft Acceptance::corrected(const Draft& draft) const {
+Draft Acceptance::rescored(const Draft& draft) const {
   Draft result = draft;
   for (int i = 1; i < draft.rows; ++i) {
     const double estimated = std::max(kMinConditional, estimate(conditional(draft, i), draft.depths[i]));
     result.scores[i] = result.scores[draft.parents[i]] + static_cast<float>(std::log(estimated));
   }
-  return merge(result, Draft{});
+  return result;
 }
+
+Draft Acceptance::corrected(const Draft& draft) const { return merge(rescored(draft), Draft{}); }
 
 void Acceptance::learn(std::span<const Node> nodes) {
   const auto fade = [](Tally& tally) { tally.accepted *= kKeep, tally.estimated *= kKeep; };

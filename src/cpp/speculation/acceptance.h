@@ -13,7 +13,8 @@ class Acceptance {
  public:
   // drafted: the drafter's probability of a node, given its parent. depth >= 1. In [0, 1].
   double estimate(double drafted, int depth) const;
-  // The tree with scores from estimate(), best rows first.
+  // The tree with scores from estimate(), in the draft's order or best rows first.
+  Draft rescored(const Draft& draft) const;
   Draft corrected(const Draft& draft) const;
 
   struct Node {

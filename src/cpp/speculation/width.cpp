@@ -69,11 +69,16 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   kind_ = StepKind::kPlain;
   is_trial_ = false;
   tree_.rows = 0;
+  rows_ahead_ = 0;
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
-  if (budget_ > 0) return kind_ = has_model_ ? StepKind::kModel : suffix_rows > 1 ? StepKind::kSuffix : kind_;
+  const bool is_alone = has_model_ && suffix_rows <= 1;
+  if (budget_ > 0) {
+    if (is_alone) rows_ahead_ = std::min(max_rows, budget_ + 1);
+    return kind_ = has_model_ ? StepKind::kModel : suffix_rows > 1 ? StepKind::kSuffix : kind_;
+  }
 
   std::array<Width, kSources> widths;
   const auto by_suffix = expected_tokens(corrected_suffix_);
@@ -87,6 +92,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   if (widths[kFromSuffix].rate() > bar_) bar_ = widths[kFromSuffix].rate(), kind_ = StepKind::kSuffix;
   if (widths[kFromModel].rate() > bar_) bar_ = widths[kFromModel].rate(), kind_ = StepKind::kModel;
   start_trial(widths);
+  if (is_alone && kind_ == StepKind::kModel && !is_trial_) rows_ahead_ = widths[kFromModel].rows;
   return kind_;
 }
 
@@ -118,18 +124,36 @@ void StepWidth::set_tree(const Draft& draft, int rows, double time) {
   time_ = time;
 }
 
+void StepWidth::learn_size(const Draft& corrected) {
+  const auto accepted = expected_tokens(corrected);
+  for (int n = 1; n <= kMaxTree; ++n) {
+    const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
+    model_accepted_[n] += (newest - model_accepted_[n]) * (has_drafted_ ? kModelMean : 1);
+  }
+  has_drafted_ = true;
+}
+
+double StepWidth::append_time(int rows) const {
+  for (const StepCosts::Append& tile : tiles_)
+    if (tile.rows >= rows) return tile.ms;
+  return tiles_.empty() ? 1 : tiles_.back().ms;
+}
+
+void StepWidth::verified(const Draft& model, int rows) {
+  LB_ASSERT(rows_ahead_ >= rows);
+  const Draft rescored = acceptance_[kFromModel].rescored(model);
+  learn_size(rescored);
+  set_tree(rescored, rows, budget_ > 0 ? 1 : draft_time_ + append_time(rows));
+  follow(kFromModel, model);
+}
+
 const Draft& StepWidth::tree(const Draft* model) {
   LB_ASSERT(kind_ != StepKind::kPlain && (model != nullptr) == (kind_ == StepKind::kModel));
   Draft best = corrected_suffix_;
   double before = 0;
   if (model != nullptr) {
     const Draft corrected = acceptance_[kFromModel].corrected(*model);
-    const auto accepted = expected_tokens(corrected);
-    for (int n = 1; n <= kMaxTree; ++n) {
-      const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
-      model_accepted_[n] += (newest - model_accepted_[n]) * (has_drafted_ ? kModelMean : 1);
-    }
-    has_drafted_ = true;
+    learn_size(corrected);
     best = merge(best, corrected);
     before = draft_time_;
   }

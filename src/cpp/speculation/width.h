@@ -4,6 +4,8 @@
 //   choose()  before the draft model runs, as its time is part of the choice
 //   tree()    the rows to verify; not after kPlain
 //   record()  the rows that were accepted
+// Where a device grows the model's tree, its verify starts before the host has seen it: rows_ahead() and verified() take
+// the place of tree().
 // Acceptance learned from one request holds for the next: keep one StepWidth for the life of a session.
 #pragma once
 
@@ -43,6 +45,11 @@ class StepWidth {
   // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
   // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
   const Draft& tree(const Draft* model = nullptr);
+  // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a suffix
+  // draft joins the tree, or it is the model's trial and most likely not worth a verify.
+  int rows_ahead() const { return rows_ahead_; }
+  // The model's tree of such a step, whose first `rows` rows are verified in its own order.
+  void verified(const Draft& model, int rows);
   // path: rows of tree() that were accepted, root first; empty after a plain token.
   void record(std::span<const int32_t> path);
 
@@ -75,6 +82,8 @@ class StepWidth {
   Width best_width(int rows, double before, const Accepted& accepted) const;
   void start_trial(const std::array<Width, kSources>& widths);
   void set_tree(const Draft& draft, int rows, double time);
+  void learn_size(const Draft& corrected);
+  double append_time(int rows) const;
   void follow(Source source, const Draft& draft);
   bool uses(Source source) const;
 
@@ -93,7 +102,7 @@ class StepWidth {
   StepKind kind_ = StepKind::kPlain;
   bool is_trial_ = false;
   double bar_ = 1;  // rate of the best choice
-  int max_rows_ = 0;
+  int max_rows_ = 0, rows_ahead_ = 0;
   double time_ = 1;                      // in plain tokens
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores
   Draft tree_{};

@@ -38,6 +38,19 @@ Launch choose(const BlockConv& op, const Target& target) {
                  target, what);
 }
 
+Launch choose(const GrowTree& op, const Target& target) {
+  const std::string what = cat("[grow_tree] ", op.max_rows, " rows of ", op.depth, " x ", op.k, " candidates");
+  LB_CHECK(op.sequences >= 1 && op.depth >= 1 && op.k >= 1 && op.rows >= 1 && op.rows <= op.max_rows, kInvalid, what,
+           ", ", op.rows, " to verify, for ", op.sequences, " sequences: nothing to grow");
+  LB_CHECK(op.max_rows <= kMaxTree && op.depth < kMaxTree && op.k <= kMaxTopTokens, kUnsupported, what, ": up to ",
+           kMaxTree, " rows of ", kMaxTree - 1, " x ", kMaxTopTokens);
+  return checked({.kernel = "grow_tree_kernel",
+                  .grid = {uint32_t(op.sequences), 1, 1},
+                  .block = {32, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
+}
+
 SelectLaunches choose(const SelectCandidates& op, float* scratch, const Target& target) {
   const std::string what = cat("[select_candidates] ", op.rows, " rows of ", op.k, " beside ", name(op.type), " [",
                                op.vocab, ", ", op.rank, "]");

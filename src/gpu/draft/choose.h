@@ -5,6 +5,7 @@
 
 #include "gpu/draft/shape.h"
 #include "ops/block_conv.h"
+#include "ops/grow_tree.h"
 #include "ops/previous_row.h"
 #include "pack/launch.h"
 #include "pack/target.h"
@@ -13,6 +14,7 @@ namespace lb::gpu {
 
 Launch choose(const PreviousRow& op, const Target& target);
 Launch choose(const BlockConv& op, const Target& target);
+Launch choose(const GrowTree& op, const Target& target);
 
 struct SelectLaunches {
   Launch launches[2];

@@ -72,6 +72,7 @@ class Schedule final : public lb::Stream {
   void run(const TopTokens&) override { refuse("the likeliest tokens of rows"); }
   void run(const BlockConv&) override { refuse("a convolution over a block"); }
   void run(const SelectCandidates&) override { refuse("a selector of candidates"); }
+  void run(const GrowTree&) override { refuse("the tree of a draft"); }
   void run(const DeltaInputs& op) override;
   void run(const GatedDelta& op) override;
   void run_fused(const RmsNorm& op, const LinearGroup& readers) override;
