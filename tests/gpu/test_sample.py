@@ -116,14 +116,36 @@ def test_a_walk_down_a_tree(pack: _engine.gpu.Pack, name: str, rows: int, vocab:
         logits, options = normal(rng, rows, vocab, spread=2), FILTERS[name]
         sampler = _engine.Sampler(vocab, seed=seed, **fields(options))
         sampler.set_prompt(PROMPT[:vocab] % vocab)
-        row, expected = 0, []
+        first = int(rng.integers(rows)) if rng.random() < 0.5 else 0
+        row, path, expected = first, [], []
         while row >= 0:
+            path.append(row)
             expected.append(sampler.sample(logits[row]))
             children = np.flatnonzero((parents == row) & (tokens == expected[-1]))
             row = int(children[0]) if len(children) else -1
-        got = on_device(pack, logits, options, seed, tree=(tokens, parents), ring_capacity=64)
+        got = on_device(
+            pack, logits, options, seed, tree=(tokens, parents), first=first, ring_capacity=64, with_append=first == 0
+        )
         assert got["tokens"].tolist() == expected
         assert got["numbers"][0] == expected[-1]  # the input of the next step
+        accept = got["accept"]
+        if first > 0:  # the host accepts
+            assert (accept == -1).all() and not got["numbers"][1:4].any()
+            continue
+        assert got["numbers"][1:4].tolist() == [len(path), 1, len(path)]  # n_past, key_buffer, n_accepted
+        assert accept[:2].tolist() == [0, expected[-1]]  # n_before, root
+        assert accept[2 : 2 + len(path)].tolist() == path and (accept[2 + len(path) : 66] == -1).all()
+        assert np.array_equal(accept[66:].reshape(3, 37), np.tile(len(path) + np.arange(37), (3, 1)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_walk_ends_at_a_problem(pack: _engine.gpu.Pack, bad: float) -> None:
+    logits = np.full((3, 40), -1.0, np.float32)
+    logits[0, 7] = 5
+    logits[1, 20] = bad
+    tokens, parents = np.array([3, 7, 0], np.int32), np.array([-1, 0, 1], np.int32)
+    got = on_device(pack, logits, FILTERS["greedy"], 0, tree=(tokens, parents), ring_capacity=64)
+    assert got["tokens"].tolist() == [7, 0] and got["problems"].tolist() == [0, 1]
 
 
 def test_random_combinations(pack: _engine.gpu.Pack, seed: int) -> None:

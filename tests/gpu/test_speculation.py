@@ -51,3 +51,78 @@ def test_trees_change_no_token(
 
     assert decode(session, prompt, N, draft=draft, masked=masked, **options) == plain
     assert session.draft_counts["accepted"] > N / 8
+
+
+# --- a draft model, whose tree the device grows, verifies and walks before the host has seen it
+
+FEW = 23  # tokens of a vocabulary, of which random weights guess some
+
+
+@pytest.fixture(scope="module")
+def with_block(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shape = Shape("qwen35", recurrent=(True, False), d_state=64, n_mtp=1, **(WIDE | {"vocab": FEW}))
+    return write_model(tmp_path_factory.mktemp("block") / "mtp.gguf", shape)
+
+
+def sampler_of(ids: list[int], masked: bool, **sampling: Any) -> _engine.Sampler:
+    sampler = _engine.Sampler(FEW, **sampling)
+    sampler.set_prompt(np.array(ids, np.int32))
+    if masked:
+        sampler.set_mask(np.array([(1 << FEW) - 1], np.uint32))
+    return sampler
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "penalised"])
+def test_a_draft_ahead_is_the_draft_behind(
+    pack: _engine.gpu.Pack, with_block: Path, sampling: str, seed: int
+) -> None:
+    """Under a mask that allows all tokens the host walks, so no draft runs ahead: the same tokens, trees and paths. The
+    context ends within a tree."""
+    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19, context=64)
+    prompt = random_ids(9, FEW, seed).tolist()
+    texts, counts = [], []
+    for drafts, masked in ((False, False), (True, False), (True, True)):
+        session, ids = _engine.Session(engine), list(prompt)
+        session.set_drafting(drafts)
+        sampler = sampler_of(ids, masked, **SAMPLINGS[sampling])
+        while len(ids) < engine.plan.context:
+            session.sync(np.array(ids, np.int32))
+            ids.append(session.sample(sampler))
+        texts.append(ids)
+        counts.append(session.draft_counts)
+    assert texts[1] == texts[0] and texts[2] == texts[0]
+    assert counts[1] == counts[2] and counts[1]["accepted"] > 3
+
+
+def test_whatever_interrupts_a_walk(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
+    """Beside a session that decodes plainly: other tokens than those sampled, other samplers, masks, logits, a
+    shorter timeline, other sessions, snapshots."""
+    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19)
+    rng = np.random.default_rng(seed)
+    ids = random_ids(11, FEW, seed).tolist()
+    sessions = [_engine.Session(engine) for _ in range(3)]
+    sessions[1].set_drafting(False)
+    samplers = [sampler_of(ids, False) for _ in range(2)]
+    for step in range(45):
+        tokens = []
+        what = rng.choice(["nothing", "sampler", "mask", "other", "shorter", "logits", "session", "snapshot"],
+                          p=[0.58, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06])  # fmt: skip
+        if what in ("sampler", "mask"):
+            samplers = [sampler_of(ids, what == "mask") for _ in range(2)]
+        if what == "shorter":
+            ids = ids[: -int(rng.integers(1, 4))]
+            samplers = [sampler_of(ids, False) for _ in range(2)]
+        for session, sampler in zip(sessions, samplers, strict=False):
+            session.sync(np.array(ids, np.int32))
+            if what == "logits":
+                assert np.isfinite(session.logits()).all()
+            if what == "session":
+                sessions[2].sync(np.array(ids[:5] + [step % FEW], np.int32))
+                sessions[2].sample(sampler_of(ids, False))
+            if what == "snapshot":
+                session.load(session.save())
+                session.sync(np.array(ids, np.int32))
+            tokens.append(session.sample(sampler))
+        assert tokens[0] == tokens[1], (step, what)
+        ids.append(int(rng.integers(FEW)) if what == "other" else tokens[0])
+    assert sessions[0].draft_counts["accepted"] > 3

@@ -355,6 +355,7 @@ def test_sampling(name: str) -> None:
     for size in (1, 2, 31, 129, 2048, 2049, 32781, 262144, 1 << 20):
         check(gpu_ops.choose_sampling(manifest(name), N_SMS, "sample", size), name)
         check(gpu_ops.choose_sampling(manifest(name), N_SMS, "count_window", size), name)
+        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "walk_tree", size), name)
     check(gpu_ops.choose_sampling(manifest(name), N_SMS, "next_token", 4), name)
     launch = gpu_ops.choose_sampling(manifest(name), 1000, "sample", (1 << 21) - 1)
     assert launch["grid"] == (256, 1, 1)  # what SampleGrid has room for

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
-#include "engine/engine.h"
+#include "engine/tree_memory.h"
 #include "models/draft_model.h"
 #include "state/snapshot.h"
 
@@ -26,6 +26,12 @@ class Drafting {
   explicit Drafting(std::shared_ptr<const Engine> engine)
       : engine_(std::move(engine)), state_(engine_->layer_shapes(), engine_->state_options(), stream()) {
     LB_CHECK(engine_->draft_model() != nullptr, kInvalid, "the engine was opened without a draft model");
+    const auto carve = [&](Carver carver) {
+      tree_ = TreeMemory(carver, engine_->model(), engine_->draft_model(), engine_->options());
+      return carver.used();
+    };
+    memory_ = stream().reserve(carve({}));
+    carve(Carver(*memory_));
   }
 
   const DraftModel& draft() const { return *engine_->draft_model(); }
@@ -81,11 +87,10 @@ class Drafting {
     const int n_positions = draft().max_depth() + 1;
     std::vector<int32_t> positions(3 * n_positions);
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
-    stream().upload(io().draft_root, &root, sizeof root);
-    stream().upload(io().draft_positions, positions.data(), positions.size() * sizeof(int32_t));
+    stream().upload(tree_.root.token, &root, sizeof root);
+    stream().upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
     state_.begin_draft();
-    draft().propose({io().draft_root, io().draft_positions}, depth, state_, io().draft, engine_->options().activations,
-                    stream());
+    draft().propose(tree_.root, depth, state_, io().draft, engine_->options().activations, stream());
     const size_t rows = depth, columns = draft().n_candidates();
     return nb::make_tuple(download(io().draft.ids, {rows, columns}), download(io().draft.logprobs, {rows, columns}),
                           download(io().draft.hidden, {rows, hidden()}));
@@ -105,6 +110,8 @@ class Drafting {
 
   std::shared_ptr<const Engine> engine_;
   SequenceState state_;
+  std::unique_ptr<Memory> memory_;
+  TreeMemory tree_;
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ Draft draft_of(const TreeArrays& tree) {
 }
 
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int ring_capacity, bool with_append,
-                std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, const nb::kwargs& named) {
+                std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, int first, const nb::kwargs& named) {
   const SamplingParams params = sampling_params_of(named);
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
@@ -109,7 +109,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
   std::memset(ring.data(), 0, ring.size());
   const auto* slots = reinterpret_cast<Sampled*>(ring.data());
   auto* written = reinterpret_cast<uint32_t*>(ring.data() + ring_capacity * sizeof(Sampled));
-  constexpr int kPositions = 3;
+  constexpr int kPositions = 3, kDraftPositions = 37;
   const int32_t before[5 + kPositions] = {-1, 0, 0, 0, 7};  // token, the append's four, positions
   int32_t* numbers = call.in_out(before, std::size(before));
   const NextToken next{.sampled = op.result,
@@ -125,26 +125,35 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
   void* scratch = call.zeros(gpu::sample_scratch_bytes(vocab));
   const float* all_logits = call.in(logits);
   std::vector<Sampled> results;
+  nb::object accept = nb::none();
   if (tree) {
     const Draft draft = draft_of(*tree);
     LB_CHECK(size_t(draft.rows) == steps && ring_capacity >= int(steps), kInvalid, "a walk has logits for each of the ",
              draft.rows, " rows, and a ring for as many; got ", steps, " and ", ring_capacity);
-    const TreeCursor start{0};
-    const WalkStep walk{.sampled = op.result,
-                        .draft = call.in(&draft, 1),
-                        .cursor = call.in_out(&start, 1),
+    op.logits = all_logits;
+    const std::vector<int32_t> none(2 + kMaxTree + 3 * kDraftPositions, -1);
+    int32_t* accepted = call.in_out(none.data(), none.size());
+    const WalkTree walk{.choice = op,
+                        .tokens = call.in(draft.tokens, draft.rows),
+                        .parents = call.in(draft.parents, draft.rows),
+                        .rows = draft.rows,
+                        .first = first,
                         .ring = next.ring,
                         .n_written = next.n_written,
-                        .token = numbers};
-    op.logits = all_logits;
-    op.row = &walk.cursor->row;
-    for (size_t step = 0; step < steps; ++step) {
-      const gpu::SampleLaunches launches = gpu::choose(op, scratch, pack.target());
-      pack.run(launches.launch, launches.params);
-      pack.run(gpu::choose(walk, pack.target()), walk);
-    }
+                        .token = numbers,
+                        .accept = {.n_before = accepted,
+                                   .n_past = with_append ? numbers + 1 : nullptr,
+                                   .key_buffer = numbers + 2,
+                                   .n_accepted = numbers + 3,
+                                   .accepted = accepted + 2,
+                                   .root = accepted + 1,
+                                   .positions = accepted + 2 + kMaxTree,
+                                   .n_positions = kDraftPositions}};
+    const gpu::WalkLaunch launch = gpu::choose(walk, scratch, pack.target());
+    pack.run(launch.launch, launch.params);
     pack.stream().synchronize();
     results.assign(slots, slots + __atomic_load_n(written, __ATOMIC_ACQUIRE));
+    accept = call.read(accepted, none.size());
   }
   for (size_t step = tree ? steps : 0; step < steps; ++step) {
     op.logits = all_logits + step * vocab;
@@ -159,6 +168,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
   }
   nb::dict result = dict_of(results, std::max(std::min(params.n_top, vocab), 0));
   result["numbers"] = call.read(numbers, size_t(5 + kPositions));
+  result["accept"] = accept;
   result["counts"] = call.read(reinterpret_cast<const int32_t*>(op.counts), size_t(vocab), size_t(2));
   result["history"] = call.read(op.history, size_t(capacity));
   return result;
@@ -168,9 +178,10 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
 
 void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "ring_capacity"_a = 4, "with_append"_a = true,
-        "mask"_a = nb::none(), "tree"_a = nb::none(), "options"_a,
+        "mask"_a = nb::none(), "tree"_a = nb::none(), "first"_a = 0, "options"_a,
         "One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, "
-        "parents), the tokens of a walk down it, whose rows the logits belong to.");
+        "parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then "
+        "n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.");
 }
 
 }  // namespace lb

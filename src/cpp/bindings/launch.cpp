@@ -139,8 +139,10 @@ nb::dict choose_sampling(const std::string& manifest_json, int n_sms, const std:
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
   if (op == "sample") return dict_of(choose(Sample{.vocab = size}, nullptr, target).launch);
   if (op == "count_window") return dict_of(choose(CountWindow{.capacity = size}, target));
-  if (op == "walk_step")
-    return dict_of(choose(WalkStep{.ring = {.slots = nullptr, .written = nullptr, .capacity = size}}, target));
+  if (op == "walk_tree") {  // of 64 rows
+    const WalkTree walk{.choice = {.vocab = size}, .rows = kMaxTree, .ring = {.capacity = kMaxTree}};
+    return dict_of(choose(walk, nullptr, target).launch);
+  }
   if (op == "next_token") return dict_of(choose(NextToken{.ring = {.capacity = size}}, target));
   fail(ErrorCode::kInvalid, "no op \"", op, "\" of sampling");
 }

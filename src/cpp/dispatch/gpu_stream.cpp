@@ -259,7 +259,10 @@ void GpuStream::run(const Sample& op, void* grid) {
 }
 void GpuStream::run(const CountWindow& op) { send(op); }
 void GpuStream::run(const NextToken& op) { send(op); }
-void GpuStream::run(const WalkStep& op) { send(op); }
+void GpuStream::run(const WalkTree& op, void* grid) {
+  const gpu::WalkLaunch walk = gpu::choose(op, grid, pack_->target());
+  start(walk.launch, walk.params);
+}
 
 void GpuStream::run(const KvAppend& op) { send(op); }
 void GpuStream::run(const KvMove& op) { send(op); }

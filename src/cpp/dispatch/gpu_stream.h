@@ -78,7 +78,7 @@ class GpuStream final : public Stream {
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
   void run(const CountWindow&);
   void run(const NextToken&);
-  void run(const WalkStep&);
+  void run(const WalkTree&, void* scratch);  // likewise
 
  private:
   template <class Op>

@@ -126,14 +126,7 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, in
   int32_t* parents = carver.take<int32_t>(kMaxTree);
   uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
   float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
-  int32_t *draft_root = nullptr, *draft_positions = nullptr;
-  if (models.draft) {
-    draft_root = carver.take<int32_t>(1);
-    draft_positions = carver.take<int32_t>(3 * (models.draft->max_depth() + size_t{1}));
-  }
   if (self == nullptr) return;
-  self->draft_root = draft_root;
-  self->draft_positions = draft_positions;
   self->tokens = tokens;
   self->positions = positions;
   self->parents = parents;

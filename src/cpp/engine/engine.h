@@ -77,10 +77,7 @@ struct Executor {
   int32_t* parents;     // [kMaxTree]
   uint64_t* ancestors;  // [kMaxTree]
   float* logits;        // [kLogitRows, vocab]
-  // Workspace and inputs of the draft model; null without one.
-  DraftWorkspace draft{};
-  int32_t* draft_root = nullptr;       // [1] token
-  int32_t* draft_positions = nullptr;  // [3, max_depth + 1]
+  DraftWorkspace draft{};  // of the draft model; null without one
 
  private:
   static void carve_io(Executor* self, Carver& carver, const Models& models, int max_rows);

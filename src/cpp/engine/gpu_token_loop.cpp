@@ -45,8 +45,6 @@ struct Buffers {
   SampleState* state;
   Sampled* result;
   uint32_t* n_written;
-  Draft* draft;
-  TreeCursor* cursor;
   std::byte* scratch;
 
   Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
@@ -67,8 +65,6 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
-        draft(carver.take<Draft>(1)),
-        cursor(carver.take<TreeCursor>(1)),
         scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
 };
 
@@ -150,7 +146,8 @@ class GpuTokenLoop final : public TokenLoop {
         memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), state.capacity()))),
         buffers_(on(*memory_)),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
-        ring_(new (ring_memory_.data()) Ring{}) {
+        ring_(new (ring_memory_.data()) Ring{}),
+        fetched_(stream_.pack().device(), sizeof(Draft), gpu::Buffer::Kind::kPinned) {
     try {
       if (wants_mega(engine.model(), engine.options(), target())) make_mega();
     } catch (const Error& error) {
@@ -168,32 +165,32 @@ class GpuTokenLoop final : public TokenLoop {
 
   void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
     bind_to_row(sampler, is_bound);
-    stream_.run(row_choice(logits, nullptr), buffers_.scratch);
+    stream_.run(row_choice(logits), buffers_.scratch);
     NextToken next = next_token_op(buffers_, ring_, state_.numbers());
     next.n_past = nullptr;  // the choice follows no step: the path is committed later
     stream_.run(next);
     ++started_;
   }
 
-  void start_walk(const Sampler& sampler, const float* logits, const Draft& draft, int row, bool is_bound) override {
+  void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) override {
     bind_to_row(sampler, is_bound);
-    const TreeCursor cursor{row};
-    stream_.upload(buffers_.draft, &draft, sizeof draft);
-    stream_.upload(buffers_.cursor, &cursor, sizeof cursor);
-    const Sample choice = row_choice(logits, &buffers_.cursor->row);
-    const WalkStep step{.sampled = buffers_.result,
-                        .draft = buffers_.draft,
-                        .cursor = buffers_.cursor,
-                        .ring = {ring_->slots.data(), &ring_->written, Ring::kSlots},
-                        .n_written = buffers_.n_written,
-                        .token = &buffers_.start->token};
-    const int n_steps = *std::max_element(draft.depths, draft.depths + draft.rows) - draft.depths[row] + 1;
-    for (int i = 0; i < n_steps; ++i) {
-      stream_.run(choice, buffers_.scratch);
-      stream_.run(step);
-    }
+    stream_.run(WalkTree{.choice = row_choice(tree.logits),
+                         .tokens = tree.draft->tokens,
+                         .parents = tree.draft->parents,
+                         .rows = tree.rows,
+                         .first = tree.first,
+                         .ring = {ring_->slots.data(), &ring_->written, Ring::kSlots},
+                         .n_written = buffers_.n_written,
+                         .token = &buffers_.start->token,
+                         .accept = tree.accept},
+                buffers_.scratch);
     is_walking_ = true;
   }
+
+  void fetch(const Draft* tree) override {
+    stream_.queue().copy_to_host(fetched_.data(), const_cast<Draft*>(tree), sizeof *tree);
+  }
+  const Draft& fetched() const override { return *reinterpret_cast<const Draft*>(fetched_.data()); }
 
   // Positions of text: all three are equal. NextToken counts them up after each choice.
   void place(int position) override {
@@ -284,10 +281,9 @@ class GpuTokenLoop final : public TokenLoop {
     }
   }
 
-  Sample row_choice(const float* logits, const int32_t* row) const {
+  Sample row_choice(const float* logits) const {
     Sample choice = sample_op(buffers_, engine_.model().info().vocab, state_.capacity());
     choice.logits = logits;
-    choice.row = row;
     return choice;
   }
 
@@ -404,6 +400,7 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
+  gpu::Buffer fetched_;  // a Draft in pinned memory
   std::unique_ptr<Recording> graph_[2], forward_[2];  // [draft_rows_]
   SampleOptions options_{};                           // as on the device
   std::optional<MegaSteps> mega_;

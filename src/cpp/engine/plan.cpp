@@ -5,6 +5,7 @@
 #include <iomanip>
 
 #include "base/error.h"
+#include "engine/tree_memory.h"
 
 namespace lb {
 namespace {
@@ -63,6 +64,10 @@ StateSizes state_sizes(const Models& models, const EngineOptions& options) {
   return sizes;
 }
 
+size_t tree_bytes(const Models& models, const EngineOptions& options) {
+  return TreeMemory::planned_bytes(*models.target, models.draft.get(), options);
+}
+
 EngineOptions with_context(EngineOptions options, int context) {
   options.context = context;
   options.prefill_chunk = std::min(options.prefill_chunk, context);
@@ -72,7 +77,7 @@ EngineOptions with_context(EngineOptions options, int context) {
 // One session and the buffers of the executor, at this context.
 size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
   const EngineOptions options = with_context(any, context);
-  return state_bytes(models, options) + tree_logit_bytes(*models.target, options) +
+  return state_bytes(models, options) + tree_bytes(models, options) +
          sizes.loop_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
          Executor::planned_bytes(models, options.prefill_chunk);
 }
@@ -94,10 +99,6 @@ int largest_context(const Models& models, const DeviceSizes& sizes, const Engine
 }
 
 }  // namespace
-
-size_t tree_logit_bytes(const Model& model, const EngineOptions& options) {
-  return sizeof(float) * options.tree_rows() * model.info().vocab;
-}
 
 StateOptions state_options(const EngineOptions& options) {
   return {options.context, options.kv, options.kv, options.prefill_chunk};
@@ -153,7 +154,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"activations", Executor::planned_bytes(models, options.prefill_chunk) - logits,
        cat(options.prefill_chunk, " rows")},
       {"logits", logits, cat(Executor::kLogitRows, " rows")},
-      {"tree logits", tree_logit_bytes(model, options), cat("trees of ", options.tree_rows(), " rows"), true},
+      {"tree logits", tree_bytes(models, options), cat("trees of ", options.tree_rows(), " rows"), true},
       {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
       {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},

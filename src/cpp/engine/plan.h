@@ -12,7 +12,4 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
 // Of a session: with the context settled.
 StateOptions state_options(const EngineOptions& options);
 
-// Bytes of the logits of a session's largest tree.
-size_t tree_logit_bytes(const Model& model, const EngineOptions& options);
-
 }  // namespace lb

@@ -15,10 +15,13 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
       logits_(engine_->model().info().vocab) {
   const std::lock_guard lock(engine_->executor().mutex);
   loop_ = engine_->backend().make_loop(*engine_, state_);
-  if (const size_t bytes = tree_logit_bytes(engine_->model(), engine_->options()); bytes > 0) {
+  const auto carve_tree = [&](Carver carver) {
+    tree_ = TreeMemory(carver, engine_->model(), engine_->draft_model(), engine_->options());
+    return carver.used();
+  };
+  if (const size_t bytes = carve_tree({}); bytes > 0) {
     tree_memory_ = state_.stream().reserve(bytes);
-    Carver carver(*tree_memory_);
-    tree_logits_ = carver.take<float>(bytes / sizeof(float));
+    carve_tree(Carver(*tree_memory_));
   }
   tokens_.reserve(state_.capacity());
   append_ends_.reserve(state_.capacity());
@@ -86,29 +89,45 @@ void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupt
 
 void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                       const Interrupted& interrupted, const Taps* taps) {
-  Executor& executor = engine_->executor();
   const int rows = static_cast<int>(ids.size());
-  Stream& stream = *executor.stream;
+  const bool is_tree = tree.parent != nullptr;
+  const auto upload_rows = [&](Stream& stream, const RowInputs& to) {
+    stream.upload(to.tokens, ids.data(), ids.size_bytes());
+    stream.upload(to.positions, positions.data(), positions.size_bytes());
+    if (!is_tree) return;
+    stream.upload(to.parents, tree.parent, rows * sizeof *tree.parent);
+    stream.upload(to.ancestors, tree.ancestors, rows * sizeof *tree.ancestors);
+  };
+  run_rows(rows, is_tree, upload_rows, interrupted, taps);
+}
+
+// Trees that a session drafts lie in its own memory, where a device grows them.
+Session::RowInputs Session::inputs_of(bool is_tree) const {
+  const Executor& executor = engine_->executor();
+  if (is_tree && tree_.tree != nullptr)
+    return {tree_.tree->tokens, tree_.positions, tree_.tree->parents, tree_.tree->ancestors};
+  return {executor.tokens, executor.positions, executor.parents, executor.ancestors};
+}
+
+void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
+                       const Interrupted& interrupted, const Taps* taps) {
+  Stream& stream = *engine_->executor().stream;
+  const RowInputs in = inputs_of(is_tree);
+  const Tree tree = is_tree ? Tree{in.parents, in.ancestors} : Tree{};
+  const size_t n = rows;
   state_.begin_append(rows, tree);
-  stream.upload(executor.tokens, ids.data(), ids.size_bytes());
-  stream.upload(executor.positions, positions.data(), positions.size_bytes());
-  Tree device_tree{};
-  if (tree.parent != nullptr) {
-    stream.upload(executor.parents, tree.parent, rows * sizeof *tree.parent);
-    stream.upload(executor.ancestors, tree.ancestors, rows * sizeof *tree.ancestors);
-    device_tree = {executor.parents, executor.ancestors};
-  }
   appended_.clear();
   const auto send = [&] {
-    engine_->forward({.tokens = {executor.tokens, ids.size()},
-                      .positions = {executor.positions, 3 * ids.size()},
-                      .tree = device_tree,
+    engine_->forward({.tokens = {in.tokens, n},
+                      .positions = {in.positions, 3 * n},
+                      .tree = tree,
                       .interrupted = interrupted ? &interrupted : nullptr},
                      state_, stream, true, taps);
   };
   try {
+    fill(stream, in);
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded
-    rows <= kMaxTree && !has_taps ? recorded_.send(rows, tree.parent != nullptr, stream, send) : send();
+    rows <= kMaxTree && !has_taps ? recorded_.send(rows, is_tree, stream, send) : send();
   } catch (...) {
     state_.abort_append();
     truncate_tokens(state_.n_tokens());

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/recorded_appends.h"
 #include "engine/token_loop.h"
+#include "engine/tree_memory.h"
 #include "engine/tree_walk.h"
 #include "sampling/sampler.h"
 #include "state/pieces.h"
@@ -137,6 +138,15 @@ class Session {
                const std::function<void(int first, int rows)>& after_chunk);
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps);
+  // What the rows of an append are, in the stream's memory.
+  struct RowInputs {
+    int32_t *tokens, *positions, *parents;  // positions: [3, rows]
+    uint64_t* ancestors;
+  };
+  RowInputs inputs_of(bool is_tree) const;
+  // Computes an append whose inputs `fill` sends to the stream.
+  void run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
+                const Interrupted& interrupted, const Taps* taps);
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
   void head(int row, int rows, float* logits);
   void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows
@@ -170,18 +180,30 @@ class Session {
   bool adopt_tree(std::span<const int32_t> ids);   // the last of ids is the root of the pending tree
   bool follow_tree(std::span<const int32_t> ids);  // the last of ids is a child of the node reached
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
-  bool start_tree(int32_t root, const Interrupted& interrupted);  // drafts below the root and starts the pass
+  // Drafts below the root and starts the pass. has_draft: the draft model's candidates are there.
+  bool start_tree(int32_t root, bool has_draft, const Interrupted& interrupted);
   bool wants_draft();
   int draft_room() const;
   Draft propose_by_suffix(int32_t root, int max_rows);
-  void propose_by_model(int max_rows, Draft& draft);
+  bool propose_by_model(int32_t root, int max_rows);  // false: its block would not fit
+  void send_draft(int depth);
+  int draft_depth(int max_rows) const;
+  int max_tree(int max_rows) const;
+  void grow_tree(int max_rows, int rows);
+  Draft grown_tree(int max_rows);
+  void upload_tree(Stream& stream, const RowInputs& to);
+  void start_growing(int max_rows);
+  void know_tree();
+  void read_tree();
+  bool can_draft_ahead() const;
+  void choose_from_row(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work);
   int max_tree_rows() const;
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
-  void start_next(const Sampler& sampler);
-  bool propose(int32_t root);            // into walk_.draft()
+  void start_next(const Sampler& sampler, bool has_draft);
+  bool propose(int32_t root, int max_rows, bool has_draft);
   void end_walk(bool is_whole = false);  // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 
@@ -228,9 +250,13 @@ class Session {
   int32_t indexed_root_ = -1;
   std::optional<StepWidth> width_;
   bool width_chose_ = false;             // the tree in walk_
-  std::unique_ptr<Memory> tree_memory_;  // of tree_logits_; null where the engine does not draft
-  float* tree_logits_ = nullptr;         // [tree rows, vocab], in the stream's memory
-  int tree_row_ = 0;                     // of the current logits
+  std::unique_ptr<Memory> tree_memory_;  // null where the engine does not draft
+  TreeMemory tree_;
+  int tree_row_ = 0;           // of the current logits
+  bool tree_is_known_ = true;  // false: the device grows the tree; walk_ has its root and its number of rows
+  // The device has accepted the path of its walk and drafts below its end: only this path may be followed, and the draft
+  // model's K and V lie where its commit would move them.
+  bool draft_is_ahead_ = false;
   std::array<std::unique_ptr<Recording>, kMaxTree> draft_recordings_;  // of the draft model, by depth
   DraftCounts draft_counts_;
 };

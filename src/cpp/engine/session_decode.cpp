@@ -14,7 +14,7 @@ std::span<const float> Session::logits() {
     const std::lock_guard lock(engine_->executor().mutex);
     if (logits_in_ == LogitsIn::kLoop) return loop_->download_logits(logits_);
     const size_t vocab = logits_.size();
-    state_.stream().download(logits_.data(), tree_logits_ + tree_row_ * vocab, vocab * sizeof(float));
+    state_.stream().download(logits_.data(), tree_.logits + tree_row_ * vocab, vocab * sizeof(float));
   });
   logits_in_ = LogitsIn::kHost;
   return logits_;
@@ -59,7 +59,7 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
   }
   sampler.record(sampled_);
   if (drafts_now) {
-    start_next(sampler);
+    start_next(sampler, false);
     return sampled_;
   }
   if (!is_early) start_step(is_first ? NumbersFrom::kHost : NumbersFrom::kDevice, has_mask);
@@ -152,6 +152,7 @@ void Session::empty_timeline() {
   sampled_ = -1;
   choice_waits_for_mask_ = step_pending_ = has_logits_ = false;
   walk_.end();
+  tree_pending_ = draft_is_ahead_ = false;
   appended_.clear();
   state_.abort_append();
   state_.rewind(0);

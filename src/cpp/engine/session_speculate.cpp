@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/session.h"
@@ -32,7 +33,7 @@ bool Session::extends_by_one(std::span<const int32_t> ids) const {
 
 void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
   check_ids(tokens);
-  LB_CHECK(tree_logits_ != nullptr, kUnsupported, "the engine was opened without speculation");
+  LB_CHECK(tree_.logits != nullptr, kUnsupported, "the engine was opened without speculation");
   LB_CHECK(tokens.size() == parents.size() && tokens.size() < kMaxTree, kInvalid, "a draft has at most ", kMaxTree - 1,
            " tokens and a parent each; got ", tokens.size(), " and ", parents.size());
   suggested_.rows = 0;
@@ -55,6 +56,8 @@ bool Session::adopt_tree(std::span<const int32_t> ids) {
 
 bool Session::follow_tree(std::span<const int32_t> ids) {
   if (!walk_.is_active() || !extends_by_one(ids)) return false;
+  if (draft_is_ahead_ && ids.back() != sampled_) return false;
+  know_tree();
   const int child = walk_.child(ids.back());
   if (child < 0) return false;
   walk_.descend(child);
@@ -107,11 +110,13 @@ bool Session::wants_draft() {
   return false;
 }
 
-bool Session::propose(int32_t root) {
+// Whether the tree is worth a verify: in walk_.draft(), or for the device to grow. has_draft: its candidates are in
+// tree_ already.
+bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   Draft& draft = walk_.draft();
-  const int max_rows = draft_room();
   width_chose_ = false;
-  if (max_rows < 2) return false;
+  tree_is_known_ = true;
+  draft.rows = 0;
   if (suggested_.rows > 0) {
     draft = suggested_;
     suggested_.rows = 0;
@@ -119,75 +124,161 @@ bool Session::propose(int32_t root) {
     draft.rows = std::min(draft.rows, max_rows);
     return draft.rows > 1;
   }
-  draft = propose_by_suffix(root, max_rows);
+  const Draft suffix = propose_by_suffix(root, max_rows);
   width_chose_ = true;
-  switch (width_->choose(draft, max_rows)) {
-    case StepKind::kPlain: draft.rows = 0; break;
+  switch (width_->choose(suffix, max_rows)) {
+    case StepKind::kPlain: break;
     case StepKind::kSuffix: draft = width_->tree(); break;
     case StepKind::kModel:
       drafting::start(draft, root);
-      propose_by_model(max_rows, draft);
-      draft = width_->tree(&draft);
-      break;
+      if (!std::exchange(has_draft, false) && !propose_by_model(root, max_rows)) {
+        draft = width_->tree(&draft);
+      } else if (loop_ != nullptr && width_->rows_ahead() > 1) {
+        tree_is_known_ = false;
+        draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows));
+      } else {
+        const Draft grown = grown_tree(max_rows);
+        draft = width_->tree(&grown);
+      }
   }
+  if (has_draft) width_->drop_draft();
   if (draft.rows > 1) return true;
   width_->record({});
   return false;
 }
 
-// The draft model reads the root and what the state holds of the tokens before it.
-void Session::propose_by_model(int max_rows, Draft& draft) {
-  const DraftModel& model = *engine_->draft_model();
-  const int n_past = state_.n_tokens(), n_positions = model.max_depth() + 1, k = model.n_candidates();
-  if (n_past + n_positions > state_.capacity()) return;  // its block would not fit
-  const int depth = std::min(model.max_depth(), max_rows - 1);
+// Levels of the draft model's tree.
+int Session::draft_depth(int max_rows) const { return std::min(engine_->draft_model()->max_depth(), max_rows - 1); }
+
+// Rows of the draft model's tree: all of its candidates, or max_rows.
+int Session::max_tree(int max_rows) const {
+  const int k = engine_->draft_model()->n_candidates();
+  long rows = 1, level = 1;
+  for (int depth = draft_depth(max_rows); depth > 0 && rows < max_rows; --depth) rows += level *= k;
+  return static_cast<int>(std::min<long>(rows, max_rows));
+}
+
+// Leaves the candidates of the draft below the root in tree_.ids. The draft model reads the root and what the state
+// holds of the tokens before it.
+bool Session::propose_by_model(int32_t root, int max_rows) {
+  const int n_past = state_.n_tokens(), n_positions = engine_->draft_model()->max_depth() + 1;
+  if (n_past + n_positions > state_.capacity()) return false;
   const std::lock_guard lock(engine_->executor().mutex);
-  const Executor& executor = engine_->executor();
-  Stream& stream = *executor.stream;
+  Stream& stream = state_.stream();
   state_.begin_draft();
-  stream.upload(executor.draft_root, &draft.tokens[0], sizeof(int32_t));
+  stream.upload(tree_.root.token, &root, sizeof root);
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
-  stream.upload(executor.draft_positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
+  stream.upload(tree_.root.positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
+  send_draft(draft_depth(max_rows));
+  return true;
+}
+
+void Session::send_draft(int depth) {
+  Stream& stream = state_.stream();
   stream.replay(draft_recordings_[depth], [&] {
-    model.propose({executor.draft_root, executor.draft_positions}, depth, state_, executor.draft,
-                  engine_->options().activations, stream);
+    DraftWorkspace workspace = engine_->executor().draft;
+    workspace.ids = tree_.ids;
+    workspace.logprobs = tree_.logprobs;
+    engine_->draft_model()->propose(tree_.root, depth, state_, workspace, engine_->options().activations, stream);
   });
-  std::array<int32_t, kMaxTree * kMaxTopTokens> ids;
-  std::array<float, kMaxTree * kMaxTopTokens> logprobs;
-  stream.download(ids.data(), executor.draft.ids, depth * k * sizeof ids[0]);
-  stream.download(logprobs.data(), executor.draft.logprobs, depth * k * sizeof logprobs[0]);
-  drafting::grow_tree({ids.data(), logprobs.data(), depth, k}, max_rows - 1, draft);
+}
+
+// Grows the tree of up to max_rows rows below the root, and the positions of its first `rows` rows.
+void Session::grow_tree(int max_rows, int rows) {
+  Draft& tree = *tree_.tree;
+  run(GrowTree{.ids = tree_.ids,
+               .logprobs = tree_.logprobs,
+               .root = tree_.root.token,
+               .n_past = state_.n_past(),
+               .n_rows = &tree.rows,
+               .tokens = tree.tokens,
+               .parents = tree.parents,
+               .depths = tree.depths,
+               .scores = tree.scores,
+               .ancestors = tree.ancestors,
+               .positions = tree_.positions,
+               .sequences = 1,
+               .depth = draft_depth(max_rows),
+               .k = engine_->draft_model()->n_candidates(),
+               .max_rows = max_rows,
+               .rows = rows},
+      state_.stream());
+}
+
+// The draft model's tree, on the host.
+Draft Session::grown_tree(int max_rows) {
+  const std::lock_guard lock(engine_->executor().mutex);
+  Draft tree;
+  grow_tree(max_rows, 1);
+  state_.stream().download(&tree, tree_.tree, sizeof tree);
+  return tree;
+}
+
+// Waits for the tree that the device has grown.
+void Session::know_tree() {
+  if (tree_is_known_) return;
+  state_.stream().wait();
+  read_tree();
+}
+
+// The device has grown the tree and chosen a token from its logits.
+void Session::read_tree() {
+  if (tree_is_known_) return;
+  Draft& draft = walk_.draft();
+  const int rows = draft.rows;
+  draft = loop_->fetched();
+  width_->verified(draft, rows);
+  draft.rows = rows;
+  tree_is_known_ = true;
 }
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {
   if (step_pending_ || !extends_by_one(ids)) return false;
   end_walk(true);
-  return start_tree(ids.back(), interrupted) && adopt_tree(ids);
+  return start_tree(ids.back(), false, interrupted) && adopt_tree(ids);
 }
 
-bool Session::start_tree(int32_t root, const Interrupted& interrupted) {
-  if (!drafts() || !propose(root)) return false;
-  const int n_past = state_.n_tokens();
+bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interrupted) {
+  const int max_rows = draft_room();
+  if (!drafts() || max_rows < 2 || !propose(root, max_rows, has_draft)) return false;
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
-  for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r < draft.rows; ++r) positions_[axis * draft.rows + r] = n_past + draft.depths[r];
   has_logits_ = false;
-  forward({draft.tokens, size_t(draft.rows)}, {positions_.data(), 3 * size_t(draft.rows)},
-          {draft.parents, draft.ancestors}, interrupted, nullptr);
-  head(0, draft.rows, tree_logits_);
+  run_rows(
+      draft.rows, true,
+      [&](Stream& stream, const RowInputs& to) { tree_is_known_ ? upload_tree(stream, to) : start_growing(max_rows); },
+      interrupted, nullptr);
+  head(0, draft.rows, tree_.logits);
   draft_counts_.verified += 1;
   draft_counts_.drafted += draft.rows - 1;
   tree_pending_ = true;
   return true;
 }
 
+void Session::upload_tree(Stream& stream, const RowInputs& to) {
+  const Draft& draft = walk_.draft();
+  const int n_past = state_.n_tokens();
+  for (int axis = 0; axis < 3; ++axis)
+    for (int r = 0; r < draft.rows; ++r) positions_[axis * draft.rows + r] = n_past + draft.depths[r];
+  stream.upload(tree_.tree, &draft, sizeof draft);
+  stream.upload(to.positions, positions_.data(), 3 * draft.rows * sizeof(int32_t));
+}
+
+void Session::start_growing(int max_rows) {
+  grow_tree(max_rows, walk_.draft().rows);
+  loop_->fetch(tree_.tree);
+}
+
 void Session::end_walk(bool is_whole) {
   device_walks_ = false;
+  const bool draft_was_ahead = draft_is_ahead_;
+  draft_is_ahead_ = false;
   if (!walk_.is_active() && !tree_pending_) return;
+  if (is_whole && width_chose_) know_tree();
   const std::lock_guard lock(engine_->executor().mutex);
-  state_.commit(walk_.path());
+  const int n_layers = static_cast<int>(state_.layers().size());
+  state_.commit(walk_.path(), draft_was_ahead ? engine_->model().info().n_layers : n_layers);
   if (walk_.is_active()) draft_counts_.by_length[walk_.path().size() - 1] += 1;
   if (is_whole && width_chose_) width_->record(walk_.path());
   walk_.end();
@@ -228,32 +319,58 @@ StepCosts Session::measure_step_costs() {
     costs.append.push_back({rows, time(kCostRuns, [&] {
                               const std::lock_guard lock(engine_->executor().mutex);
                               run_append(std::span(ids).first(rows), {}, {}, nullptr);
-                              head(0, rows, tree_logits_);
+                              head(0, rows, tree_.logits);
                               state_.commit({});
                             })});
   }
-  if (engine_->draft_model() != nullptr) {
-    Draft draft;
-    drafting::start(draft, 0);
-    costs.draft_ms = time(kCostRuns, [&] {
-      draft.rows = 1;
-      propose_by_model(max_tree_rows(), draft);
-    });
-  }
+  if (engine_->draft_model() != nullptr)
+    costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
   reset();
   return costs;
 }
 
-// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
-void Session::walk_on_device(const Sampler& sampler) {
-  loop_->start_walk(sampler, tree_logits_, walk_.draft(), tree_row_, loop_sampler_ == sampler.version());
-  loop_sampler_ = sampler.version();
-  device_walks_ = true;
+// Whether the device may accept its path and draft below the path's end, without the host.
+bool Session::can_draft_ahead() const {
+  if (tree_row_ != 0 || tree_is_known_ || !width_->draft_may_run_ahead()) return false;
+  const int n_longest = state_.n_tokens() + draft_depth(max_tree_rows()) + 1;
+  return n_longest + engine_->draft_model()->max_depth() + 1 <= context();
 }
 
-// Without a mask the device walks the tree by itself, and the host follows.
+// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
+void Session::walk_on_device(const Sampler& sampler) {
+  VerifiedTree tree{
+      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .accept = {}};
+  draft_is_ahead_ = can_draft_ahead();
+  if (draft_is_ahead_) {
+    AppendNumbers& numbers = *state_.numbers();
+    tree.accept = {.n_before = tree_.n_before,
+                   .n_past = &numbers.n_past,
+                   .key_buffer = &numbers.key_buffer,
+                   .n_accepted = &numbers.n_accepted,
+                   .accepted = numbers.accepted,
+                   .root = tree_.root.token,
+                   .positions = tree_.root.positions,
+                   .n_positions = engine_->draft_model()->max_depth() + 1};
+  }
+  loop_->start_walk(sampler, tree, loop_sampler_ == sampler.version());
+  loop_sampler_ = sampler.version();
+  device_walks_ = true;
+  if (!draft_is_ahead_) return;
+  state_.send_moves(engine_->model().info().n_layers, static_cast<int>(state_.layers().size()), tree_.n_before);
+  send_draft(draft_depth(max_tree_rows()));
+}
+
+// Chooses a token from the current row, on the device. The caller holds the executor's lock.
+void Session::choose_from_row(const Sampler& sampler) {
+  loop_->sample_row(sampler, tree_.logits + tree_row_ * logits_.size(), loop_sampler_ != 0);
+  loop_sampler_ = sampler.version();
+}
+
+// Without a mask the device walks the tree by itself, and the host follows. Where another sampler or a mask takes over
+// after the device has drafted ahead, its token leaves the tree.
 int32_t Session::sample_in_tree(Sampler& sampler) {
   was_masked_ = !sampler.mask().empty();
+  bool leaves = false;
   if (!device_walks_ || was_masked_ || loop_sampler_ != sampler.version()) {
     const std::lock_guard lock(engine_->executor().mutex);
     if (device_walks_ || loop_sampler_ != sampler.version()) {
@@ -261,26 +378,25 @@ int32_t Session::sample_in_tree(Sampler& sampler) {
       loop_sampler_ = 0;
     }
     device_walks_ = false;
-    if (was_masked_) {
-      loop_->sample_row(sampler, tree_logits_ + tree_row_ * logits_.size(), loop_sampler_ != 0);
-      loop_sampler_ = sampler.version();
-    } else {
-      walk_on_device(sampler);
-    }
+    leaves = draft_is_ahead_;
+    was_masked_ || leaves ? choose_from_row(sampler) : walk_on_device(sampler);
   }
   empty_if_step_lost([&] { sampled_ = loop_->take(); });
   sampler.record(sampled_);
   has_logits_ = false;
-  if (walk_.child(sampled_) < 0) {
-    end_walk(true);
-    start_next(sampler);
+  read_tree();
+  if (leaves || walk_.child(sampled_) < 0) {
+    const bool has_draft = draft_is_ahead_ && !leaves;
+    end_walk(!leaves);
+    start_next(sampler, has_draft);
   }
   return sampled_;
 }
 
-// Starts what computes the token sampled last, before the caller has it: a tree, or else a plain step.
-void Session::start_next(const Sampler& sampler) {
-  drafts_pay_ = start_tree(sampled_, {});
+// Starts what computes the token sampled last, before the caller has it: a tree, or else a plain step. has_draft: the
+// device has drafted below that token.
+void Session::start_next(const Sampler& sampler, bool has_draft) {
+  drafts_pay_ = start_tree(sampled_, has_draft, {});
   if (!drafts_pay_) return start_step(NumbersFrom::kHost, was_masked_);
   if (was_masked_) return;
   const std::lock_guard lock(engine_->executor().mutex);

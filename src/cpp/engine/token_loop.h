@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ops/draft.h"
+#include "ops/walk_tree.h"
 #include "sampling/sampler.h"
 
 namespace lb {
@@ -29,6 +30,15 @@ struct StepLost : Error {
   using Error::Error;
 };
 
+// A verified tree in device memory.
+struct VerifiedTree {
+  const Draft* draft;
+  const float* logits;  // [rows, vocab]
+  int rows;             // of the draft, that have logits
+  int first;            // row whose logits decide first
+  AcceptPath accept;    // n_past null: the host commits the path
+};
+
 // Every function that reads what a step made may throw StepLost.
 class TokenLoop {
  public:
@@ -39,9 +49,12 @@ class TokenLoop {
   // Starts choosing a token from a row of logits in device memory. is_bound: the sampler's state is that of the last
   // choice.
   virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;
-  // Starts choosing the tokens of a walk down a tree, from `row` on: take() returns one after another, up to the first
-  // that the tree does not hold. logits: [draft.rows, vocab] in device memory. The sampler has no mask.
-  virtual void start_walk(const Sampler& sampler, const float* logits, const Draft& draft, int row, bool is_bound) = 0;
+  // Starts choosing the tokens of a walk down a tree: take() returns one after another, up to the first that the tree
+  // does not hold. The sampler has no mask.
+  virtual void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) = 0;
+  // Starts copying a tree to the host. It is there once a token is taken that is chosen later.
+  virtual void fetch(const Draft* tree) = 0;
+  virtual const Draft& fetched() const = 0;
   // Sets the position of the next step's input, which otherwise follows the choice before.
   virtual void place(int position) = 0;
   // Whether steps also compute the draft model's rows; false at first. The megakernel computes none.

@@ -28,8 +28,8 @@ struct DraftRows {
 
 // The newest token, which the target has not computed yet. Pointers in the stream's memory.
 struct DraftRoot {
-  const int32_t* token;      // [1]
-  const int32_t* positions;  // [3, max_depth + 1]: n_past + r on each axis
+  int32_t* token;      // [1]
+  int32_t* positions;  // [3, max_depth + 1]: n_past + r on each axis
 };
 
 struct DraftWorkspace {

@@ -49,15 +49,14 @@ struct Sampled {
   SampleProblem problem;
   float logprob;                        // natural logarithm, of the raw logits; with the next three only if n_top >= 0
   int32_t n_top;                        // min(SampleOptions::n_top, vocab)
-  int32_t row;                          // of WalkStep: the tree's row that holds the token; -1: none
+  int32_t row;                          // of WalkTree: the tree's row that holds the token; -1: none
   int32_t top_ids[kMaxTopLogprobs];     // [n_top], the likeliest first
   float top_logprobs[kMaxTopLogprobs];  // [n_top]
 };
 
 // Chooses result->token and records it in state, history and counts. If there is a problem, records nothing.
 struct Sample {
-  const float* logits;           // [vocab], or rows of it; not written
-  const int32_t* row;            // [1] the row of logits; below 0: nothing is chosen; null: there is one row
+  const float* logits;           // [vocab]; not written
   const SampleOptions* options;  // [1]
   const float* bias;             // [vocab]; -infinity forbids a token; may be null if has_bias is 0
   const uint32_t* mask;          // [mask_words(vocab)]; may be null if has_mask is 0

@@ -147,6 +147,15 @@ void StepWidth::verified(const Draft& model, int rows) {
   follow(kFromModel, model);
 }
 
+bool StepWidth::draft_may_run_ahead() const {
+  if (rows_ahead_ == 0 || budget_ > 0) return rows_ahead_ > 0;
+  return credit_ >= 2 * (draft_time_ + append_time(rows_ahead_) - 1);
+}
+
+void StepWidth::drop_draft() {
+  if (budget_ == 0) credit_ -= draft_time_;
+}
+
 const Draft& StepWidth::tree(const Draft* model) {
   LB_ASSERT(kind_ != StepKind::kPlain && (model != nullptr) == (kind_ == StepKind::kModel));
   Draft best = corrected_suffix_;

@@ -50,6 +50,10 @@ class StepWidth {
   int rows_ahead() const { return rows_ahead_; }
   // The model's tree of such a step, whose first `rows` rows are verified in its own order.
   void verified(const Draft& model, int rows);
+  // Whether the model's draft for the next step may run before this step's tokens are known: after rows_ahead(), if
+  // there is credit for both steps though all of it be wrong.
+  bool draft_may_run_ahead() const;
+  void drop_draft();  // such a draft was not used
   // path: rows of tree() that were accepted, root first; empty after a plain token.
   void record(std::span<const int32_t> path);
 

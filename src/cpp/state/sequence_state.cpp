@@ -187,7 +187,12 @@ void SequenceState::commit_chain(int keep) {
   }
 }
 
-void SequenceState::commit(std::span<const int32_t> path) {
+void SequenceState::send_moves(int first, int end, const int32_t* n_past) {
+  for (int layer = first; layer < end; ++layer)
+    if (std::holds_alternative<KvShape>(shapes_[layer])) run(KvMove{kv(layer), accepted(), n_past}, stream_);
+}
+
+void SequenceState::commit(std::span<const int32_t> path, int n_to_move) {
   LB_ASSERT(appended_ && path.size() <= static_cast<size_t>(n_rows_));
   const int n = static_cast<int>(path.size());
   if (!is_tree_) {
@@ -202,9 +207,7 @@ void SequenceState::commit(std::span<const int32_t> path) {
   numbers_.n_accepted = n;
   if (!std::equal(path.begin(), path.end(), kIdentity.begin())) {
     publish();
-    for (size_t layer = 0; layer < shapes_.size(); ++layer)
-      if (std::holds_alternative<KvShape>(shapes_[layer]))
-        run(KvMove{kv(static_cast<int>(layer)), accepted(), n_past()}, stream_);
+    send_moves(0, n_to_move, n_past());
   }
   n_tokens_ += n;
   appended_ = false;

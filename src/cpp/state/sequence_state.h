@@ -126,8 +126,13 @@ class SequenceState {
 
   // --- after it
   // Keeps these rows of the append, ascending from the root, and drops the others. A chain can only keep a
-  // prefix; with recurrent layers the prefix must reach into the last chunk.
-  void commit(std::span<const int32_t> path);
+  // prefix; with recurrent layers the prefix must reach into the last chunk. n_to_move: layers whose K and V still have
+  // to be moved; send_moves() has moved those of the later ones.
+  void commit(std::span<const int32_t> path) { commit(path, int(shapes_.size())); }
+  void commit(std::span<const int32_t> path, int n_to_move);
+  // Moves the K and V of layers [first, end) to where commit() expects those of the path that numbers() says, in slots
+  // from *n_past on.
+  void send_moves(int first, int end, const int32_t* n_past);
   void commit_chain(int keep);  // the first `keep` rows
   void rewind(int n_tokens);
   // Ends an append whose forward pass stopped half-way. Drops its rows; with recurrent layers empties the sequence, as

@@ -37,6 +37,19 @@ SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
       .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
 }
 
+// The sampler's grid: it walks with the blocks that it samples with.
+WalkLaunch choose(const WalkTree& op, void* scratch, const Target& target) {
+  const std::string what = cat("[walk_tree] ", op.rows, " rows from ", op.first, ", ring of ", op.ring.capacity);
+  LB_CHECK(op.rows >= 1 && op.rows <= kMaxTree && op.first >= 0 && op.first < op.rows, kInvalid, what,
+           ": a tree has 1 to ", kMaxTree, " rows");
+  LB_CHECK(op.ring.capacity >= op.rows && std::has_single_bit(uint32_t(op.ring.capacity)), kInvalid, what,
+           ": the capacity must be a power of two, with a slot for every row");
+  LB_CHECK(op.accept.n_past == nullptr || op.first == 0, kInvalid, what, ": an accepted path begins at the root");
+  SampleLaunches sample = choose(op.choice, scratch, target);
+  sample.launch.kernel = "walk_tree_kernel";
+  return {.launch = checked(sample.launch, target, what), .params = {.sample = sample.params, .op = op}};
+}
+
 // About four blocks per SM, of 2048 to 32768 logits each.
 TopTokensLaunches choose(const TopTokens& op, void* scratch, const Target& target) {
   const std::string what = cat("[top_tokens] ", op.k, " of [", op.rows, ", ", op.vocab, "]");
@@ -85,13 +98,6 @@ Launch choose(const NextToken& op, const Target& target) {
   LB_CHECK(op.ring.capacity >= 1 && std::has_single_bit(uint32_t(op.ring.capacity)), kInvalid, what,
            ": the capacity must be a power of two");
   return checked({.kernel = "next_token_kernel", .block = {32, 1, 1}, .overlap_previous = true}, target, what);
-}
-
-Launch choose(const WalkStep& op, const Target& target) {
-  const std::string what = cat("[walk_step] ring of ", op.ring.capacity);
-  LB_CHECK(op.ring.capacity >= 1 && std::has_single_bit(uint32_t(op.ring.capacity)), kInvalid, what,
-           ": the capacity must be a power of two");
-  return checked({.kernel = "walk_step_kernel", .block = {32, 1, 1}, .overlap_previous = true}, target, what);
 }
 
 }  // namespace lb::gpu

@@ -7,7 +7,7 @@
 #include "gpu/sampling/top_tokens.h"
 #include "ops/next_token.h"
 #include "ops/sample.h"
-#include "ops/walk_step.h"
+#include "ops/walk_tree.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -22,6 +22,14 @@ struct SampleLaunches {
 SampleLaunches choose(const Sample& op, void* scratch, const Target& target);
 size_t sample_scratch_bytes(int vocab);
 
+struct WalkLaunch {
+  Launch launch;  // cooperative
+  WalkOnGrid params;
+};
+
+// `scratch`: as of a Sample
+WalkLaunch choose(const WalkTree& op, void* scratch, const Target& target);
+
 struct TopTokensLaunches {
   Launch launches[2];
   TopTokensInSlices params;  // of both
@@ -35,6 +43,5 @@ constexpr size_t top_tokens_scratch_bytes(int rows) {
 
 Launch choose(const CountWindow& op, const Target& target);
 Launch choose(const NextToken& op, const Target& target);
-Launch choose(const WalkStep& op, const Target& target);
 
 }  // namespace lb::gpu

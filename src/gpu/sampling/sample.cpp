@@ -8,7 +8,7 @@ namespace lb::gpu {
 LB_KERNEL(sample_kernel, SampleOnGrid, 512, 1) {
   LB_SHARED(uint64_t, scratch, kScratch);
   wait_for_previous();
-  sample(p, scratch);
+  sample(p, 0, scratch);
 }
 
 LB_KERNEL(count_window_kernel, CountWindow, 256, 1) {

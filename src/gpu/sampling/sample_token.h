@@ -267,14 +267,10 @@ LB_DEVICE bool choose(Work& work) {
   return token >= 0;
 }
 
-// Called by every block of the grid. scratch: kScratch words of shared memory.
-LB_DEVICE bool sample(const SampleOnGrid& p, uint64_t* scratch) {
+// Called by every block of the grid. row: of the logits. scratch: kScratch words of shared memory.
+LB_DEVICE bool sample(const SampleOnGrid& p, int row, uint64_t* scratch) {
   Work work = work_of(p, scratch);
-  if (p.op.row != nullptr) {
-    const int row = *p.op.row;
-    if (row < 0) return false;
-    work.logits += long(row) * p.op.vocab;
-  }
+  work.logits += long(row) * p.op.vocab;
   adjust(work);
   grid_barrier(&work.grid.barrier);
   return choose(work);

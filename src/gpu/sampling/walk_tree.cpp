@@ -1,0 +1,75 @@
+// Walks down a verified tree (ops/walk_tree.h): the sampler's steps for one row after another, in one cooperative
+// launch. Every block finds the child that holds the chosen token; block 0 publishes the token and accepts the path.
+// Bound: latency, per token of the path the grid barriers of the sampler and one more.
+#include "dialect.h"
+
+#include "gpu/sampling/next_token.h"
+#include "gpu/sampling/sample_token.h"
+#include "ops/walk_tree.h"
+
+namespace lb::gpu {
+
+// The row of the node's child that holds the token, by one warp; -1: none.
+LB_DEVICE int child_with(const WalkTree& op, int node, int32_t token) {
+  int32_t found = kMaxTree;
+  for (int i = lane(); i < op.rows; i += 32)
+    if (op.parents[i] == node && op.tokens[i] == token) found = min(found, i);
+  found = warp_min(found);
+  return found < kMaxTree ? found : -1;
+}
+
+// By one warp, after the walk. n: rows of the path.
+LB_DEVICE void accept(const AcceptPath& p, int n, int32_t root) {
+  if (p.n_past == nullptr) return;
+  const int before = *p.n_past, buffer = *p.key_buffer;
+  warp_barrier();  // all lanes have read before one writes
+  for (int i = lane(); i < p.n_positions; i += 32)
+    for (int axis = 0; axis < 3; ++axis) p.positions[axis * p.n_positions + i] = before + n + i;
+  if (lane() != 0) return;
+  *p.n_before = before;
+  *p.n_past = before + n;
+  *p.key_buffer = buffer ^ 1;
+  *p.n_accepted = n;
+  *p.root = root;
+}
+
+LB_KERNEL(walk_tree_kernel, WalkOnGrid, 512, 1) {
+  LB_SHARED(uint64_t, scratch, kScratch);
+  LB_SHARED(int32_t, next, 1);
+  wait_for_previous();
+  const WalkTree& op = p.op;
+  Sampled* result = p.sample.op.result;
+  const bool is_first_warp = warp() == 0, publishes = block_id() == 0 && is_first_warp;
+  uint32_t n_written = *op.n_written;
+  int n_path = 0;
+  for (int row = op.first; row >= 0;) {
+    sample(p.sample, row, scratch);
+    grid_barrier(&p.sample.grid->barrier);  // the result is complete; no block reads the grid's rows any more
+    if (is_first_warp) {
+      const int32_t token = result->token;
+      const int child = result->problem == SampleProblem::kNone ? child_with(op, row, token) : -1;
+      if (lane() == 0) next[0] = child;
+      if (publishes) {
+        if (lane() == 0) {
+          result->row = child;
+          if (op.accept.n_past != nullptr) op.accept.accepted[n_path] = row;
+        }
+        warp_barrier();  // the row is published too
+        publish(result, op.ring, n_written);
+        if (child < 0) {
+          accept(op.accept, n_path + 1, token);
+          if (lane() == 0) {
+            *op.token = token;
+            *op.n_written = n_written + 1;
+          }
+        }
+      }
+    }
+    block_barrier();
+    row = next[0];
+    ++n_written;
+    ++n_path;
+  }
+}
+
+}  // namespace lb::gpu
