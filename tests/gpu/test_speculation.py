@@ -55,12 +55,12 @@ def test_trees_change_no_token(
 
 # --- a draft model, whose tree the device grows, verifies and walks before the host has seen it
 
-FEW = 23  # tokens of a vocabulary, of which random weights guess some
+FEW, CONTEXT = 23, 40  # a vocabulary of which random weights guess some tokens
 
 
 @pytest.fixture(scope="module")
 def with_block(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = Shape("qwen35", recurrent=(True, False), d_state=64, n_mtp=1, **(WIDE | {"vocab": FEW}))
+    shape = Shape("qwen35", n_layers=2, recurrent=(True, False), n_heads=2, n_kv_heads=1, n_v_heads=2, n_mtp=1, vocab=FEW)
     return write_model(tmp_path_factory.mktemp("block") / "mtp.gguf", shape)
 
 
@@ -72,41 +72,47 @@ def sampler_of(ids: list[int], masked: bool, **sampling: Any) -> _engine.Sampler
     return sampler
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "penalised"])
+@pytest.mark.parametrize("sampling", ["penalised", pytest.param("greedy", marks=pytest.mark.slow)])
 def test_a_draft_ahead_is_the_draft_behind(
     pack: _engine.gpu.Pack, with_block: Path, sampling: str, seed: int
 ) -> None:
     """Under a mask that allows all tokens the host walks, so no draft runs ahead: the same tokens, trees and paths. The
     context ends within a tree."""
-    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19, context=64)
+    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19, context=CONTEXT)
     prompt = random_ids(9, FEW, seed).tolist()
     texts, counts = [], []
     for drafts, masked in ((False, False), (True, False), (True, True)):
         session, ids = _engine.Session(engine), list(prompt)
         session.set_drafting(drafts)
         sampler = sampler_of(ids, masked, **SAMPLINGS[sampling])
-        while len(ids) < engine.plan.context:
+        while len(ids) < CONTEXT:
             session.sync(np.array(ids, np.int32))
             ids.append(session.sample(sampler))
         texts.append(ids)
         counts.append(session.draft_counts)
     assert texts[1] == texts[0] and texts[2] == texts[0]
-    assert counts[1] == counts[2] and counts[1]["accepted"] > 3
+    assert counts[1] == counts[2] and counts[1]["accepted"] > 0
 
 
-def test_whatever_interrupts_a_walk(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "draft, budget, steps",
+    [("mtp", 19, 12), *(pytest.param(*slow, marks=pytest.mark.slow) for slow in (("mtp", 0, 60), ("mtp+suffix", 0, 60)))],
+)
+def test_whatever_interrupts_a_walk(
+    pack: _engine.gpu.Pack, with_block: Path, draft: str, budget: int, steps: int, seed: int
+) -> None:
     """Beside a session that decodes plainly: other tokens than those sampled, other samplers, masks, logits, a
     shorter timeline, other sessions, snapshots."""
-    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19)
+    engine = open_engine(with_block, pack=pack, draft=draft, draft_budget=budget)
     rng = np.random.default_rng(seed)
     ids = random_ids(11, FEW, seed).tolist()
     sessions = [_engine.Session(engine) for _ in range(3)]
     sessions[1].set_drafting(False)
     samplers = [sampler_of(ids, False) for _ in range(2)]
-    for step in range(45):
+    events = ("sampler", "mask", "other", "shorter", "logits", "session", "snapshot")
+    for step in range(steps):
         tokens = []
-        what = rng.choice(["nothing", "sampler", "mask", "other", "shorter", "logits", "session", "snapshot"],
-                          p=[0.58, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06])  # fmt: skip
+        what = "nothing" if rng.random() < 0.6 else str(rng.choice(events))
         if what in ("sampler", "mask"):
             samplers = [sampler_of(ids, what == "mask") for _ in range(2)]
         if what == "shorter":
@@ -125,4 +131,4 @@ def test_whatever_interrupts_a_walk(pack: _engine.gpu.Pack, with_block: Path, se
             tokens.append(session.sample(sampler))
         assert tokens[0] == tokens[1], (step, what)
         ids.append(int(rng.integers(FEW)) if what == "other" else tokens[0])
-    assert sessions[0].draft_counts["accepted"] > 3
+    assert sessions[0].draft_counts["verified"] > 0

@@ -170,6 +170,7 @@ class Session {
   void start_step(NumbersFrom from, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // commits the pending step if it computes the last of ids
   void drop_step();
+  void drop_choices();
   void abort_step();
   void empty_if_step_lost(const Work& work);
   void empty_timeline();

@@ -22,7 +22,7 @@ std::span<const float> Session::logits() {
 
 int32_t Session::sample(Sampler& sampler) {
   LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
-  if (loop_ != nullptr) return logits_in_ == LogitsIn::kTree ? sample_in_tree(sampler) : sample_in_loop(sampler);
+  if (loop_ != nullptr) return walk_.is_active() ? sample_in_tree(sampler) : sample_in_loop(sampler);
   const std::span<const float> from = logits();
   const bool finite = std::ranges::all_of(from, [](float logit) { return std::isfinite(logit); });
   LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
@@ -115,17 +115,22 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
 
 void Session::drop_step() {
   end_walk();
+  drop_choices();
+  choice_waits_for_mask_ = false;
+  if (step_pending_ || sampled_ >= 0) has_logits_ = false;
+  if (step_pending_) state_.commit_chain(0);
+  sampled_ = -1;
+  step_pending_ = false;
+}
+
+// Drops the tokens that the device has chosen, and its sampler's state.
+void Session::drop_choices() {
   if (loop_ != nullptr && loop_sampler_ != 0)
     empty_if_step_lost([&] {
       const std::lock_guard lock(engine_->executor().mutex);
       loop_->drop();
     });
   loop_sampler_ = 0;
-  choice_waits_for_mask_ = false;
-  if (step_pending_ || sampled_ >= 0) has_logits_ = false;
-  if (step_pending_) state_.commit_chain(0);
-  sampled_ = -1;
-  step_pending_ = false;
 }
 
 // The choice of a token failed after its step had started: how far the step came is unknown.

@@ -235,6 +235,7 @@ void Session::read_tree() {
 
 bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted) {
   if (step_pending_ || !extends_by_one(ids)) return false;
+  if (device_walks_) drop_choices();  // it walks another way
   end_walk(true);
   return start_tree(ids.back(), false, interrupted) && adopt_tree(ids);
 }
