@@ -213,6 +213,18 @@ std::vector<std::tuple<std::string, int, double>> profile_append(Session& sessio
   return rows;
 }
 
+nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
+  const DraftStepTimes times = without_gil([&] { return session.time_draft_step(span(ids), rows, n); });
+  nb::dict result;
+  result["step_ms"] = times.step_ms;
+  result["draft_ms"] = times.draft_ms;
+  result["tree_ms"] = times.tree_ms;
+  result["verify_ms"] = times.verify_ms;
+  result["walk_ms"] = times.walk_ms;
+  result["commit_ms"] = times.commit_ms;
+  return result;
+}
+
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
 
 std::tuple<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
@@ -375,6 +387,9 @@ void bind_engine(nb::module_& m) {
            "Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.")
       .def("profile_append", &profile_append, "ids"_a, "n_logits"_a,
            "The work of time_append per kernel, longest first: (kernel, launches, seconds).")
+      .def("time_draft_step", &time_draft_step, "ids"_a, "rows"_a, "n"_a = 20,
+           "Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the "
+           "kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.")
       .def(
           "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
       .def("rewind", &Session::rewind, "n_tokens"_a)

@@ -27,6 +27,12 @@ using Interrupted = std::function<bool()>;
 // Called after every prefill chunk with tokens done and tokens to do.
 using Progress = std::function<void(int done, int total)>;
 
+// Milliseconds of a speculative step on a device whose tokens the host does not wait for, and of the kernels of its
+// parts, which then do not overlap.
+struct DraftStepTimes {
+  double step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms;
+};
+
 class Session {
  public:
   explicit Session(std::shared_ptr<const Engine> engine);
@@ -115,6 +121,8 @@ class Session {
   // The work of time_append(), timed per kernel. Throws kUnsupported on the CPU.
   std::vector<gpu::KernelTime> profile_append(std::span<const int32_t> ids, int n_logits,
                                               const Interrupted& interrupted = {});
+  // Times steps of `rows` rows after ids: the mean of n, then one by its parts. The last of ids stands for the root.
+  DraftStepTimes time_draft_step(std::span<const int32_t> ids, int rows, int n);
   void commit(std::span<const int32_t> path);  // rows of the last append to keep, from the root
   void rewind(int n_tokens);                   // to any length from rewind_floor() to the present one
   int rewind_floor() const { return state_.rewind_floor(); }
@@ -187,6 +195,7 @@ class Session {
   int draft_room() const;
   Draft propose_by_suffix(int32_t root, int max_rows);
   bool propose_by_model(int32_t root, int max_rows);  // false: its block would not fit
+  void start_draft(int32_t root, int max_rows);
   void send_draft(int depth);
   int draft_depth(int max_rows) const;
   int max_tree(int max_rows) const;
@@ -197,6 +206,8 @@ class Session {
   void know_tree();
   void read_tree();
   bool can_draft_ahead() const;
+  AcceptPath accepted_by_device() const;
+  void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work);

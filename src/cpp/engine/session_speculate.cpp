@@ -161,9 +161,14 @@ int Session::max_tree(int max_rows) const {
 // Leaves the candidates of the draft below the root in tree_.ids. The draft model reads the root and what the state
 // holds of the tokens before it.
 bool Session::propose_by_model(int32_t root, int max_rows) {
-  const int n_past = state_.n_tokens(), n_positions = engine_->draft_model()->max_depth() + 1;
-  if (n_past + n_positions > state_.capacity()) return false;
+  if (state_.n_tokens() + engine_->draft_model()->max_depth() + 1 > state_.capacity()) return false;
   const std::lock_guard lock(engine_->executor().mutex);
+  start_draft(root, max_rows);
+  return true;
+}
+
+void Session::start_draft(int32_t root, int max_rows) {
+  const int n_past = state_.n_tokens(), n_positions = engine_->draft_model()->max_depth() + 1;
   Stream& stream = state_.stream();
   state_.begin_draft();
   stream.upload(tree_.root.token, &root, sizeof root);
@@ -171,7 +176,6 @@ bool Session::propose_by_model(int32_t root, int max_rows) {
     for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
   stream.upload(tree_.root.positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
   send_draft(draft_depth(max_rows));
-  return true;
 }
 
 void Session::send_draft(int depth) {
@@ -337,24 +341,30 @@ bool Session::can_draft_ahead() const {
   return n_longest + engine_->draft_model()->max_depth() + 1 <= context();
 }
 
-// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
-void Session::walk_on_device(const Sampler& sampler) {
-  VerifiedTree tree{
-      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .accept = {}};
-  draft_is_ahead_ = can_draft_ahead();
-  if (draft_is_ahead_) {
-    AppendNumbers& numbers = *state_.numbers();
-    tree.accept = {.n_before = tree_.n_before,
-                   .n_past = &numbers.n_past,
-                   .key_buffer = &numbers.key_buffer,
-                   .n_accepted = &numbers.n_accepted,
-                   .accepted = numbers.accepted,
-                   .root = tree_.root.token,
-                   .positions = tree_.root.positions,
-                   .n_positions = engine_->draft_model()->max_depth() + 1};
-  }
+// Where the device accepts its path and leaves what a draft below the path's end reads.
+AcceptPath Session::accepted_by_device() const {
+  AppendNumbers& numbers = *state_.numbers();
+  return {.n_before = tree_.n_before,
+          .n_past = &numbers.n_past,
+          .key_buffer = &numbers.key_buffer,
+          .n_accepted = &numbers.n_accepted,
+          .accepted = numbers.accepted,
+          .root = tree_.root.token,
+          .positions = tree_.root.positions,
+          .n_positions = engine_->draft_model()->max_depth() + 1};
+}
+
+void Session::start_walk(const Sampler& sampler, const AcceptPath& accept) {
+  const VerifiedTree tree{
+      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .accept = accept};
   loop_->start_walk(sampler, tree, loop_sampler_ == sampler.version());
   loop_sampler_ = sampler.version();
+}
+
+// Starts the device's walk from the row of the current logits. The caller holds the executor's lock.
+void Session::walk_on_device(const Sampler& sampler) {
+  draft_is_ahead_ = can_draft_ahead();
+  start_walk(sampler, draft_is_ahead_ ? accepted_by_device() : AcceptPath{});
   device_walks_ = true;
   if (!draft_is_ahead_) return;
   state_.send_moves(engine_->model().info().n_layers, static_cast<int>(state_.layers().size()), tree_.n_before);

@@ -37,20 +37,17 @@ LB_KERNEL(grow_tree_kernel, GrowTree, 32, 1) {
   if (lane() == 0) scores[0] = 0, parents[0] = -1, depths[0] = 0, ancestors[0] = 1;
   warp_barrier();
 
-  uint64_t child[2] = {}, sibling[2] = {};  // open candidates; 0: none
-  if (lane() == 0) child[0] = drafting::order_of(float(logprobs[0]), 0, 0);
+  // Open candidates of nodes lane() and lane() + 32; 0: none. An array would lie in local memory.
+  uint64_t child = 0, sibling = 0, high_child = 0, high_sibling = 0;
+  if (lane() == 0) child = drafting::order_of(float(logprobs[0]), 0, 0);
   int n = 1;
   for (; n < p.max_rows; ++n) {
-    uint64_t first = 0;
-    LB_UNROLL
-    for (int i = 0; i < 2; ++i) first = first_of(first, first_of(child[i], sibling[i]));
-    first = warp_first(first);
+    const uint64_t first = warp_first(first_of(first_of(child, sibling), first_of(high_child, high_sibling)));
     if (first == 0) break;
-    LB_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      if (child[i] == first) child[i] = 0;
-      if (sibling[i] == first) sibling[i] = 0;
-    }
+    child = child == first ? 0 : child;
+    sibling = sibling == first ? 0 : sibling;
+    high_child = high_child == first ? 0 : high_child;
+    high_sibling = high_sibling == first ? 0 : high_sibling;
     const int parent = drafting::parent_in(first), rank = drafting::rank_in(first);
     const int depth = depths[parent], at = depth * p.k + rank;
     const float before = scores[parent], score = before + logprobs[at];
@@ -59,10 +56,11 @@ LB_KERNEL(grow_tree_kernel, GrowTree, 32, 1) {
           depth + 1 < p.depth ? drafting::order_of(score + logprobs[(depth + 1) * p.k], n, 0) : uint64_t(0);
       const uint64_t beside =
           rank + 1 < p.k ? drafting::order_of(before + logprobs[at + 1], parent, rank + 1) : uint64_t(0);
-      LB_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        if (n / 32 == i) child[i] = down, sibling[i] = beside;
-      }
+      const bool is_high = n >= 32;
+      child = is_high ? child : down;
+      sibling = is_high ? sibling : beside;
+      high_child = is_high ? down : high_child;
+      high_sibling = is_high ? beside : high_sibling;
       scores[n] = score, parents[n] = parent, depths[n] = depth + 1, sources[n] = at;
       ancestors[n] = ancestors[parent] | uint64_t(1) << n;
     }
