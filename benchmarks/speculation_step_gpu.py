@@ -4,8 +4,8 @@
 speculation_step_gpu.py MODEL.gguf DRAFTER.gguf -r 16,24 --device cuda:0
 speculation_step_gpu.py MODEL.gguf mtp -r 4
 
-The parts are times of kernels that do not overlap: the draft, the tree, the verify with the head, the walk, the moves of
-K and V. `packed_ms` is a step of a queue of steps whose tokens nobody reads, so nothing waits for the host.
+The parts are times of kernels that do not overlap: the draft, the tree, the verify with the head, the walk, the moves
+of K and V. `packed_ms` is a step of a queue of steps whose tokens nobody reads, so nothing waits for the host.
 `decode_ms` is a step of decoding through sessions as callers do it. The difference is the gap, with Python's loop in
 it. Synthetic weights accept nothing, so the walk ends at the root. Rows go to
 benchmarks/results/<pack>_speculation_steps.csv.

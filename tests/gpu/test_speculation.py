@@ -60,7 +60,8 @@ FEW, CONTEXT = 23, 40  # a vocabulary of which random weights guess some tokens
 
 @pytest.fixture(scope="module")
 def with_block(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = Shape("qwen35", n_layers=2, recurrent=(True, False), n_heads=2, n_kv_heads=1, n_v_heads=2, n_mtp=1, vocab=FEW)
+    heads = {"n_heads": 2, "n_kv_heads": 1, "n_v_heads": 2}
+    shape = Shape("qwen35", n_layers=2, recurrent=(True, False), n_mtp=1, vocab=FEW, **heads)
     return write_model(tmp_path_factory.mktemp("block") / "mtp.gguf", shape)
 
 
@@ -73,9 +74,7 @@ def sampler_of(ids: list[int], masked: bool, **sampling: Any) -> _engine.Sampler
 
 
 @pytest.mark.parametrize("sampling", ["penalised", pytest.param("greedy", marks=pytest.mark.slow)])
-def test_a_draft_ahead_is_the_draft_behind(
-    pack: _engine.gpu.Pack, with_block: Path, sampling: str, seed: int
-) -> None:
+def test_a_draft_ahead_is_the_draft_behind(pack: _engine.gpu.Pack, with_block: Path, sampling: str, seed: int) -> None:
     """Under a mask that allows all tokens the host walks, so no draft runs ahead: the same tokens, trees and paths. The
     context ends within a tree."""
     engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=19, context=CONTEXT)
@@ -96,7 +95,11 @@ def test_a_draft_ahead_is_the_draft_behind(
 
 @pytest.mark.parametrize(
     "draft, budget, steps",
-    [("mtp", 19, 12), *(pytest.param(*slow, marks=pytest.mark.slow) for slow in (("mtp", 0, 60), ("mtp+suffix", 0, 60)))],
+    [
+        ("mtp", 19, 12),
+        pytest.param("mtp", 0, 60, marks=pytest.mark.slow),
+        pytest.param("mtp+suffix", 0, 60, marks=pytest.mark.slow),
+    ],
 )
 def test_whatever_interrupts_a_walk(
     pack: _engine.gpu.Pack, with_block: Path, draft: str, budget: int, steps: int, seed: int
@@ -123,7 +126,7 @@ def test_whatever_interrupts_a_walk(
             if what == "logits":
                 assert np.isfinite(session.logits()).all()
             if what == "session":
-                sessions[2].sync(np.array(ids[:5] + [step % FEW], np.int32))
+                sessions[2].sync(np.array([*ids[:5], step % FEW], np.int32))
                 sessions[2].sample(sampler_of(ids, False))
             if what == "snapshot":
                 session.load(session.save())

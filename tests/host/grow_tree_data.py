@@ -10,15 +10,21 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import grow_tree as reference
 
-# sequences, depth, k, max_rows, rows: one of each, drafts of 27B's shape, trees with fewer candidates than rows, chains.
-SHAPES = ((1, 1, 1, 1, 1), (1, 15, 8, 64, 24), (3, 7, 8, 23, 23), (2, 1, 8, 64, 9), (1, 3, 2, 64, 15), (2, 63, 1, 64, 33),
-          (1, 63, 8, 64, 1), (5, 4, 3, 2, 2))  # fmt: skip
+# sequences, depth, k, max_rows, rows: one of each, blocks of 16 rows, fewer candidates than rows, chains.
+SHAPES = (
+    (1, 1, 1, 1, 1),
+    (1, 15, 8, 64, 24),
+    (3, 7, 8, 23, 23),
+    (2, 1, 8, 64, 9),
+    (1, 3, 2, 64, 15),
+    (2, 63, 1, 64, 33),
+    (1, 63, 8, 64, 1),
+    (5, 4, 3, 2, 2),
+)
 SCORES = ("spread", "ties", "zeros", "infinite", "unknown")
 
 
-def candidates(
-    rng: np.random.Generator, scores: str, *shape: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def candidates(rng: np.random.Generator, scores: str, *shape: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Ids and log probabilities [sequences, depth, k], the likeliest first."""
     ids = rng.integers(0, 250_000, shape).astype(np.int32)
     if scores == "ties":  # sums of halves are exact, so paths of one length meet in few scores

@@ -106,7 +106,7 @@ def test_ops_of_drafts(name: str) -> None:
         check(grow, name)
         assert grow["grid"][0] == sequences and grow["overlap_previous"]
         for depth, k in ((64, 8), (15, 9)):
-            with pytest.raises(UnsupportedError, match=r"\[grow_tree\] 64 rows of .* candidates: up to 64 rows of 63 x 8"):
+            with pytest.raises(UnsupportedError, match=r"\[grow_tree\] 64 rows of .*: up to 64 rows of 63 x 8"):
                 choose(name, "grow_tree", depth=depth, k=k, **numbers)
     with pytest.raises(InvalidRequestError, match=r"\[top_tokens\] 9 of \[1, 100\]: 1 to 8 tokens"):
         choose(name, "top_tokens", rows=1, vocab=100, k=9)

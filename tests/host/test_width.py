@@ -77,11 +77,19 @@ class Run:
     tokens: int = 0
     kinds: list[str] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
+    ahead: bool = False
+    """Rows of the model's trees are chosen before the trees are known."""
 
     def step(self, model: Tree, accepts: Callable[[int, int], float], suffix: Tree = NOTHING) -> int:
         """accepts: probability of a token at a depth below the root, its parent being accepted."""
         kind = self.width.choose(suffix)
-        tree = NOTHING if kind == "plain" else self.width.tree(model if kind == "model" else None)
+        if self.ahead and self.width.rows_ahead:
+            assert kind == "model" and len(suffix[0]) < 2
+            rows = min(self.width.rows_ahead, len(model[0]))
+            self.width.verified(model, rows)
+            tree: Tree = (model[0][:rows], model[1][:rows], model[2][:rows])
+        else:
+            tree = NOTHING if kind == "plain" else self.width.tree(model if kind == "model" else None)
         path = self.accepted(tree, accepts)
         self.width.record(path)
         rows = len(tree[0])
@@ -134,6 +142,37 @@ def test_a_worthless_drafter_costs_less_than_one_percent(name: str, stated: floa
     run = Run(COSTS[name], COSTS[name].width()).until(10_000, chain(stated), lambda *_: 0)
     assert run.time_per_token < 1.01
     assert run.kinds[-2000:].count("model") > 0, "it is tried again now and then"
+
+
+@pytest.mark.parametrize("stated", [0.5, 0.99])
+@pytest.mark.parametrize("name", COSTS)
+def test_rows_chosen_ahead_lose_no_more(name: str, stated: float) -> None:
+    run = Run(COSTS[name], COSTS[name].width(), ahead=True).until(10_000, chain(stated), lambda *_: 0)
+    assert run.time_per_token < 1.01
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.8])
+@pytest.mark.parametrize("name", COSTS)
+def test_rows_chosen_ahead_are_those_of_steady_trees(name: str, chance: float) -> None:
+    """The simulation accepts what the trees state, so a look at the tree tells nothing new."""
+    model = bush([chance, (1 - chance) / 2], 12)
+
+    def accepts(token: int, depth: int) -> float:
+        return chance if token == 0 else (1 - chance) / 2
+
+    known, ahead = (
+        Run(COSTS[name], COSTS[name].width(), ahead=ahead).until(3000, model, accepts) for ahead in (False, True)
+    )
+    assert ahead.time_per_token < 1.04 * known.time_per_token
+
+
+def test_a_trial_or_a_suffix_draft_waits_for_the_tree() -> None:
+    width = COSTS["bandwidth"].width()
+    assert width.choose() == "model" and width.rows_ahead == 0  # the first is a trial
+    fixed = COSTS["bandwidth"].width(draft_budget=22)
+    assert fixed.choose() == "model" and fixed.rows_ahead == 23
+    assert fixed.choose(max_rows=9) == "model" and fixed.rows_ahead == 9
+    assert fixed.choose(chain(0.9, 4)) == "model" and fixed.rows_ahead == 0
 
 
 @settings(max_examples=30)

@@ -174,6 +174,11 @@ class Session:
         The work of time_append per kernel, longest first: (kernel, launches, seconds).
         """
 
+    def time_draft_step(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, n: int = 20) -> dict:
+        """
+        Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.
+        """
+
     def commit(self, path: Sequence[int]) -> None: ...
 
     def rewind(self, n_tokens: int) -> None: ...

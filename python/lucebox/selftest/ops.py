@@ -174,9 +174,7 @@ def select_candidates(
     return got["ids"], got["logprobs"]
 
 
-def grow_tree(
-    ids: I32, logprobs: F32, root: I32, n_past: I32, max_rows: int, rows: int, **on: Any
-) -> dict[str, Array]:
+def grow_tree(ids: I32, logprobs: F32, root: I32, n_past: I32, max_rows: int, rows: int, **on: Any) -> dict[str, Array]:
     """The fields of a draft's tree for each sequence, [sequences, max_rows], and positions [sequences, 3, rows]."""
     return run("grow_tree", on, ids=ids, logprobs=logprobs, root=root, n_past=n_past, max_rows=max_rows, rows=rows)
 

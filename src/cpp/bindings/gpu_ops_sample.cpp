@@ -75,7 +75,8 @@ Draft draft_of(const TreeArrays& tree) {
 }
 
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int ring_capacity, bool with_append,
-                std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, int first, const nb::kwargs& named) {
+                std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, int first,
+                const nb::kwargs& named) {
   const SamplingParams params = sampling_params_of(named);
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);

@@ -72,11 +72,11 @@ struct Executor {
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
-  int32_t* tokens;      // [max_rows]
-  int32_t* positions;   // [3, rows] of an append, at most max_rows
-  int32_t* parents;     // [kMaxTree]
-  uint64_t* ancestors;  // [kMaxTree]
-  float* logits;        // [kLogitRows, vocab]
+  int32_t* tokens;         // [max_rows]
+  int32_t* positions;      // [3, rows] of an append, at most max_rows
+  int32_t* parents;        // [kMaxTree]
+  uint64_t* ancestors;     // [kMaxTree]
+  float* logits;           // [kLogitRows, vocab]
   DraftWorkspace draft{};  // of the draft model; null without one
 
  private:

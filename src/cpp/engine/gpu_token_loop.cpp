@@ -400,7 +400,7 @@ class GpuTokenLoop final : public TokenLoop {
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  gpu::Buffer fetched_;  // a Draft in pinned memory
+  gpu::Buffer fetched_;                               // a Draft in pinned memory
   std::unique_ptr<Recording> graph_[2], forward_[2];  // [draft_rows_]
   SampleOptions options_{};                           // as on the device
   std::optional<MegaSteps> mega_;

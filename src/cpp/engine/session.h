@@ -266,8 +266,8 @@ class Session {
   TreeMemory tree_;
   int tree_row_ = 0;           // of the current logits
   bool tree_is_known_ = true;  // false: the device grows the tree; walk_ has its root and its number of rows
-  // The device has accepted the path of its walk and drafts below its end: only this path may be followed, and the draft
-  // model's K and V lie where its commit would move them.
+  // The device has accepted the path of its walk and drafts below its end: only this path may be followed, and the
+  // draft model's K and V lie where its commit would move them.
   bool draft_is_ahead_ = false;
   std::array<std::unique_ptr<Recording>, kMaxTree> draft_recordings_;  // of the draft model, by depth
   DraftCounts draft_counts_;

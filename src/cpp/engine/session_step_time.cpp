@@ -24,10 +24,7 @@ DraftStepTimes Session::time_draft_step(std::span<const int32_t> ids, int rows, 
   tree_row_ = 0;
   walk_.draft().rows = rows;
   const std::array<std::pair<double DraftStepTimes::*, Work>, 5> parts = {{
-      {&DraftStepTimes::draft_ms,
-       [&] {
-         start_draft(ids.back(), max_rows);
-       }},
+      {&DraftStepTimes::draft_ms, [&] { start_draft(ids.back(), max_rows); }},
       {&DraftStepTimes::tree_ms, [&] { grow_tree(max_rows, rows); }},
       {&DraftStepTimes::verify_ms,
        [&] {

@@ -24,8 +24,8 @@ LB_FN int32_t add(Draft& draft, int32_t token, int32_t parent, float score) {
   return i;
 }
 
-// The order of nodes that may be added: a larger number comes first. The larger score first, then the lower parent, then
-// the lower rank; NaN comes last. Never 0.
+// The order of nodes that may be added: a larger number comes first. The larger score first, then the lower parent,
+// then the lower rank; NaN comes last. Never 0.
 LB_FN uint64_t order_of(float score, int32_t parent, int32_t rank) {
   return uint64_t(sampling::ordered(score)) << 32 | ~uint32_t(parent * kMaxTopTokens + rank);
 }

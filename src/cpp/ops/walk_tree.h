@@ -1,5 +1,5 @@
-// The sampler's walk down a verified tree, on the device, without the host: chooses the token after a row, publishes it,
-// goes on to the row's child that holds the token, and so on.
+// The sampler's walk down a verified tree, on the device, without the host: chooses the token after a row, publishes
+// it, goes on to the row's child that holds the token, and so on.
 #pragma once
 
 #include <stdint.h>
@@ -23,9 +23,9 @@ struct AcceptPath {
   int n_positions;
 };
 
-// The walk begins at a row, and ends where the tree does not hold the token, or the sampler finds a problem. A published
-// result says in which row the tree holds its token; -1: in none, the walk is over. A path that is accepted begins at
-// row 0.
+// The walk begins at a row, and ends where the tree does not hold the token, or the sampler finds a problem. A
+// published result says in which row the tree holds its token; -1: in none, the walk is over. A path that is accepted
+// begins at row 0.
 struct WalkTree {
   Sample choice;           // logits: [rows, vocab]
   const int32_t* tokens;   // [rows] as in Draft

@@ -4,9 +4,9 @@
 //   choose()  before the draft model runs, as its time is part of the choice
 //   tree()    the rows to verify; not after kPlain
 //   record()  the rows that were accepted
-// Where a device grows the model's tree, its verify starts before the host has seen it: rows_ahead() and verified() take
-// the place of tree().
-// Acceptance learned from one request holds for the next: keep one StepWidth for the life of a session.
+// Where a device grows the model's tree, its verify starts before the host has seen it: rows_ahead() and verified()
+// take the place of tree(). Acceptance learned from one request holds for the next: keep one StepWidth for the life of
+// a session.
 #pragma once
 
 #include <array>
@@ -45,8 +45,8 @@ class StepWidth {
   // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
   // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
   const Draft& tree(const Draft* model = nullptr);
-  // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a suffix
-  // draft joins the tree, or it is the model's trial and most likely not worth a verify.
+  // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a
+  // suffix draft joins the tree, or it is the model's trial and most likely not worth a verify.
   int rows_ahead() const { return rows_ahead_; }
   // The model's tree of such a step, whose first `rows` rows are verified in its own order.
   void verified(const Draft& model, int rows);
