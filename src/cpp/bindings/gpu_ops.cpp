@@ -34,6 +34,11 @@ void start(PythonPack& pack, OpFields& fields, const GatedDelta& op, const Round
   for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
 }
 
+void start(PythonPack& pack, OpFields&, const KvMove& op, const RoundedRows&) {
+  const gpu::MoveLaunch move = gpu::choose(std::span(&op, 1), pack.target());
+  pack.run(move.launch, move.params);
+}
+
 // Both launches twice into the same scratch, as a graph replays them.
 void start(PythonPack& pack, OpFields& fields, const TopTokens& op, const RoundedRows&) {
   void* scratch = fields.scratch(gpu::top_tokens_scratch_bytes(op.rows));

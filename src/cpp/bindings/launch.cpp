@@ -108,6 +108,9 @@ std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& 
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});
 }
+std::vector<nb::dict> launches_of(const KvMove& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(std::span(&op, 1), target).launch)};
+}
 std::vector<nb::dict> launches_of(const TopTokens& op, int, const gpu::Target& target) {
   return dicts_of(gpu::choose(op, nullptr, target).launches);
 }

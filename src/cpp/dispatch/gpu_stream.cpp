@@ -265,7 +265,15 @@ void GpuStream::run(const WalkTree& op, void* grid) {
 }
 
 void GpuStream::run(const KvAppend& op) { send(op); }
-void GpuStream::run(const KvMove& op) { send(op); }
+
+void GpuStream::run(std::span<const KvMove> moves) {
+  for (int n = 0; !moves.empty(); moves = moves.subspan(n)) {
+    const gpu::MoveLaunch move = gpu::choose(moves, pack_->target());
+    start(move.launch, move.params);
+    n = move.n;
+  }
+}
+
 void GpuStream::run(const AttentionPrepare& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {

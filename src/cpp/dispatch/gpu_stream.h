@@ -57,7 +57,8 @@ class GpuStream final : public Stream {
   void run(const SwiGlu&) override;
   void run(const LinearGroup&) override;
   void run(const KvAppend&) override;
-  void run(const KvMove&) override;
+  void run(const KvMove& op) override { run(std::span(&op, 1)); }
+  void run(std::span<const KvMove>) override;
   void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
   void run(const CausalConv&) override;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "base/memory.h"
 #include "ops/attention.h"
@@ -57,6 +58,10 @@ class Stream {
   virtual void run(const LinearGroup&) = 0;
   virtual void run(const KvAppend&) = 0;
   virtual void run(const KvMove&) = 0;
+  // The same path in several layers. A device may move some of them in one launch.
+  virtual void run(std::span<const KvMove> moves) {
+    for (const KvMove& move : moves) run(move);
+  }
   virtual void run(const AttentionPrepare&) = 0;
   virtual void run(const Attention&) = 0;
   virtual void run(const CausalConv&) = 0;

@@ -101,6 +101,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
       stream_(stream),
       has_folding_(any_folds(shapes_)),
       memory_(stream.reserve(planned_bytes(shapes_, options))) {
+  moves_.reserve(shapes_.size());
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
   upload_pages(layout_.page_table, 0);
@@ -188,8 +189,10 @@ void SequenceState::commit_chain(int keep) {
 }
 
 void SequenceState::send_moves(int first, int end, const int32_t* n_past) {
+  moves_.clear();
   for (int layer = first; layer < end; ++layer)
-    if (std::holds_alternative<KvShape>(shapes_[layer])) run(KvMove{kv(layer), accepted(), n_past}, stream_);
+    if (std::holds_alternative<KvShape>(shapes_[layer])) moves_.push_back({kv(layer), accepted(), n_past});
+  stream_.run(std::span<const KvMove>(moves_));
 }
 
 void SequenceState::commit(std::span<const int32_t> path, int n_to_move) {

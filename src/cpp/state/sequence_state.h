@@ -179,6 +179,8 @@ class SequenceState {
   int n_folded_ = 0;       // tokens in S; the others of n_tokens_ are still pending rows
   AppendNumbers numbers_;  // of the next append, on the host
 
+  std::vector<KvMove> moves_;  // of one send_moves()
+
   // appending_: between begin_append() and end_append(); appended_: from there until commit, rewind or abort.
   bool appending_ = false, appended_ = false;
   // Shape of the append.

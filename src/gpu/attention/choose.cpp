@@ -186,7 +186,17 @@ Launch choose(const KvAppend& op, const Target& target) {
                  target, what);
 }
 
-Launch choose(const KvMove& op, const Target& target) {
+MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
+  const KvMove& op = moves.front();
+  MoveLaunch move{.launch = {}, .params = {.op = op, .k = {}, .v = {}}, .n = 0};
+  for (const KvMove& next : moves.first(std::min(moves.size(), size_t{kMaxMovedLayers}))) {
+    const KvLayer &a = op.cache, &b = next.cache;
+    if (a.k_type != b.k_type || a.v_type != b.v_type || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim) break;
+    LB_ASSERT(a.page_table == b.page_table && op.n_past == next.n_past && op.accepted.n == next.accepted.n);
+    move.params.k[move.n] = b.k;
+    move.params.v[move.n] = b.v;
+    ++move.n;
+  }
   const std::string what = cat("[kv_move] ", op.cache.n_kv_heads, " heads of ", op.cache.head_dim, " of ",
                                name(op.cache.k_type), " and ", name(op.cache.v_type));
   check_cache(op.cache, what, target);
@@ -194,11 +204,12 @@ Launch choose(const KvMove& op, const Target& target) {
   size_t pieces = 0;  // of 16 bytes in a slot of K or of V, the larger
   for (DType type : {op.cache.k_type, op.cache.v_type})
     pieces = std::max(pieces, row_bytes(type, size_t(op.cache.head_dim)) * op.cache.n_kv_heads / 16);
-  return checked({.kernel = "kv_move_kernel",
-                  .grid = {static_cast<uint32_t>((pieces + kThreads - 1) / kThreads), 2, 1},
-                  .block = {kThreads, 1, 1},
-                  .overlap_previous = true},
-                 target, what);
+  move.launch = checked({.kernel = "kv_move_kernel",
+                         .grid = {static_cast<uint32_t>((pieces + kThreads - 1) / kThreads), 2 * uint32_t(move.n), 1},
+                         .block = {kThreads, 1, 1},
+                         .overlap_previous = true},
+                        target, what);
+  return move;
 }
 
 Launch choose(const AttentionPrepare& op, const Target& target) {

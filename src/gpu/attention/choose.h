@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "gpu/attention/shape.h"
 #include "pack/launch.h"
@@ -30,7 +31,16 @@ size_t bytes_of(const Attention& op, int n_past);
 double flops_of(const Attention& op, int n_past);
 
 Launch choose(const KvAppend& op, const Target& target);
-Launch choose(const KvMove& op, const Target& target);
+
+struct MoveLaunch {
+  Launch launch;
+  KvMoves params;
+  int n;  // layers of this launch
+};
+
+// The first layers of `moves`, as many as one launch can move. All have the same path and page table.
+MoveLaunch choose(std::span<const KvMove> moves, const Target& target);
+
 Launch choose(const AttentionPrepare& op, const Target& target);
 
 }  // namespace lb::gpu

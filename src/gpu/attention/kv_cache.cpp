@@ -3,6 +3,7 @@
 #include "dialect.h"
 
 #include "gpu/attention/kv_slots.h"
+#include "gpu/attention/shape.h"
 
 namespace lb::gpu {
 
@@ -36,27 +37,29 @@ LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
     store_four<float>(values, at, x);
 }
 
-// Grid y: K, V. A thread moves the same 16 bytes of every row, so no other thread touches them. path[j] >= j and path
-// ascends, so every row is read before it is overwritten, also in batches of kBatch reads.
-LB_KERNEL(kv_move_kernel, KvMove, 128, 1) {
+// Grid y: K and V of each layer. A thread moves the same 16 bytes of every row, so no other thread touches them.
+// path[j] >= j and path ascends, so every row is read before it is overwritten, also in batches of kBatch reads.
+LB_KERNEL(kv_move_kernel, KvMoves, 128, 1) {
   constexpr int kBatch = 8;
   dependents_may_launch();
   wait_for_previous();
-  const KvLayer& cache = p.cache;
-  const bool is_v = block_id_y() != 0;
+  const KvMove& op = p.op;
+  const KvLayer& cache = op.cache;
+  const int layer = block_id_y() / 2;
+  const bool is_v = block_id_y() % 2 != 0;
   const DType type = is_v ? cache.v_type : cache.k_type;
   const long head_bytes = long(cache.head_dim) * (type == DType::kF32 ? 4 : 2);
   const long piece = 16 * (long(block_id()) * n_threads() + thread_id());
   const long head = piece / head_bytes;
   if (head >= cache.n_kv_heads) return;
-  unsigned char* values = static_cast<unsigned char*>(is_v ? cache.v : cache.k) + piece % head_bytes;
-  const int n_past = *p.n_past, n = *p.accepted.n;
+  unsigned char* values = static_cast<unsigned char*>(is_v ? p.v[layer] : p.k[layer]) + piece % head_bytes;
+  const int n_past = *op.n_past, n = *op.accepted.n;
   const auto at = [&](int row) { return values + slot_row(cache, n_past + row, int(head)) * head_bytes; };
   for (int first = 0; first < n; first += kBatch) {
     u32x4 moved[kBatch] = {};
     LB_UNROLL
     for (int j = 0; j < kBatch; ++j)
-      if (first + j < n) moved[j] = load<u32x4>(at(p.accepted.path[first + j]));
+      if (first + j < n) moved[j] = load<u32x4>(at(op.accepted.path[first + j]));
     LB_UNROLL
     for (int j = 0; j < kBatch; ++j)
       if (first + j < n) store(at(first + j), moved[j]);
