@@ -51,6 +51,7 @@ OPS = (
     "block_conv",
     "top_tokens",
     "select_candidates",
+    "grow_tree",
 )
 KERNEL = pack_data.manifest()["generations"][0]["kernels"][0]
 

@@ -57,7 +57,7 @@ def trees(rng: np.random.Generator) -> Iterator[Case]:
     for depth, k, max_rows, count in ((15, 8, 64, 24), (3, 2, 15, 15)):
         ids = rng.integers(0, 99, (3, depth, k)).astype(np.int32)
         logprobs = -np.sort(rng.integers(0, 4, ids.shape) / 2, axis=-1).astype(np.float32)
-        arguments = (ids, logprobs, ids[:, 0, 0], np.array([0, 1, 70], np.int32), max_rows, count)
+        arguments = (ids, logprobs, ids[:, 0, 0].copy(), np.array([0, 1, 70], np.int32), max_rows, count)
         expected = partial(ops.grow_tree, *arguments)
         yield Case("grow_tree", "exact", partial(_applied, _fields, expected), arguments, {}, _fields)
 
