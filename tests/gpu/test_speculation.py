@@ -55,7 +55,7 @@ def test_trees_change_no_token(
 
 # --- a draft model, whose tree the device grows, verifies and walks before the host has seen it
 
-FEW, CONTEXT = 23, 40  # a vocabulary of which random weights guess some tokens
+FEW, CONTEXT = 23, 32  # a vocabulary of which random weights guess some tokens
 
 
 @pytest.fixture(scope="module")
