@@ -77,9 +77,8 @@ EngineOptions with_context(EngineOptions options, int context) {
 // One session and the buffers of the executor, at this context.
 size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
   const EngineOptions options = with_context(any, context);
-  return state_bytes(models, options) + tree_bytes(models, options) +
-         sizes.loop_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
-         Executor::planned_bytes(models, options.prefill_chunk);
+  return state_bytes(models, options) + tree_bytes(models, options) + sizes.loop_bytes(*models.target, options) +
+         sizes.scratch_bytes(models.networks(), options) + Executor::planned_bytes(models, options.prefill_chunk);
 }
 
 // The model's maximum, else the largest multiple of a page that fits; 0: none fits.

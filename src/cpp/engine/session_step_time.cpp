@@ -10,7 +10,7 @@ namespace lb {
 DraftStepTimes Session::time_draft_step(std::span<const int32_t> ids, int rows, int n) {
   using Clock = std::chrono::steady_clock;
   LB_CHECK(loop_ != nullptr && engine_->draft_model() != nullptr, kUnsupported,
-           "a GPU and a draft model have such steps; this engine runs on ", engine_->backend().name(), " with draft ",
+           "a GPU and a draft model have such steps; this engine runs on ", engine_->plan().device, " with draft ",
            engine_->options().draft);
   sync(ids);
   drop_step();

@@ -191,8 +191,10 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   MoveLaunch move{.launch = {}, .params = {.op = op, .k = {}, .v = {}}, .n = 0};
   for (const KvMove& next : moves.first(std::min(moves.size(), size_t{kMaxMovedLayers}))) {
     const KvLayer &a = op.cache, &b = next.cache;
-    if (a.k_type != b.k_type || a.v_type != b.v_type || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim) break;
-    LB_ASSERT(a.page_table == b.page_table && op.n_past == next.n_past && op.accepted.n == next.accepted.n);
+    if (a.k_type != b.k_type || a.v_type != b.v_type || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim ||
+        a.page_table != b.page_table)
+      break;
+    LB_ASSERT(op.n_past == next.n_past && op.accepted.n == next.accepted.n);
     move.params.k[move.n] = b.k;
     move.params.v[move.n] = b.v;
     ++move.n;

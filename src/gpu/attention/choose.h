@@ -38,7 +38,7 @@ struct MoveLaunch {
   int n;  // layers of this launch
 };
 
-// The first layers of `moves`, as many as one launch can move. All have the same path and page table.
+// The first layers of `moves`, as many as one launch can move: of one shape and page table. All have the same path.
 MoveLaunch choose(std::span<const KvMove> moves, const Target& target);
 
 Launch choose(const AttentionPrepare& op, const Target& target);

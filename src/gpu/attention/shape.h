@@ -75,7 +75,7 @@ LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
   return sizeof(float) * (size_t(kFp32Queries + kFp32Slots) * (head_dim + 4) + kFp32Queries * (kFp32Slots + 1));
 }
 
-// KvMove of several layers of one shape.
+// KvMove of several layers of one shape and page table.
 inline constexpr int kMaxMovedLayers = 32;
 struct KvMoves {
   KvMove op;  // with the pages of the first layer
