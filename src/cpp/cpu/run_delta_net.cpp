@@ -18,8 +18,7 @@ bool is_first_of_key_head(const GatedDelta& op, int v_head) {
 }  // namespace
 
 size_t delta_thread_scratch(int dk, int dv) {
-  // keys, queries and the transposed keys [64, dk] each, deltas [64, dv], two products [64, 64], log decays [64]
-  return sizeof(float) * kMaxTree * (3L * dk + dv + 2 * kMaxTree + 1);
+  return sizeof(float) * (long(dk) * kColumns + long(kMaxTree) * dv);  // columns of a state, accepted deltas
 }
 
 void CpuStream::run(const CausalConv& op) {
@@ -56,12 +55,7 @@ void CpuStream::run(const GatedDelta& op) {
       std::memcpy(k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
                   sizeof(float) * op.dk);
   });
-  for (int r = 0; r < op.rows; ++r) {
-    const int parent = cpu::parent_of(op.tree, r);
-    for (int h = 0; h < op.n_v_heads; ++h)
-      cs_out[long(r) * op.n_v_heads + h] =
-          op.g[long(r) * op.n_v_heads + h] + (parent < 0 ? 0.0f : cs_out[long(parent) * op.n_v_heads + h]);
-  }
+  std::memcpy(cs_out, op.g, sizeof(float) * op.rows * op.n_v_heads);
 }
 
 }  // namespace lb

@@ -61,56 +61,40 @@ void delta_prepare(const DeltaPrepare& op, int begin, int end) {
   }
 }
 
+// Each row's state follows from S along the row's path, so a row has the same bits in every append.
 void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte* scratch) {
   const int KH = op.n_k_heads, VH = op.n_v_heads, dk = op.dk, dv = op.dv;
   const int k_head = key_head(op, v_head);
   float* S = op.S + long(v_head) * dk * dv;
+  float* state = reinterpret_cast<float*>(scratch);  // [dk] one column
   auto q = [&](int i) { return op.q + i * op.row_stride + long(k_head) * dk; };
   auto k = [&](int i) { return op.k + i * op.row_stride + long(k_head) * dk; };
   auto delta = [&](int i) { return op.delta + (long(i) * VH + v_head) * dv; };
+  auto decay = [&](int i) { return std::exp(op.g[long(i) * VH + v_head]); };
 
-  if (const int n = n_accepted(op.accepted); n > 0) {
-    const int in = filled_buffer(op);
-    const int32_t* path = op.accepted.path;
-    auto cs = [&](int i) { return op.cs_pending[in][long(i) * VH + v_head]; };
-    const float last = cs(path[n - 1]);
+  const int in = filled_buffer(op);
+  for (int p = 0; p < n_accepted(op.accepted); ++p) {
+    const long j = op.accepted.path[p];
+    const float* key = op.k_pending[in] + (j * KH + k_head) * dk;
+    const float shrink = std::exp(op.cs_pending[in][j * VH + v_head]);
     for (int d = 0; d < dk; ++d)
-      for (int c = begin; c < end; ++c) {
-        float s = std::exp(last) * S[long(d) * dv + c];
-        for (int p = 0; p < n; ++p) {
-          const int j = path[p];
-          s += op.k_pending[in][(long(j) * KH + k_head) * dk + d] * (std::exp(last - cs(j)) * delta(j)[c]);
-        }
-        S[long(d) * dv + c] = s;
-      }
+      for (int c = begin; c < end; ++c)
+        S[long(d) * dv + c] = shrink * S[long(d) * dv + c] + key[d] * delta(int(j))[c];
   }
 
-  float* cs = reinterpret_cast<float*>(scratch);  // [64]
-  float* kk = cs + kMaxTree;                      // [64, 64] E_ij k_i.k_j
-  float* qk = kk + kMaxTree * kMaxTree;           // [64, 64] E_ij q_i.k_j
   for (int i = 0; i < op.rows; ++i) {
-    const int parent = parent_of(op.tree, i);
-    cs[i] = op.g[long(i) * VH + v_head] + (parent < 0 ? 0 : cs[parent]);
-    for (int j = 0; j <= i; ++j) {
-      const float decay = sees(op.tree, i, j) ? std::exp(cs[i] - cs[j]) : 0;
-      kk[i * kMaxTree + j] = decay * dot(k(i), k(j), dk);
-      qk[i * kMaxTree + j] = decay * dot(q(i), k(j), dk);
+    int path[kMaxTree];  // the row's ancestors, the oldest last
+    int n = 0;
+    for (int row = parent_of(op.tree, i); row >= 0; row = parent_of(op.tree, row)) path[n++] = row;
+    for (int c = begin; c < end; ++c) {
+      for (int d = 0; d < dk; ++d) state[d] = S[long(d) * dv + c];
+      for (int p = n - 1; p >= 0; --p)
+        for (int d = 0; d < dk; ++d) state[d] = decay(path[p]) * state[d] + k(path[p])[d] * delta(path[p])[c];
+      const float error = op.v[i * op.row_stride + long(v_head) * dv + c] - decay(i) * dot(k(i), state, dk);
+      delta(i)[c] = op.beta[long(i) * VH + v_head] * error;
+      op.o[(long(i) * VH + v_head) * dv + c] = decay(i) * dot(q(i), state, dk) + dot(q(i), k(i), dk) * delta(i)[c];
     }
   }
-  for (int i = 0; i < op.rows; ++i)
-    for (int c = begin; c < end; ++c) {
-      float k_state = 0, q_state = 0;
-      for (int d = 0; d < dk; ++d) {
-        k_state += k(i)[d] * S[long(d) * dv + c];
-        q_state += q(i)[d] * S[long(d) * dv + c];
-      }
-      float error = op.v[i * op.row_stride + long(v_head) * dv + c] - std::exp(cs[i]) * k_state;
-      for (int j = 0; j < i; ++j) error -= kk[i * kMaxTree + j] * delta(j)[c];
-      delta(i)[c] = op.beta[long(i) * VH + v_head] * error;
-      float out = std::exp(cs[i]) * q_state;
-      for (int j = 0; j <= i; ++j) out += qk[i * kMaxTree + j] * delta(j)[c];
-      op.o[(long(i) * VH + v_head) * dv + c] = out;
-    }
 }
 
 }  // namespace lb::cpu::scalar
