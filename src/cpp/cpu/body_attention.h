@@ -1,8 +1,9 @@
-// Vector bodies of attention over the paged KV cache, with online softmax.
-//   Decode, up to 8 queries (one token: the heads that share a KV head): bandwidth bound by 2 * head_dim cache values
-//   per slot and KV head, converted in registers. Prefill, more queries: compute bound. A page is converted to fp32
-//   once for the whole tile of queries. Scores are stored [slot, query], so the running maximum and sum need no
-//   horizontal operations.
+// Vector bodies of attention over the paged KV cache, with online softmax, a page of 64 places at a time.
+//   One token is bandwidth bound by 2 * head_dim cache values per slot and KV head, many rows are compute bound. A page
+//   of keys is transposed once for a tile of queries. Then a score is one chain of multiply-adds over head_dim, and a
+//   value of the output is one over the places, so a row has the same bits whatever rows are beside it.
+//   In a tree, the places after the committed ones are the row's ancestors: scores are permuted to this order for the
+//   softmax, and the weights of other rows are 0, which changes no sum.
 #pragma once
 
 #include "cpu/body_matmul.h"
@@ -12,7 +13,7 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kDecodeQueries = 8;  // with up to 8 queries, converting a page costs more than it saves
+constexpr int kFewQueries = 8;  // with up to 8 queries, writing a page of values as fp32 costs more than it saves
 
 template <class T>
 inline T* slot_of(void* data, const KvLayer& cache, int kv_head, int slot) {
@@ -40,118 +41,83 @@ void kv_append(const KvAppend& op, int begin, int end) {
   append_rows(op.v, op.cache.v, op.cache.v_type, op, begin, end);
 }
 
-// The queries of rows [row_begin, row_end) and one KV head: query i is head kv_head * group + i % group of row
+// The queries of rows [row_begin, row_begin + rows) and one KV head: query i is head kv_head * group + i % group of row
 // row_begin + i / group.
 struct QueryTile {
   const Attention& op;
-  int kv_head, group, row_begin, n;
-  const float* query(int i) const {
-    const long row = row_begin + i / group;
-    return op.q + (row * op.n_heads + kv_head * group + i % group) * op.cache.head_dim;
-  }
+  int kv_head, group, row_begin, rows;
+  int base;     // slots that all of the rows see, but for those before first_slot()
+  int n_behind;  // slots behind them that some row sees
+  int n() const { return rows * group; }
+  // Bit j: row r of the tile sees slot base + j.
+  uint64_t seen(int r) const { return op.tree.ancestors ? op.tree.ancestors[row_begin + r] : ~uint64_t{0} >> (63 - r); }
 };
 
-// Scores of a page: at[i * query_step + s * slot_step] belongs to query i and slot s.
-struct Scores {
-  float* at;
-  long query_step, slot_step;
+// What a tile of queries has seen so far, and its buffers.
+struct Softmax {
+  float *m, *l, *o;
+  const float* queries;  // [n, dim], scaled
+  float* keys;           // [dim, 64] of a page
+  float* values;         // [64, dim] of a page
+  float* scores;         // [n, 128]
+  float* weights;        // [n, 128]
 };
-
-// The mask: sets scores of slots [slot, slot + n_slots) to -inf where a row must not see the slot.
-inline void mask_scores(const QueryTile& tile, int slot, int n_slots, const Scores& scores) {
-  const int n_past = *tile.op.n_past, rows = tile.n / tile.group;
-  const int first_hidden = n_past + (tile.op.tree.ancestors ? 0 : tile.row_begin + 1);
-  const int first_seen = first_slot(tile.op, n_past, tile.row_begin + rows - 1);
-  for (int s = slot; s < slot + n_slots; ++s) {
-    if (s >= first_seen && s < first_hidden) continue;  // every row sees it
-    float* score = scores.at + (s - slot) * scores.slot_step;
-    for (int row = tile.row_begin; row < tile.row_begin + rows; ++row) {
-      const bool is_hidden =
-          s < first_slot(tile.op, n_past, row) || (s >= n_past && !sees(tile.op.tree, row, s - n_past));
-      for (int h = 0; h < tile.group; ++h, score += scores.query_step)
-        if (is_hidden) *score = -kInfinity;
-    }
-  }
-}
+constexpr long kScoreRow = 2 * kPageTokens;
 
 template <class T>
-inline void score_decode(const QueryTile& tile, const T* keys, int n_slots, float* scores) {
-  const int dim = tile.op.cache.head_dim;
-  for (int s = 0; s < n_slots; ++s, keys += dim)
-    for (int i = 0; i < tile.n; i += 4) {
-      const int n = tile.n - i < 4 ? tile.n - i : 4;
-      const float* q[4];
-      for (int j = 0; j < 4; ++j) q[j] = tile.query(i + (j < n ? j : 0));
-      vf sum[4] = {};
-      for (int d = 0; d < dim; d += kLanes) {
-        const vf key = load(keys + d, dim - d);
-        for (int j = 0; j < 4; ++j) sum[j] = fma(load(q[j] + d, dim - d), key, sum[j]);
-      }
-      for (int j = 0; j < n; ++j) scores[(i + j) * kPageTokens + s] = hsum(sum[j]) * tile.op.scale;
+inline void transpose_keys(const T* keys, int n_slots, int dim, float* to) {
+  for (int s = 0; s < n_slots; s += kLanes)
+    for (int d = 0; d < dim; d += kLanes) {
+      vf x[kLanes];
+      for (int i = 0; i < kLanes; ++i) x[i] = s + i < n_slots ? load(keys + long(s + i) * dim + d, dim - d) : vf{};
+      transpose(x);
+      for (int i = 0; i < kLanes && d + i < dim; ++i) store(to + long(d + i) * kPageTokens + s, x[i]);
     }
+}
+
+inline int pad(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// Scores of all queries and n_slots slots of a page, from `slot` on.
+inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, float* scores) {
+  const KvLayer& cache = tile.op.cache;
+  const int dim = cache.head_dim;
+  if (cache.k_type == DType::kF16)
+    transpose_keys(slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
+  else if (cache.k_type == DType::kBF16)
+    transpose_keys(slot_of<const BFloat>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
+  else
+    transpose_keys(slot_of<const float>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
+  multiply(Product<float>{at.queries, dim, 1, at.keys, kPageTokens, scores, kScoreRow, tile.n(), pad(n_slots), dim,
+                          nullptr});
 }
 
 inline void scale_values(float* x, int n, float by) {
   for (int i = 0; i < n; i += kLanes) store(x + i, load(x + i, n - i) * by, n - i);
 }
 
-// Turns the scores [query, 64] of one page into weights and rescales l and o to the new running maximum m.
-inline void softmax_decode(const QueryTile& tile, int n_slots, float* scores, float* m, float* l, float* o) {
-  const int dim = tile.op.cache.head_dim;
-  for (int i = 0; i < tile.n; ++i, scores += kPageTokens) {
-    float largest = m[i];
-    for (int s = 0; s < n_slots; ++s) largest = scores[s] > largest ? scores[s] : largest;
-    if (largest == -kInfinity) {
-      for (int s = 0; s < n_slots; ++s) scores[s] = 0;
-      continue;
-    }
-    if (largest > m[i]) {
-      const float shrink = exp(splat(m[i] - largest))[0];
-      l[i] *= shrink;
-      scale_values(o + long(i) * dim, dim, shrink);
-      m[i] = largest;
-    }
-    vf sum = {};
-    for (int s = 0; s < n_slots; s += kLanes) {
-      vf weight = exp(load(scores + s, n_slots - s) - largest);
-      weight = lane_index() < n_slots - s ? weight : vf{};
-      store(scores + s, weight, n_slots - s);
-      sum += weight;
-    }
-    l[i] += hsum(sum);
+// Turns a query's scores of a page into weights and rescales l and o to the new running maximum m. n is whole vectors;
+// places that the row does not see have -inf.
+inline void weigh(float* scores, int n, int dim, float& m, float& l, float* o) {
+  vf top = splat(m);
+  for (int s = 0; s < n; s += kLanes) top = max(top, load(scores + s));
+  const float largest = hmax(top);
+  if (largest == -kInfinity) {
+    for (int s = 0; s < n; s += kLanes) store(scores + s, vf{});
+    return;
   }
-}
-
-template <class T>
-inline void accumulate_values(const Scores& weights, const T* values, int n_slots, int n_queries, int dim, float* o) {
-  const float one = 1;
-  multiply(Product<T>{weights.at, weights.query_step, weights.slot_step, values, dim, o, dim, n_queries, dim, n_slots,
-                      &one});
-}
-
-inline void attend_decode(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
-                          float* scratch) {
-  const KvLayer& cache = tile.op.cache;
-  const Scores scores{scratch, kPageTokens, 1};
-  for (int slot = slot_begin, next; slot < slot_end; slot = next) {
-    next = (slot / kPageTokens + 1) * kPageTokens;
-    const int n = (next < slot_end ? next : slot_end) - slot;
-    if (cache.k_type == DType::kF16)
-      score_decode(tile, slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n, scores.at);
-    else if (cache.k_type == DType::kBF16)
-      score_decode(tile, slot_of<const BFloat>(cache.k, cache, tile.kv_head, slot), n, scores.at);
-    else
-      score_decode(tile, slot_of<const float>(cache.k, cache, tile.kv_head, slot), n, scores.at);
-    mask_scores(tile, slot, n, scores);
-    softmax_decode(tile, n, scores.at, m, l, o);
-    if (cache.v_type == DType::kF16)
-      accumulate_values(scores, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
-    else if (cache.v_type == DType::kBF16)
-      accumulate_values(scores, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim,
-                        o);
-    else
-      accumulate_values(scores, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n, tile.n, cache.head_dim, o);
+  if (largest > m) {
+    const float shrink = exp(splat(m - largest))[0];
+    l *= shrink;
+    scale_values(o, dim, shrink);
+    m = largest;
   }
+  vf sum = {};
+  for (int s = 0; s < n; s += kLanes) {
+    const vf weight = exp(load(scores + s) - largest);
+    store(scores + s, weight);
+    sum += weight;
+  }
+  l += hsum(sum);
 }
 
 template <class T>
@@ -160,98 +126,126 @@ inline const float* widen(const T* from, int n, float* to) {
   return to;
 }
 
-// Returns n_slots rows of K or V in fp32; points into the cache when the cache is fp32.
-inline const float* page_values(void* data, DType type, const KvLayer& cache, int kv_head, int slot, int n_slots,
-                                float* scratch) {
-  const int n = n_slots * cache.head_dim;
-  if (type == DType::kF16) return widen(slot_of<const Half>(data, cache, kv_head, slot), n, scratch);
-  if (type == DType::kBF16) return widen(slot_of<const BFloat>(data, cache, kv_head, slot), n, scratch);
-  return slot_of<const float>(data, cache, kv_head, slot);
-}
-
-// Same as softmax_decode, one vector of queries at a time, for scores [slot, padded queries].
-inline void softmax_prefill(const QueryTile& tile, int n_slots, float* scores, int padded, float* m, float* l,
-                            float* o) {
+template <class T>
+inline void accumulate_values(const QueryTile& tile, const Softmax& at, const T* values, int n_slots,
+                              const float* weights) {
+  const float one = 1;
   const int dim = tile.op.cache.head_dim;
-  for (int i = 0; i < tile.n; i += kLanes) {
-    const int n = tile.n - i;
-    const vf before = load(m + i, n);
-    vf largest = before;
-    for (int s = 0; s < n_slots; ++s) largest = max(largest, load(scores + s * padded + i));
-    const vf offset = largest == -kInfinity ? vf{} : largest;  // all masked so far: weights e^-inf = 0, not e^NaN
-    vf sum = {};
-    for (int s = 0; s < n_slots; ++s) {
-      const vf weight = exp(load(scores + s * padded + i) - offset);
-      store(scores + s * padded + i, weight);
-      sum += weight;
-    }
-    const vf shrink = exp(before - offset);
-    store(m + i, largest, n);
-    store(l + i, fma(load(l + i, n), shrink, sum), n);
-    for (int j = 0; j < kLanes && j < n; ++j)
-      if (shrink[j] != 1) scale_values(o + long(i + j) * dim, dim, shrink[j]);
-  }
+  if constexpr (sizeof(T) < sizeof(float))
+    if (tile.n() > kFewQueries)
+      return accumulate_values(tile, at, widen(values, n_slots * dim, at.values), n_slots, weights);
+  multiply(Product<T>{weights, kScoreRow, 1, values, dim, at.o, dim, tile.n(), dim, n_slots, &one});
 }
 
-inline void attend_prefill(const QueryTile& tile, int slot_begin, int slot_end, float* m, float* l, float* o,
-                           float* scratch) {
+inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, const float* weights) {
   const KvLayer& cache = tile.op.cache;
-  const int dim = cache.head_dim;
-  const int padded = (tile.n + kLanes - 1) / kLanes * kLanes;
-  float* keys = scratch;                                         // [64, dim]
-  float* values = keys + kPageTokens * dim;                      // [64, dim]
-  float* queries = values + kPageTokens * dim;                   // [dim, padded], scaled
-  const Scores scores{queries + long(dim) * padded, 1, padded};  // [64, padded]
-  for (int d = 0; d < dim; ++d)
-    for (int i = tile.n; i < padded; ++i) queries[long(d) * padded + i] = 0;
-  for (int i = 0; i < tile.n; ++i) {
-    const float* q = tile.query(i);
-    for (int d = 0; d < dim; ++d) queries[long(d) * padded + i] = q[d] * tile.op.scale;
+  if (cache.v_type == DType::kF16)
+    accumulate_values<Half>(tile, at, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+  else if (cache.v_type == DType::kBF16)
+    accumulate_values<BFloat>(tile, at, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+  else
+    accumulate_values<float>(tile, at, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+}
+
+// A whole page before base.
+inline void attend_page(const QueryTile& tile, const Softmax& at, int slot) {
+  const int dim = tile.op.cache.head_dim;
+  score_page(tile, at, slot, kPageTokens, at.scores);
+  for (int i = 0; i < tile.n(); ++i) {
+    float* scores = at.scores + i * kScoreRow;
+    const int first = first_slot(tile.op, *tile.op.n_past, tile.row_begin + i / tile.group);
+    for (int s = slot; s < first && s < slot + kPageTokens; ++s) scores[s - slot] = -kInfinity;
+    weigh(scores, kPageTokens, dim, at.m[i], at.l[i], at.o + long(i) * dim);
   }
-  for (int slot = slot_begin, next; slot < slot_end; slot = next) {
-    next = (slot / kPageTokens + 1) * kPageTokens;
-    const int n = (next < slot_end ? next : slot_end) - slot;
-    const float* k = page_values(cache.k, cache.k_type, cache, tile.kv_head, slot, n, keys);
-    multiply(Product<float>{k, dim, 1, queries, padded, scores.at, padded, n, padded, dim, nullptr});
-    mask_scores(tile, slot, n, scores);
-    softmax_prefill(tile, n, scores.at, padded, m, l, o);
-    const float* v = page_values(cache.v, cache.v_type, cache, tile.kv_head, slot, n, values);
-    accumulate_values(scores, v, n, tile.n, dim, o);
+  accumulate_page(tile, at, slot, kPageTokens, at.scores);
+}
+
+// The places of a row in a page of its own sequence, as slots counted from the tail's first one. Returns their number.
+inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slots) {
+  int n = 0;
+  for (int s = page; s < tile.base && s < page + kPageTokens; ++s) slots[n++] = s - tail;
+  int place = page > tile.base ? page : tile.base, skip = place - tile.base;
+  for (uint64_t seen = tile.seen(r); seen != 0 && n < kPageTokens; seen &= seen - 1)
+    if (skip-- <= 0) slots[n++] = tile.base - tail + __builtin_ctzll(seen);
+  return n;
+}
+
+// The places from the page of base on: at most two pages of each row's sequence, and two of slots.
+inline void attend_tail(const QueryTile& tile, const Softmax& at, int begin, int end) {
+  const int dim = tile.op.cache.head_dim;
+  const int tail = tile.base / kPageTokens * kPageTokens, n_slots = tile.base + tile.n_behind - tail;
+  const auto in_page = [&](int page) { return n_slots - page < kPageTokens ? n_slots - page : kPageTokens; };
+  for (int page = 0; page < n_slots; page += kPageTokens)
+    score_page(tile, at, tail + page, in_page(page), at.scores + page);
+  for (int page = tail; page < tail + n_slots && page < end; page += kPageTokens) {
+    if (page < begin) continue;
+    for (long i = 0; i < tile.n() * kScoreRow; i += kLanes) store(at.weights + i, vf{});
+    for (int r = 0; r < tile.rows; ++r) {
+      int slots[kPageTokens];
+      const int n = places_of(tile, r, tail, page, slots);
+      const int first = first_slot(tile.op, *tile.op.n_past, tile.row_begin + r) - tail;
+      for (int i = r * tile.group; n > 0 && i < (r + 1) * tile.group; ++i) {
+        const float* scores = at.scores + i * kScoreRow;
+        float in_order[kPageTokens];
+        for (int j = 0; j < n; ++j) in_order[j] = slots[j] < first ? -kInfinity : scores[slots[j]];
+        for (int j = n; j < pad(n); ++j) in_order[j] = -kInfinity;
+        weigh(in_order, pad(n), dim, at.m[i], at.l[i], at.o + long(i) * dim);
+        for (int j = 0; j < n; ++j) at.weights[i * kScoreRow + slots[j]] = in_order[j];
+      }
+    }
+    for (int slot = 0; slot < n_slots; slot += kPageTokens)
+      accumulate_page(tile, at, tail + slot, in_page(slot), at.weights + slot);
   }
 }
 
-void attention(const Attention& op, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
-               float* l, float* o, std::byte* scratch) {
+void attention(const Attention& op, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
+               float* o, std::byte* scratch) {
+  const int dim = op.cache.head_dim, rows = row_end - row_begin;
   const int group = op.n_heads / op.cache.n_kv_heads;
-  const QueryTile tile{op, kv_head, group, row_begin, (row_end - row_begin) * group};
-  for (int i = 0; i < tile.n; ++i) m[i] = -kInfinity, l[i] = 0;
-  for (long i = 0; i < long(tile.n) * op.cache.head_dim; ++i) o[i] = 0;
-  auto attend = tile.n <= kDecodeQueries ? attend_decode : attend_prefill;
-  attend(tile, slot_begin, slot_end, m, l, o, reinterpret_cast<float*>(scratch));
+  const bool is_tree = op.tree.ancestors != nullptr;
+  const QueryTile tile{op, kv_head, group, row_begin, rows, *op.n_past + (is_tree ? 0 : row_begin),
+                       is_tree ? op.rows : rows};
+  for (int i = 0; i < tile.n(); ++i) m[i] = -kInfinity, l[i] = 0;
+  for (long i = 0; i < long(tile.n()) * dim; ++i) o[i] = 0;
+  float* queries = reinterpret_cast<float*>(scratch);  // run_attention.cpp counts this layout
+  float* keys = queries + long(tile.n()) * dim;
+  float* values = keys + long(dim) * kPageTokens;
+  float* scores = values + long(dim) * kPageTokens;
+  const Softmax at{m, l, o, queries, keys, values, scores, scores + tile.n() * kScoreRow};
+  for (int r = 0; r < rows; ++r) {
+    const float* q = op.q + (long(row_begin + r) * op.n_heads + kv_head * group) * dim;
+    for (int i = 0; i < group * dim; i += kLanes)
+      store(queries + long(r) * group * dim + i, load(q + i, group * dim - i) * op.scale, group * dim - i);
+  }
+  const int tail = tile.base / kPageTokens * kPageTokens;
+  for (int slot = begin; slot < end && slot < tail; slot += kPageTokens) attend_page(tile, at, slot);
+  if (end > tail) attend_tail(tile, at, begin, end);
 }
 
-void attention_merge(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
-                     long split_stride, const float* m, const float* l, const float* o) {
+void attention_add(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
+                   float* l, float* o) {
+  for (int i = 0; i < n; ++i, from_o += head_dim, o += head_dim) {
+    if (from_m[i] == -kInfinity) continue;
+    const float largest = from_m[i] > m[i] ? from_m[i] : m[i];
+    const float shrink = exp(splat(m[i] - largest))[0], weight = exp(splat(from_m[i] - largest))[0];
+    m[i] = largest;
+    l[i] = l[i] * shrink + weight * from_l[i];
+    for (int d = 0; d < head_dim; d += kLanes)
+      store(o + d, fma(splat(weight), load(from_o + d, head_dim - d), load(o + d, head_dim - d) * shrink),
+            head_dim - d);
+  }
+}
+
+void attention_finish(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, const float* l,
+                      const float* o) {
   const int dim = op.cache.head_dim;
   for (int r = row_begin; r < row_end; ++r)
-    for (int h = head_begin; h < head_end; ++h, ++m, ++l, o += dim) {
-      float largest = m[0];
-      for (int s = 1; s < n_splits; ++s) largest = m[s * split_stride] > largest ? m[s * split_stride] : largest;
+    for (int h = head_begin; h < head_end; ++h, ++l, o += dim) {
       float* y = op.o + (long(r) * op.n_heads + h) * dim;
-      float sum = 0;
-      for (int s = 0; s < n_splits; ++s) {
-        const float weight = exp(splat(m[s * split_stride] - largest))[0];
-        sum += weight * l[s * split_stride];
-        const float* part = o + s * split_stride * dim;
-        for (int i = 0; i < dim; i += kLanes) {
-          const vf before = s == 0 ? vf{} : load(y + i, dim - i);
-          store(y + i, fma(splat(weight), load(part + i, dim - i), before), dim - i);
-        }
-      }
-      const float scale = 1.0f / sum;
+      const float scale = 1.0f / *l;
       const float* gate = op.gate ? op.gate + r * op.gate_row_stride + h * op.gate_head_stride : nullptr;
       for (int i = 0; i < dim; i += kLanes) {
-        vf value = load(y + i, dim - i) * scale;
+        vf value = load(o + i, dim - i) * scale;
         if (gate) value *= sigmoid(load(gate + i, dim - i));
         store(y + i, value, dim - i);
       }

@@ -47,15 +47,18 @@ struct Kernels {
 
   // Rows [begin, end) of the append into the cache.
   void (*kv_append)(const KvAppend&, int begin, int end);
-  // KV head `kv_head`, rows [row_begin, row_end), slots [slot_begin, slot_end).
+  // KV head `kv_head`, rows [row_begin, row_end), at most kMaxTree, and places [begin, end) of each row's own sequence:
+  // the committed slots, then the rows of the append that it sees. A chain's rows see all rows before row_begin.
   // Writes the maximum m [rows, group], the sum of weights l [rows, group] and the unnormalised output
-  // o [rows, group, head_dim]. A row that sees none of the slots gets m = -inf, l = 0, o = 0.
-  void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
-                    float* l, float* o, std::byte* scratch);
-  // Merges the partial results of the splits and applies the gate. Split s of query head h and row r has the index
-  // s * split_stride + (r - row_begin) * (head_end - head_begin) + (h - head_begin).
-  void (*attention_merge)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
-                          long split_stride, const float* m, const float* l, const float* o);
+  // o [rows, group, head_dim]. A row that sees none of the places gets m = -inf, l = 0, o = 0.
+  void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
+                    float* o, std::byte* scratch);
+  // Adds the result of later places to that of earlier ones, for n queries.
+  void (*attention_add)(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
+                        float* l, float* o);
+  // Normalises the whole result and applies the gate, for query heads [head_begin, head_end).
+  void (*attention_finish)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, const float* l,
+                           const float* o);
 
   // Weight rows [begin, end), all activation rows.
   void (*quantize_q8)(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum);  // one row

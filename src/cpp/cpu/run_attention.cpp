@@ -1,4 +1,5 @@
-// Cache appends and moves, and attention, whose tasks are (row tile, KV head, split of the context).
+// Cache appends and moves, and attention, whose tasks are (row tile, KV head, split of the context). The results of the
+// splits are added in order, by one task or by several: the number of rows changes no bit of a row.
 #include <cstring>
 
 #include "base/dtype.h"
@@ -12,18 +13,23 @@ namespace {
 
 // Queries of a tile (rows x the heads that share a KV head), each of which uses a converted page of keys.
 constexpr int kTileQueries = 64;
-// Split-K over the context for appends of up to 64 rows, so that one token has work for every core. Longer appends have
-// enough row tiles, and their partial results would not fit the scratch.
+// Splits of a sequence: 8 of 1024 places, then 4 of each double length, so that one token has work for every core.
+// Longer appends have enough row tiles, and their partial results would not fit the scratch.
 constexpr int kSplitRows = 64;
-constexpr int kSplitSlots = 1024;
-constexpr int kMaxSplits = 16;
+constexpr int kEvenSplits = 8, kSplitPlaces = 1024;
 
 int tile_rows(int group) { return std::max(1, kTileQueries / group); }
 
-int slots_per_split(int rows, int n_slots) {
-  if (rows > kSplitRows) return n_slots;
-  const int even = (n_slots + kMaxSplits - 1) / kMaxSplits;
-  return std::max(kSplitSlots, (even + kPageTokens - 1) / kPageTokens * kPageTokens);
+int split_begin(int split) {
+  if (split <= kEvenSplits) return split * kSplitPlaces;
+  const int step = (split - kEvenSplits) / 4, part = (split - kEvenSplits) % 4;
+  return (4 + part) * (2 * kSplitPlaces << step);
+}
+
+int n_splits(int n_places) {
+  int n = 1;
+  while (split_begin(n) < n_places) ++n;
+  return n;
 }
 
 // Partial results of n queries: m [n], l [n], o [n, head_dim].
@@ -33,22 +39,21 @@ struct Partials {
   static size_t bytes(long n, int head_dim) { return sizeof(float) * n * (head_dim + 2); }
 };
 
+// Queries, a page of keys and of values, and twice two pages of scores.
 size_t body_scratch(int head_dim, int group) {
-  const long queries = (std::max(kTileQueries, group) + 15) / 16 * 16;
-  const long dim = (head_dim + 15) / 16 * 16;
-  return sizeof(float) * (2 * kPageTokens * dim + queries * (dim + kPageTokens));
+  const long queries = std::max(kTileQueries, group), dim = (head_dim + 15) / 16 * 16;
+  return sizeof(float) * ((queries + 2 * kPageTokens) * dim + queries * 4 * kPageTokens);
 }
 
 }  // namespace
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context) {
-  const int n_splits = std::min(kMaxSplits, (max_context + kSplitSlots - 1) / kSplitSlots);
-  return Partials::bytes(long(std::min(max_rows, kSplitRows)) * n_heads * std::max(n_splits, 1), head_dim);
+  return Partials::bytes(long(std::min(max_rows, kSplitRows)) * n_heads * n_splits(max_context), head_dim);
 }
 
 size_t attention_thread_scratch(int head_dim, int n_heads, int n_kv_heads) {
   const int group = n_heads / n_kv_heads;
-  return body_scratch(head_dim, group) + Partials::bytes(std::max(kTileQueries, group), head_dim);
+  return body_scratch(head_dim, group) + 2 * Partials::bytes(std::max(kTileQueries, group), head_dim);
 }
 
 void CpuStream::run(const KvAppend& op) {
@@ -110,54 +115,66 @@ void CpuStream::run(const KvMove& op) {
 void CpuStream::run(const Attention& op) {
   const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
   const int group = op.n_heads / n_kv;
-  const int tile = tile_rows(group);
-  const int n_tiles = (op.rows + tile - 1) / tile;
-  const int n_past = *op.n_past, n_slots = n_past + op.rows;
+  const int tile = tile_rows(group), n_tiles = (op.rows + tile - 1) / tile;
+  const int n_past = *op.n_past, n_places = n_past + op.rows;
   const int first = cpu::first_slot(op, n_past, 0) / kPageTokens * kPageTokens;  // of the first page that a row sees
-  const int split_slots = slots_per_split(op.rows, n_slots - first);
-  const int n_splits = (n_slots - first + split_slots - 1) / split_slots;
-  const long values = long(op.rows) * op.n_heads * dim * (n_slots - first) / 4;
+  const int first_split = n_splits(first + 1) - 1, end_split = n_splits(n_places);
+  const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
   LB_ASSERT(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0));
+  const auto end_of = [&](int row_tile) { return std::min(op.rows, (row_tile + 1) * tile); };
   // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
-  auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
-    const int row_end = std::min(op.rows, (row_tile + 1) * tile);
-    const int last = op.tree.ancestors ? n_slots : n_past + row_end;
-    const int slot_end = std::min(first + (split + 1) * split_slots, last);
-    const int slot_begin = std::min(first + split * split_slots, slot_end);
-    kernels().attention(op, kv_head, row_tile * tile, row_end, slot_begin, slot_end, to.m, to.l, to.o,
+  const auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
+    const int last = op.tree.ancestors ? n_places : n_past + end_of(row_tile);
+    const int end = std::min(split_begin(split + 1), last), begin = std::min(std::max(first, split_begin(split)), end);
+    kernels().attention(op, kv_head, row_tile * tile, end_of(row_tile), begin, end, to.m, to.l, to.o,
                         thread_scratch(thread, body_scratch(dim, group)));
   };
-  auto merge = [&](int row_tile, int kv_head, const Partials& from, long split_stride) {
-    kernels().attention_merge(op, kv_head * group, (kv_head + 1) * group, row_tile * tile,
-                              std::min(op.rows, (row_tile + 1) * tile), n_splits, split_stride, from.m, from.l, from.o);
+  const auto add = [&](int n, const Partials& from, const Partials& to) {
+    kernels().attention_add(n, dim, from.m, from.l, from.o, to.m, to.l, to.o);
+  };
+  const auto finish = [&](int row_tile, int kv_head, const Partials& whole) {
+    kernels().attention_finish(op, kv_head * group, (kv_head + 1) * group, row_tile * tile, end_of(row_tile), whole.l,
+                               whole.o);
   };
 
-  if (n_splits == 1) {
+  if (end_split - first_split == 1 || op.rows > kSplitRows) {
     cpu::for_tasks(pool(), n_tiles * n_kv, values, [&](int task, int thread) {
       const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see the most slots: start them first
-      std::byte* scratch = thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv));
-      const Partials partials(scratch + body_scratch(dim, group), long(tile) * group);
-      partial(row_tile, task % n_kv, 0, partials, thread);
-      merge(row_tile, task % n_kv, partials, 0);
+      const int kv_head = task % n_kv;
+      const long n = long(tile) * group;
+      std::byte* scratch =
+          thread_scratch(thread, attention_thread_scratch(dim, op.n_heads, n_kv)) + body_scratch(dim, group);
+      const Partials whole(scratch, n), next(scratch + Partials::bytes(n, dim), n);
+      partial(row_tile, kv_head, first_split, whole, thread);
+      for (int split = first_split + 1; split < end_split; ++split) {
+        partial(row_tile, kv_head, split, next, thread);
+        add((end_of(row_tile) - row_tile * tile) * group, next, whole);
+      }
+      finish(row_tile, kv_head, whole);
     });
     return;
   }
 
+  const int n = end_split - first_split;
   const long split_stride = long(op.rows) * op.n_heads;
-  const Partials all(shared_scratch(Partials::bytes(split_stride * n_splits, dim)), split_stride * n_splits);
-  auto at = [&](int row_tile, int kv_head, int split) {
-    const long entry = split * split_stride + (long(kv_head) * op.rows + row_tile * tile) * group;
+  const Partials all(shared_scratch(Partials::bytes(split_stride * n, dim)), split_stride * n);
+  const auto at = [&](int row_tile, int kv_head, int i) {
+    const long entry = i * split_stride + (long(kv_head) * op.rows + row_tile * tile) * group;
     Partials partials = all;
     partials.m += entry, partials.l += entry, partials.o += entry * dim;
     return partials;
   };
-  cpu::for_tasks(pool(), n_tiles * n_kv * n_splits, values, [&](int task, int thread) {
-    const int split = task % n_splits, kv_head = task / n_splits % n_kv, row_tile = task / n_splits / n_kv;
-    partial(row_tile, kv_head, split, at(row_tile, kv_head, split), thread);
+  cpu::for_tasks(pool(), n_tiles * n_kv * n, values, [&](int task, int thread) {
+    const int i = n - 1 - task % n, kv_head = task / n % n_kv, row_tile = task / n / n_kv;  // the longest first
+    partial(row_tile, kv_head, first_split + i, at(row_tile, kv_head, i), thread);
   });
-  cpu::for_tasks(pool(), n_tiles * n_kv, split_stride * n_splits * dim, [&](int task, int) {
-    merge(task / n_kv, task % n_kv, at(task / n_kv, task % n_kv, 0), split_stride);
+  cpu::for_tasks(pool(), n_tiles * n_kv, split_stride * n * dim, [&](int task, int) {
+    const int row_tile = task / n_kv, kv_head = task % n_kv;
+    const Partials whole = at(row_tile, kv_head, 0);
+    for (int i = 1; i < n; ++i)
+      add((end_of(row_tile) - row_tile * tile) * group, at(row_tile, kv_head, i), whole);
+    finish(row_tile, kv_head, whole);
   });
 }
 

@@ -98,6 +98,44 @@ inline float hsum(vf x) {
 #endif
 }
 
+inline float hmax(vf x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
+  float largest = x[0];
+  for (int i = 1; i < kLanes; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+#endif
+}
+
+template <int... kLane>
+struct LaneIndices {};
+
+// The lanes of a and b in turn, from lane kFirst on.
+template <int kFirst, int... kLane>
+inline vf interleave(vf a, vf b, LaneIndices<kLane...>) {
+  return __builtin_shufflevector(a, b, (kFirst + kLane / 2 + kLane % 2 * kLanes)...);
+}
+
+// x[i][j] <-> x[j][i]
+inline void transpose(vf* x) {
+#if defined(__AVX512F__)
+  constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> lanes;
+#elif defined(__AVX2__)
+  constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7> lanes;
+#else
+  constexpr LaneIndices<0, 1, 2, 3> lanes;
+#endif
+  for (int stage = 1; stage < kLanes; stage *= 2) {
+    vf y[kLanes];
+    for (int i = 0; i < kLanes / 2; ++i) {
+      y[2 * i] = interleave<0>(x[i], x[i + kLanes / 2], lanes);
+      y[2 * i + 1] = interleave<kLanes / 2>(x[i], x[i + kLanes / 2], lanes);
+    }
+    for (int i = 0; i < kLanes; ++i) x[i] = y[i];
+  }
+}
+
 // e^x to 2 ulp, including subnormal results. x = n ln2 + r with |r| <= ln2 / 2; e^r is the Taylor polynomial to r^7
 // (remainder below 1e-8). 2^n is two factors, so that both are normal numbers.
 inline vf exp(vf x) {

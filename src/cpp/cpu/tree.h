@@ -17,10 +17,6 @@ namespace lb::cpu {
   return tree.ancestors ? tree.ancestors[row] : ~uint64_t{0} >> (63 - row);
 }
 
-[[maybe_unused]] static inline bool sees(const Tree& tree, int row, int other) {
-  return tree.ancestors ? tree.ancestors[row] >> other & 1 : other <= row;
-}
-
 // The first committed slot that the row sees; n_past: none.
 [[maybe_unused]] static inline int first_slot(const Attention& op, int n_past, int row) {
   const int in_window = op.window > 0 ? n_past + row - op.window + 1 : 0;

@@ -46,8 +46,8 @@ void kv_append(const KvAppend& op, int begin, int end) {
     }
 }
 
-void attention(const Attention& op, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
-               float* l, float* o, std::byte*) {
+void attention(const Attention& op, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
+               float* o, std::byte*) {
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim;
   const int group = op.n_heads / cache.n_kv_heads;
@@ -58,8 +58,11 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       *m = -INFINITY;
       *l = 0;
       for (int i = 0; i < dim; ++i) o[i] = 0;
-      for (int slot = std::max(slot_begin, first_slot(op, n_past, r)); slot < slot_end; ++slot) {
-        if (slot >= n_past && !sees(op.tree, r, slot - n_past)) continue;
+      for (int slot = 0, place = 0; slot < n_past + op.rows && place < end; ++slot) {
+        const int row = slot - n_past;  // of this append
+        if (row >= 0 && !(op.tree.ancestors ? op.tree.ancestors[r] >> row & 1 : row <= r)) continue;
+        const bool is_hidden = place++ < begin || slot < first_slot(op, n_past, r);
+        if (is_hidden) continue;
         const long at = slot_at(cache, kv_head, slot);
         float score = 0;
         for (int i = 0; i < dim; ++i) score += q[i] * load(cache.k, cache.k_type, at + i);
@@ -74,23 +77,26 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
     }
 }
 
-void attention_merge(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
-                     long split_stride, const float* m, const float* l, const float* o) {
+void attention_add(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
+                   float* l, float* o) {
+  for (int i = 0; i < n; ++i, from_o += head_dim, o += head_dim) {
+    if (from_m[i] == -INFINITY) continue;
+    const float maximum = std::max(m[i], from_m[i]);
+    const float shrink = std::exp(m[i] - maximum), weight = std::exp(from_m[i] - maximum);
+    m[i] = maximum;
+    l[i] = l[i] * shrink + weight * from_l[i];
+    for (int d = 0; d < head_dim; ++d) o[d] = o[d] * shrink + weight * from_o[d];
+  }
+}
+
+void attention_finish(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, const float* l,
+                      const float* o) {
   const int dim = op.cache.head_dim;
   for (int r = row_begin; r < row_end; ++r)
-    for (int h = head_begin; h < head_end; ++h, ++m, ++l, o += dim) {
+    for (int h = head_begin; h < head_end; ++h, ++l, o += dim) {
       float* y = op.o + (long(r) * op.n_heads + h) * dim;
-      float maximum = -INFINITY;
-      for (int s = 0; s < n_splits; ++s) maximum = std::max(maximum, m[s * split_stride]);
-      float sum = 0;
-      for (int i = 0; i < dim; ++i) y[i] = 0;
-      for (int s = 0; s < n_splits; ++s) {
-        const float weight = std::exp(m[s * split_stride] - maximum);
-        sum += weight * l[s * split_stride];
-        for (int i = 0; i < dim; ++i) y[i] += weight * o[s * split_stride * dim + i];
-      }
       const float* gate = op.gate ? op.gate + r * op.gate_row_stride + h * op.gate_head_stride : nullptr;
-      for (int i = 0; i < dim; ++i) y[i] *= (gate ? sigmoid(gate[i]) : 1.0f) / sum;
+      for (int i = 0; i < dim; ++i) y[i] = o[i] * ((gate ? sigmoid(gate[i]) : 1.0f) / *l);
     }
 }
 

@@ -19,10 +19,12 @@ void delta_prepare(const DeltaPrepare&, int begin, int end);
 void gated_delta(const GatedDelta&, int v_head, int begin, int end, std::byte* scratch);
 
 void kv_append(const KvAppend&, int begin, int end);
-void attention(const Attention&, int kv_head, int row_begin, int row_end, int slot_begin, int slot_end, float* m,
-               float* l, float* o, std::byte* scratch);
-void attention_merge(const Attention&, int head_begin, int head_end, int row_begin, int row_end, int n_splits,
-                     long split_stride, const float* m, const float* l, const float* o);
+void attention(const Attention&, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
+               float* o, std::byte* scratch);
+void attention_add(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
+                   float* l, float* o);
+void attention_finish(const Attention&, int head_begin, int head_end, int row_begin, int row_end, const float* l,
+                      const float* o);
 
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum);
 void linear_q8(const Linear&, const Q8Rows& x, int begin, int end, std::byte* scratch);
