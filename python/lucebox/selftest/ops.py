@@ -259,13 +259,28 @@ def gated_delta(
     **on: Any,
 ) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
     """o and the state after it: S, k_pending, cs_pending, delta. Prepared q and k, and v, are side by side in a row of
-    qkv; `buffer` of the two pending ones has the previous append's rows."""
+    qkv; `buffer` of the two pending ones has the previous append's rows.
+
+    cs_pending is the log decay summed along the path, as devices keep it. The CPU keeps each row's own.
+    """
     n_k_heads, keys = k_pending.shape[2], k_pending.shape[2] * k_pending.shape[3]
     q, k, v = np.split(qkv, (keys, 2 * keys), axis=1)
+    if "pack" not in on:
+        cs_pending = cs_pending.copy()
+        if accepted is not None and len(accepted):
+            sums = cs_pending[buffer][accepted]
+            cs_pending[buffer][accepted[1:]] -= sums[:-1]
     got = run("gated_delta", on, q=_heads(q, n_k_heads), k=_heads(k, n_k_heads), v=_heads(v, delta.shape[1]), g=g,
               beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1],
               **_state(S, k_pending, cs_pending, delta, buffer, order), **_accepted(accepted))  # fmt: skip
-    return got["o"], *_state_after(got)
+    o, *state = got["o"], *_state_after(got)
+    if "pack" not in on:
+        sums = state[2][1 - buffer]
+        for row in range(len(g)):
+            before = row - 1 if parent is None else parent[row]
+            if before >= 0:
+                sums[row] += sums[before]
+    return o, *state
 
 
 def delta_net(

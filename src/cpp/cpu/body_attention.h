@@ -46,11 +46,8 @@ void kv_append(const KvAppend& op, int begin, int end) {
 struct QueryTile {
   const Attention& op;
   int kv_head, group, row_begin, rows;
-  int base;     // slots that all of the rows see, but for those before first_slot()
-  int n_behind;  // slots behind them that some row sees
+  int base;  // slots that all of the rows see, but for those before first_slot()
   int n() const { return rows * group; }
-  // Bit j: row r of the tile sees slot base + j.
-  uint64_t seen(int r) const { return op.tree.ancestors ? op.tree.ancestors[row_begin + r] : ~uint64_t{0} >> (63 - r); }
 };
 
 // What a tile of queries has seen so far, and its buffers.
@@ -97,7 +94,7 @@ inline void scale_values(float* x, int n, float by) {
 
 // Turns a query's scores of a page into weights and rescales l and o to the new running maximum m. n is whole vectors;
 // places that the row does not see have -inf.
-inline void weigh(float* scores, int n, int dim, float& m, float& l, float* o) {
+[[gnu::always_inline]] inline void weigh_vectors(float* scores, int n, int dim, float& m, float& l, float* o) {
   vf top = splat(m);
   for (int s = 0; s < n; s += kLanes) top = max(top, load(scores + s));
   const float largest = hmax(top);
@@ -118,6 +115,11 @@ inline void weigh(float* scores, int n, int dim, float& m, float& l, float* o) {
     sum += weight;
   }
   l += hsum(sum);
+}
+
+inline void weigh(float* scores, int n, int dim, float& m, float& l, float* o) {
+  if (n == kPageTokens) return weigh_vectors(scores, kPageTokens, dim, m, l, o);  // unrolled
+  weigh_vectors(scores, n, dim, m, l, o);
 }
 
 template <class T>
@@ -147,17 +149,19 @@ inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, 
     accumulate_values<float>(tile, at, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
 }
 
-// A whole page before base.
-inline void attend_page(const QueryTile& tile, const Softmax& at, int slot) {
+// n_slots slots of a page, where places and slots are the same: of committed tokens, or of a chain.
+inline void attend_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots) {
   const int dim = tile.op.cache.head_dim;
-  score_page(tile, at, slot, kPageTokens, at.scores);
+  score_page(tile, at, slot, n_slots, at.scores);
   for (int i = 0; i < tile.n(); ++i) {
     float* scores = at.scores + i * kScoreRow;
-    const int first = first_slot(tile.op, *tile.op.n_past, tile.row_begin + i / tile.group);
-    for (int s = slot; s < first && s < slot + kPageTokens; ++s) scores[s - slot] = -kInfinity;
-    weigh(scores, kPageTokens, dim, at.m[i], at.l[i], at.o + long(i) * dim);
+    const int row = i / tile.group, first = first_slot(tile.op, *tile.op.n_past, tile.row_begin + row) - slot;
+    for (int s = 0; s < first && s < n_slots; ++s) scores[s] = -kInfinity;
+    const int seen = tile.base + row + 1 - slot;
+    for (int s = seen < n_slots ? seen : n_slots; s < pad(n_slots); ++s) scores[s] = -kInfinity;
+    weigh(scores, pad(n_slots), dim, at.m[i], at.l[i], at.o + long(i) * dim);
   }
-  accumulate_page(tile, at, slot, kPageTokens, at.scores);
+  accumulate_page(tile, at, slot, n_slots, at.scores);
 }
 
 // The places of a row in a page of its own sequence, as slots counted from the tail's first one. Returns their number.
@@ -165,15 +169,15 @@ inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slot
   int n = 0;
   for (int s = page; s < tile.base && s < page + kPageTokens; ++s) slots[n++] = s - tail;
   int place = page > tile.base ? page : tile.base, skip = place - tile.base;
-  for (uint64_t seen = tile.seen(r); seen != 0 && n < kPageTokens; seen &= seen - 1)
+  for (uint64_t seen = tile.op.tree.ancestors[tile.row_begin + r]; seen != 0 && n < kPageTokens; seen &= seen - 1)
     if (skip-- <= 0) slots[n++] = tile.base - tail + __builtin_ctzll(seen);
   return n;
 }
 
-// The places from the page of base on: at most two pages of each row's sequence, and two of slots.
-inline void attend_tail(const QueryTile& tile, const Softmax& at, int begin, int end) {
+// The places of a tree's rows from the page of base on: at most two pages of each row's sequence, and two of slots.
+inline void attend_tree(const QueryTile& tile, const Softmax& at, int begin, int end) {
   const int dim = tile.op.cache.head_dim;
-  const int tail = tile.base / kPageTokens * kPageTokens, n_slots = tile.base + tile.n_behind - tail;
+  const int tail = tile.base / kPageTokens * kPageTokens, n_slots = tile.base + tile.op.rows - tail;
   const auto in_page = [&](int page) { return n_slots - page < kPageTokens ? n_slots - page : kPageTokens; };
   for (int page = 0; page < n_slots; page += kPageTokens)
     score_page(tile, at, tail + page, in_page(page), at.scores + page);
@@ -203,8 +207,7 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   const int dim = op.cache.head_dim, rows = row_end - row_begin;
   const int group = op.n_heads / op.cache.n_kv_heads;
   const bool is_tree = op.tree.ancestors != nullptr;
-  const QueryTile tile{op, kv_head, group, row_begin, rows, *op.n_past + (is_tree ? 0 : row_begin),
-                       is_tree ? op.rows : rows};
+  const QueryTile tile{op, kv_head, group, row_begin, rows, *op.n_past + (is_tree ? 0 : row_begin)};
   for (int i = 0; i < tile.n(); ++i) m[i] = -kInfinity, l[i] = 0;
   for (long i = 0; i < long(tile.n()) * dim; ++i) o[i] = 0;
   float* queries = reinterpret_cast<float*>(scratch);  // run_attention.cpp counts this layout
@@ -218,8 +221,10 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       store(queries + long(r) * group * dim + i, load(q + i, group * dim - i) * op.scale, group * dim - i);
   }
   const int tail = tile.base / kPageTokens * kPageTokens;
-  for (int slot = begin; slot < end && slot < tail; slot += kPageTokens) attend_page(tile, at, slot);
-  if (end > tail) attend_tail(tile, at, begin, end);
+  const int last = is_tree && tail < end ? tail : end;
+  for (int slot = begin; slot < last; slot += kPageTokens)
+    attend_page(tile, at, slot, last - slot < kPageTokens ? last - slot : kPageTokens);
+  if (is_tree && end > tail) attend_tree(tile, at, begin, end);
 }
 
 void attention_add(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,

@@ -120,63 +120,91 @@ inline void read_rows(const DeltaHead& head, Rows& rows) {
   }
 }
 
-// A block of n columns of a state, [dk] rows of a stride.
+// Columns of a state, [dk] rows of a stride.
 struct Columns {
   float* at;
   long stride;
 };
 
-// Folds `from` into `to` on columns [c, c + n), and sums the new state's products with k and q: S^T k and S^T q.
+// Columns [first, first + n) of a value head: kVectors whole vectors, or the part of one.
+template <int kVectors, bool kWhole>
+struct Block {
+  const DeltaHead& head;
+  int first, n;
+  vf load(const float* x, int v) const { return kWhole ? cpu::load(x + v * kLanes) : cpu::load(x, n); }
+  void store(float* x, int v, vf value) const { kWhole ? cpu::store(x + v * kLanes, value) : cpu::store(x, value, n); }
+};
+
+// What a row reads of its parent's state: S^T k and S^T q.
 template <int kVectors>
-inline void pass(const DeltaHead& head, const Columns& from, const Columns& to, const Fold* folds, int n_folds, int c,
-                 int n, const float* k, const float* q, vf* k_state, vf* q_state) {
-  const float* source = from.at;
-  float* target = to.at;
-  for (int d = 0; d < head.op.dk; ++d, source += from.stride, target += to.stride) {
-    vf s[kVectors];
-    for (int v = 0; v < kVectors; ++v) s[v] = load(source + v * kLanes, n - v * kLanes);
-    for (int f = 0; f < n_folds; ++f) {
-      const vf key = splat(folds[f].key[d]), decay = splat(folds[f].decay);
-      for (int v = 0; v < kVectors; ++v)
-        s[v] = fma(key, load(folds[f].delta + c + v * kLanes, n - v * kLanes), decay * s[v]);
+struct RowSums {
+  vf k[kVectors] = {}, q[kVectors] = {};
+};
+
+// Rows of S that are folded at once: then a delta is read once for all of them.
+constexpr int kFoldRows = 4;
+
+// Folds rows [d, d + kRows) of `from` into `to` and adds their products with the row's k and q, if there is a row.
+template <int kRows, int kVectors, bool kWhole>
+inline void pass_rows(const Block<kVectors, kWhole>& block, const Columns& from, const Columns& to, const Fold* folds,
+                      int n_folds, int d, int row, RowSums<kVectors>& sums) {
+  vf s[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) s[r][v] = block.load(from.at + (d + r) * from.stride, v);
+  for (int f = 0; f < n_folds; ++f) {
+    const vf decay = splat(folds[f].decay);
+    vf delta[kVectors];
+    for (int v = 0; v < kVectors; ++v) delta[v] = block.load(folds[f].delta + block.first, v);
+    for (int r = 0; r < kRows; ++r) {
+      const vf key = splat(folds[f].key[d + r]);
+      for (int v = 0; v < kVectors; ++v) s[r][v] = fma(key, delta[v], decay * s[r][v]);
     }
-    if (n_folds > 0)
-      for (int v = 0; v < kVectors; ++v) store(target + v * kLanes, s[v], n - v * kLanes);
-    for (int v = 0; k != nullptr && v < kVectors; ++v) {
-      k_state[v] = fma(splat(k[d]), s[v], k_state[v]);
-      q_state[v] = fma(splat(q[d]), s[v], q_state[v]);
+  }
+  for (int r = 0; n_folds > 0 && r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) block.store(to.at + (d + r) * to.stride, v, s[r][v]);
+  if (row < 0) return;
+  for (int r = 0; r < kRows; ++r) {
+    const vf k = splat(block.head.k(row)[d + r]), q = splat(block.head.q(row)[d + r]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums.k[v] = fma(k, s[r][v], sums.k[v]);
+      sums.q[v] = fma(q, s[r][v], sums.q[v]);
     }
   }
 }
 
-// Columns [c, c + n). `work` has [dk, kVectors] vectors.
-template <int kVectors>
-inline void delta_columns(const DeltaHead& head, const Rows& rows, const Fold* accepted, int n_accepted, int c, int n,
+template <int kVectors, bool kWhole>
+inline RowSums<kVectors> pass(const Block<kVectors, kWhole>& block, const Columns& from, const Columns& to,
+                              const Fold* folds, int n_folds, int row) {
+  RowSums<kVectors> sums;
+  for (int d = 0; d < block.head.op.dk; d += kFoldRows)  // dk is a multiple of 8
+    pass_rows<kFoldRows>(block, from, to, folds, n_folds, d, row, sums);
+  return sums;
+}
+
+// `work` has [dk, kVectors] vectors.
+template <int kVectors, bool kWhole>
+inline void delta_columns(const Block<kVectors, kWhole>& block, const Rows& rows, const Fold* accepted, int n_accepted,
                           float* work) {
+  const DeltaHead& head = block.head;
   const GatedDelta& op = head.op;
-  const Columns committed{head.S + c, op.dv}, scratch{work, kVectors * kLanes};
-  if (op.rows == 0)
-    return pass<kVectors>(head, committed, committed, accepted, n_accepted, c, n, nullptr, nullptr, nullptr, nullptr);
+  const Columns committed{head.S + block.first, op.dv}, scratch{work, kVectors * kLanes};
+  if (op.rows == 0) pass(block, committed, committed, accepted, n_accepted, -1);
   int reached = -1;  // the row after which `scratch` has the state; -1: none, the state is the committed one
   for (int i = 0; i < op.rows; ++i) {
     const int parent = parent_of(op.tree, i);
     Fold path[kMaxTree];
-    int first = kMaxTree, row = parent;  // path[first ..) leads from the state `from` to the parent's
+    int first = kMaxTree, row = parent;  // path[first ..) leads from a state that exists to the parent's
     for (; row >= 0 && row != reached; row = parent_of(op.tree, row))
       path[--first] = {head.k(row), head.delta(row), rows.decay[row]};
-    const Columns& from = row < 0 ? committed : scratch;
-    vf k_state[kVectors] = {}, q_state[kVectors] = {};
-    if (i == 0) {
-      pass<kVectors>(head, committed, committed, accepted, n_accepted, c, n, head.k(0), head.q(0), k_state, q_state);
-    } else {
-      pass<kVectors>(head, from, scratch, path + first, kMaxTree - first, c, n, head.k(i), head.q(i), k_state, q_state);
-      if (first < kMaxTree) reached = parent;
-    }
+    const RowSums<kVectors> sums =
+        i == 0 ? pass(block, committed, committed, accepted, n_accepted, i)
+               : pass(block, row < 0 ? committed : scratch, scratch, path + first, kMaxTree - first, i);
+    if (first < kMaxTree) reached = parent;
+    const vf beta = splat(head.beta(i)), decay = splat(rows.decay[i]), k_dot_q = splat(rows.k_dot_q[i]);
     for (int v = 0; v < kVectors; ++v) {
-      const int at = c + v * kLanes, left = n - v * kLanes;
-      const vf delta = head.beta(i) * (load(head.v(i) + at, left) - rows.decay[i] * k_state[v]);
-      store(head.delta(i) + at, delta, left);
-      store(head.o(i) + at, fma(splat(rows.k_dot_q[i]), delta, rows.decay[i] * q_state[v]), left);
+      const vf delta = beta * (block.load(head.v(i) + block.first, v) - decay * sums.k[v]);
+      block.store(head.delta(i) + block.first, v, delta);
+      block.store(head.o(i) + block.first, v, fma(k_dot_q, delta, decay * sums.q[v]));
     }
   }
 }
@@ -192,9 +220,10 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   Rows rows;
   read_rows(head, rows);
   int c = 0;
-  for (; c + kWide <= head.n; c += kWide) delta_columns<kVectors>(head, rows, accepted, n_folds, c, kWide, work);
+  for (; c + kWide <= head.n; c += kWide)
+    delta_columns(Block<kVectors, true>{head, c, kWide}, rows, accepted, n_folds, work);
   for (; c < head.n; c += kLanes)
-    delta_columns<1>(head, rows, accepted, n_folds, c, head.n - c < kLanes ? head.n - c : kLanes, work);
+    delta_columns(Block<1, false>{head, c, head.n - c}, rows, accepted, n_folds, work);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace lb {
 namespace {
 
 // Queries of a tile (rows x the heads that share a KV head), each of which uses a converted page of keys.
-constexpr int kTileQueries = 64;
+constexpr int kTileQueries = 128;
 // Splits of a sequence: 8 of 1024 places, then 4 of each double length, so that one token has work for every core.
 // Longer appends have enough row tiles, and their partial results would not fit the scratch.
 constexpr int kSplitRows = 64;
