@@ -120,6 +120,31 @@ def test_blocks_and_windows(isa: str, n_past: int, rows: int, first_slot: int, w
     check("attention", got, want, np.abs(cache.v).max())
 
 
+@pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
+def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None:
+    """Rows of a tree, of a short chain and of a long one, against the row after its path; over ends of pages and of
+    splits."""
+    rng = np.random.default_rng(rows)
+    heads, dim = 6, 40
+    cache = filled(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)
+    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
+    parent, masks = random_tree(rows, rng)
+    tree = ops.attention(q, *cache.pages, n_past, 0.2, parent=parent, ancestors=masks, isa=isa)
+    for leaf in rng.integers(rows, size=3):
+        path = path_to(parent, leaf)
+        pages = ops.kv_append(cache.k[n_past:][path], cache.v[n_past:][path], *cache.pages, n_past, isa=isa)
+        last = n_past + len(path) - 1
+        alone = ops.attention(q[leaf : leaf + 1], *pages, *cache.pages[2:], last, 0.2, isa=isa)
+        assert np.array_equal(alone[0], tree[leaf])
+    long = max(0, n_past - 100)  # more than 64 rows take other ways to split the work
+    queries = np.concatenate([rng.normal(size=(n_past - long, heads, dim)).astype(np.float32), q])
+    chain = ops.attention(queries, *cache.pages, long, 0.2, isa=isa)[n_past - long :]
+    assert np.array_equal(chain, ops.attention(q, *cache.pages, n_past, 0.2, isa=isa))
+    for row in rng.integers(rows, size=3):
+        alone = ops.attention(q[row : row + 1], *cache.pages, n_past + row, 0.2, isa=isa)
+        assert np.array_equal(alone[0], chain[row])
+
+
 @pytest.mark.parametrize("rows", (1, 7, 64))
 def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
     """More than one run of slots; the gate is the second half of fused [query | gate] heads."""

@@ -86,6 +86,23 @@ def test_tree_rows_equal_their_paths(isa: str, rows: int, decay: float) -> None:
     close(got, want)
 
 
+@pytest.mark.parametrize("rows", (2, 9, 64))
+def test_a_row_has_the_same_bits_alone(isa: str, rows: int) -> None:
+    layer = Layer(2, 4, 40, 88, seed=rows)
+    layer.S[:] = layer.rng.normal(size=layer.S.shape)
+    parent, masks = random_tree(rows, layer.rng)
+    inputs, before = layer.inputs(rows, 0.2), layer.S.copy()
+    tree = layer.run(inputs, isa, parent=parent, ancestors=masks)
+    for leaf in (rows - 1, rows // 2):
+        alone = Layer(2, 4, 40, 88, seed=0)
+        alone.S[:] = before
+        accepted = np.zeros(0, np.int32)
+        for row in path_to(parent, leaf):
+            o = alone.run(rows_of(inputs, slice(row, row + 1)), isa, accepted=accepted)
+            accepted = np.zeros(1, np.int32)
+        assert np.array_equal(o[0], tree[leaf])
+
+
 def test_trees_with_accepted_paths_equal_the_sequence(isa: str) -> None:
     """Twelve appends (trees, chains, single rows), a random path of each accepted, against one long recurrence."""
     layer = Layer(2, 4, 32, 40, seed=9)

@@ -67,6 +67,26 @@ def test_product(dtype: str, activations: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
+def test_a_row_has_the_same_bits_alone(activations: str, isa: str) -> None:
+    seed = secrets.randbits(32)
+    rng = np.random.default_rng(seed)
+    for dtype in BLOCK_TYPES + PLAIN_TYPES:
+        block = 1 if dtype in PLAIN_TYPES else reference.block_size(dtype)[0]
+        n_out, n_in = int(rng.integers(1, 80)), block * int(rng.integers(1, 700 // block + 1))
+        w = random_weights(dtype, n_out * n_in, rng)
+        group = _engine.ops.LinearGroup([w], [dtype], [n_out], n_in, 64, activations, isa, 1)
+        x = rng.normal(size=(64, n_in)).astype(np.float32)
+        alone, beside = np.zeros((64, n_out), np.float32), np.zeros((64, n_out), np.float32)
+        for row in range(64):
+            group.run(x[row : row + 1], [alone[row : row + 1]])
+        for rows in (2, 3, 5, 6, 8, int(rng.integers(7, 64)), 64):
+            group.run(x[:rows], [beside[:rows]])
+            what = f"seed {seed} {dtype} n_out {n_out} n_in {n_in} rows {rows}"
+            assert np.array_equal(beside[:rows].view(np.int32), alone[:rows].view(np.int32)), what
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
 def test_group_add_and_threads(activations: str, isa: str) -> None:
     """A mixed group: each member as if alone, add fused even onto y itself, the same bits from one thread and two."""
     rng = np.random.default_rng(1)

@@ -77,6 +77,27 @@ def test_drafts_change_no_token(draft: str, sampling: dict[str, Any]) -> None:
     assert drafting.draft_counts["accepted"] > 5
 
 
+def check_every_width(drafts: Sequence[str], budgets: Sequence[int], n: int) -> None:
+    """8-bit activations: greedy text of sessions that verify trees of every width, beside plain decoding."""
+    for draft in drafts:
+        for i, budget in enumerate(budgets):
+            engine = open_engine(TINY / "tiny-hybrid.Q8_0.gguf", draft, draft_budget=budget, activations="int8", kv="f16")
+            prompt = CASES[i % len(CASES)]["prompt_ids"]
+            plain, drafting = _engine.Session(engine), _engine.Session(engine)
+            plain.set_drafting(False)
+            assert write(drafting, prompt, n) == write(plain, prompt, n), f"{draft}, {budget} tokens"
+            assert drafting.draft_counts["accepted"] > 0
+
+
+def test_greedy_text_of_rounded_activations() -> None:
+    check_every_width(["mtp", f"{DFLASH}+suffix"], [1, 7, 63], 100)
+
+
+@pytest.mark.slow  # 11,000 tokens
+def test_greedy_text_of_rounded_activations_at_every_width() -> None:
+    check_every_width(["suffix", "mtp", str(DFLASH), f"{DFLASH}+suffix"], [1, 2, 3, 4, 5, 7, 11, 15, 22, 40, 63], 250)
+
+
 def test_a_reused_prefix_drafts_as_a_fresh_one(checkpoint: Path) -> None:
     engine = open_engine(checkpoint, str(DFLASH), draft_budget=8)
     prompt = CASES[0]["prompt_ids"] + CASES[1]["prompt_ids"]
