@@ -179,3 +179,23 @@ def test_without_drafts_there_are_zeros() -> None:
             assert "lucebox_accepted_length_count 0" in [*server.scheduler.metrics.lines()]
         finally:
             server.scheduler.close()
+
+
+def test_outputs_of_one_key_are_no_drafts_of_another() -> None:
+    with LLM(MODEL, draft="suffix", draft_budget=7, **OPTIONS) as llm:
+        app = create_app(llm, ServeSettings(slots=1, api_key=("first", "second")))
+
+        async def timings(key: str) -> dict[str, float]:
+            client = httpx.AsyncClient(
+                transport=httpx.ASGITransport(app=app),
+                base_url="http://127.0.0.1",
+                timeout=60,
+                headers={"x-api-key": key},
+            )
+            async with client:
+                answer = await client.post("/v1/completions", json={"prompt": TEXT, "max_tokens": TOKENS, **GREEDY})
+            return dict(answer.json()["timings"])
+
+        accepted = [asyncio.run(timings(key))["accepted_tokens"] for key in ("first", "second", "first", "second")]
+        app.state.server.scheduler.close()
+    assert accepted[0] == accepted[1] < accepted[2] == accepted[3]

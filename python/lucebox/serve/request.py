@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,7 +13,22 @@ from lucebox.results import Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
 
-__all__ = ["Embedded", "Failed", "Finished", "GenerationRequest", "Ids", "Item", "PromptToken", "Started", "StopReason"]
+__all__ = [
+    "SENDER",
+    "Embedded",
+    "Failed",
+    "Finished",
+    "GenerationRequest",
+    "Ids",
+    "Item",
+    "PromptToken",
+    "Started",
+    "StopReason",
+]
+
+
+SENDER: ContextVar[int] = ContextVar("sender", default=0)
+"""Number of the API key of the HTTP request that is being handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,8 @@ class GenerationRequest:
     budget: Budget | None = None
     endpoint: str = ""
     """Label in the metrics."""
+    sender: int = field(default_factory=SENDER.get)
+    """Number of the API key of the request; 0 without keys."""
     prediction: Ids | None = None
     """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
     embedding: Embedding | None = None

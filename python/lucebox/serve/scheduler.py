@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import LuceboxError
 from lucebox.serve.channel import Sink
@@ -28,6 +29,7 @@ __all__ = ["Scheduler"]
 log = logging.getLogger("lucebox.serve")
 
 MAX_RETRY_AFTER = 60
+MIN_EARLIER_TOKENS = 2048  # of each API key's outputs
 CANCELLED = ApiError("cancelled", "the request was cancelled")
 CLOSING = ApiError("overloaded", "the server is shutting down", retry_after=5)
 
@@ -43,7 +45,9 @@ class Scheduler:
         max_queue: int = 64,
         request_timeout_s: float = math.inf,
         cache: PrefixCache | None = None,
+        senders: int = 1,
     ) -> None:
+        """senders: API keys. The outputs of one key are no drafts of another's answers, whose speed would tell."""
         self.metrics = Metrics()
         self._llm = llm
         self.cache = cache or PrefixCache(0)
@@ -52,6 +56,10 @@ class Scheduler:
         self._slots = [Slot(session) for session in llm.sessions(slots)]
         self.metrics.drafts.watch(slot.session for slot in self._slots)
         self._free = list(self._slots)
+        capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // senders)
+        self._outputs: list[_engine.speculation.EarlierOutputs | None] = [None]
+        if senders > 1 and llm.options.draft != "none":
+            self._outputs = [_engine.speculation.EarlierOutputs(capacity) for _ in range(senders)]
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []
         self._changed = threading.Condition()
@@ -176,7 +184,8 @@ class Scheduler:
 
     def _start(self, job: Job, slot: Slot) -> None:
         try:
-            work = Work(self._llm, slot, job, self.cache)
+            outputs = self._outputs[job.request.sender % len(self._outputs)]
+            work = Work(self._llm, slot, job, self.cache, outputs)
         except Exception as caught:
             slot.session.reset()
             with self._changed:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.errors import ApiError, anthropic_body, openai_body
 from lucebox.serve.page import is_page
+from lucebox.serve.request import SENDER
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Guard", "error_response", "is_anthropic"]
@@ -41,7 +42,7 @@ class Guard:
         try:
             self._check_host(headers)
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
-                self._check_key(headers)
+                SENDER.set(self._check_key(headers))
             body = await self._body(headers, receive)
         except ApiError as error:
             await error_response(scope["path"], error, send)
@@ -54,9 +55,10 @@ class Guard:
         if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
             raise ApiError("forbidden", f"this server is not called {host!r}; see --allowed-host")
 
-    def _check_key(self, headers: Mapping[str, str]) -> None:
+    def _check_key(self, headers: Mapping[str, str]) -> int:
+        """The number of the request's key; 0 where the server has no keys."""
         if not self._digests:
-            return
+            return 0
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
         # Compares every key with every candidate, so that the time reveals nothing.
@@ -64,6 +66,7 @@ class Guard:
         if not any(matches):
             problem = "Incorrect API key provided" if any(given) else "No API key provided"
             raise ApiError("unauthorized", f"{problem}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
+        return matches.index(True) % len(self._digests)
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """The complete body; None if the client disconnects first."""

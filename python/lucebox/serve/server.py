@@ -43,6 +43,7 @@ class Server:
             slots=fitting_slots(llm, settings.slots),
             max_queue=settings.max_queue,
             request_timeout_s=settings.request_timeout,
+            senders=max(1, len(settings.all_keys())),
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,

@@ -41,7 +41,10 @@ class Slot:
 class Work:
     """A job running on a slot."""
 
-    def __init__(self, llm: LLM, slot: Slot, job: Job, cache: PrefixCache) -> None:
+    def __init__(
+        self, llm: LLM, slot: Slot, job: Job, cache: PrefixCache, outputs: _engine.speculation.EarlierOutputs | None = None
+    ) -> None:
+        """outputs: earlier ones to draft from; None: those of all requests."""
         request = job.request
         self.job = job
         self.slot = slot
@@ -58,6 +61,7 @@ class Work:
         else:
             self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
         self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
+        slot.session.share_outputs(outputs)
         slot.session.expect(NO_IDS if request.prediction is None else request.prediction)
         sampling = request.sampling
         self._output = ParsedText(request.parser, sampling.stop, job.sink.put)

@@ -278,6 +278,8 @@ void bind_engine(nb::module_& m) {
         "manifest; free_bytes 0: of this machine). Loads no weights.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
+      .def_prop_ro_static(
+          "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; }, "Tokens of earlier outputs that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
@@ -372,6 +374,8 @@ void bind_engine(nb::module_& m) {
       .def(
           "remember", [](Session& s, const Ids& ids) { s.remember(span(ids)); }, "ids"_a,
           "Keeps an output for the drafts of later ones.")
+      .def("share_outputs", &Session::share_outputs, "outputs"_a.none(),
+           "Drafts from these outputs, and keeps outputs there. None: those of all sessions.")
       .def_prop_ro("draft_counts", &draft_counts_of, "Trees verified, and tokens of them drafted and accepted.")
       .def_prop_ro(
           "accepted_lengths",

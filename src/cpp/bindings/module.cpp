@@ -58,6 +58,6 @@ NB_MODULE(_engine, m) {
   nb::module_ gpu_ops = m.def_submodule("gpu_ops", "Single ops on a device, as in ops, with a gpu.Pack first.");
   lb::bind_gpu_ops(gpu, gpu_ops);
   lb::bind_launch(gpu_ops);
-  nb::module_ speculation = m.def_submodule("speculation", "Suffix drafts and the width of a step, for tests.");
+  nb::module_ speculation = m.def_submodule("speculation", "Suffix drafts and the width of a step.");
   lb::bind_speculation(speculation);
 }

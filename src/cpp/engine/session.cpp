@@ -30,8 +30,10 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
 Session::Session(std::shared_ptr<const Engine> shared) : Session(std::move(shared), kWithoutDrafts) {
   const EngineOptions& options = engine_->options();
   if (!options.drafts() || max_tree_rows() < 2 || context() < kMinDraftContext) return;
-  if (options.drafts_suffixes())
-    suffix_ = std::make_unique<SuffixDrafter>(context() + 1, Engine::kExpectedTokens, engine_->outputs());
+  if (options.drafts_suffixes()) {
+    outputs_ = engine_->outputs();
+    suffix_ = std::make_unique<SuffixDrafter>(context() + 1, Engine::kExpectedTokens, outputs_);
+  }
   if (!engine_->step_costs()) engine_->set_step_costs(measure_step_costs());
   width_.emplace(*engine_->step_costs(), engine_->draft_model() != nullptr, options.draft_budget);
   drafting_ = true;

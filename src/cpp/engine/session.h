@@ -76,6 +76,9 @@ class Session {
   void expect(std::span<const int32_t> text);
   // Keeps an output for the drafts of later ones.
   void remember(std::span<const int32_t> output);
+  // Drafts from these outputs in place of those of all sessions, and keeps outputs there: how fast an answer comes
+  // tells what it was drafted from. Null: those of all sessions again. Nothing where no suffixes are drafted.
+  void share_outputs(std::shared_ptr<EarlierOutputs> outputs);
   // Proposes a tree below the next token, in place of the drafter's: parents as in AppendOptions, -1 is that token.
   // Tokens behind the end of the context are left out.
   void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
@@ -257,7 +260,8 @@ class Session {
   bool drafting_ = false;
   bool drafts_pay_ = false;                // on a device: the next token waits for the host, which may draft below it
   Draft suggested_{};                      // rows == 0: none
-  std::unique_ptr<SuffixDrafter> suffix_;  // null where the engine drafts no suffixes
+  std::unique_ptr<SuffixDrafter> suffix_;    // null where the engine drafts no suffixes
+  std::shared_ptr<EarlierOutputs> outputs_;  // of suffix_
   int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds, and behind them the last root
   int32_t indexed_root_ = -1;
   std::optional<StepWidth> width_;

@@ -81,7 +81,13 @@ void Session::expect(std::span<const int32_t> text) {
 }
 
 void Session::remember(std::span<const int32_t> output) {
-  if (engine_->outputs() != nullptr) engine_->outputs()->add(output);
+  if (outputs_ != nullptr) outputs_->add(output);
+}
+
+void Session::share_outputs(std::shared_ptr<EarlierOutputs> outputs) {
+  if (suffix_ == nullptr) return;
+  outputs_ = outputs != nullptr ? std::move(outputs) : engine_->outputs();
+  suffix_->set_outputs(outputs_);
 }
 
 // A draft of the suffix drafter, after bringing it to the timeline and the root behind it; no rows: none.

@@ -56,6 +56,8 @@ class SuffixDrafter {
   // A text that the output is likely to repeat as a whole or in parts (OpenAI's predicted outputs). Replaces the last
   // one; empty: none. Tokens beyond the capacity are left out.
   void expect(std::span<const int32_t> text);
+  // Drafts from these earlier outputs from now on; null: from none.
+  void set_outputs(std::shared_ptr<EarlierOutputs> outputs) { outputs_ = std::move(outputs); }
 
   // The tree below the newest token, with at most max_rows rows, the root included. Changes nothing.
   SuffixDraft propose(int max_rows) const;
