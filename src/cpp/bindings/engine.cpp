@@ -147,6 +147,7 @@ nb::object step_costs_of(const Engine& engine) {
   d["append"] = append;
   d["plain_ms"] = costs->plain_ms;
   d["draft_ms"] = costs->draft_ms;
+  d["is_fixed"] = costs->is_fixed;
   return d;
 }
 
@@ -156,6 +157,7 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
     costs.append.push_back({rows, ms});
   costs.plain_ms = nb::cast<double>(d["plain_ms"]);
   costs.draft_ms = nb::cast<double>(d["draft_ms"]);
+  costs.is_fixed = nb::cast<bool>(d["is_fixed"]);
   engine.set_step_costs(costs);
 }
 
@@ -287,8 +289,8 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
-          "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms}; "
-          "None before.")
+          "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, "
+          "is_fixed}; None before. Real times of steps replace them unless is_fixed.")
       .def_prop_ro("fingerprint", &Engine::fingerprint);
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")

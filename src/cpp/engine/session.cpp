@@ -60,14 +60,15 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   truncate(std::min(common, total - 1));  // without its logits the last token is computed again
   const int cached = static_cast<int>(tokens_.size());
   has_logits_ = false;
-  prefill(ids, interrupted, [&](int first, int rows) {
+  const auto after_chunk = [&](int first, int rows) {
     if (first + rows == total) {
       download_head(rows - 1, 1, logits_.data());
       has_logits_ = true;
       logits_in_ = LogitsIn::kHost;
     }
     if (progress) progress(first + rows - cached, total - cached);
-  });
+  };
+  time_prefill(total - cached, [&] { prefill(ids, interrupted, after_chunk); });
   return cached;
 }
 

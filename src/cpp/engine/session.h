@@ -214,6 +214,7 @@ class Session {
   void choose_from_row(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work);
+  void time_prefill(int rows, const Work& work);  // work computes so many rows of the sequence
   int max_tree_rows() const;
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);

@@ -13,9 +13,17 @@ namespace lb {
 namespace {
 
 constexpr int kCostRuns = 3, kPlainRuns = 8;
+constexpr double kEnoughMs = 50;   // of runs of one cost
+constexpr double kBudgetMs = 600;  // of all of them; the times of wider trees are then extrapolated
 constexpr double kNeverPays = 12;  // plain tokens whose time a verify may take: drafts of more accepted tokens are rare
 // Tiles of the products with few rows, on CPUs and on GPUs.
 constexpr int kCostRows[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -256,11 +264,13 @@ bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interr
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   has_logits_ = false;
+  const Clock::time_point start = Clock::now();
   run_rows(
       draft.rows, true,
       [&](Stream& stream, const RowInputs& to) { tree_is_known_ ? upload_tree(stream, to) : start_growing(max_rows); },
       interrupted, nullptr);
   head(0, draft.rows, tree_.logits);
+  if (width_chose_ && loop_ == nullptr) width_->took(draft.rows, ms_since(start));  // the CPU has finished
   draft_counts_.verified += 1;
   draft_counts_.drafted += draft.rows - 1;
   tree_pending_ = true;
@@ -298,15 +308,16 @@ void Session::end_walk(bool is_whole) {
 
 // --- costs
 
-// Milliseconds of the fastest of n runs.
+// Milliseconds of the fastest of up to n runs.
 double Session::time(int n, const Work& work) {
-  using Clock = std::chrono::steady_clock;
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < n; ++i) {
+  double best = std::numeric_limits<double>::infinity(), sum = 0;
+  for (int i = 0; i < n && sum < kEnoughMs; ++i) {
     const Clock::time_point start = Clock::now();
     work();
     state_.stream().wait();
-    best = std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    const double ms = ms_since(start);
+    best = std::min(best, ms);
+    sum += ms;
   }
   return best;
 }
@@ -325,8 +336,14 @@ StepCosts Session::measure_step_costs() {
   drop_step();
   const std::vector<int32_t> ids(kMaxTree, 0);
   const int max_rows = std::min(max_tree_rows(), state_.capacity() - state_.n_tokens());
+  const Clock::time_point start = Clock::now();
   for (const int rows : kCostRows) {
     if (rows > max_rows || (!costs.append.empty() && costs.append.back().ms > kNeverPays * costs.plain_ms)) break;
+    if (const size_t n = costs.append.size(); n >= 2 && ms_since(start) > kBudgetMs) {
+      const StepCosts::Append &a = costs.append[n - 2], &b = costs.append[n - 1];
+      costs.append.push_back({rows, b.ms + std::max(0.0, b.ms - a.ms) / (b.rows - a.rows) * (rows - b.rows)});
+      continue;
+    }
     costs.append.push_back({rows, time(kCostRuns, [&] {
                               const std::lock_guard lock(engine_->executor().mutex);
                               run_append(std::span(ids).first(rows), {}, {}, nullptr);
@@ -338,6 +355,13 @@ StepCosts Session::measure_step_costs() {
     costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
   reset();
   return costs;
+}
+
+void Session::time_prefill(int rows, const Work& work) {
+  const Clock::time_point start = Clock::now();
+  work();
+  if (!width_ || loop_ != nullptr) return;
+  rows == 1 ? width_->took(1, ms_since(start)) : width_->start_sequence();
 }
 
 // Whether the device may accept its path and draft below the path's end, without the host.

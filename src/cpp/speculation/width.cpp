@@ -18,6 +18,8 @@ constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after 
 constexpr double kTrialShare = 0.005;   // of the time: what trials are expected to lose
 constexpr int kFirstTrials = 8;         // before trials have to be saved up
 constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree
+constexpr double kTimeMean = 1.0 / 8;   // weight of the newest time
+constexpr double kMostChange = 2;       // of a time at once
 
 }  // namespace
 
@@ -26,7 +28,8 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
   LB_CHECK(draft_budget >= 0 && draft_budget < kMaxTree, kInvalid, "draft_budget must be 0 to ", kMaxTree - 1, ", not ",
            draft_budget);
   for (auto& followed : followed_) followed.reserve(kMaxTree);
-  tiles_.reserve(kMaxTree);
+  costs_.append.reserve(kMaxTree);
+  ratios_.reserve(kMaxTree);
   set_costs(costs);
 }
 
@@ -42,9 +45,27 @@ void StepWidth::set_costs(const StepCosts& costs) {
              " rows in ", append.ms, " ms after ", below, " rows");
     below = append.rows;
   }
-  tiles_ = costs.append;
-  for (StepCosts::Append& tile : tiles_) tile.ms /= costs.plain_ms;
-  draft_time_ = costs.draft_ms / costs.plain_ms;
+  costs_ = costs;
+  start_sequence();
+}
+
+void StepWidth::start_sequence() {
+  ratios_.assign(costs_.append.size() + 1, 0);
+  ratio_ = 1;
+}
+
+void StepWidth::took(int rows, double ms) {
+  if (budget_ > 0 || costs_.is_fixed) return;
+  size_t tile = 0;
+  while (rows > 1 && costs_.append[tile].rows < rows && tile + 1 < costs_.append.size()) ++tile;
+  const size_t i = rows > 1 ? tile + 1 : 0;
+  const double now = ms / (rows > 1 ? costs_.append[tile].ms : costs_.plain_ms);
+  // A step that another process held up is no measure. The first one may have any context.
+  const bool is_first = std::ranges::all_of(ratios_, [](double ratio) { return ratio == 0; });
+  const double likely = is_first ? now : std::clamp(now, ratio(i) / kMostChange, ratio(i) * kMostChange);
+  ratios_[i] = ratios_[i] > 0 ? ratios_[i] + (likely - ratios_[i]) * kTimeMean : likely;
+  ratio_ = ratios_[i];
+  if (rows > 1) time_ += append_time(tile) - append_time_;
 }
 
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
@@ -52,9 +73,11 @@ void StepWidth::set_costs(const StepCosts& costs) {
 template <class Accepted>
 StepWidth::Width StepWidth::best_width(int rows, double before, const Accepted& accepted) const {
   Width best;
-  for (const StepCosts::Append& tile : tiles_) {
+  for (size_t i = 0; i < costs_.append.size(); ++i) {
+    const StepCosts::Append& tile = costs_.append[i];
     const int n = std::min(tile.rows, rows);
-    const Width width{.rows = n, .time = before + tile.ms, .tokens = 1 + accepted(n)};
+    const double append = append_time(i);
+    const Width width{.rows = n, .append = append, .time = before + append, .tokens = 1 + accepted(n)};
     const double loss = std::max(width.time, before + 1) - 1;  // should nothing be accepted, or the draft be dropped
     if (loss <= credit_ && width.rate() > best.rate()) best = width;
     if (tile.rows >= rows) break;
@@ -86,7 +109,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   if (suffix_rows > 1) widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), 0, suffix_accepted);
   if (has_model_)  // the union with the suffix draft has at least the better one's tokens
     widths[kFromModel] =
-        best_width(max_rows, draft_time_, [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+        best_width(max_rows, draft_time(), [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
 
   bar_ = 1;
   if (widths[kFromSuffix].rate() > bar_) bar_ = widths[kFromSuffix].rate(), kind_ = StepKind::kSuffix;
@@ -118,10 +141,11 @@ void StepWidth::start_trial(const std::array<Width, kSources>& widths) {
   kind_ = due == kFromModel ? StepKind::kModel : StepKind::kSuffix;
 }
 
-void StepWidth::set_tree(const Draft& draft, int rows, double time) {
+void StepWidth::set_tree(const Draft& draft, int rows, double before, double append) {
   tree_ = draft;
   tree_.rows = rows;
-  time_ = time;
+  time_ = before + append;
+  append_time_ = append;
 }
 
 void StepWidth::learn_size(const Draft& corrected) {
@@ -133,27 +157,28 @@ void StepWidth::learn_size(const Draft& corrected) {
   has_drafted_ = true;
 }
 
-double StepWidth::append_time(int rows) const {
-  for (const StepCosts::Append& tile : tiles_)
-    if (tile.rows >= rows) return tile.ms;
-  return tiles_.empty() ? 1 : tiles_.back().ms;
+double StepWidth::time_of_rows(int rows) const {
+  const size_t n = costs_.append.size();
+  for (size_t i = 0; i < n; ++i)
+    if (costs_.append[i].rows >= rows) return append_time(i);
+  return n == 0 ? 1 : append_time(n - 1);
 }
 
 void StepWidth::verified(const Draft& model, int rows) {
   LB_ASSERT(rows_ahead_ >= rows);
   const Draft rescored = acceptance_[kFromModel].rescored(model);
   learn_size(rescored);
-  set_tree(rescored, rows, budget_ > 0 ? 1 : draft_time_ + append_time(rows));
+  budget_ > 0 ? set_tree(rescored, rows, 0, 1) : set_tree(rescored, rows, draft_time(), time_of_rows(rows));
   follow(kFromModel, model);
 }
 
 bool StepWidth::draft_may_run_ahead() const {
   if (rows_ahead_ == 0 || budget_ > 0) return rows_ahead_ > 0;
-  return credit_ >= 2 * (draft_time_ + append_time(rows_ahead_) - 1);
+  return credit_ >= 2 * (draft_time() + time_of_rows(rows_ahead_) - 1);
 }
 
 void StepWidth::drop_draft() {
-  if (budget_ == 0) credit_ -= draft_time_;
+  if (budget_ == 0) credit_ -= draft_time();
 }
 
 const Draft& StepWidth::tree(const Draft* model) {
@@ -164,19 +189,19 @@ const Draft& StepWidth::tree(const Draft* model) {
     const Draft corrected = acceptance_[kFromModel].corrected(*model);
     learn_size(corrected);
     best = merge(best, corrected);
-    before = draft_time_;
+    before = draft_time();
   }
   const int rows = std::min(best.rows, max_rows_);
   if (budget_ > 0) {
-    set_tree(best, std::min(rows, budget_ + 1), 1);
+    set_tree(best, std::min(rows, budget_ + 1), 0, 1);
   } else {
     const auto accepted = expected_tokens(best);
     const Width width = rows > 1 ? best_width(rows, before, [&](int n) { return accepted[n]; }) : Width{};
     const bool is_worth_it = is_trial_ || width.rate() > 1 / (before + 1);
     if (width.rows == 0 || !is_worth_it) {
-      set_tree(best, 0, before + 1);
+      set_tree(best, 0, before, 1);
     } else {
-      set_tree(best, width.rows, width.time);
+      set_tree(best, width.rows, before, width.append);
     }
   }
   if (suffix_.rows > 1) follow(kFromSuffix, suffix_);

@@ -27,6 +27,7 @@ struct StepCosts {
   std::vector<Append> append;
   double plain_ms = 0;  // one token decoded without speculation
   double draft_ms = 0;  // one tree of the draft model; 0 without one
+  bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
 
 enum class StepKind { kPlain, kSuffix, kModel };
@@ -36,8 +37,13 @@ class StepWidth {
   // draft_budget: nodes below the root of every tree, whatever the costs; 0: chosen for each step. Throws kInvalid.
   StepWidth(const StepCosts& costs, bool has_model, int draft_budget = 0);
 
-  // New costs, for instance of a longer context. What was learned stays.
+  // New costs. What was learned stays.
   void set_costs(const StepCosts& costs);
+  // The sequence is another one, of any length: real times are of no use any more.
+  void start_sequence();
+  // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
+  // times replace the measured ones. Call it before record(): the account pays the real time.
+  void took(int rows, double ms);
 
   // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. Call tree() after kSuffix and
   // kModel, and record() after every step.
@@ -65,7 +71,8 @@ class StepWidth {
   // A number of rows to verify, and what the step gives.
   struct Width {
     int rows = 0;       // 0: none is affordable
-    double time = 1;    // of the whole step, in plain tokens
+    double append = 0;  // time of the append, in plain tokens
+    double time = 1;    // of the whole step
     double tokens = 0;  // expected, at least 1
     double rate() const { return tokens / time; }
   };
@@ -82,17 +89,23 @@ class StepWidth {
     int row;
   };
 
+  // Times in plain tokens.
+  double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
+  double plain_ms() const { return costs_.plain_ms * ratio(0); }
+  double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
+  double draft_time() const { return costs_.draft_ms * ratio_ / plain_ms(); }
   template <class Accepted>
   Width best_width(int rows, double before, const Accepted& accepted) const;
   void start_trial(const std::array<Width, kSources>& widths);
-  void set_tree(const Draft& draft, int rows, double time);
+  void set_tree(const Draft& draft, int rows, double before, double append);
   void learn_size(const Draft& corrected);
-  double append_time(int rows) const;
+  double time_of_rows(int rows) const;  // of the append
   void follow(Source source, const Draft& draft);
   bool uses(Source source) const;
 
-  std::vector<StepCosts::Append> tiles_;  // ms: in plain tokens
-  double draft_time_ = 0;                 // in plain tokens
+  StepCosts costs_;             // as measured at first
+  std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
+  double ratio_ = 1;            // the newest one, which stands for what was not run yet
   bool has_model_;
   int budget_;
 
@@ -108,6 +121,7 @@ class StepWidth {
   double bar_ = 1;  // rate of the best choice
   int max_rows_ = 0, rows_ahead_ = 0;
   double time_ = 1;                      // in plain tokens
+  double append_time_ = 0;               // part of it
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores
   Draft tree_{};
   std::array<std::vector<Followed>, kSources> followed_;
