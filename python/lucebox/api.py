@@ -38,6 +38,7 @@ from lucebox.serve.conversation import Conversation, answer_format_of, tool_choi
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
+from lucebox.step_costs import StepCostsFile
 from lucebox.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class LLM:
         self.code = None if selection.choice is None else str(selection.choice.code.compiler)
         """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
+        self.step_costs_file: StepCostsFile | None = None
+        """What a step costs with drafts, kept for the next start; None without a drafter."""
         resolved = resolve(os.fspath(model), offline=offline, progress=progress)
         draft = resolve_draft(wanted.draft, resolved, offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
@@ -120,7 +123,9 @@ class LLM:
             **engine_fields(replace(wanted, draft=draft)),
         )
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
-        self._pool = SessionPool(self._engine, min(wanted.sessions, self.memory_plan.max_sessions), wanted.prefix_cache)
+        with self._step_costs(draft):
+            n_sessions = min(wanted.sessions, self.memory_plan.max_sessions)
+            self._pool = SessionPool(self._engine, n_sessions, wanted.prefix_cache)
         self._assets = TextAssets.load(resolved.path)
         self._process = os.getpid()
         self._closed = False
@@ -140,6 +145,21 @@ class LLM:
             f"<lucebox.LLM {self.info.name}: {self.info.architecture}, context {self.memory_plan.context}, "
             f"{self.options.device}, {self.kernels}>"
         )
+
+    @contextmanager
+    def _step_costs(self, draft: str) -> Iterator[None]:
+        """The first session measures what a step costs, unless an earlier start on this device has."""
+        if draft == "none":
+            yield
+            return
+        kernels = "" if self.pack is None else f"{self.pack} {self.code} {self.pack_manifest}"
+        self.step_costs_file = StepCostsFile(self._engine, draft_label(draft), self.device_name, kernels)
+        known = self.step_costs_file.read()
+        if known is not None:
+            self._engine.step_costs = known
+        yield
+        if known is None and self._engine.step_costs is not None:
+            self.step_costs_file.write(self._engine.step_costs)
 
     def __enter__(self) -> LLM:
         return self

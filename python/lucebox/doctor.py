@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import lucebox
-from lucebox import _engine, hip_runtime, machine, packs, targets
+from lucebox import _engine, hip_runtime, machine, packs, step_costs, targets
 from lucebox.errors import DeviceError, PackError
 from lucebox.machine import processor_name
 
@@ -76,6 +76,8 @@ class Host:
     isa: str
     memory_bytes: int | None
     wsl: bool
+    step_costs: str
+    """The folder with what a step of each model costs, measured at its first start with a drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +384,7 @@ def _host(root: Path) -> Host:
         isa=_engine.best_isa(),
         memory_bytes=machine.memory_bytes(root),
         wsl=machine.is_wsl(root),
+        step_costs=str(step_costs.folder()),
     )
 
 

@@ -304,6 +304,9 @@ void pack_half(const Linear& op, int o, int n, const Panel& panel, int half) {
       __m512 d[2][16], m[2][16];
       for (int i = 0; i < 16; ++i) {
         const Block* at = w + (i < n ? i : 0) * long(blocks_per_row) + b;
+        if (h == 0)
+          for (int line = 0; line < kBlocks * int(sizeof(Block)); line += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes + line, _MM_HINT_T0);
         __m512i qi[2];
         __m512 di[2], mi[2];
         U::group(at, U::open(at, blocks_per_row - b), h, qi, di, mi);

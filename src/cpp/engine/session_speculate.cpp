@@ -308,10 +308,10 @@ void Session::end_walk(bool is_whole) {
 
 // --- costs
 
-// Milliseconds of the fastest of up to n runs.
+// Milliseconds of the fastest of up to n runs, at least two: another process may hold up the first.
 double Session::time(int n, const Work& work) {
   double best = std::numeric_limits<double>::infinity(), sum = 0;
-  for (int i = 0; i < n && sum < kEnoughMs; ++i) {
+  for (int i = 0; i < n && (i < 2 || sum < kEnoughMs); ++i) {
     const Clock::time_point start = Clock::now();
     work();
     state_.stream().wait();
@@ -338,10 +338,13 @@ StepCosts Session::measure_step_costs() {
   const int max_rows = std::min(max_tree_rows(), state_.capacity() - state_.n_tokens());
   const Clock::time_point start = Clock::now();
   for (const int rows : kCostRows) {
-    if (rows > max_rows || (!costs.append.empty() && costs.append.back().ms > kNeverPays * costs.plain_ms)) break;
-    if (const size_t n = costs.append.size(); n >= 2 && ms_since(start) > kBudgetMs) {
-      const StepCosts::Append &a = costs.append[n - 2], &b = costs.append[n - 1];
-      costs.append.push_back({rows, b.ms + std::max(0.0, b.ms - a.ms) / (b.rows - a.rows) * (rows - b.rows)});
+    const size_t n = costs.append.size();
+    const auto never_pays = [&](size_t i) { return costs.append[i].ms > kNeverPays * costs.plain_ms; };
+    if (rows > max_rows || (n >= 2 && never_pays(n - 1) && never_pays(n - 2))) break;
+    if (n >= 2 && ms_since(start) > kBudgetMs) {
+      const StepCosts::Append& last = costs.append.back();
+      const double row_ms = std::max(0.0, last.ms - costs.plain_ms) / (last.rows - 1);
+      costs.append.push_back({rows, last.ms + row_ms * (rows - last.rows)});
       continue;
     }
     costs.append.push_back({rows, time(kCostRuns, [&] {
@@ -351,6 +354,9 @@ StepCosts Session::measure_step_costs() {
                               state_.commit({});
                             })});
   }
+  // More rows take no less time: a longer one was held up.
+  for (size_t i = costs.append.size(); i-- > 1;)
+    costs.append[i - 1].ms = std::min(costs.append[i - 1].ms, costs.append[i].ms);
   if (engine_->draft_model() != nullptr)
     costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
   reset();

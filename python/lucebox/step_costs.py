@@ -1,0 +1,85 @@
+"""The times of a step that a model's first session measured, kept for the next start: one JSON file per model, drafter,
+device and build. A file that is damaged, or of another format, is measured and written anew."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lucebox import _engine
+from lucebox.catalog import cache_folder
+
+__all__ = ["StepCostsFile", "folder"]
+
+FORMAT = 1
+OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
+
+
+def folder() -> Path:
+    """Where the files are."""
+    return cache_folder() / "step_costs"
+
+
+class StepCostsFile:
+    """The file of one opened model."""
+
+    def __init__(self, engine: _engine.Engine, draft: str, device: str, kernels: str) -> None:
+        """draft: its label; device: the name of the chip; kernels: those of the pack, or of the CPU."""
+        library = Path(_engine.__file__).stat()
+        self._key = {
+            "format": FORMAT,
+            "model": engine.fingerprint,
+            "draft": draft,
+            "device": device,
+            "kernels": kernels,
+            "engine": [library.st_size, library.st_mtime_ns],
+            **{name: engine.options[name] for name in OPTIONS},
+        }
+        digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
+        self.path = folder() / f"{digest[:32]}.json"
+
+    def read(self) -> dict[str, Any] | None:
+        """The costs, for `Engine.step_costs`; None: there are none, or not of this model."""
+        try:
+            document = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        if not isinstance(document, dict) or document.get("key") != self._key:
+            return None
+        costs = document.get("costs")
+        return costs if _is_valid(costs) else None
+
+    def write(self, costs: Mapping[str, Any]) -> None:
+        """Keeps costs. Where the folder cannot be written, the next start measures again."""
+        text = json.dumps({"key": self._key, "costs": dict(costs)}, indent=1)
+        temporary = self.path.with_suffix(".part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text)
+            temporary.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def _is_valid(costs: Any) -> bool:
+    try:
+        times = [costs["plain_ms"], *(ms for _, ms in costs["append"])]
+        rows = [1, *(rows for rows, _ in costs["append"])]
+        draft_ms = costs["draft_ms"]
+        return (
+            costs["is_fixed"] is False
+            and len(rows) > 1
+            and all(type(n) is int and n <= 64 for n in rows)
+            and all(one < next for one, next in zip(rows, rows[1:], strict=False))
+            and all(isinstance(ms, float) and 0 < ms < math.inf for ms in times)
+            and isinstance(draft_ms, float)
+            and 0 <= draft_ms < math.inf
+        )
+    except (KeyError, TypeError, ValueError):
+        return False
