@@ -42,7 +42,12 @@ class Work:
     """A job running on a slot."""
 
     def __init__(
-        self, llm: LLM, slot: Slot, job: Job, cache: PrefixCache, outputs: _engine.speculation.EarlierOutputs | None = None
+        self,
+        llm: LLM,
+        slot: Slot,
+        job: Job,
+        cache: PrefixCache,
+        outputs: _engine.speculation.EarlierOutputs | None = None,
     ) -> None:
         """outputs: earlier ones to draft from; None: those of all requests."""
         request = job.request

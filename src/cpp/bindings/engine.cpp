@@ -281,7 +281,8 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
-          "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; }, "Tokens of earlier outputs that an engine keeps for suffix drafts.")
+          "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
+          "Tokens of earlier outputs that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")

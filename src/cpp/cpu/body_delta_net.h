@@ -222,8 +222,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
   int c = 0;
   for (; c + kWide <= head.n; c += kWide)
     delta_columns(Block<kVectors, true>{head, c, kWide}, rows, accepted, n_folds, work);
-  for (; c < head.n; c += kLanes)
-    delta_columns(Block<1, false>{head, c, head.n - c}, rows, accepted, n_folds, work);
+  for (; c < head.n; c += kLanes) delta_columns(Block<1, false>{head, c, head.n - c}, rows, accepted, n_folds, work);
 }
 
 }  // namespace

@@ -70,8 +70,7 @@ Activations128 load_activations(const Q8Rows& x, int r, int k) {
   const bool is_whole = x.stride - k >= 128;
   const __m512i first = load_bytes(q), second = is_whole ? load_bytes(q + 64) : _mm512_setzero_si512();
   const auto four = [&](const void* p) {  // of the blocks
-    return is_whole ? _mm_loadu_si128(static_cast<const __m128i*>(p))
-                    : _mm_loadl_epi64(static_cast<const __m128i*>(p));
+    return is_whole ? _mm_loadu_si128(static_cast<const __m128i*>(p)) : _mm_loadl_epi64(static_cast<const __m128i*>(p));
   };
   const __m128 scale = _mm_castsi128_ps(four(x.scale + block));
   Activations128 out;
@@ -416,8 +415,7 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* 
       }
     }
     for (int r = 0; r < kR; ++r)
-      for (int p = 0; p < kHalves; ++p)
-        total[r][p] = chain == 0 ? acc[r][p] : _mm512_add_ps(total[r][p], acc[r][p]);
+      for (int p = 0; p < kHalves; ++p) total[r][p] = chain == 0 ? acc[r][p] : _mm512_add_ps(total[r][p], acc[r][p]);
   }
   for (int p = 0; p < kHalves; ++p) {
     const int left = n - 16 * p;

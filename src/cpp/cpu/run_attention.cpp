@@ -172,8 +172,7 @@ void CpuStream::run(const Attention& op) {
   cpu::for_tasks(pool(), n_tiles * n_kv, split_stride * n * dim, [&](int task, int) {
     const int row_tile = task / n_kv, kv_head = task % n_kv;
     const Partials whole = at(row_tile, kv_head, 0);
-    for (int i = 1; i < n; ++i)
-      add((end_of(row_tile) - row_tile * tile) * group, at(row_tile, kv_head, i), whole);
+    for (int i = 1; i < n; ++i) add((end_of(row_tile) - row_tile * tile) * group, at(row_tile, kv_head, i), whole);
     finish(row_tile, kv_head, whole);
   });
 }

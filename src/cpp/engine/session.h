@@ -259,11 +259,11 @@ class Session {
   bool tree_pending_ = false;  // the pass over walk_'s tree has started; its root is sampled_, not yet in tokens_
   bool device_walks_ = false;  // the loop chooses the tokens of the walk
   bool drafting_ = false;
-  bool drafts_pay_ = false;                // on a device: the next token waits for the host, which may draft below it
-  Draft suggested_{};                      // rows == 0: none
+  bool drafts_pay_ = false;                  // on a device: the next token waits for the host, which may draft below it
+  Draft suggested_{};                        // rows == 0: none
   std::unique_ptr<SuffixDrafter> suffix_;    // null where the engine drafts no suffixes
   std::shared_ptr<EarlierOutputs> outputs_;  // of suffix_
-  int n_indexed_ = 0;                      // leading tokens_ that suffix_ holds, and behind them the last root
+  int n_indexed_ = 0;                        // leading tokens_ that suffix_ holds, and behind them the last root
   int32_t indexed_root_ = -1;
   std::optional<StepWidth> width_;
   bool width_chose_ = false;             // the tree in walk_

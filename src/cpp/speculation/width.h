@@ -25,8 +25,8 @@ struct StepCosts {
     double ms;  // to verify a tree of up to so many rows: forward pass, head, sampling
   };
   std::vector<Append> append;
-  double plain_ms = 0;  // one token decoded without speculation
-  double draft_ms = 0;  // one tree of the draft model; 0 without one
+  double plain_ms = 0;    // one token decoded without speculation
+  double draft_ms = 0;    // one tree of the draft model; 0 without one
   bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
 

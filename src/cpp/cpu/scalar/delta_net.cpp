@@ -78,8 +78,7 @@ void gated_delta(const GatedDelta& op, int v_head, int begin, int end, std::byte
     const float* key = op.k_pending[in] + (j * KH + k_head) * dk;
     const float shrink = std::exp(op.cs_pending[in][j * VH + v_head]);
     for (int d = 0; d < dk; ++d)
-      for (int c = begin; c < end; ++c)
-        S[long(d) * dv + c] = shrink * S[long(d) * dv + c] + key[d] * delta(int(j))[c];
+      for (int c = begin; c < end; ++c) S[long(d) * dv + c] = shrink * S[long(d) * dv + c] + key[d] * delta(int(j))[c];
   }
 
   for (int i = 0; i < op.rows; ++i) {
