@@ -57,7 +57,7 @@ class EngineOptions:
     draft: str = "none"
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
     file, a hub id, or the catalog name of its model), or "auto": the catalog's drafter, else the block, and suffix.
-    "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, but where two tie."""
+    "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, on a GPU but where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata={"size": True})

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,9 @@ class StepCostsFile:
         costs = document.get("costs")
         return costs if _is_valid(costs) else None
 
-    def write(self, costs: Mapping[str, Any]) -> None:
-        """Keeps costs. Where the folder cannot be written, the next start measures again."""
-        text = json.dumps({"key": self._key, "costs": dict(costs)}, indent=1)
+    def write(self, costs: object) -> None:
+        """Keeps `Engine.step_costs`. Where the folder cannot be written, the next start measures again."""
+        text = json.dumps({"key": self._key, "costs": costs}, indent=1)
         temporary = self.path.with_suffix(".part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def _is_valid(costs: Any) -> bool:
             costs["is_fixed"] is False
             and len(rows) > 1
             and all(type(n) is int and n <= 64 for n in rows)
-            and all(one < next for one, next in zip(rows, rows[1:], strict=False))
+            and all(one < following for one, following in pairwise(rows))
             and all(isinstance(ms, float) and 0 < ms < math.inf for ms in times)
             and isinstance(draft_ms, float)
             and 0 <= draft_ms < math.inf

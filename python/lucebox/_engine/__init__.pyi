@@ -4,7 +4,7 @@ The native engine of lucebox. Use the lucebox package; names here are not a publ
 
 from collections.abc import Sequence
 import os
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ class Engine:
     One model's weights, immutable, with the plan of all memory it will use.
     """
 
+    EARLIER_TOKENS: Final[int] = ...
+    """Tokens of earlier outputs that an engine keeps for suffix drafts."""
+
     @staticmethod
     def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
 
@@ -63,7 +66,7 @@ class Engine:
     @property
     def step_costs(self) -> object:
         """
-        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms}; None before.
+        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, is_fixed}; None before. Real times of steps replace them unless is_fixed.
         """
 
     @step_costs.setter
@@ -150,6 +153,11 @@ class Session:
 
     def remember(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """Keeps an output for the drafts of later ones."""
+
+    def share_outputs(self, outputs: speculation.EarlierOutputs | None) -> None:
+        """
+        Drafts from these outputs, and keeps outputs there. None: those of all sessions.
+        """
 
     @property
     def draft_counts(self) -> dict:

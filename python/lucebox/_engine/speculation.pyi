@@ -1,4 +1,4 @@
-"""Suffix drafts and the width of a step, for tests."""
+"""Suffix drafts and the width of a step."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -61,6 +61,10 @@ class StepWidth:
     def rows_ahead(self) -> int: ...
 
     def verified(self, model: tuple[Sequence[int], Sequence[int], Sequence[float]], rows: int) -> None: ...
+
+    def start_sequence(self) -> None: ...
+
+    def took(self, rows: int, ms: float) -> None: ...
 
     def record(self, path: Sequence[int]) -> None: ...
 
