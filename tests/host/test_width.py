@@ -404,3 +404,30 @@ def test_costs_that_make_no_sense_are_refused() -> None:
         StepWidth([(8, 1.0)], 0.0)
     with pytest.raises(InvalidRequestError, match="draft_budget must be 0 to 63, not 64"):
         StepWidth([(8, 1.0)], 1.0, draft_budget=64)
+
+
+# --- real times
+
+
+@pytest.mark.parametrize("growth", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("wrong", ["plain", "append"])
+def test_real_times_replace_wrong_costs(wrong: str, growth: float) -> None:
+    """A plain token or an append that was held up when it was measured; `growth`: of all times with the context."""
+    real = COSTS["cpu"]
+    held_up = 5.0
+    append = [(rows, time * (held_up if wrong == "append" else 1)) for rows, time in real.append]
+    width = StepWidth(append, held_up if wrong == "plain" else 1.0, real.draft, True)
+    rng, time, tokens = random.Random(2), 0.0, 0
+    right = 0.0 if wrong == "plain" else 0.95
+    while tokens < 5000:
+        kind = width.choose()
+        tree = NOTHING if kind == "plain" else width.tree(chain(0.9))
+        path = Run(real, width, rng).accepted(tree, lambda *_: right)
+        rows = len(tree[0])
+        took = real.of(rows) if rows else 1.0
+        width.took(max(1, rows), took * growth)
+        width.record(path)
+        time += took + (real.draft if kind == "model" else 0)
+        tokens += max(1, len(path))
+    best = best_fixed(real, chain(0.9), lambda *_: right, 2000)
+    assert time / tokens < best * 1.1 + 0.01

@@ -20,6 +20,8 @@ constexpr int kFirstTrials = 8;         // before trials have to be saved up
 constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree
 constexpr double kTimeMean = 1.0 / 8;   // weight of the newest time
 constexpr double kMostChange = 2;       // of a time at once
+// Steps after which a plain token is timed again: too high a time would never be corrected, as drafts look better then.
+constexpr int kFirstPlain = 4, kPlainEvery = 48;
 
 }  // namespace
 
@@ -56,6 +58,8 @@ void StepWidth::start_sequence() {
 
 void StepWidth::took(int rows, double ms) {
   if (budget_ > 0 || costs_.is_fixed) return;
+  is_timed_ = true;
+  since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
   size_t tile = 0;
   while (rows > 1 && costs_.append[tile].rows < rows && tile + 1 < costs_.append.size()) ++tile;
   const size_t i = rows > 1 ? tile + 1 : 0;
@@ -96,6 +100,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
+  if (is_timed_ && since_plain_ >= (ratios_[0] > 0 ? kPlainEvery : kFirstPlain)) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
   const bool is_alone = has_model_ && suffix_rows <= 1;
   if (budget_ > 0) {

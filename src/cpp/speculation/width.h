@@ -106,6 +106,8 @@ class StepWidth {
   StepCosts costs_;             // as measured at first
   std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest one, which stands for what was not run yet
+  bool is_timed_ = false;       // took() is called
+  int since_plain_ = 0;         // steps
   bool has_model_;
   int budget_;
 
