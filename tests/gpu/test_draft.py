@@ -27,6 +27,15 @@ def test_copy_rows(pack: _engine.gpu.Pack, rows: int, dim: int, column: int, wid
     assert np.array_equal(got, y)
 
 
+@pytest.mark.parametrize(("rows", "dim", "y_rows", "first"), ((1, 5, 4, 7), (3, 8, 4, 2), (1, 1024, 128, 300)))
+def test_copies_into_a_ring(pack: _engine.gpu.Pack, rows: int, dim: int, y_rows: int, first: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(rows, dim)).astype(np.float32), rng.normal(size=(y_rows, dim + 4)).astype(np.float32)
+    got = ops.copy_rows(x, y, 4, first, pack=pack)
+    y[(first + np.arange(rows)) % y_rows, 4 : 4 + dim] = x
+    assert np.array_equal(got, y)
+
+
 @pytest.mark.parametrize("dim", (1, 31, 32, 100))
 def test_previous_row(pack: _engine.gpu.Pack, dim: int, seed: int) -> None:
     appends(np.random.default_rng(seed), dim, pack=pack)

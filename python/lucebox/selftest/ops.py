@@ -135,11 +135,11 @@ def linear(
     return y
 
 
-def copy_rows(x: F32, y: F32, column: int, **on: Any) -> F32:
-    """y with the rows of x in the columns from `column` on."""
+def copy_rows(x: F32, y: F32, column: int, first: int | None = None, **on: Any) -> F32:
+    """y with the rows of x in the columns from `column` on, from row `first` on as in a ring."""
     copied: F32 = y.copy()
     columns = copied[:, column : column + x.shape[1]]
-    columns[:] = run("copy_rows", on, x=x, y=columns)["y"]
+    columns[:] = run("copy_rows", on, x=x, y=columns, first=first)["y"]
     return copied
 
 

@@ -55,7 +55,7 @@ class Drafting {
     engine_->forward({.tokens = {io().tokens, n},
                       .positions = {io().positions, 3 * n},
                       .tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{}},
-                     state_, stream(), true);
+                     state_, stream());
     state_.end_append();
     return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
                           download(io().draft.taps, {n, draft().taps().size() * hidden()}));

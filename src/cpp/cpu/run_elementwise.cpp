@@ -29,8 +29,10 @@ void CpuStream::run(const Rope& op) {
 
 void CpuStream::run(const CopyRows& op) {
   for_ranges(pool(), op.rows, op.dim, [&](int begin, int end) {
+    const long first = op.first == nullptr ? 0 : *op.first;
     for (int r = begin; r < end; ++r)
-      std::memcpy(op.y + r * op.y_stride, op.x + long(r) * op.dim, size_t(op.dim) * sizeof(float));
+      std::memcpy(op.y + (first + r) % op.y_rows * op.y_stride, op.x + long(r) * op.dim,
+                  size_t(op.dim) * sizeof(float));
   });
 }
 

@@ -48,7 +48,7 @@ class DeviceSizes {
   virtual std::string scratch_detail(const EngineOptions& options) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;  // of the token loop
   // Bytes of the decode-step tables; independent of the context length, which may not be settled yet.
-  virtual size_t step_bytes(const Model& model, const EngineOptions& options) const = 0;
+  virtual size_t step_bytes(const Models& models, const EngineOptions& options) const = 0;
 };
 
 class Backend {
@@ -57,8 +57,10 @@ class Backend {
   virtual const DeviceSizes& sizes() const = 0;
 
   virtual std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const = 0;
-  // The token loop, with the sampler on the device; null and 0 bytes where the host samples.
-  virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const = 0;
+  // The token loop, with the sampler on the device; null and 0 bytes where the host samples. ring: for the tapped rows
+  // of its steps; null without a draft model.
+  virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
+                                               const StepRing* ring) const = 0;
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;

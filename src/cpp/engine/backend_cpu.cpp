@@ -45,7 +45,7 @@ class CpuSizes final : public DeviceSizes {
     return cat(options.n_threads, " threads, ", lb::name(options.isa));
   }
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
-  size_t step_bytes(const Model&, const EngineOptions&) const override { return 0; }
+  size_t step_bytes(const Models&, const EngineOptions&) const override { return 0; }
 
  private:
   size_t free_bytes_;
@@ -57,7 +57,9 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
     return std::make_unique<CpuStream>(stream_options(networks, options));
   }
-  std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&) const override { return nullptr; }
+  std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, const StepRing*) const override {
+    return nullptr;
+  }
   std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }

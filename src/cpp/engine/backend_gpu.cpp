@@ -123,8 +123,8 @@ class GpuSizes final : public DeviceSizes {
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
     return gpu_token_loop_bytes(model, options.context);
   }
-  size_t step_bytes(const Model& model, const EngineOptions& options) const override {
-    return gpu_step_bytes(model, options, target_);
+  size_t step_bytes(const Models& models, const EngineOptions& options) const override {
+    return gpu_step_bytes(models, options, target_);
   }
 
  private:
@@ -143,8 +143,9 @@ class GpuBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
     return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context);
   }
-  std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state) const override {
-    return gpu_token_loop(engine, state);
+  std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
+                                       const StepRing* ring) const override {
+    return gpu_token_loop(engine, state, ring);
   }
 
   std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const override {

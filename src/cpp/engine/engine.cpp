@@ -126,7 +126,9 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, in
   int32_t* parents = carver.take<int32_t>(kMaxTree);
   uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
   float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
+  int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   if (self == nullptr) return;
+  self->draft_n_past = draft_n_past;
   self->tokens = tokens;
   self->positions = positions;
   self->parents = parents;
@@ -173,16 +175,14 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
-void Engine::forward(Append append, SequenceState& state, Stream& stream, bool draft_rows, const Taps* taps) const {
-  const Workspace& ws = executor_->workspace;
-  const DraftWorkspace& draft_ws = executor_->draft;
+void Engine::forward(Append append, SequenceState& state, Stream& stream, const Taps* taps) const {
+  const DraftWorkspace& ws = executor_->draft;
   const int rows = static_cast<int>(append.tokens.size());
-  draft_rows = draft_rows && models_.draft != nullptr;
-  if (draft_rows) append.outputs = {models_.draft->taps(), draft_ws.taps};
-  models_.target->forward(append, state, ws, options_.activations, stream, taps);
-  if (draft_rows)
-    models_.draft->context({draft_ws.taps, ws.y, append.tokens.data(), append.positions.data(), append.tree, rows},
-                           state, draft_ws, options_.activations, stream);
+  if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
+  models_.target->forward(append, state, executor_->workspace, options_.activations, stream, taps);
+  if (models_.draft)
+    models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), state.n_past(), append.tree, rows},
+                           state, ws, options_.activations, stream);
 }
 
 StateOptions Engine::state_options() const { return lb::state_options(options_); }

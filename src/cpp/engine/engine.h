@@ -72,12 +72,13 @@ struct Executor {
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
-  int32_t* tokens;         // [max_rows]
-  int32_t* positions;      // [3, rows] of an append, at most max_rows
-  int32_t* parents;        // [kMaxTree]
-  uint64_t* ancestors;     // [kMaxTree]
-  float* logits;           // [kLogitRows, vocab]
-  DraftWorkspace draft{};  // of the draft model; null without one
+  int32_t* tokens;                  // [max_rows]
+  int32_t* positions;               // [3, rows] of an append, at most max_rows
+  int32_t* parents;                 // [kMaxTree]
+  uint64_t* ancestors;              // [kMaxTree]
+  float* logits;                    // [kLogitRows, vocab]
+  DraftWorkspace draft{};           // of the draft model; null without one
+  int32_t* draft_n_past = nullptr;  // [1] tokens before rows of plain steps (StepRows); null without a draft model
 
  private:
   static void carve_io(Executor* self, Carver& carver, const Models& models, int max_rows);
@@ -112,9 +113,8 @@ class Engine {
   // Identifies the weights and settings that a saved session depends on.
   const std::string& fingerprint() const { return fingerprint_; }
   Executor& executor() const { return *executor_; }
-  // The target's forward pass over an append and, behind it, the draft model's rows of the append. Without these rows
-  // drafts are worse, and nothing else changes.
-  void forward(Append append, SequenceState& state, Stream& stream, bool draft_rows, const Taps* taps = nullptr) const;
+  // The target's forward pass over an append and, behind it, the draft model's rows of the append.
+  void forward(Append append, SequenceState& state, Stream& stream, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
 
  private:

@@ -27,6 +27,10 @@ namespace {
 // the launch reads; tokens.
 constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
 
+// StepRows::compute() is sent at the end of a page and may run behind a launch that goes on: none of its steps may
+// overwrite the page's rows in the ring, nor the row before them.
+static_assert(kLaunchTokens + kPageTokens <= StepRing::kRows);
+
 // Next to each other, so that one read brings both.
 struct StepStart {
   int32_t token;
@@ -94,7 +98,34 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
           .n_positions = 3};
 }
 
-Append one_row(const Buffers& b) { return {.tokens = {&b.start->token, 1}, .positions = {b.positions, 3}}; }
+// The tapped row of a step, for the draft model: computed in `row`, then kept in a ring. No layers: none.
+struct StepTaps {
+  std::span<const int> layers{};
+  float* row = nullptr;   // [width]
+  float* ring = nullptr;  // [StepRing::kRows, width]
+  int width = 0;
+};
+
+// Runs a step's forward pass.
+void run_step(const Model& model, const Workspace& workspace, const StepTaps& taps, const Buffers& b,
+              Activations activations, SequenceState& state, Stream& stream) {
+  const Append append = {.tokens = {&b.start->token, 1},
+                         .positions = {b.positions, 3},
+                         .tree = {},
+                         .outputs = {taps.layers, taps.row},
+                         .interrupted = nullptr};
+  model.forward(append, state, workspace, activations, stream);
+  if (!taps.layers.empty())
+    run(CopyRows{.x = taps.row,
+                 .y = taps.ring,
+                 .rows = 1,
+                 .dim = taps.width,
+                 .y_rows = StepRing::kRows,
+                 .y_stride = taps.width,
+                 .first = state.n_past()},
+        stream);
+  model.head(workspace.y, 1, b.logits, activations, stream);
+}
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
@@ -121,12 +152,11 @@ bool allows_graph(const Error& error, const EngineOptions& options) {
 
 // Compiles a decode step of a new sequence. Throws kUnsupported where the target has no kernel for it.
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
-                        const Buffers& b, Ring* ring, const gpu::Target& target) {
+                        const StepTaps& taps, const Buffers& b, Ring* ring, const gpu::Target& target) {
   gpu::Schedule schedule(target);
   state.begin_append(1, {});
   try {
-    model.forward(one_row(b), state, workspace, activations, schedule);
-    model.head(workspace.y, 1, b.logits, activations, schedule);
+    run_step(model, workspace, taps, b, activations, state, schedule);
   } catch (...) {
     state.abort_append();
     throw;
@@ -139,9 +169,10 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
 
 class GpuTokenLoop final : public TokenLoop {
  public:
-  GpuTokenLoop(const Engine& engine, SequenceState& state)
+  GpuTokenLoop(const Engine& engine, SequenceState& state, const StepRing* step_ring)
       : engine_(engine),
         state_(state),
+        taps_(taps_of(engine, step_ring)),
         stream_(static_cast<GpuStream&>(state.stream())),
         memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), state.capacity()))),
         buffers_(on(*memory_)),
@@ -198,14 +229,12 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.upload(buffers_.positions, positions.data(), sizeof positions);
   }
 
-  void set_draft_rows(bool on) override { draft_rows_ = on; }
-
   void step() override {
     if (uses_mega()) {
       mega_->step(started_);
     } else {
       if (mega_) finish_launch();
-      stream_.replay(graph_[draft_rows_], [&] {
+      stream_.replay(graph_, [&] {
         run_forward();
         run_choice();
       });
@@ -214,7 +243,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void step_only() override {
-    stream_.replay(forward_[draft_rows_], [&] { run_forward(); });
+    stream_.replay(forward_, [&] { run_forward(); });
   }
 
   void choose(std::span<const uint32_t> mask) override {
@@ -247,9 +276,8 @@ class GpuTokenLoop final : public TokenLoop {
   Timeline timeline() override { return uses_mega() ? mega_->timeline() : Timeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
-    if (mega_ && draft_rows_) return "graph, with the draft model's rows";
     if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
-    return graph_[0] || graph_[1] || !why_graph_.empty() ? cat("graph", why_graph_) : "";
+    return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
   void check() override { synchronize(); }
@@ -331,7 +359,7 @@ class GpuTokenLoop final : public TokenLoop {
   const gpu::Target& target() const { return stream_.pack().target(); }
 
   // Whether the megakernel runs a step at this length.
-  bool uses_mega() const { return mega_ && !draft_rows_ && state_.n_tokens() <= max_mega_tokens_; }
+  bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
 
   // Before a graph's step: waits for the launch, and starts another where the last one ended before it saw the larger
   // budget. Throws StepLost.
@@ -342,17 +370,23 @@ class GpuTokenLoop final : public TokenLoop {
     }
   }
 
+  static StepTaps taps_of(const Engine& engine, const StepRing* ring) {
+    if (ring == nullptr) return {};
+    const DraftModel& draft = *engine.draft_model();
+    return {draft.taps(), engine.executor().draft.taps, ring->rows, draft.tap_width()};
+  }
+
   void make_mega() {
     max_mega_tokens_ = max_mega_tokens(engine_.model(), state_, engine_.options(), target());
     const size_t max_tokens = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
-    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace,
+    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace, taps_,
                             buffers_, ring_, target()),
                   &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
   void run_forward() {
-    engine_.forward(one_row(buffers_), state_, stream_, draft_rows_);
-    engine_.model().head(engine_.executor().workspace.y, 1, buffers_.logits, engine_.options().activations, stream_);
+    run_step(engine_.model(), engine_.executor().workspace, taps_, buffers_, engine_.options().activations, state_,
+             stream_);
   }
 
   void run_choice() {
@@ -395,19 +429,19 @@ class GpuTokenLoop final : public TokenLoop {
 
   const Engine& engine_;
   SequenceState& state_;
+  StepTaps taps_;
   GpuStream& stream_;
   std::unique_ptr<Memory> memory_;
   Buffers buffers_;
   gpu::Buffer ring_memory_;
   Ring* ring_;
-  gpu::Buffer fetched_;                               // a Draft in pinned memory
-  std::unique_ptr<Recording> graph_[2], forward_[2];  // [draft_rows_]
-  SampleOptions options_{};                           // as on the device
+  gpu::Buffer fetched_;  // a Draft in pinned memory
+  std::unique_ptr<Recording> graph_, forward_;
+  SampleOptions options_{};  // as on the device
   std::optional<MegaSteps> mega_;
   int max_mega_tokens_ = 0;
   std::string why_graph_;  // why not the megakernel, though it was wanted
   uint32_t started_ = 0, taken_ = 0;
-  bool draft_rows_ = false;
   bool is_walking_ = false;  // down a tree: the number of tokens to come is not known
   Sampled last_{};
 };
@@ -436,7 +470,8 @@ size_t gpu_token_loop_bytes(const Model& model, int context) {
   return counter.used();
 }
 
-size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target) {
+size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const gpu::Target& target) {
+  const Model& model = *models.target;
   if (!wants_mega(model, options, target)) return 0;
   const int context = options.context == 0 ? kPageTokens : options.context;  // any: the tables do not depend on it
   gpu::Schedule planner(target);
@@ -444,19 +479,24 @@ size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gp
                       planner);
   const auto workspace = planner.reserve(model.workspace_bytes(1)),
              memory = planner.reserve(gpu_token_loop_bytes(model, context));
+  const int width = models.draft ? models.draft->tap_width() : 0;
+  const auto row = planner.reserve(width * sizeof(float)), step_ring = planner.reserve(width * sizeof(float));
+  const auto floats = [](const Memory& at) { return reinterpret_cast<float*>(at.data()); };
+  StepTaps taps;
+  if (models.draft) taps = {models.draft->taps(), floats(*row), floats(*step_ring), width};
   Carver carver(*memory);
   Ring ring{};
   try {
     return MegaSteps::planned_bytes(plan_mega(model, options.activations, state, model.workspace(Carver(*workspace), 1),
-                                              Buffers(carver, model, context), &ring, target));
+                                              taps, Buffers(carver, model, context), &ring, target));
   } catch (const Error& error) {
     if (!allows_graph(error, options)) throw;
     return 0;
   }
 }
 
-std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state) {
-  return std::make_unique<GpuTokenLoop>(engine, state);
+std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring) {
+  return std::make_unique<GpuTokenLoop>(engine, state, ring);
 }
 
 }  // namespace lb

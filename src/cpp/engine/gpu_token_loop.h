@@ -12,6 +12,8 @@ namespace lb {
 
 class Engine;
 struct EngineOptions;
+struct Models;
+struct StepRing;
 namespace gpu {
 struct Target;
 }
@@ -19,10 +21,11 @@ struct Target;
 // The options of a request as the device reads them.
 SampleOptions sample_options_of(const SamplingParams& params);
 
-std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state);
+// ring: for the tapped rows of its steps; null without a draft model.
+std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring);
 size_t gpu_token_loop_bytes(const Model& model, int context);
 // Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported where options ask for the megakernel by
 // name and the target has no kernel for the model.
-size_t gpu_step_bytes(const Model& model, const EngineOptions& options, const gpu::Target& target);
+size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const gpu::Target& target);
 
 }  // namespace lb

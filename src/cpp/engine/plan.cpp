@@ -5,6 +5,7 @@
 #include <iomanip>
 
 #include "base/error.h"
+#include "engine/step_rows.h"
 #include "engine/tree_memory.h"
 
 namespace lb {
@@ -77,8 +78,10 @@ EngineOptions with_context(EngineOptions options, int context) {
 // One session and the buffers of the executor, at this context.
 size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
   const EngineOptions options = with_context(any, context);
-  return state_bytes(models, options) + tree_bytes(models, options) + sizes.loop_bytes(*models.target, options) +
-         sizes.scratch_bytes(models.networks(), options) + Executor::planned_bytes(models, options.prefill_chunk);
+  return state_bytes(models, options) + tree_bytes(models, options) +
+         step_row_bytes(models.draft.get(), sizes, *models.target, options) +
+         sizes.loop_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
+         Executor::planned_bytes(models, options.prefill_chunk);
 }
 
 // The model's maximum, else the largest multiple of a page that fits; 0: none fits.
@@ -99,6 +102,11 @@ int largest_context(const Models& models, const DeviceSizes& sizes, const Engine
 
 }  // namespace
 
+size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
+                      const EngineOptions& options) {
+  return draft == nullptr || sizes.loop_bytes(model, options) == 0 ? 0 : StepRows::planned_bytes(*draft);
+}
+
 StateOptions state_options(const EngineOptions& options) {
   return {options.context, options.kv, options.kv, options.prefill_chunk};
 }
@@ -111,7 +119,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const size_t reserved = sizes.reserved_bytes(), available = free > reserved ? free - reserved : 0;
   const size_t target = sizes.weight_bytes(model), draft = models.draft ? sizes.weight_bytes(*models.draft) : 0;
   const size_t copied = target + draft, mapped = sizes.maps_weights() ? file_bytes : 0, weights = mapped + copied;
-  const size_t step = sizes.step_bytes(model, options), fixed = weights + step;
+  const size_t step = sizes.step_bytes(models, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
   const int fits = largest_context(models, sizes, options, budget);
   const std::string memory = sizes.memory_name();
@@ -154,6 +162,8 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
        cat(options.prefill_chunk, " rows")},
       {"logits", logits, cat(Executor::kLogitRows, " rows")},
       {"tree logits", tree_bytes(models, options), cat("trees of ", options.tree_rows(), " rows"), true},
+      {"draft rows", step_row_bytes(models.draft.get(), sizes, model, options),
+       cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
       {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
       {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},

@@ -12,4 +12,8 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
 // Of a session: with the context settled.
 StateOptions state_options(const EngineOptions& options);
 
+// Bytes of a session's StepRows; 0 where no draft model reads them, or no device decodes.
+size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
+                      const EngineOptions& options);
+
 }  // namespace lb

@@ -14,7 +14,9 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
       positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
       logits_(engine_->model().info().vocab) {
   const std::lock_guard lock(engine_->executor().mutex);
-  loop_ = engine_->backend().make_loop(*engine_, state_);
+  if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
+    step_rows_ = std::make_unique<StepRows>(*engine_, state_);
+  loop_ = engine_->backend().make_loop(*engine_, state_, step_rows_ ? &step_rows_->ring() : nullptr);
   const auto carve_tree = [&](Carver carver) {
     tree_ = TreeMemory(carver, engine_->model(), engine_->draft_model(), engine_->options());
     return carver.used();
@@ -118,6 +120,7 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   const RowInputs in = inputs_of(is_tree);
   const Tree tree = is_tree ? Tree{in.parents, in.ancestors} : Tree{};
   const size_t n = rows;
+  settle_step_rows();
   state_.begin_append(rows, tree);
   appended_.clear();
   const auto send = [&] {
@@ -125,7 +128,7 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
                       .positions = {in.positions, 3 * n},
                       .tree = tree,
                       .interrupted = interrupted ? &interrupted : nullptr},
-                     state_, stream, true, taps);
+                     state_, stream, taps);
   };
   try {
     fill(stream, in);

@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/recorded_appends.h"
+#include "engine/step_rows.h"
 #include "engine/token_loop.h"
 #include "engine/tree_memory.h"
 #include "engine/tree_walk.h"
@@ -182,6 +183,7 @@ class Session {
   bool adopt_step(std::span<const int32_t> ids);  // commits the pending step if it computes the last of ids
   void drop_step();
   void drop_choices();
+  void settle_step_rows();  // after plain steps, before anything else reads or appends to the state
   void abort_step();
   void empty_if_step_lost(const Work& work);
   void empty_timeline();
@@ -245,6 +247,7 @@ class Session {
   bool has_logits_ = false;
   LogitsIn logits_in_ = LogitsIn::kHost;
 
+  std::unique_ptr<StepRows> step_rows_;  // null without a draft model, and on the CPU, which has no plain steps
   // Decoding on a device. A step is pending from start_step() until sync() adopts or anything else drops it.
   std::unique_ptr<TokenLoop> loop_;  // null: tokens are sampled on the host
   uint64_t loop_sampler_ = 0;        // Sampler::version() whose state the loop has; 0: none

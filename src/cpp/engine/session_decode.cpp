@@ -87,12 +87,14 @@ void Session::start_step(NumbersFrom from, bool waits_for_mask) {
   if (state_.n_tokens() == state_.capacity()) return;  // the context is full: no token can follow
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
+    if (step_rows_ && step_rows_->is_full()) step_rows_->compute(tokens_);
     if (from == NumbersFrom::kDevice) {
       state_.begin_next();
     } else {
       state_.begin_append(1, {});
       loop_->place(state_.n_tokens());
     }
+    if (step_rows_) step_rows_->begin_step();
     waits_for_mask ? loop_->step_only() : loop_->step();
     state_.end_append();
   });
@@ -121,6 +123,14 @@ void Session::drop_step() {
   if (step_pending_) state_.commit_chain(0);
   sampled_ = -1;
   step_pending_ = false;
+  if (step_rows_ && step_rows_->is_behind()) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    settle_step_rows();
+  }
+}
+
+void Session::settle_step_rows() {
+  if (step_rows_) step_rows_->settle(tokens_);
 }
 
 // Drops the tokens that the device has chosen, and its sampler's state.
@@ -161,6 +171,7 @@ void Session::empty_timeline() {
   appended_.clear();
   state_.abort_append();
   state_.rewind(0);
+  if (step_rows_) step_rows_->reset();
   truncate_tokens(0);
 }
 

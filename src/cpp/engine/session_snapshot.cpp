@@ -22,6 +22,7 @@ void Session::read_pages(int first, int count, std::span<std::byte> to) {
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
     if (loop_ != nullptr) loop_->check();
+    if (step_rows_) step_rows_->compute(tokens_);
     lb::read_pages(state_, first, count, to);
   });
 }

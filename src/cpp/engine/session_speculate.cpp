@@ -184,6 +184,7 @@ bool Session::propose_by_model(int32_t root, int max_rows) {
 void Session::start_draft(int32_t root, int max_rows) {
   const int n_past = state_.n_tokens(), n_positions = engine_->draft_model()->max_depth() + 1;
   Stream& stream = state_.stream();
+  settle_step_rows();
   state_.begin_draft();
   stream.upload(tree_.root.token, &root, sizeof root);
   for (int axis = 0; axis < 3; ++axis)

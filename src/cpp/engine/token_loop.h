@@ -57,8 +57,6 @@ class TokenLoop {
   virtual const Draft& fetched() const = 0;
   // Sets the position of the next step's input, which otherwise follows the choice before.
   virtual void place(int position) = 0;
-  // Whether steps also compute the draft model's rows; false at first. The megakernel computes none.
-  virtual void set_draft_rows(bool on) = 0;
   // Starts a step whose input is the token chosen last, then the choice of the next token by the same sampler. The
   // state has begun an append of one row.
   virtual void step() = 0;

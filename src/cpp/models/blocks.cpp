@@ -201,11 +201,11 @@ GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& ca
 
 void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, rows, gate.n_out); }
 
-void SwiGluMlp::forward(const RmsNorm& in, float* x, const Step& step) const {
+void SwiGluMlp::forward(const RmsNorm& in, const float* x, float* result, const Step& step) const {
   Carver scratch = step.scratch;
   const MlpBuffers b(scratch, step.rows, gate.n_out);
   run_fused(in, gate_and_up(*this, in.y, b, step), step.stream);
-  activate(*this, b, x, x, step);
+  activate(*this, b, x, result, step);
 }
 
 void SwiGluMlp::forward(const float* y, float* result, const Step& step) const {
@@ -217,11 +217,11 @@ void SwiGluMlp::forward(const float* y, float* result, const Step& step) const {
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }
 
-void AttentionBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
+void AttentionBlock::forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const {
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   run_fused(in, queries_keys_values(*this, in.y, b, step), step.stream);
-  attend(*this, layer, b, x, x, step);
+  attend(*this, layer, b, x, result, step);
 }
 
 void AttentionBlock::forward(int layer, const float* y, float* result, const Step& step) const {
@@ -255,7 +255,7 @@ void append_keys_values(std::span<const AttentionBlock* const> blocks, int first
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
 
-void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& step) const {
+void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const {
   Carver scratch = step.scratch;
   const DeltaBuffers b(scratch, dims, step.rows);
   run_fused(in,
@@ -277,7 +277,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, float* x, const Step& 
       continue;
     }
     run_fused(DeltaNet{inputs, delta, {b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}},
-              {{product(out, b.o, x, step, x)}, 1}, step.stream);
+              {{product(out, b.o, result, step, x)}, 1}, step.stream);
   }
 }
 

@@ -36,7 +36,8 @@ Linear product(const Matrix& w, const float* x, float* y, int rows, Activations 
 // down(silu(gate y) * up y)
 struct SwiGluMlp {
   Matrix gate, up, down;
-  void forward(const RmsNorm& in, float* x, const Step& step) const;    // x += mlp(in.y)
+  // result = x + mlp(in.y); result may be x
+  void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(const float* y, float* result, const Step& step) const;  // result = mlp(y)
   void carve(Carver& scratch, int rows) const;
   // Calls matrix(Matrix&) for every matrix and vector(const float*&, length) for every vector.
@@ -57,7 +58,8 @@ struct AttentionBlock {
   RopePairs pairs = RopePairs::kHalves;
   int window = 0;      // slots that a row sees back to, itself included; 0: all
   int first_slot = 0;  // slots before it are not seen
-  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;    // x += attention(in.y)
+  // result = x + attention(in.y); result may be x
+  void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
@@ -86,7 +88,8 @@ struct DeltaNetBlock {
   const float* norm = nullptr;     // [dv]
   RecurrentShape dims{};
   float eps = 0;
-  void forward(int layer, const RmsNorm& in, float* x, const Step& step) const;  // x += delta_net(in.y)
+  // result = x + delta_net(in.y); result may be x
+  void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(qkv), matrix(z), matrix(beta), matrix(alpha), matrix(out);

@@ -59,6 +59,8 @@ class Dflash final : public DraftModel {
   void for_each_group(const GroupVisitor& group) const override;
   void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                Stream& stream) const override;
+  void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
+                    const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
   void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
 
@@ -183,12 +185,19 @@ void Dflash::context(const DraftRows& in, SequenceState& state, const DraftWorks
   run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
   run(product(w_.fc, in.taps, g, in.rows, activations, stream), stream);
   run(norm(g, w_.context_norm, g, in.rows), stream);
-  const Step step{in.rows, in.tree, ws.cos, ws.sin, state.n_past(), state, activations, scratch, stream};
+  const Step step{in.rows, in.tree, ws.cos, ws.sin, in.n_past, state, activations, scratch, stream};
   const int n = static_cast<int>(w_.layers.size());
   for (int i = 0; i < n; i += 2) {
     const AttentionBlock* const blocks[] = {&w_.layers[i].mixer, &w_.layers[std::min(i + 1, n - 1)].mixer};
     append_keys_values(std::span(blocks).first(std::min(2, n - i)), state_layer(i), g, step);
   }
+}
+
+void Dflash::step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
+                          const DraftWorkspace& ws, Activations activations, Stream& stream) const {
+  DraftRows in = rows;
+  in.taps = ring.rows + static_cast<size_t>(slot % StepRing::kRows) * tap_width();
+  context(in, state, ws, activations, stream);
 }
 
 template <class Part>
@@ -219,8 +228,8 @@ void Dflash::convolved(const DraftConv& conv, const float* norm_weight, const Bl
 void Dflash::layer(int i, const Block& b, const Step& step) const {
   const DraftLayer& layer = w_.layers[i];
   if (!second_) {
-    layer.mixer.forward(state_layer(i), norm(b.x, layer.mixer_norm, b.y, step.rows), b.x, step);
-    layer.mlp.forward(norm(b.x, layer.mlp_norm, b.y, step.rows), b.x, step);
+    layer.mixer.forward(state_layer(i), norm(b.x, layer.mixer_norm, b.y, step.rows), b.x, b.x, step);
+    layer.mlp.forward(norm(b.x, layer.mlp_norm, b.y, step.rows), b.x, b.x, step);
     return;
   }
   convolved(layer.mixer_conv, layer.mixer_norm, b, step,

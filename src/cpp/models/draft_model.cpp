@@ -10,11 +10,13 @@ namespace lb {
 
 DraftModel::DraftModel(std::string kind, const Model& target) : target_(target), kind_(std::move(kind)) {}
 
+int DraftModel::tap_width() const { return static_cast<int>(taps_.size()) * target_.info().hidden; }
+
 DraftWorkspace DraftModel::carve(Carver& carver, int max_rows) const {
   const size_t rows = std::max(max_rows, max_depth_ + 1), depth = max_depth_;
   const size_t hidden = target_.info().hidden;
   DraftWorkspace ws;
-  ws.taps = taps_.empty() ? nullptr : carver.take<float>(max_rows * taps_.size() * hidden);
+  ws.taps = carver.take<float>(static_cast<size_t>(max_rows) * tap_width());
   ws.ids = carver.take<int32_t>(depth * n_candidates_);
   ws.logprobs = carver.take<float>(depth * n_candidates_);
   ws.hidden = carver.take<float>(depth * hidden);

@@ -1,10 +1,10 @@
 // DraftModel: a small network that proposes tokens for a target model to verify. Its layers are layers of the target's
 // SequenceState, behind the target's own, so that commits, rewinds, snapshots and prefix reuse hold for them too:
-//   context()  Behind every forward pass of the target, before end_append(): writes the draft layers' rows of the
-//   append,
-//              made of what the target has just computed.
+//   context()  Behind a forward pass of the target, before end_append(): writes the draft layers' rows of the append,
+//              made of the target's tapped rows.
 //   propose()  Behind begin_draft(): the likeliest tokens of each depth below the newest token.
-// Embedding and head are the target's. Tokens are proposals: the target decides every one of them.
+// Plain decode steps on a device only keep their tapped rows in a ring; step_context() writes the draft layers' rows of
+// many steps at once. Embedding and head are the target's. Tokens are proposals: the target decides every one of them.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,21 @@
 
 namespace lb {
 
-// Rows of an append that the target has computed. All pointers in the stream's memory.
+// Rows that the target has computed. All pointers in the stream's memory.
 struct DraftRows {
-  const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps(); null without taps
-  const float* hidden;       // [rows, hidden] after the target's final norm
+  const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps()
   const int32_t* tokens;     // [rows]
   const int32_t* positions;  // [3, rows]
+  const int32_t* n_past;     // [1] tokens before the rows
   Tree tree;
   int rows;
+};
+
+// The tapped rows of plain steps: that of slot s is row s % kRows.
+struct StepRing {
+  // The rows of a page, which step_context() takes at once, and the row before them.
+  static constexpr int kRows = 2 * kPageTokens;
+  float* rows;  // [kRows, n_taps * hidden], in the stream's memory
 };
 
 // The newest token, which the target has not computed yet. Pointers in the stream's memory.
@@ -33,7 +40,7 @@ struct DraftRoot {
 };
 
 struct DraftWorkspace {
-  float* taps;       // [max_rows, n_taps * hidden], for Append::outputs; null without taps
+  float* taps;       // [max_rows, n_taps * hidden], for Append::outputs
   int32_t* ids;      // [depth, n_candidates] result of propose()
   float* logprobs;   // [depth, n_candidates] natural logarithms, descending
   float* hidden;     // [max_depth, hidden] that the head has read
@@ -46,6 +53,7 @@ class DraftModel : public Network {
  public:
   const std::string& kind() const { return kind_; }    // "dflash", "mtp"
   std::span<const int> taps() const { return taps_; }  // layers of the target that context() reads the output of
+  int tap_width() const;                               // n_taps * hidden
   int max_depth() const { return max_depth_; }         // most tokens of a path
   int n_candidates() const { return n_candidates_; }   // tokens that propose() leaves at each depth
 
@@ -54,6 +62,13 @@ class DraftModel : public Network {
 
   virtual void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                        Stream& stream) const = 0;
+  // Called when a plain step at `slot` has begun its append, and the append before was not a plain step.
+  virtual void begin_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
+  // Writes the rows of plain steps [slot, slot + rows.rows), which lie in one page. rows.taps is not read.
+  virtual void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
+                            const DraftWorkspace& ws, Activations activations, Stream& stream) const = 0;
+  // Called after a plain step at `slot`, before an append of another kind.
+  virtual void end_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
   // Leaves the likeliest tokens of each depth in ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1
   // rows behind n_past, which the next append overwrites: the state's capacity must reach that far.
   virtual void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,

@@ -84,30 +84,41 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
     if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
-  const auto copy_output = [&](int i) {
-    const LayerOutputs& outputs = append.outputs;
-    const int n = static_cast<int>(outputs.layers.size());
-    for (int t = 0; t < n; ++t)
-      if (outputs.layers[t] == i)
-        run(CopyRows{ws.x, outputs.to + static_cast<size_t>(t) * info_.hidden, rows, info_.hidden,
-                     static_cast<long>(n) * info_.hidden},
+  float* x = ws.x;  // the residual stream
+  // x += mlp(in.y), and copies of x where the layer is tapped. A tapped row that is alone needs no copy: it is computed
+  // where its copy would lie, and the next layer reads it there and goes on in ws.x.
+  const auto run_mlp = [&](int i, const RmsNorm& in, const Step& step) {
+    const auto [layers, to] = append.outputs;
+    const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * info_.hidden; };
+    const auto first = std::ranges::find(layers, i);
+    float* const result = rows == 1 && first != layers.end() ? copy_of(first) : x;
+    weights_.layers[i].mlp.forward(in, x, result, step);
+    x = result;
+    for (auto tapped = first; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
+      if (copy_of(tapped) != x)
+        run(CopyRows{.x = x,
+                     .y = copy_of(tapped),
+                     .rows = rows,
+                     .dim = info_.hidden,
+                     .y_rows = rows,
+                     .y_stride = static_cast<long>(layers.size()) * info_.hidden},
             stream);
   };
 
   run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
-  embed(append.tokens.data(), rows, ws.x, stream);
+  embed(append.tokens.data(), rows, x, stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
-    tap(i, ws.x);
+    tap(i, x);
     const Layer& layer = weights_.layers[i];
-    const RmsNorm in = norm(ws.x, layer.mixer_norm, ws.y, rows, info_);
-    std::visit([&](const auto& mixer) { mixer.forward(i, in, ws.x, step); }, layer.mixer);
-    layer.mlp.forward(norm(ws.x, layer.mlp_norm, ws.y, rows, info_), ws.x, step);
-    copy_output(i);
+    const RmsNorm in = norm(x, layer.mixer_norm, ws.y, rows, info_);
+    std::visit([&](const auto& mixer) { mixer.forward(i, in, x, ws.x, step); }, layer.mixer);
+    x = ws.x;
+    run_mlp(i, norm(x, layer.mlp_norm, ws.y, rows, info_), step);
   }
-  run(norm(ws.x, weights_.final_norm, ws.y, rows, info_), stream);
+  run(norm(x, weights_.final_norm, ws.y, rows, info_), stream);
   tap(info_.n_layers, ws.y);
 }
 

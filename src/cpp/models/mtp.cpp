@@ -1,6 +1,7 @@
 // Row j of the block belongs to token x_j: y_j = W [norm(embed(x_j)); norm(h_{j-1})], then one attention layer over the
 // rows before it, where h_{j-1} is the final normed row of the token before. The block's own normed result o_j predicts
 // token j + 1 and takes the place of h_j while drafting. Row 0 has no token before it: it is never attended to.
+// The state keeps rows from before the target's final norm: a megakernel never writes the normed ones.
 // Source: llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
 #include <algorithm>
 #include <optional>
@@ -36,6 +37,7 @@ class Mtp final : public DraftModel {
  public:
   Mtp(const ModelInfo& info, MtpWeights weights, const Model& target)
       : DraftModel("mtp", target), info_(info), w_(std::move(weights)), rope_(w_.rope) {
+    taps_ = {info_.n_layers - 1};
     max_depth_ = kMaxDepth;
     n_rot_ = info_.n_rot;
     finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
@@ -52,14 +54,19 @@ class Mtp final : public DraftModel {
 
   void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
                Stream& stream) const override;
+  void begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const override;
+  void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
+                    const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
+  void end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const override;
   void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
 
  private:
   struct Buffers {
-    float *embedded, *before;  // [rows, hidden]
-    float* both;               // [rows, 2 * hidden]
-    float *x, *y;              // [rows, hidden]
+    float* embedded;  // [rows, hidden]
+    float* before;    // [rows, hidden] the row before each row, then its final norm
+    float* both;      // [rows, 2 * hidden]
+    float *x, *y;     // [rows, hidden]
     Buffers(Carver& scratch, int rows, int hidden) {
       const size_t n = static_cast<size_t>(rows) * hidden;
       embedded = scratch.take<float>(n);
@@ -96,11 +103,25 @@ class Mtp final : public DraftModel {
   RmsNorm norm(const float* x, const float* w, float* y, int rows) const {
     return {x, w, y, rows, 1, info_.hidden, info_.hidden, info_.hidden, info_.eps};
   }
+  RmsNorm target_norm(const float* x, float* y, int rows) const {
+    RmsNorm op = norm(x, target_.final_norm(), y, rows);
+    op.eps = target_.info().eps;
+    return op;
+  }
+  float* row_of(const StepRing& ring, int slot) const {
+    return ring.rows + static_cast<size_t>(slot % StepRing::kRows) * info_.hidden;
+  }
+  CopyRows copy(const float* x, float* y, int rows = 1) const {
+    return {.x = x, .y = y, .rows = rows, .dim = info_.hidden, .y_rows = rows, .y_stride = info_.hidden};
+  }
   void embed(const int32_t* tokens, int rows, float* x, Stream& stream) const;
   void head(const float* hidden, float* logits, Activations activations, Stream& stream) const;
   // b.x = combine [norm(embed(tokens)); norm(hidden)]
   void combine(const int32_t* tokens, const float* hidden, int rows, const Buffers& b, Activations activations,
                Stream& stream) const;
+  // Keys and values of rows, from b.before.
+  void keys_values(const DraftRows& rows, const Buffers& b, SequenceState& state, const DraftWorkspace& ws,
+                   Activations activations, Carver scratch, Stream& stream) const;
 
   ModelInfo info_;
   MtpWeights w_;
@@ -127,8 +148,8 @@ void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Bu
   run(norm(b.embedded, w_.embedding_norm, e, rows), stream);
   run(norm(hidden, w_.hidden_norm, n, rows), stream);
   if (!is_one) {
-    run(CopyRows{.x = e, .y = b.both, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
-    run(CopyRows{.x = n, .y = b.both + h, .rows = rows, .dim = h, .y_stride = 2 * h}, stream);
+    run(CopyRows{.x = e, .y = b.both, .rows = rows, .dim = h, .y_rows = rows, .y_stride = 2 * h}, stream);
+    run(CopyRows{.x = n, .y = b.both + h, .rows = rows, .dim = h, .y_rows = rows, .y_stride = 2 * h}, stream);
   }
   run(product(w_.combine, b.both, b.x, rows, activations, stream), stream);
 }
@@ -137,9 +158,8 @@ void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspac
                   Stream& stream) const {
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
-  run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
   const RowLayer kept = state.row(state_layer(1));
-  run(PreviousRow{.x = in.hidden,
+  run(PreviousRow{.x = in.taps,
                   .history = kept.history,
                   .pending = kept.pending,
                   .y = b.before,
@@ -148,11 +168,50 @@ void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspac
                   .rows = in.rows,
                   .dim = info_.hidden},
       stream);
+  keys_values(in, b, state, ws, activations, scratch, stream);
+}
+
+void Mtp::keys_values(const DraftRows& in, const Buffers& b, SequenceState& state, const DraftWorkspace& ws,
+                      Activations activations, Carver scratch, Stream& stream) const {
+  run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
+  run(target_norm(b.before, b.before, in.rows), stream);
   combine(in.tokens, b.before, in.rows, b, activations, stream);
   run(norm(b.x, w_.mixer_norm, b.y, in.rows), stream);
-  const Step step{in.rows, in.tree, ws.cos, ws.sin, state.n_past(), state, activations, scratch, stream};
+  const Step step{in.rows, in.tree, ws.cos, ws.sin, in.n_past, state, activations, scratch, stream};
   const AttentionBlock* const blocks[] = {&w_.mixer};
   append_keys_values(blocks, state_layer(0), b.y, step);
+}
+
+// Plain steps leave the row layer alone. It is folded before the first of them, whose row before joins the ring.
+void Mtp::begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
+  LB_ASSERT(slot > 0);
+  const RowLayer kept = state.row(state_layer(1));
+  run(PreviousRow{.x = nullptr,
+                  .history = kept.history,
+                  .pending = kept.pending,
+                  .y = nullptr,
+                  .accepted = state.accepted(),
+                  .tree = {},
+                  .rows = 0,
+                  .dim = info_.hidden},
+      stream);
+  run(copy(kept.history, row_of(ring, slot - 1)), stream);
+}
+
+void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, SequenceState& state,
+                       const DraftWorkspace& ws, Activations activations, Stream& stream) const {
+  Carver scratch = ws.scratch;
+  const Buffers b(scratch, in.rows, info_.hidden);
+  run(copy(row_of(ring, slot - 1), b.before), stream);
+  if (in.rows > 1) run(copy(row_of(ring, slot), b.before + info_.hidden, in.rows - 1), stream);
+  keys_values(in, b, state, ws, activations, scratch, stream);
+}
+
+// As if the last step had been an append of one row through context(): its row is pending, the one before is history.
+void Mtp::end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
+  const RowLayer kept = state.row(state_layer(1));
+  run(copy(row_of(ring, slot - 1), kept.history), stream);
+  run(copy(row_of(ring, slot), kept.pending), stream);
 }
 
 void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
@@ -165,7 +224,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   run(RopeTable{root.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, max_depth_ + 1, rope_.n_pairs}, stream);
   // The last committed row, folded in a copy: the state must still be able to step back.
   const RowLayer kept = state.row(state_layer(1));
-  run(CopyRows{.x = kept.history, .y = b.before, .rows = 1, .dim = h, .y_stride = h}, stream);
+  run(copy(kept.history, b.before), stream);
   run(PreviousRow{.x = nullptr,
                   .history = b.before,
                   .pending = kept.pending,
@@ -175,6 +234,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
                   .rows = 0,
                   .dim = h},
       stream);
+  run(target_norm(b.before, b.before, 1), stream);
   const float* final_norm = w_.final_norm != nullptr ? w_.final_norm : target_.final_norm();
   for (int d = 0; d < depth; ++d) {
     const float* before = d == 0 ? b.before : ws.hidden + (d - 1) * h;
@@ -182,8 +242,8 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
     const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
     // Rows of a draft are text: the position of one is the number of tokens before it.
     const Step step{1, {}, ws.cos + angles, ws.sin + angles, root.positions + d, state, activations, scratch, stream};
-    w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, step);
-    w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, step);
+    w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, b.x, step);
+    w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, b.x, step);
     run(norm(b.x, final_norm, ws.hidden + d * h, 1), stream);
     head(ws.hidden + d * h, ws.logits, activations, stream);
     top_tokens(ws, d, 1, 1, 0, stream);

@@ -232,9 +232,11 @@ template <class Visit>
 void operands(CopyRows& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("dim", op.dim);
+  visit.scalar("y_rows", op.y_rows);
   visit.stride("y_stride", op.y_stride);
   visit.in("x", op.x, {op.rows, op.dim});
-  visit.out("y", op.y, {op.rows, op.dim}, {op.y_stride, 1});
+  visit.optional_in("first", op.first, {1});
+  visit.out("y", op.y, {op.y_rows, op.dim}, {op.y_stride, 1});
 }
 
 template <class Visit>

@@ -1,5 +1,5 @@
-// CopyRows: rows into columns of a wider matrix. A thread has four values, or one if rows are not aligned.
-// Bound: latency for few rows, else bandwidth, 8 bytes per value.
+// CopyRows: rows into columns of a wider matrix, or into a ring. A thread has four values, or one if rows are not
+// aligned. Bound: latency for few rows, else bandwidth, 8 bytes per value.
 #include "dialect.h"
 
 #include "gpu/elementwise/rows.h"
@@ -11,9 +11,10 @@ template <int kWidth>
 LB_DEVICE void copy_rows(const CopyRows& p) {
   const int row_parts = p.dim / kWidth;
   const long count = long(p.rows) * row_parts, step = long(n_blocks()) * n_threads();
+  const int first = p.first == nullptr ? 0 : *p.first;
   for (long i = long(block_id()) * n_threads() + thread_id(); i < count; i += step) {
     const long row = i / row_parts, part = i % row_parts;
-    store(p.y + row * p.y_stride + part * kWidth, load<Vec<float, kWidth>>(p.x + i * kWidth));
+    store(p.y + (first + row) % p.y_rows * p.y_stride + part * kWidth, load<Vec<float, kWidth>>(p.x + i * kWidth));
   }
 }
 

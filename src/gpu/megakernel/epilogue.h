@@ -29,7 +29,8 @@ struct RowEpilogue {
   Mailbox* to;           // first of y, or null
   const Mailbox* added;  // first of what is added, or null
   const float* add;      // [n_out] or null: what is added, plain
-  float* y;              // [n_out] or null: y, plain
+  float* y;              // [n_out] or null: y, plain; of a kept y in the ring's row 0
+  uint32_t kept_mask, kept_stride;
 
   LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
       : n_out(p.op.n_out),
@@ -42,7 +43,9 @@ struct RowEpilogue {
         is_norm(p.from == XFrom::kRms),
         writes_codes(p.writes_codes != 0),
         tag(wait.tag),
-        add_tag(wait.tag_of(p.add_mailbox)) {
+        add_tag(wait.tag_of(p.add_mailbox)),
+        kept_mask(p.kept_mask),
+        kept_stride(p.kept_stride) {
     Mailbox* mailboxes = mega_state().mailboxes;
     to = p.y_mailbox < 0 ? nullptr : mailboxes + p.y_mailbox;
     added = p.add_mailbox.at < 0 ? nullptr : mailboxes + p.add_mailbox.at;
@@ -91,11 +94,13 @@ struct RowEpilogue {
     }
     return value_in(loaded);
   }
+  // Valid behind the row's sums: the epilogue warp runs ahead of the token's numbers.
+  LB_DEVICE uint32_t kept_offset() const { return (uint32_t(mega_state().numbers.n_past) & kept_mask) * kept_stride; }
   LB_DEVICE float plain_added(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
   LB_DEVICE void write(const RowDestination& to, float result) const {
     write_value(to.mailbox, result, tag);
-    if (to.plain != nullptr) *to.plain = result;
+    if (to.plain != nullptr) to.plain[kept_offset()] = result;
   }
   // silu(gate) * up. Where codes are written, by whole warps.
   LB_DEVICE void write_gated(const RowDestination& to, float gate, float up, float factor) const {

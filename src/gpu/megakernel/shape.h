@@ -84,17 +84,18 @@ struct EmbedTask {
 };
 
 // y = op.w x (+ op.add), or y = silu(op.w x) * (up x). Part i of the task has rows_each rows, and row_unit more while
-// i < more.
+// i < more. A y that is kept is row n_past & kept_mask of a ring: op.y is in its row 0.
 struct ProductTask {
   Linear op;
   const float* a;  // [n_in]; x is made from it
   const float* w;  // [n_in], of the norm
   MailboxSource a_mailbox, add_mailbox;
-  MailboxSource squares;  // kHeads, kHeadsCodes: sums of squares, [heads, head_squares]
-  int32_t y_mailbox;      // first of y, or -1
-  uint32_t writes_y;      // 0: y goes to mailboxes only
-  uint32_t writes_codes;  // 1: y goes to mailboxes as codes, for readers of XFrom::kCodes
-  const void* up;         // [n_out, n_in] of op's type, or null
+  MailboxSource squares;            // kHeads, kHeadsCodes: sums of squares, [heads, head_squares]
+  int32_t y_mailbox;                // first of y, or -1
+  uint32_t writes_y;                // 0: y goes to mailboxes only
+  uint32_t writes_codes;            // 1: y goes to mailboxes as codes, for readers of XFrom::kCodes
+  uint32_t kept_mask, kept_stride;  // the ring's rows - 1, values between its rows; 0: y is not kept
+  const void* up;                   // [n_out, n_in] of op's type, or null
   XFrom from;
   int heads, head_dim, head_squares;    // kHeads, kHeadsCodes
   uint32_t head_scales_step;            // division_step() of the scales of a head

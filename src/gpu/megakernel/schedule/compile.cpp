@@ -71,6 +71,7 @@ int Schedule::last_phase() const {
 MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget) {
   const int n_blocks = target_.n_sms;
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
+  require(n_kept_ == nullptr || n_kept_ == next.n_past, "keeps rows by the number of tokens before the step");
   MegaPlan plan = {};
   plan.n_phases = last_phase() + 2;  // the sampler's second step is a phase of its own
   plan.n_mailboxes = plan_mailboxes();

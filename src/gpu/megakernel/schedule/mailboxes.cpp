@@ -184,8 +184,12 @@ void Schedule::MailboxPlan::drop_writes() {
     }
     ProductTask& p = node.task.product;
     p.y_mailbox = is_read[i] ? at[i] : -1;
-    p.writes_y = i + 1 == n || is_plain_too[i];
+    p.writes_y = i + 1 == n || is_plain_too[i] || node.kept != nullptr;
     if (!p.writes_y) drop(node.writes, p.op.y);
+    if (node.kept == nullptr) continue;
+    require(i + 1 < n && !is_plain_too[i], "keeps only values that travel in mailboxes");
+    drop(node.writes, p.op.y);  // no step reads the ring
+    p.op.y = node.kept;
   }
 }
 

@@ -229,6 +229,24 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
   }
 }
 
+// Joins the products that make the row: they also store it in the ring.
+void Schedule::run(const CopyRows& op) {
+  require(op.rows == 1 && op.first != nullptr && std::has_single_bit(unsigned(op.y_rows)),
+          "copies one row into a ring of 2^n rows only");
+  int n_values = 0;
+  for (Node& node : nodes_) {
+    if (node.task.kind != TaskKind::kProduct) continue;
+    ProductTask& p = node.task.product;
+    if (p.op.y < op.x || p.op.y >= op.x + op.dim) continue;
+    node.kept = op.y + (p.op.y - op.x);
+    p.kept_mask = uint32_t(op.y_rows - 1);
+    p.kept_stride = uint32_t(op.y_stride);
+    n_values += p.op.n_out;
+  }
+  require(n_values == op.dim, "copies rows that products make");
+  n_kept_ = op.first;
+}
+
 void Schedule::run(const AttentionPrepare& op) {
   LB_ASSERT(!prepare_);
   prepare_ = op;

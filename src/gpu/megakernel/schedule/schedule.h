@@ -3,9 +3,9 @@
 // reads none of them.
 //
 // Fusion: a norm joins the products that read its result, an activation joins the products whose results it reads, and
-// the inputs of a recurrence or an attention are prepared inside it. Every other op becomes a node. A node gets the
-// earliest phase that its reads and writes allow, seen as ranges of addresses; in a phase, tasks share the blocks by
-// their bytes.
+// the inputs of a recurrence or an attention are prepared inside it, and a copy into a ring joins the products that
+// make the row. Every other op becomes a node. A node gets the earliest phase that its reads and writes allow, seen as
+// ranges of addresses; in a phase, tasks share the blocks by their bytes.
 #pragma once
 
 #include <optional>
@@ -67,7 +67,7 @@ class Schedule final : public lb::Stream {
   void run(const Attention& op) override;
   void run(const CausalConv&) override { refuse("a convolution of its own"); }
   void run(const DeltaPrepare&) override { refuse("a preparation of its own"); }
-  void run(const CopyRows&) override { refuse("a copy of rows"); }
+  void run(const CopyRows& op) override;
   void run(const PreviousRow&) override { refuse("the row before each row"); }
   void run(const TopTokens&) override { refuse("the likeliest tokens of rows"); }
   void run(const BlockConv&) override { refuse("a convolution over a block"); }
@@ -90,6 +90,7 @@ class Schedule final : public lb::Stream {
     double bytes;  // that the task moves, for its share of the blocks
     int min_parts, max_parts;
     int phase = 0;
+    float* kept = nullptr;  // of a product: where its y lies in row 0 of a ring; null: y is not kept
   };
 
   struct Kernel {
@@ -132,6 +133,7 @@ class Schedule final : public lb::Stream {
   uintptr_t next_address_ = uintptr_t{1} << 60;        // for reserve(), where no memory is
   const std::unique_ptr<Memory> splits_ = reserve(1);  // a stand-in for the results of an attention's splits
   std::vector<Node> nodes_;
+  const int32_t* n_kept_ = nullptr;  // the count by which rows are kept; null: none are
   // Ops that wait for their reader: the next product, GatedDelta, Attention.
   std::optional<RmsNorm> norm_;
   std::optional<DeltaInputs> inputs_;

@@ -1,0 +1,73 @@
+// Missing rows lie in one page, since compute() runs before a step begins another one.
+#include "engine/step_rows.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace lb {
+
+size_t StepRows::planned_bytes(const DraftModel& model) {
+  return sizeof(float) * StepRing::kRows * size_t(model.tap_width());
+}
+
+StepRows::StepRows(const Engine& engine, SequenceState& state)
+    : engine_(engine), state_(state), memory_(state.stream().reserve(planned_bytes(*engine.draft_model()))), ring_() {
+  Carver carver(*memory_);
+  ring_.rows = carver.take<float>(memory_->size() / sizeof(float));
+}
+
+bool StepRows::is_full() const {
+  const int n = state_.n_tokens();
+  return first_missing_ < n && n % kPageTokens == 0;
+}
+
+void StepRows::begin_step() {
+  const int slot = state_.n_tokens();
+  first_missing_ = std::min(first_missing_, slot);
+  if (newest_ < 0) engine_.draft_model()->begin_steps(ring_, slot, state_, state_.stream());
+  newest_ = slot;
+}
+
+void StepRows::compute(std::span<const int32_t> tokens) {
+  const int n = state_.n_tokens(), max_rows = engine_.executor().max_rows;
+  for (; first_missing_ < n; first_missing_ = std::min(n, first_missing_ + max_rows))
+    compute(first_missing_, std::min(n - first_missing_, max_rows), tokens);
+}
+
+void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
+  LB_ASSERT(first / kPageTokens == (first + rows - 1) / kPageTokens && first + rows <= int(tokens.size()));
+  const Executor& executor = engine_.executor();
+  Stream& stream = state_.stream();
+  std::array<int32_t, 3 * kPageTokens> positions;
+  for (int i = 0; i < 3 * rows; ++i) positions[i] = first + i % rows;
+  stream.upload(executor.tokens, tokens.data() + first, rows * sizeof(int32_t));
+  stream.upload(executor.positions, positions.data(), 3 * rows * sizeof(int32_t));
+  stream.upload(executor.draft_n_past, &first, sizeof first);
+  const auto send = [&] {
+    engine_.draft_model()->step_context(ring_, first,
+                                        {.taps = nullptr,
+                                         .tokens = executor.tokens,
+                                         .positions = executor.positions,
+                                         .n_past = executor.draft_n_past,
+                                         .tree = {},
+                                         .rows = rows},
+                                        state_, executor.draft, engine_.options().activations, stream);
+  };
+  if (rows < kPageTokens) return send();
+  stream.replay(recordings_[first / kPageTokens % recordings_.size()], send);
+}
+
+void StepRows::settle(std::span<const int32_t> tokens) {
+  if (newest_ < 0) return;
+  compute(tokens);
+  engine_.draft_model()->end_steps(ring_, newest_, state_, state_.stream());
+  reset();
+}
+
+void StepRows::reset() {
+  first_missing_ = kNone;
+  newest_ = -1;
+}
+
+}  // namespace lb
