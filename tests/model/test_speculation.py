@@ -77,6 +77,17 @@ def test_drafts_change_no_token(draft: str, sampling: dict[str, Any]) -> None:
     assert drafting.draft_counts["accepted"] > 5
 
 
+def test_chunks_of_a_prompt_change_no_bit() -> None:
+    prompt = np.array((CASES[0]["prompt_ids"] + CASES[1]["prompt_ids"]) * 20, np.int32)[:150]
+    rounded = {"activations": "int8", "kv": "f16"}
+    logits = []
+    for chunk in (512, 100, 7, 1):
+        session = _engine.Session(open_engine(TINY / "tiny-hybrid.Q8_0.gguf", "none", prefill_chunk=chunk, **rounded))
+        session.sync(prompt)
+        logits.append(np.array(session.logits()))
+    assert all(np.array_equal(logits[0], other) for other in logits[1:])
+
+
 def check_every_width(drafts: Sequence[str], budgets: Sequence[int], n: int) -> None:
     """8-bit activations: greedy text of sessions that verify trees of every width, beside plain decoding."""
     for draft in drafts:
