@@ -125,21 +125,24 @@ def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None
 
 
 def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
-    """Writes, a row per report, the speed of every prompt plain and speculative, and the histogram of accepted lengths.
+    """Writes, a row per report, the speed of every prompt plain and speculative, the histogram of accepted lengths, and
+    the time of each part of a step.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
     n_prompts = max(len(report.runs) for report in reports)
-    figure = _figure(figsize=(11, len(reports) * (1.6 + 0.4 * n_prompts)))
-    grid = figure.subplots(len(reports), 2, squeeze=False, gridspec_kw={"width_ratios": [3, 2]})
-    for (speeds, lengths), report in zip(grid, reports, strict=True):
+    figure = _figure(figsize=(14, len(reports) * (1.6 + 0.4 * n_prompts)))
+    grid = figure.subplots(len(reports), 3, squeeze=False, gridspec_kw={"width_ratios": [3, 2, 2]})
+    for (speeds, lengths, parts), report in zip(grid, reports, strict=True):
         _draw_speeds(report, speeds)
         _draw_lengths(report, lengths)
-        for axes in (speeds, lengths):
+        _draw_parts(report, parts)
+        for axes in (speeds, lengths, parts):
             axes.spines[["top", "right"]].set_visible(False)
     first = reports[0]
-    title = f"{first.model} on {first.device_name}, {first.kernels}, draft {first.draft}, {first.suite} prompts"
+    prompts = "replayed lengths" if first.replayed else f"{first.suite} prompts"
+    title = f"{first.model} on {first.device_name}, {first.kernels}, draft {first.draft}, {prompts}"
     figure.suptitle(title, fontsize=10)
     _save(figure, path)
 
@@ -163,6 +166,17 @@ def _draw_lengths(report: DraftReport, axes: Axes) -> None:
     axes.bar(range(len(report.by_length)), report.by_length, color=BAR_COLOR)
     axes.set_xlabel(f"accepted tokens; {report.tokens_per_verify:.2f} tokens per verify")
     axes.set_ylabel("verifies")
+
+
+def _draw_parts(report: DraftReport, axes: Axes) -> None:
+    if report.parts is None:
+        return
+    times = report.parts.by_name
+    axes.barh(list(times), list(times.values()), height=0.6, color=BAR_COLOR)
+    for y, ms in enumerate(times.values()):
+        _write(axes, y, f"{ms:.3f}", SPREAD_COLOR)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"ms of a step's parts, {report.parts.rows:.1f} rows")
 
 
 def _figure(figsize: tuple[float, float]) -> Figure:

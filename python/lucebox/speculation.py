@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lucebox import _engine
+from lucebox.acceptance import AcceptedLengths
 from lucebox.bench import arbitrary_ids
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
 from lucebox.generation import Ids
@@ -36,12 +37,16 @@ __all__ = [
     "Difference",
     "DraftReport",
     "PromptRun",
+    "StepParts",
     "measure_drafts",
+    "measure_replay",
     "save_runs",
 ]
 
-SEED = 42  # of sampling
+SEED = 42  # of sampling, and of replayed lengths
+REPLAY = "replay"  # in place of a suite
 WARM_UP_TOKENS = 16
+PART_TOKENS = 64  # decoded to time the parts of a step
 # Two tokens tie where the margin is smaller. On a GPU rows computed together round differently. Measured on a CPU when
 # it rounded so, over 600 tokens of tiny-hybrid with 8-bit activations: the gap between the two likeliest tokens moved
 # by up to 0.20 nat, and the running sum of probabilities by up to 0.022. In f32 both moved by less than 0.0005.
@@ -95,6 +100,27 @@ class PromptRun:
 
 
 @dataclass(frozen=True, slots=True)
+class StepParts:
+    """Mean milliseconds of the parts of a step that verifies a draft. They come from a run of its own, where the host
+    waits for the device behind each part: their sum is more than a step of the other runs."""
+
+    steps: int
+    rows: float
+    """Mean rows of a verified tree, the root among them."""
+    draft_ms: float
+    tree_ms: float
+    verify_ms: float
+    walk_ms: float
+    """Sampling along the tree, and the commit of the accepted rows."""
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        return {
+            "draft": self.draft_ms, "tree": self.tree_ms, "verify": self.verify_ms, "walk and commit": self.walk_ms,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class DraftReport:
     """All prompts of one suite at one temperature. Means are over prompts."""
 
@@ -107,6 +133,10 @@ class DraftReport:
     suite: str
     temperature: float
     runs: tuple[PromptRun, ...]
+    parts: StepParts | None = None
+    """None: no draft was verified."""
+    replayed: tuple[AcceptedLengths, ...] = ()
+    """The histogram of each run, where acceptance was drawn: the texts mean nothing."""
 
     @property
     def plain_tok_s(self) -> float:
@@ -165,7 +195,7 @@ def measure_drafts(
     def answers_of(*llms: LLM) -> list[list[Generation]]:
         """The answers of each LLM. They take turns prompt by prompt."""
         for llm in llms:
-            _answer(llm, arbitrary_ids(llm, WARM_UP_TOKENS), Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+            _warm_up(llm)
         answers: list[list[Generation]] = [[] for _ in llms]
         for done, (name, ids) in enumerate(prompts):
             on_prompt(name, done, len(prompts))
@@ -175,31 +205,97 @@ def measure_drafts(
 
     with ExitStack() as stack:
         speculative = stack.enter_context(open_llm(draft))
-        report = DraftReport(
-            model=speculative.info.name,
-            device=speculative.options.device,
-            device_name=speculative.device_name,
-            kernels=speculative.kernels,
-            draft=speculative.draft_label,
-            draft_budget=speculative.options.draft_budget,
-            suite=suite,
-            temperature=temperature,
-            runs=(),
-        )
+        report = _report(speculative, suite, temperature)
         try:
             plain = stack.enter_context(open_llm("none"))
         except OutOfMemoryError:
             (fast,) = answers_of(speculative)
+            parts = _time_parts(speculative, prompts[0][1], sampling)
             stack.close()
             plain = stack.enter_context(open_llm("none"))
             (slow,) = answers_of(plain)
         else:
             slow, fast = answers_of(plain, speculative)
+            parts = _time_parts(speculative, prompts[0][1], sampling)
         runs = [
-            _run(plain, name, ids, *answers, temperature=temperature)
-            for (name, ids), *answers in zip(prompts, slow, fast, strict=True)
+            _prompt_run(name, ids, one, other, _difference(plain, ids, one.ids, other.ids, temperature))
+            for (name, ids), one, other in zip(prompts, slow, fast, strict=True)
         ]
-    return replace(report, runs=tuple(runs))
+    return replace(report, runs=tuple(runs), parts=parts)
+
+
+def measure_replay(
+    open_llm: OpenLLM,
+    draft: str,
+    ids: Ids,
+    histograms: Sequence[AcceptedLengths],
+    *,
+    max_tokens: int,
+    on_prompt: OnPrompt = lambda name, done, total: None,
+) -> DraftReport:
+    """Decodes max_tokens after ids, plainly and with a drafter whose acceptance is drawn from each histogram. Drafting
+    and verifying cost what they cost; the tokens mean nothing. A run per histogram for this kind of drafter; where
+    there is none, per histogram.
+
+    Raises:
+        InvalidRequestError: there is no drafter, or the tokens do not fit in the context.
+    """
+    if draft == "none":
+        raise InvalidRequestError("[bench] speculation needs a drafter")
+    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True)
+    with open_llm("none") as plain:
+        _warm_up(plain)
+        slow = _answer(plain, ids, sampling)
+    runs = []
+    with open_llm(draft) as speculative:
+        _warm_up(speculative)
+        kind = speculative.engine.draft_kind
+        chosen = tuple(one for one in histograms if one.drafter in (None, kind)) or tuple(histograms)
+        for done, histogram in enumerate(chosen):
+            on_prompt(histogram.name, done, len(chosen))
+            with speculative.locked_session() as session:
+                session.replay(histogram.by_length, SEED)
+            fast = _answer(speculative, ids, sampling)
+            runs.append(_prompt_run(histogram.name, ids, slow, fast, None))
+        parts = _time_parts(speculative, ids, sampling)
+        return replace(_report(speculative, REPLAY, 0.0), runs=tuple(runs), parts=parts, replayed=chosen)
+
+
+def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
+    """The parts of the steps of a short answer."""
+    if llm.engine.outputs is not None:
+        llm.engine.outputs.clear()  # among them the answer to this prompt
+    with llm.locked_session() as session:
+        before = session.draft_counts
+        session.time_parts(True)
+    _answer(llm, ids, replace(sampling, max_tokens=min(PART_TOKENS, sampling.max_tokens or PART_TOKENS)))
+    with llm.locked_session() as session:
+        after, seconds = session.draft_counts, session.part_seconds
+        session.time_parts(False)
+    steps = after["verified"] - before["verified"]
+    if steps == 0:
+        return None
+    times = {f"{part}_ms": 1e3 * value / steps for part, value in seconds.items()}
+    return StepParts(steps=steps, rows=1 + (after["drafted"] - before["drafted"]) / steps, **times)
+
+
+def _report(speculative: LLM, suite: str, temperature: float) -> DraftReport:
+    """A report without runs."""
+    return DraftReport(
+        model=speculative.info.name,
+        device=speculative.options.device,
+        device_name=speculative.device_name,
+        kernels=speculative.kernels,
+        draft=speculative.draft_label,
+        draft_budget=speculative.options.draft_budget,
+        suite=suite,
+        temperature=temperature,
+        runs=(),
+    )
+
+
+def _warm_up(llm: LLM) -> None:
+    _answer(llm, arbitrary_ids(llm, WARM_UP_TOKENS), Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
 
 
 def _answer(llm: LLM, ids: Ids, sampling: Sampling) -> Generation:
@@ -208,7 +304,7 @@ def _answer(llm: LLM, ids: Ids, sampling: Sampling) -> Generation:
     return llm.generate(prompt, sampling)
 
 
-def _run(plain: LLM, name: str, ids: Ids, slow: Generation, fast: Generation, *, temperature: float) -> PromptRun:
+def _prompt_run(name: str, ids: Ids, slow: Generation, fast: Generation, difference: Difference | None) -> PromptRun:
     assert fast.usage.drafts is not None
     return PromptRun(
         name=name,
@@ -218,7 +314,7 @@ def _run(plain: LLM, name: str, ids: Ids, slow: Generation, fast: Generation, *,
         speculative_tok_s=fast.timings.decode_tok_s,
         tokens_per_step=fast.usage.tokens_per_step,
         drafts=fast.usage.drafts,
-        difference=_difference(plain, ids, slow.ids, fast.ids, temperature),
+        difference=difference,
     )
 
 

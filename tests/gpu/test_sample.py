@@ -148,6 +148,25 @@ def test_a_walk_ends_at_a_problem(pack: _engine.gpu.Pack, bad: float) -> None:
     assert got["tokens"].tolist() == [7, 0] and got["problems"].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3, 63])
+def test_a_replayed_walk_takes_first_children(pack: _engine.gpu.Pack, depth: int, seed: int) -> None:
+    """Down to its depth, whatever is drawn. The token after it is the drawn one, though a child may hold it."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 5, 64).astype(np.int32)
+    parents = np.array([-1, *(rng.integers(max(0, i - 3), i) for i in range(1, 64))], np.int32)
+    logits = normal(rng, 64, 5)
+    row, expected = 0, []
+    for _ in range(depth):
+        children = np.flatnonzero(parents == row)
+        if len(children) == 0:
+            break
+        row = int(children[0])
+        expected.append(int(tokens[row]))
+    got = on_device(pack, logits, FILTERS["greedy"], seed, tree=(tokens, parents), ring_capacity=64, replay_length=depth)
+    assert got["tokens"].tolist() == [*expected, int(logits[row].argmax())]
+    assert got["numbers"][0] == got["tokens"][-1]  # the input of the next step
+
+
 def test_random_combinations(pack: _engine.gpu.Pack, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for i in range(60):

@@ -143,7 +143,10 @@ def test_reports_are_shown_and_saved(
     assert "draft suffix, budget 8 tokens; mine prompts, temperature 0" in shown
     assert "function: other tokens from token 4 on, a tie: plain 7, speculative None, margin 0.01" in shown
     assert f"{report.ratio:.2f}" in shown and "####" in shown
+    assert report.parts is not None and report.parts.verify_ms > report.parts.tree_ms > 0
+    assert f"verify {report.parts.verify_ms:.3f} " in " ".join(shown.split())
     facts = as_json(report)
+    assert facts["parts"]["verify_ms"] == report.parts.verify_ms and facts["replayed"] == []
     assert facts["runs"][0]["difference"]["is_tie"] is True and facts["runs"][1]["difference"] is None
     assert facts["by_length"] == report.by_length and facts["tokens_per_verify"] == report.tokens_per_verify
 

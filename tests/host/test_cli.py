@@ -454,8 +454,23 @@ def test_bench_compares_plain_and_speculative_decoding(tmp_path: Path) -> None:
     assert "draft suffix, budget chosen per step" in text and "speculative tok/s" in text
 
 
+def test_bench_replays_accepted_lengths(tmp_path: Path) -> None:
+    flags = ("bench", MODEL, "--replay", "--draft", "mtp", "--draft-budget", "3", "--tokens", "60", "--threads", "1")
+    (report,) = json_of(*flags)["speculation"]
+    assert report["suite"] == "replay" and report["tokens_per_verify"] == pytest.approx(2.87, rel=0.05)
+    (made,) = report["replayed"]
+    assert made["is_synthetic"] and made["drafter"] == "mtp" and made["tokens_per_verify"] == pytest.approx(2.87)
+    file = tmp_path / "recorded.json"
+    file.write_text(json.dumps({"speculation": [report]}))
+    text = stdout_of(*flags, "--replay", str(file))
+    assert "accepted lengths replayed, so the texts mean nothing" in text
+    assert "recorded, " in text and "walk and commit" in text
+
+
 def test_bench_refuses_what_it_cannot_draft_with() -> None:
     for flags, message in (
+        (["--replay", "--draft", "none"], "speculation needs a drafter"),
+        (["--replay", "no.json"], "no.json"),
         (["--suite", "mmlu"], "'mmlu' is not a suite"),
         (["--suite", "gsm8k", "--offline"], "openai/gsm8k is not in the cache"),
         (["--draft", "none+suffix"], "draft cannot be 'none+suffix'"),

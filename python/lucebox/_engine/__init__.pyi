@@ -73,6 +73,14 @@ class Engine:
     def step_costs(self, arg: dict, /) -> None: ...
 
     @property
+    def draft_kind(self) -> object:
+        """Draft model: "dflash", "mtp", or None without one."""
+
+    @property
+    def outputs(self) -> speculation.EarlierOutputs:
+        """Earlier outputs, which the suffix drafter reads; None without it."""
+
+    @property
     def fingerprint(self) -> str: ...
 
 class Sampler:
@@ -166,6 +174,20 @@ class Session:
     @property
     def accepted_lengths(self) -> list[int]:
         """[64] verified trees by the number of their accepted tokens."""
+
+    def replay(self, by_length: Sequence[int], seed: int = 0) -> None:
+        """
+        For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: off.
+        """
+
+    def time_parts(self, on: bool) -> None:
+        """
+        Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.
+        """
+
+    @property
+    def part_seconds(self) -> dict:
+        """Sums since time_parts(): {draft, tree, verify, walk}."""
 
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
         """

@@ -151,6 +151,10 @@ nb::object step_costs_of(const Engine& engine) {
   return d;
 }
 
+std::optional<std::string> draft_kind_of(const Engine& engine) {
+  return engine.draft_model() == nullptr ? std::nullopt : std::optional(engine.draft_model()->kind());
+}
+
 void set_step_costs(Engine& engine, const nb::dict& d) {
   StepCosts costs;
   for (const auto& [rows, ms] : nb::cast<std::vector<std::pair<int, double>>>(d["append"]))
@@ -198,6 +202,16 @@ nb::dict draft_counts_of(const Session& session) {
   d["verified"] = counts.verified;
   d["drafted"] = counts.drafted;
   d["accepted"] = counts.accepted;
+  return d;
+}
+
+nb::dict part_seconds_of(const Session& session) {
+  const PartClock::Seconds& seconds = session.parts().seconds();
+  nb::dict d;
+  d["draft"] = seconds[int(StepPart::kDraft)];
+  d["tree"] = seconds[int(StepPart::kTree)];
+  d["verify"] = seconds[int(StepPart::kVerify)];
+  d["walk"] = seconds[int(StepPart::kWalk)];
   return d;
 }
 
@@ -292,6 +306,8 @@ void bind_engine(nb::module_& m) {
           "step_costs", &step_costs_of, &set_step_costs,
           "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, "
           "is_fixed}; None before. Real times of steps replace them unless is_fixed.")
+      .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
+      .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
       .def_prop_ro("fingerprint", &Engine::fingerprint);
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
@@ -387,6 +403,15 @@ void bind_engine(nb::module_& m) {
             return std::vector<int64_t>(lengths.begin(), lengths.end());
           },
           "[64] verified trees by the number of their accepted tokens.")
+      .def(
+          "replay",
+          [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) { s.replay(by_length, seed); },
+          "by_length"_a, "seed"_a = 0,
+          "For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: "
+          "off.")
+      .def("time_parts", &Session::time_parts, "on"_a,
+           "Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.")
+      .def_prop_ro("part_seconds", &part_seconds_of, "Sums since time_parts(): {draft, tree, verify, walk}.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")

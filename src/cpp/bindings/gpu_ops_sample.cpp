@@ -76,7 +76,7 @@ Draft draft_of(const TreeArrays& tree) {
 
 nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int ring_capacity, bool with_append,
                 std::optional<In<uint32_t, 1>> mask, const std::optional<TreeArrays>& tree, int first,
-                const nb::kwargs& named) {
+                int replay_length, const nb::kwargs& named) {
   const SamplingParams params = sampling_params_of(named);
   const size_t steps = logits.shape(0);
   const int vocab = size(logits, 1), n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
@@ -139,6 +139,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
                         .parents = call.in(draft.parents, draft.rows),
                         .rows = draft.rows,
                         .first = first,
+                        .replay_length = replay_length,
                         .ring = next.ring,
                         .n_written = next.n_written,
                         .token = numbers,
@@ -179,7 +180,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
 
 void bind_gpu_sample(nb::module_& m) {
   m.def("sample", &sample, "pack"_a, "logits"_a, "prompt"_a, "ring_capacity"_a = 4, "with_append"_a = true,
-        "mask"_a = nb::none(), "tree"_a = nb::none(), "first"_a = 0, "options"_a,
+        "mask"_a = nb::none(), "tree"_a = nb::none(), "first"_a = 0, "replay_length"_a = -1, "options"_a,
         "One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, "
         "parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then "
         "n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.");

@@ -210,6 +210,7 @@ class GpuTokenLoop final : public TokenLoop {
                          .parents = tree.draft->parents,
                          .rows = tree.rows,
                          .first = tree.first,
+                         .replay_length = tree.replay_length,
                          .ring = {ring_->slots.data(), &ring_->written, Ring::kSlots},
                          .n_written = buffers_.n_written,
                          .token = &buffers_.start->token,

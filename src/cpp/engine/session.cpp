@@ -12,7 +12,8 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
     : engine_(std::move(engine)),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
       positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
-      logits_(engine_->model().info().vocab) {
+      logits_(engine_->model().info().vocab),
+      parts_(state_.stream()) {
   const std::lock_guard lock(engine_->executor().mutex);
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);

@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/part_clock.h"
 #include "engine/recorded_appends.h"
 #include "engine/step_rows.h"
 #include "engine/token_loop.h"
 #include "engine/tree_memory.h"
 #include "engine/tree_walk.h"
 #include "sampling/sampler.h"
+#include "speculation/replay.h"
 #include "state/pieces.h"
 
 namespace lb {
@@ -83,6 +85,15 @@ class Session {
   // Proposes a tree below the next token, in place of the drafter's: parents as in AppendOptions, -1 is that token.
   // Tokens behind the end of the context are left out.
   void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
+
+  // --- benchmarks of speculation
+  // For weights whose drafts are never right: of each sum(by_length) trees, by_length[n] accept n tokens along their
+  // best path, or as many as it has. Drafting, verifying and sampling cost what they cost; the text means nothing. Not
+  // for sampling with masks. Empty: off.
+  void replay(std::span<const int64_t> by_length, uint64_t seed);
+  // Whether steps with drafts are timed part by part, which slows them down: parts().seconds().
+  void time_parts(bool on) { parts_.set_on(on); }
+  const PartClock& parts() const { return parts_; }
 
   // --- a timeline in pieces, for prefix caches
   // Length of the longest prefix of ids that the timeline computed in appends with exactly these ends. Only then are
@@ -279,6 +290,8 @@ class Session {
   bool draft_is_ahead_ = false;
   std::array<std::unique_ptr<Recording>, kMaxTree> draft_recordings_;  // of the draft model, by depth
   DraftCounts draft_counts_;
+  std::optional<Replay> replay_;
+  PartClock parts_;
 };
 
 }  // namespace lb

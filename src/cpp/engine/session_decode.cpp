@@ -23,11 +23,15 @@ std::span<const float> Session::logits() {
 int32_t Session::sample(Sampler& sampler) {
   LB_CHECK(has_logits_, kInvalid, "there is nothing to sample from; call sync() first");
   if (loop_ != nullptr) return walk_.is_active() ? sample_in_tree(sampler) : sample_in_loop(sampler);
+  parts_.start();
   const std::span<const float> from = logits();
   const bool finite = std::ranges::all_of(from, [](float logit) { return std::isfinite(logit); });
   LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
            " tokens are not finite; the weights are damaged or overflow");
-  return sampler.sample(from);
+  const int32_t token = sampler.sample(from);
+  if (!walk_.is_active()) return token;
+  parts_.end(StepPart::kWalk);
+  return walk_.replayed(token);
 }
 
 // Starts the step that takes the token as input before reading the token, so that the device never waits for the host.

@@ -54,6 +54,20 @@ void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> 
   }
 }
 
+// Synthetic weights hardly prefer any token, so their trees would be one or two levels deep. A replay needs long paths:
+// the likeliest token of each depth counts as certain.
+void Session::replay(std::span<const int64_t> by_length, uint64_t seed) {
+  replay_.reset();
+  if (by_length.empty()) return;
+  replay_.emplace(by_length, seed);
+  if (tree_.replay_logprobs == nullptr) return;
+  const int k = engine_->draft_model()->n_candidates(), n = engine_->draft_model()->max_depth() * k;
+  std::array<float, kMaxTree * kMaxTopTokens> logprobs;
+  for (int i = 0; i < n; ++i) logprobs[i] = -float(i % k);
+  const std::lock_guard lock(engine_->executor().mutex);
+  state_.stream().upload(tree_.replay_logprobs, logprobs.data(), n * sizeof(float));
+}
+
 bool Session::adopt_tree(std::span<const int32_t> ids) {
   if (!tree_pending_ || !extends_by_one(ids) || ids.back() != walk_.draft().tokens[0]) return false;
   tree_pending_ = false;
@@ -139,6 +153,7 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
     return draft.rows > 1;
   }
   const Draft suffix = propose_by_suffix(root, max_rows);
+  parts_.end(StepPart::kDraft);
   width_chose_ = true;
   switch (width_->choose(suffix, max_rows)) {
     case StepKind::kPlain: break;
@@ -191,6 +206,7 @@ void Session::start_draft(int32_t root, int max_rows) {
     for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
   stream.upload(tree_.root.positions, positions_.data(), 3 * n_positions * sizeof(int32_t));
   send_draft(draft_depth(max_rows));
+  parts_.end(StepPart::kDraft);
 }
 
 void Session::send_draft(int depth) {
@@ -207,7 +223,7 @@ void Session::send_draft(int depth) {
 void Session::grow_tree(int max_rows, int rows) {
   Draft& tree = *tree_.tree;
   run(GrowTree{.ids = tree_.ids,
-               .logprobs = tree_.logprobs,
+               .logprobs = replay_ ? tree_.replay_logprobs : tree_.logprobs,
                .root = tree_.root.token,
                .n_past = state_.n_past(),
                .n_rows = &tree.rows,
@@ -261,7 +277,12 @@ bool Session::verify_draft(std::span<const int32_t> ids, const Interrupted& inte
 
 bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interrupted) {
   const int max_rows = draft_room();
-  if (!drafts() || max_rows < 2 || !propose(root, max_rows, has_draft)) return false;
+  if (!drafts() || max_rows < 2) return false;
+  parts_.start();
+  const bool is_proposed = propose(root, max_rows, has_draft);
+  parts_.end(StepPart::kTree);
+  if (!is_proposed) return false;
+  walk_.set_replay_depth(replay_ ? replay_->next() : -1);
   const Draft& draft = walk_.draft();
   const std::lock_guard lock(engine_->executor().mutex);
   has_logits_ = false;
@@ -272,6 +293,7 @@ bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interr
       interrupted, nullptr);
   head(0, draft.rows, tree_.logits);
   if (width_chose_ && loop_ == nullptr) width_->took(draft.rows, ms_since(start));  // the CPU has finished
+  parts_.end(StepPart::kVerify);
   draft_counts_.verified += 1;
   draft_counts_.drafted += draft.rows - 1;
   tree_pending_ = true;
@@ -290,6 +312,7 @@ void Session::upload_tree(Stream& stream, const RowInputs& to) {
 void Session::start_growing(int max_rows) {
   grow_tree(max_rows, walk_.draft().rows);
   loop_->fetch(tree_.tree);
+  parts_.end(StepPart::kTree);
 }
 
 void Session::end_walk(bool is_whole) {
@@ -300,7 +323,9 @@ void Session::end_walk(bool is_whole) {
   if (is_whole && width_chose_) know_tree();
   const std::lock_guard lock(engine_->executor().mutex);
   const int n_layers = static_cast<int>(state_.layers().size());
+  parts_.start();
   state_.commit(walk_.path(), draft_was_ahead ? engine_->model().info().n_layers : n_layers);
+  parts_.end(StepPart::kWalk);
   if (walk_.is_active()) draft_counts_.by_length[walk_.path().size() - 1] += 1;
   if (is_whole && width_chose_) width_->record(walk_.path());
   walk_.end();
@@ -393,8 +418,10 @@ AcceptPath Session::accepted_by_device() const {
 
 void Session::start_walk(const Sampler& sampler, const AcceptPath& accept) {
   const VerifiedTree tree{
-      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .accept = accept};
+      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .replay_length = walk_.replay_length(tree_row_), .accept = accept};
+  parts_.start();
   loop_->start_walk(sampler, tree, loop_sampler_ == sampler.version());
+  parts_.end(StepPart::kWalk);
   loop_sampler_ = sampler.version();
 }
 
@@ -405,7 +432,9 @@ void Session::walk_on_device(const Sampler& sampler) {
   device_walks_ = true;
   if (!draft_is_ahead_) return;
   state_.send_moves(engine_->model().info().n_layers, static_cast<int>(state_.layers().size()), tree_.n_before);
+  parts_.end(StepPart::kWalk);
   send_draft(draft_depth(max_tree_rows()));
+  parts_.end(StepPart::kDraft);
 }
 
 // Chooses a token from the current row, on the device. The caller holds the executor's lock.

@@ -36,6 +36,7 @@ struct VerifiedTree {
   const float* logits;  // [rows, vocab]
   int rows;             // of the draft, that have logits
   int first;            // row whose logits decide first
+  int replay_length;    // as in WalkTree
   AcceptPath accept;    // n_past null: the host commits the path
 };
 

@@ -12,6 +12,7 @@ TreeMemory::TreeMemory(Carver& carver, const Model& target, const DraftModel* dr
   const size_t candidates = size_t(draft->max_depth()) * draft->n_candidates();
   ids = carver.take<int32_t>(candidates);
   logprobs = carver.take<float>(candidates);
+  replay_logprobs = carver.take<float>(candidates);
   n_before = carver.take<int32_t>(1);
   root.token = carver.take<int32_t>(1);
   root.positions = carver.take<int32_t>(3 * (draft->max_depth() + size_t{1}));

@@ -31,6 +31,9 @@ struct WalkTree {
   const int32_t* tokens;   // [rows] as in Draft
   const int32_t* parents;  // [rows]
   int rows, first;         // first: the row whose logits decide first
+  // A benchmark: the walk goes to the first child of a row, whatever is chosen, for so many rows, and ends there. Below
+  // 0: the tokens chosen decide.
+  int replay_length = -1;
   TokenRing ring;
   uint32_t* n_written;  // [1] as in NextToken
   int32_t* token;       // [1] the next step's input: the last token

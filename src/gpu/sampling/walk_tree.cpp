@@ -18,6 +18,22 @@ LB_DEVICE int child_with(const WalkTree& op, int node, int32_t token) {
   return found < kMaxTree ? found : -1;
 }
 
+// Likewise the row's first child.
+LB_DEVICE int first_child(const WalkTree& op, int node) {
+  int32_t found = kMaxTree;
+  for (int i = lane(); i < op.rows; i += 32)
+    if (op.parents[i] == node) found = min(found, i);
+  found = warp_min(found);
+  return found < kMaxTree ? found : -1;
+}
+
+// The row after a choice; -1: the walk is over. n_path: rows before this one.
+LB_DEVICE int next_row(const WalkTree& op, int row, int n_path, const Sampled& chosen) {
+  if (chosen.problem != SampleProblem::kNone) return -1;
+  if (op.replay_length < 0) return child_with(op, row, chosen.token);
+  return n_path < op.replay_length ? first_child(op, row) : -1;
+}
+
 // By one warp, after the walk. n: rows of the path.
 LB_DEVICE void accept(const AcceptPath& p, int n, int32_t root) {
   if (p.n_past == nullptr) return;
@@ -46,11 +62,13 @@ LB_KERNEL(walk_tree_kernel, WalkOnGrid, 512, 1) {
     sample(p.sample, row, scratch);
     grid_barrier(&p.sample.grid->barrier);  // the result is complete; no block reads the grid's rows any more
     if (is_first_warp) {
-      const int32_t token = result->token;
-      const int child = result->problem == SampleProblem::kNone ? child_with(op, row, token) : -1;
+      const int child = next_row(op, row, n_path, *result);
       if (lane() == 0) next[0] = child;
       if (publishes) {
+        const int32_t token = op.replay_length >= 0 && child >= 0 ? op.tokens[child] : result->token;
+        warp_barrier();  // all lanes have read before one writes
         if (lane() == 0) {
+          result->token = token;
           result->row = child;
           if (op.accept.n_past != nullptr) op.accept.accepted[n_path] = row;
         }

@@ -1,0 +1,74 @@
+"""Recorded acceptance: how many tokens of a draft were accepted, and how often. `bench --replay` draws from it, because
+synthetic weights accept nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lucebox.errors import FormatError
+
+__all__ = ["BUNDLED", "MAX_LENGTH", "AcceptedLengths", "load_lengths"]
+
+BUNDLED = Path(__file__).with_name("accepted_lengths.json")
+MAX_LENGTH = 63  # tokens of a draft
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLengths:
+    """A histogram of accepted lengths."""
+
+    name: str
+    by_length: tuple[int, ...]
+    """[n] verifies that accepted n tokens."""
+    source: str
+    is_synthetic: bool
+    """Made to have a mean, not recorded."""
+    drafter: str | None = None
+    """The kind of draft model that it stands for: "dflash" or "mtp". None: any."""
+
+    @property
+    def tokens_per_verify(self) -> float:
+        """Mean tokens of a verify: the accepted ones, and the one sampled after them."""
+        return 1 + sum(n * verifies for n, verifies in enumerate(self.by_length)) / sum(self.by_length)
+
+
+def load_lengths(file: Path) -> list[AcceptedLengths]:
+    """The histograms of a file: a JSON array of objects with `name` and `by_length` (`source`, `synthetic` and
+    `drafter` are optional), or what `bench --draft --json` printed.
+
+    Raises:
+        FormatError: the file has no histogram, or a histogram has no verifies, a length above 63, or bad counts.
+        OSError: the file cannot be read.
+    """
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{file} is not JSON: {error}") from error
+    if isinstance(found, dict) and isinstance(reports := found.get("speculation"), list):
+        return [_recorded(report, file) for report in reports]
+    if not isinstance(found, list) or not found:
+        raise FormatError(f"{file}: expected an array of histograms, or the JSON of bench --draft")
+    return [_histogram(one, file) for one in found]
+
+
+def _recorded(report: Any, file: Path) -> AcceptedLengths:
+    if not isinstance(report, dict) or not {"suite", "temperature", "model", "draft"} <= report.keys():
+        raise FormatError(f"{file}: not the JSON of bench --draft")
+    name = f"{report['suite']} at temperature {report['temperature']:g}"
+    source = f"{report['model']} with draft {report['draft']}"
+    return _histogram({**report, "name": name, "source": source}, file)
+
+
+def _histogram(one: Any, file: Path) -> AcceptedLengths:
+    if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not isinstance(one.get("by_length"), list):
+        raise FormatError(f"{file}: a histogram needs a name and by_length, the counts of 0, 1, 2, ... accepted tokens")
+    name, counts = one["name"], one["by_length"]
+    if not all(type(count) is int and count >= 0 for count in counts) or not any(counts):
+        raise FormatError(f"{file}: by_length of {name!r} must be counts of 0 or more, not all of them 0")
+    if len(counts) > MAX_LENGTH + 1:
+        raise FormatError(f"{file}: by_length of {name!r} goes to {len(counts) - 1} tokens; a draft has {MAX_LENGTH}")
+    source, is_synthetic = str(one.get("source", file)), one.get("synthetic") is True
+    return AcceptedLengths(name, tuple(counts), source, is_synthetic, one.get("drafter"))
