@@ -121,6 +121,21 @@ def test_peers_name_tests_as_measurements_do() -> None:
         assert bool(peer["tok_s"]) != bool(peer["ms"]) == peer["test"].startswith("b")
 
 
+def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
+    script, file = BENCHMARKS / "speculation_gpu.py", tmp_path / "rows.csv"
+    command = [sys.executable, str(script), "tiny-hybrid", "mtp", "-b", "3", "-n", "10", "--device", "cpu"]
+    done = subprocess.run([*command, "--csv", str(file)], check=True, capture_output=True, text=True)
+    with file.open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [(row["sampling"], row["replay"]) for row in rows] == [
+        ("greedy", ""), ("greedy", "mtp 2.87"), ("T=1", ""), ("T=1", "mtp 2.87"),
+    ]  # fmt: skip
+    assert all(float(row[f"part_{part}_ms"]) > 0 for row in rows for part in ("draft", "tree", "verify", "walk"))
+    assert "replay mtp 2.87" in done.stdout
+    with (BENCHMARKS / "results" / "sm_90_speculation.csv").open(newline="") as recorded:
+        assert next(csv.reader(recorded)) == list(rows[0])
+
+
 @pytest.mark.parametrize("shape, preset", [("qwen35-tiny", "Q4_K_M"), ("qwen3-tiny", "Q8_0"), ("qwen35-tiny", "BF16")])
 def test_a_synthetic_model_is_valid_and_runs(shape: str, preset: str, tmp_path: Path) -> None:
     file = tmp_path / f"{shape}.{preset}.gguf"

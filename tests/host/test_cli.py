@@ -470,7 +470,6 @@ def test_bench_replays_accepted_lengths(tmp_path: Path) -> None:
 def test_bench_refuses_what_it_cannot_draft_with() -> None:
     for flags, message in (
         (["--replay", "--draft", "none"], "speculation needs a drafter"),
-        (["--replay", "no.json"], "no.json"),
         (["--suite", "mmlu"], "'mmlu' is not a suite"),
         (["--suite", "gsm8k", "--offline"], "openai/gsm8k is not in the cache"),
         (["--draft", "none+suffix"], "draft cannot be 'none+suffix'"),
