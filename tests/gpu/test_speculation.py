@@ -135,3 +135,17 @@ def test_whatever_interrupts_a_walk(
         assert tokens[0] == tokens[1], (step, what)
         ids.append(int(rng.integers(FEW)) if what == "other" else tokens[0])
     assert sessions[0].draft_counts["verified"] > 0
+
+
+def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
+    engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=3)
+    session, ids = _engine.Session(engine), random_ids(9, FEW, seed).tolist()
+    session.replay([1, 1, 1, 1], seed)
+    session.time_parts(True)
+    sampler = sampler_of(ids, False)
+    for _ in range(24):
+        session.sync(np.array(ids, np.int32))
+        ids.append(session.sample(sampler))
+    lengths = session.accepted_lengths[:4]
+    assert max(lengths) - min(lengths) <= 1 and sum(lengths) >= 8
+    assert min(session.part_seconds.values()) > 0

@@ -53,6 +53,16 @@ def decode(
     return ids[len(prompt) :]
 
 
+def write(session: _engine.Session, prompt: list[int], n: int) -> list[int]:
+    """n greedy tokens after the prompt, with the session's own drafts."""
+    sampler = _engine.Sampler(VOCAB)
+    ids = list(prompt)
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids.append(session.sample(sampler))
+    return ids[len(prompt) :]
+
+
 def random_tree(rng: np.random.Generator, future: list[int], rows: int) -> Tree:
     """A tree of random shape. A part of it, from the top, is what plain decoding writes."""
     tokens: list[int] = []

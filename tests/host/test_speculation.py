@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree
-from engines import open_engine, random_ids
+from draft_pairs import FIRST, SECOND, TARGET
+from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree, write
+from engines import log_softmax, open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from reference import draft_files, gguf_files
 from reference.gguf_files import Shape, write_model
 
 N = 120
@@ -22,6 +26,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("speculation")
     write_model(made / "hybrid.gguf", Shape(n_layers=3, recurrent=(True, False, True)))
     write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
+    write_model(made / "target.gguf", TARGET)  # with a prediction block
+    for name, shape in (("first", FIRST), ("second", SECOND)):
+        named = draft_files.gguf_tensors(draft_files.tensors(shape))
+        gguf_files.write(made / f"{name}.gguf", draft_files.gguf_fields(shape), named)
     return made
 
 
@@ -46,6 +54,49 @@ def test_trees_change_no_token(engine: _engine.Engine, sampling: dict[str, Any],
     assert counts["accepted"] > N / 4
     assert counts["verified"] + counts["accepted"] >= N - 1 - 20
     assert sum(n * trees for n, trees in enumerate(session.accepted_lengths)) <= counts["accepted"] + 20
+
+
+# Paths of the DFlash drafts have up to 7 tokens, those of the block 8.
+@pytest.mark.parametrize(
+    ("draft", "budget"), [*product(("first.gguf", "second.gguf"), (1, 7, 8, 63)), *product(("mtp",), (1, 8, 9, 63))]
+)
+def test_draft_models_of_random_weights_change_no_token(folder: Path, draft: str, budget: int) -> None:
+    """Any number of nodes, to the end of the context."""
+    name, n = draft if draft == "mtp" else str(folder / draft), 60
+    engine = open_engine(folder / "target.gguf", context=20 + n, draft=name, draft_budget=budget)
+    prompt = random_ids(20, VOCAB).tolist()
+    plain, session = _engine.Session(engine), _engine.Session(engine)
+    plain.set_drafting(False)
+    want, got = write(plain, prompt, n + 1), write(session, prompt, n + 1)
+    assert got == want and plain.draft_counts["verified"] == 0
+    counts = session.draft_counts
+    assert counts["verified"] > 20 and counts["drafted"] <= budget * counts["verified"]
+
+
+def test_sampled_tokens_of_a_tree_have_the_distribution_of_the_target(engine: _engine.Engine) -> None:
+    prompt, n, k = random_ids(5, VOCAB).tolist(), 800, 2
+    plain = _engine.Session(engine)
+    want: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):  # tokens
+        longer = {}
+        for path, share in want.items():
+            plain.sync(np.array([*prompt, *path], np.int32))
+            logits = plain.logits()
+            top = np.argsort(-logits)[:k]
+            longer |= {(*path, int(t)): share * p for t, p in zip(top, np.exp(log_softmax(logits[top])), strict=True)}
+        want = longer
+    # Below the first token: half of the second tokens, and below each of them one third token.
+    seconds = sorted({path[1] for path in want})[::2]
+    thirds = [next(path[2] for path in want if path[1] == second) for second in seconds]
+    tree = [*seconds, *thirds], [-1] * len(seconds) + list(range(len(seconds)))
+    session, seen = _engine.Session(engine), Counter[tuple[int, ...]]()
+    for seed in range(n):
+        drawn = decode(session, prompt, 3, draft=lambda i: tree if i == 0 else ([], []), temperature=1, top_k=k, seed=seed)
+        seen[tuple(drawn)] += 1
+    assert session.draft_counts["accepted"] > n / 4
+    assert seen.keys() <= want.keys()
+    statistic = sum((seen[path] - n * p) ** 2 / (n * p) for path, p in want.items())
+    assert statistic < 40  # of 7 degrees of freedom: one in a million
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
