@@ -6,8 +6,8 @@ speculation_gpu.py MODEL.gguf DRAFTER.gguf -b 22,15,0       trees of 22 and 15 n
 speculation_gpu.py MODEL.gguf mtp -b 3 --device cuda:0 --csv out.csv
 
 Each budget decodes the same prompt plain and with drafts, with greedy and with sampled tokens. Synthetic weights accept
-nothing, so a step of a fixed budget costs a draft, a verify, a walk that ends at the root, and the loop around them. For
-real weights the row says how many tokens a step gave. Further rows replay histograms of accepted lengths: those of
+nothing, so a step of a fixed budget costs a draft, a verify, a walk that ends at the root, and the loop around them.
+For real weights the row says how many tokens a step gave. Further rows replay histograms of accepted lengths: those of
 `lucebox bench --replay` that were made for the kind of drafter, or a file's. There plain_ms / drafting_ms is the ratio
 of speeds, end to end, at this acceptance. Rows go to benchmarks/results/<pack>_speculation.csv.
 """

@@ -56,11 +56,12 @@ def decode(
 def write(session: _engine.Session, prompt: list[int], n: int) -> list[int]:
     """n greedy tokens after the prompt, with the session's own drafts."""
     sampler = _engine.Sampler(VOCAB)
-    ids = list(prompt)
-    for _ in range(n):
-        session.sync(np.array(ids, np.int32))
-        ids.append(session.sample(sampler))
-    return ids[len(prompt) :]
+    ids = np.empty(len(prompt) + n, np.int32)
+    ids[: len(prompt)] = prompt
+    for i in range(len(prompt), len(ids)):
+        session.sync(ids[:i])
+        ids[i] = session.sample(sampler)
+    return ids[len(prompt) :].tolist()
 
 
 def random_tree(rng: np.random.Generator, future: list[int], rows: int) -> Tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,21 @@ def test_draft_models_of_random_weights_change_no_token(folder: Path, draft: str
     assert counts["verified"] > 20 and counts["drafted"] <= budget * counts["verified"]
 
 
+@pytest.mark.slow  # 17 s each
+@pytest.mark.parametrize("draft", ["first.gguf+suffix", "mtp"])
+def test_ten_thousand_tokens(folder: Path, draft: str) -> None:
+    """Plain steps, suffix drafts and model drafts in turn."""
+    n = 10_000
+    write_model(folder / "long.gguf", replace(TARGET, max_context=n + 100))
+    name = draft if draft == "mtp" else str(folder / draft)
+    engine = open_engine(folder / "long.gguf", context=n + 100, draft=name, draft_budget=0 if "suffix" in draft else 3)
+    prompt = random_ids(20, VOCAB).tolist()
+    plain, session = _engine.Session(engine), _engine.Session(engine)
+    plain.set_drafting(False)
+    assert write(session, prompt, n) == write(plain, prompt, n)
+    assert session.draft_counts["verified"] > 20
+
+
 def test_sampled_tokens_of_a_tree_have_the_distribution_of_the_target(engine: _engine.Engine) -> None:
     prompt, n, k = random_ids(5, VOCAB).tolist(), 800, 2
     plain = _engine.Session(engine)
@@ -90,9 +106,12 @@ def test_sampled_tokens_of_a_tree_have_the_distribution_of_the_target(engine: _e
     thirds = [next(path[2] for path in want if path[1] == second) for second in seconds]
     tree = [*seconds, *thirds], [-1] * len(seconds) + list(range(len(seconds)))
     session, seen = _engine.Session(engine), Counter[tuple[int, ...]]()
+
+    def draft(i: int) -> Tree:
+        return tree if i == 0 else ([], [])
+
     for seed in range(n):
-        drawn = decode(session, prompt, 3, draft=lambda i: tree if i == 0 else ([], []), temperature=1, top_k=k, seed=seed)
-        seen[tuple(drawn)] += 1
+        seen[tuple(decode(session, prompt, 3, draft=draft, temperature=1.0, top_k=k, seed=seed))] += 1
     assert session.draft_counts["accepted"] > n / 4
     assert seen.keys() <= want.keys()
     statistic = sum((seen[path] - n * p) ** 2 / (n * p) for path, p in want.items())

@@ -73,7 +73,7 @@ class Engine:
     def step_costs(self, arg: dict, /) -> None: ...
 
     @property
-    def draft_kind(self) -> object:
+    def draft_kind(self) -> str | None:
         """Draft model: "dflash", "mtp", or None without one."""
 
     @property

@@ -175,9 +175,7 @@ def as_json(report: DraftReport) -> dict[str, Any]:
         }
         for run in report.runs
     ]
-    replayed = [
-        {**dataclasses.asdict(one), "tokens_per_verify": one.tokens_per_verify} for one in report.replayed
-    ]
+    replayed = [{**dataclasses.asdict(one), "tokens_per_verify": one.tokens_per_verify} for one in report.replayed]
     derived = ("plain_tok_s", "speculative_tok_s", "ratio", "tokens_per_verify", "tokens_per_step", "by_length")
     facts = {**dataclasses.asdict(report), "runs": runs, "replayed": replayed}
     return facts | {name: getattr(report, name) for name in derived}
@@ -247,8 +245,8 @@ def print_replayed(report: DraftReport) -> None:
     for one, run in zip(report.replayed, report.runs, strict=True):
         kind = "synthetic" if one.is_synthetic else "recorded"
         console.write(
-            f"{one.name}: {kind}, {one.tokens_per_verify:.2f} tokens/verify, reached {run.drafts.tokens_per_verify:.2f}; "
-            f"{one.source}\n"
+            f"{one.name}: {kind}, {one.tokens_per_verify:.2f} tokens/verify, reached "
+            f"{run.drafts.tokens_per_verify:.2f}; {one.source}\n"
         )
 
 
@@ -257,7 +255,9 @@ def print_parts(report: DraftReport) -> None:
     parts = report.parts
     if parts is None:
         return
-    console.write(f"\nparts of a step, mean of {parts.steps} steps that verify {parts.rows:.1f} rows, each waited for\n")
+    console.write(
+        f"\nparts of a step, mean of {parts.steps} steps that verify {parts.rows:.1f} rows, each part waited for\n"
+    )
     whole = sum(parts.by_name.values())
     rows = [[name, f"{ms:.3f}", f"{ms / whole:.1%}"] for name, ms in parts.by_name.items()]
     console.print_table(["part", ("ms", "right"), ("share", "right")], rows)

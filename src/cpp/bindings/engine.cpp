@@ -404,8 +404,7 @@ void bind_engine(nb::module_& m) {
           },
           "[64] verified trees by the number of their accepted tokens.")
       .def(
-          "replay",
-          [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) { s.replay(by_length, seed); },
+          "replay", [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) { s.replay(by_length, seed); },
           "by_length"_a, "seed"_a = 0,
           "For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: "
           "off.")

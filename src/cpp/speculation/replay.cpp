@@ -32,8 +32,7 @@ int Replay::next() {
   drawn_ += kGoldenRatio;
   drawn_ -= std::floor(drawn_);
   const double drawn = drawn_ * static_cast<double>(up_to_.back());
-  return static_cast<int>(std::upper_bound(up_to_.begin(), up_to_.end(), static_cast<int64_t>(drawn)) -
-                          up_to_.begin());
+  return static_cast<int>(std::upper_bound(up_to_.begin(), up_to_.end(), static_cast<int64_t>(drawn)) - up_to_.begin());
 }
 
 }  // namespace lb
