@@ -162,7 +162,9 @@ def test_a_replayed_walk_takes_first_children(pack: _engine.gpu.Pack, depth: int
             break
         row = int(children[0])
         expected.append(int(tokens[row]))
-    got = on_device(pack, logits, FILTERS["greedy"], seed, tree=(tokens, parents), ring_capacity=64, replay_length=depth)
+    got = on_device(
+        pack, logits, FILTERS["greedy"], seed, tree=(tokens, parents), ring_capacity=64, replay_length=depth
+    )
     assert got["tokens"].tolist() == [*expected, int(logits[row].argmax())]
     assert got["numbers"][0] == got["tokens"][-1]  # the input of the next step
 

@@ -137,6 +137,7 @@ def test_whatever_interrupts_a_walk(
     assert sessions[0].draft_counts["verified"] > 0
 
 
+@pytest.mark.slow  # 6 s; test_sample.py has the walk
 def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
     engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=3)
     session, ids = _engine.Session(engine), random_ids(9, FEW, seed).tolist()

@@ -13,10 +13,10 @@ struct TreeMemory {
   Draft* tree = nullptr;         // [1]
   int32_t* positions = nullptr;  // [3, rows] of the append of a tree, at most kMaxTree rows
   // The draft model's; null without one.
-  int32_t* ids = nullptr;       // [max_depth, n_candidates]
-  float* logprobs = nullptr;    // [max_depth, n_candidates]
+  int32_t* ids = nullptr;            // [max_depth, n_candidates]
+  float* logprobs = nullptr;         // [max_depth, n_candidates]
   float* replay_logprobs = nullptr;  // the same, in place of the draft model's while a benchmark replays
-  int32_t* n_before = nullptr;  // [1] committed tokens before the path that the device accepted last
+  int32_t* n_before = nullptr;       // [1] committed tokens before the path that the device accepted last
   DraftRoot root{};
 
   TreeMemory() = default;
