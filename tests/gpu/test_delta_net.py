@@ -266,10 +266,12 @@ def test_rope_table(pack: Pack, seed: int) -> None:
     pos[:, :9], pos[:, 9] = np.arange(9), [-5, (1 << 30) - 1, 262143]
     axis = rng.integers(0, 3, 37).astype(np.uint8)
     inv_freq = (1e7 ** (-np.arange(37) / 37)).astype(np.float32)
-    got, on_cpu = ops.rope_table(pos, axis, inv_freq, pack=pack), ops.rope_table(pos, axis, inv_freq)
-    for ours, theirs, want in zip(got, on_cpu, rope_reference.rope_table(pos, axis, inv_freq), strict=True):
-        check("rope", ours, want, np.ones_like(want))
-        check("rope", ours, theirs, np.ones_like(want))
+    for scale in (1.0, 1.375):
+        table = (pos, axis, inv_freq, scale)
+        got, on_cpu = ops.rope_table(*table, pack=pack), ops.rope_table(*table)
+        for ours, theirs, want in zip(got, on_cpu, rope_reference.rope_table(*table), strict=True):
+            check("rope", ours, want, np.full_like(want, scale))
+            check("rope", ours, theirs, np.full_like(want, scale))
 
 
 @pytest.mark.parametrize(("rows", "kh", "vh", "dk", "dv", "taps"),

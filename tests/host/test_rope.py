@@ -20,11 +20,13 @@ def test_table_with_three_unequal_positions() -> None:
     axis = m_rope_axis(32, (11, 11, 10))
     assert axis.tolist()[:6] == [0, 1, 2, 0, 1, 2] and axis.tolist()[-2:] == [0, 1]
     inv_freq = (1e7 ** (-np.arange(32) / 32)).astype(np.float32)
-    for threads in (1, 2):
+    for threads, scale in ((1, 1.0), (2, 1.0), (1, 1.375)):
         for got, want in zip(
-            ops.rope_table(pos, axis, inv_freq, threads=threads), reference.rope_table(pos, axis, inv_freq), strict=True
+            ops.rope_table(pos, axis, inv_freq, scale, threads=threads),
+            reference.rope_table(pos, axis, inv_freq, scale),
+            strict=True,
         ):
-            check("rope", got, want, np.ones_like(want))
+            check("rope", got, want, np.full_like(want, scale))
 
 
 @pytest.mark.parametrize("pairs", ("halves", "adjacent"))

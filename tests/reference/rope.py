@@ -7,10 +7,12 @@ from numpy.typing import ArrayLike, NDArray
 from reference.rms_norm import F64, wide
 
 
-def rope_table(pos: NDArray[np.int32], axis: NDArray[np.uint8], inv_freq: ArrayLike) -> tuple[F64, F64]:
-    """cos, sin [rows, pairs] of pos [3, rows]; pair i follows the position row axis[i]."""
+def rope_table(
+    pos: NDArray[np.int32], axis: NDArray[np.uint8], inv_freq: ArrayLike, scale: float = 1.0
+) -> tuple[F64, F64]:
+    """scale * cos, scale * sin [rows, pairs] of pos [3, rows]; pair i follows the position row axis[i]."""
     angle = wide(pos)[axis].T * wide(inv_freq)
-    return np.cos(angle), np.sin(angle)
+    return scale * np.cos(angle), scale * np.sin(angle)
 
 
 def rope(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, pairs: str) -> F64:

@@ -20,9 +20,9 @@ RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65))
 
 def inputs(rng: np.random.Generator) -> Iterator[Case]:
     """The ops before the recurrence: positions, the convolution, the gates."""
-    for rows, n_pairs in ((1, 32), (70, 33)):
+    for rows, n_pairs, scale in ((1, 32, 1.0), (70, 33, 1.375)):
         pos = rng.integers(0, 1 << 18, (3, rows)).astype(np.int32)
-        table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), normal(rng, n_pairs))
+        table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), normal(rng, n_pairs), scale)
         yield Case("rope_table", "rope", partial(_stacked, ops.rope_table, *table), table, {}, np.stack, unit_one)
     for channels, taps in ((1037, 4), (33, 8)):
         for rows in (0, 1, 22, 130):

@@ -13,15 +13,13 @@ constexpr DTypeInfo kTable[kDTypeCount] = {
     {"Q6_K", 14, 256, 210}, {"IQ4_NL", 20, 32, 18}, {"IQ4_XS", 23, 256, 136}, {"MXFP4", 39, 32, 17},
 };
 
-// Named in messages only.
-struct UnsupportedType {
-  uint32_t ggml_id;
-  std::string_view name;
-};
-constexpr UnsupportedType kUnsupportedTypes[] = {
-    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-    {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
-    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
+// Read over in parts of a file that are not used, and named in messages.
+constexpr DTypeInfo kForeignTypes[] = {
+    {"Q8_1", 9, 32, 36},      {"Q8_K", 15, 256, 292}, {"IQ2_XXS", 16, 256, 66}, {"IQ2_XS", 17, 256, 74},
+    {"IQ3_XXS", 18, 256, 98}, {"IQ1_S", 19, 256, 50}, {"IQ3_S", 21, 256, 110},  {"IQ2_S", 22, 256, 82},
+    {"I8", 24, 1, 1},         {"I16", 25, 1, 2},      {"I32", 26, 1, 4},        {"I64", 27, 1, 8},
+    {"F64", 28, 1, 8},        {"IQ1_M", 29, 256, 56}, {"TQ1_0", 34, 256, 54},   {"TQ2_0", 35, 256, 66},
+    {"NVFP4", 40, 64, 36},
 };
 
 }  // namespace
@@ -43,11 +41,11 @@ std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::string_view ggml_type_name(uint32_t ggml_id) {
-  if (auto type = dtype_from_ggml(ggml_id)) return info(*type).name;
-  for (const UnsupportedType& type : kUnsupportedTypes)
-    if (type.ggml_id == ggml_id) return type.name;
-  return {};
+const DTypeInfo* ggml_type_info(uint32_t ggml_id) {
+  if (auto type = dtype_from_ggml(ggml_id)) return &info(*type);
+  for (const DTypeInfo& type : kForeignTypes)
+    if (type.ggml_id == ggml_id) return &type;
+  return nullptr;
 }
 
 }  // namespace lb

@@ -25,7 +25,7 @@ inline size_t row_bytes(DType type, size_t count) { return count / info(type).bl
 
 std::optional<DType> dtype_from_ggml(uint32_t ggml_id);
 std::optional<DType> dtype_from_name(std::string_view name);
-// Name of a GGML type id, including types this engine does not support; empty when unknown.
-std::string_view ggml_type_name(uint32_t ggml_id);
+// Layout of a GGML type id, including types that the engine cannot compute with; nullptr when unknown.
+const DTypeInfo* ggml_type_info(uint32_t ggml_id);
 
 }  // namespace lb

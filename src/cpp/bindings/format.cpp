@@ -67,8 +67,9 @@ nb::list to_python(const TensorTable& table) {
   for (const TensorView& tensor : table.all()) {
     nb::list shape;
     for (const int64_t dim : tensor.shape) shape.append(dim);
-    out.append(nb::make_tuple(tensor.name, nb::str(name(tensor.type).data(), name(tensor.type).size()),
-                              nb::tuple(shape), tensor.file, tensor.offset, tensor.bytes));
+    const std::string_view type = type_name(tensor);
+    out.append(nb::make_tuple(tensor.name, nb::str(type.data(), type.size()), nb::tuple(shape), tensor.file,
+                              tensor.offset, tensor.bytes));
   }
   return out;
 }

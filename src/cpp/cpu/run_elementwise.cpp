@@ -41,8 +41,8 @@ void CpuStream::run(const RopeTable& op) {
     for (int r = begin; r < end; ++r)
       for (int i = 0; i < op.n_pairs; ++i) {
         const double angle = double(op.pos[long(op.axis[i]) * op.rows + r]) * op.inv_freq[i];
-        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(std::cos(angle));
-        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(std::sin(angle));
+        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::cos(angle));
+        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::sin(angle));
       }
   });
 }

@@ -14,8 +14,8 @@
 namespace lb {
 namespace {
 
-// FNV-1a over all that a saved session depends on: every tensor's name, type, shape and first 64 bytes, and the
-// settings.
+// FNV-1a over all that a saved session depends on: every tensor's name, type, shape and first 64 bytes, the rope's
+// frequencies, and the settings.
 class Fingerprint {
  public:
   void add(const void* data, size_t bytes) {
@@ -52,6 +52,9 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   const std::string draft = options.draft_model();
   if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
+  const RopeAngles& rope = model.rope();
+  f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
+  f.add_value(rope.scale);
   return cat(model.info().architecture, "-", f.hex());
 }
 

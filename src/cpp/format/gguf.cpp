@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
@@ -101,18 +102,17 @@ TensorView read_tensor_info(GgufReader& in) {
 
   const size_t type_at = in.at();
   const uint32_t type_id = in.u32("the tensor type");
-  const std::optional<DType> type = dtype_from_ggml(type_id);
-  if (!type) {
-    const std::string_view known = ggml_type_name(type_id);
-    in.fail_at(ErrorCode::kUnsupported, type_at, "tensor type ",
-               known.empty() ? cat("number ", type_id) : std::string(known),
-               " is not supported; requantise the model, for example to Q8_0 or Q4_K_M");
-  }
-  tensor.type = *type;
-  if (ne[0] % info(*type).block_values != 0)
-    in.fail_at(ErrorCode::kFormat, start, "a row of ", ne[0], " values is not a whole number of ", name(*type),
-               " blocks of ", info(*type).block_values);
-  tensor.bytes = checked_product(values / info(*type).block_values, info(*type).block_bytes, in, start);
+  const DTypeInfo* type = ggml_type_info(type_id);
+  if (type == nullptr)
+    in.fail_at(ErrorCode::kUnsupported, type_at, "tensor type number ", type_id,
+               " is not known; requantise the model, for example to Q8_0 or Q4_K_M");
+  const std::optional<DType> own = dtype_from_ggml(type_id);
+  tensor.type = own.value_or(DType::kF32);
+  if (!own) tensor.foreign_type = type->name;
+  if (ne[0] % type->block_values != 0)
+    in.fail_at(ErrorCode::kFormat, start, "a row of ", ne[0], " values is not a whole number of ", type->name,
+               " blocks of ", type->block_values);
+  tensor.bytes = checked_product(values / type->block_values, type->block_bytes, in, start);
   tensor.offset = in.u64("the data offset");
   return tensor;
 }
@@ -240,7 +240,10 @@ GgufFile open_gguf(const std::string& path) {
   std::vector<TensorView> tensors = file.tensors.all();
   std::vector<std::shared_ptr<const void>> owners = file.tensors.owners();
   for (uint32_t number = 2; number <= named_count; ++number) {
-    const GgufFile part = open_one(part_path(*name, number));
+    const std::string part_name = part_path(*name, number);
+    LB_CHECK(std::filesystem::exists(part_name), kFormat, printable(path), ": part ", number, " of ", named_count, ", ",
+             printable(part_name), ", is missing; all parts must lie in one folder");
+    const GgufFile part = open_one(part_name);
     check_part(part.metadata, file.metadata, number);
     tensors.insert(tensors.end(), part.tensors.all().begin(), part.tensors.all().end());
     owners.insert(owners.end(), part.tensors.owners().begin(), part.tensors.owners().end());

@@ -31,23 +31,41 @@ int64_t non_negative(const Json& json) {
   return value;
 }
 
-DType read_dtype(const Json& json, const std::string& tensor) {
+// Any other type is kept by its name: only a tensor that is used must have a type that the engine computes with.
+void read_dtype(const Json& json, const std::string& tensor_text, TensorView& tensor) {
   const std::string& name = json.string();
-  if (name == "F32") return DType::kF32;
-  if (name == "F16") return DType::kF16;
-  if (name == "BF16") return DType::kBF16;
-  fail(ErrorCode::kUnsupported, json.where(), ": ", tensor, ": dtype ", quoted(name),
-       " is not supported; expected F32, F16 or BF16");
+  constexpr size_t kMaxName = 32;
+  LB_CHECK(!name.empty() && name.size() <= kMaxName, kFormat, json.where(), ": ", tensor_text, ": ", quoted(name),
+           " is no name of a dtype");
+  tensor.type = DType::kF32;
+  for (DType own : {DType::kF32, DType::kF16, DType::kBF16})
+    if (name == info(own).name) {
+      tensor.type = own;
+      return;
+    }
+  tensor.foreign_type = printable(name);
 }
 
-size_t tensor_bytes(const TensorView& tensor, const Json& shape) {
-  uint64_t bytes = info(tensor.type).block_bytes;
+// Bits of a value of a dtype; 0 when unknown.
+uint64_t dtype_bits(const TensorView& tensor) {
+  if (tensor.foreign_type.empty()) return 8 * info(tensor.type).block_bytes;
+  constexpr std::pair<std::string_view, uint64_t> kForeign[] = {
+      {"F64", 64},    {"I64", 64},    {"U64", 64},    {"I32", 32},    {"U32", 32}, {"I16", 16},
+      {"U16", 16},    {"I8", 8},      {"U8", 8},      {"BOOL", 8},    {"C64", 64}, {"F8_E4M3", 8},
+      {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+  };
+  for (const auto& [name, bits] : kForeign)
+    if (tensor.foreign_type == name) return bits;
+  return 0;
+}
+
+uint64_t tensor_bits(const TensorView& tensor, const Json& shape) {
+  uint64_t bits = dtype_bits(tensor);
   for (const int64_t dim : tensor.shape)
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes) ||
-        bytes > std::numeric_limits<int64_t>::max())
+    if (__builtin_mul_overflow(bits, static_cast<uint64_t>(dim), &bits) || bits > std::numeric_limits<int64_t>::max())
       fail(ErrorCode::kFormat, shape.where(), ": tensor ", quoted(tensor.name), ": the size of shape ",
            shape_text(tensor.shape), " overflows");
-  return bytes;
+  return bits;
 }
 
 // Reads one entry of the header and turns its offset into the data into an offset into the file.
@@ -62,7 +80,7 @@ TensorView read_entry(const Json::Member& member, std::span<const std::byte> dat
   TensorView tensor;
   tensor.name = key;
   tensor.file = where;
-  tensor.type = read_dtype(entry.at("dtype"), tensor_text);
+  read_dtype(entry.at("dtype"), tensor_text, tensor);
 
   const Json& shape = entry.at("shape");
   LB_CHECK(shape.array().size() <= kMaxDims, kFormat, shape.where(), ": ", tensor_text, ": expected at most ", kMaxDims,
@@ -71,7 +89,7 @@ TensorView read_entry(const Json::Member& member, std::span<const std::byte> dat
     tensor.shape.push_back(non_negative(dim));
     LB_CHECK(tensor.shape.back() > 0, kFormat, dim.where(), ": ", tensor_text, ": a dimension is zero");
   }
-  tensor.bytes = tensor_bytes(tensor, shape);
+  const uint64_t bits = tensor_bits(tensor, shape);
 
   const Json& offsets = entry.at("data_offsets");
   LB_CHECK(offsets.array().size() == 2, kFormat, offsets.where(), ": ", tensor_text,
@@ -80,11 +98,13 @@ TensorView read_entry(const Json::Member& member, std::span<const std::byte> dat
   const auto end = static_cast<uint64_t>(non_negative(offsets.array()[1]));
   LB_CHECK(begin <= end && end <= data.size(), kFormat, offsets.where(), ": ", tensor_text, ": data offsets [", begin,
            ", ", end, "] do not lie in the ", data.size(), " bytes of data");
-  LB_CHECK(end - begin == tensor.bytes, kFormat, offsets.where(), ": ", tensor_text, ": shape ",
-           shape_text(tensor.shape), " needs ", tensor.bytes, " bytes, the data offsets span ", end - begin);
+  tensor.bytes = end - begin;
+  LB_CHECK(bits == 0 || tensor.bytes == (bits + 7) / 8, kFormat, offsets.where(), ": ", tensor_text, ": shape ",
+           shape_text(tensor.shape), " needs ", (bits + 7) / 8, " bytes, the data offsets span ", tensor.bytes);
   tensor.offset = data_start + begin;
   tensor.data = data.data() + begin;
-  LB_CHECK(tensor.offset % info(tensor.type).block_bytes == 0, kUnsupported, offsets.where(), ": ", tensor_text,
+  LB_CHECK(!tensor.foreign_type.empty() || tensor.offset % info(tensor.type).block_bytes == 0, kUnsupported,
+           offsets.where(), ": ", tensor_text,
            ": its data is not aligned for its type; save the file again with the safetensors library");
   return tensor;
 }

@@ -31,6 +31,10 @@ const TensorView* TensorTable::find(std::string_view name) const {
   return at != by_name_.end() && tensors_[*at].name == name ? &tensors_[*at] : nullptr;
 }
 
+std::string_view type_name(const TensorView& tensor) {
+  return tensor.foreign_type.empty() ? name(tensor.type) : std::string_view(tensor.foreign_type);
+}
+
 std::string to_string(const TensorView& tensor) {
   return cat("tensor ", quoted(tensor.name), " in ", printable(tensor.file), " at byte ", tensor.offset);
 }

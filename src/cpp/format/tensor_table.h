@@ -19,8 +19,12 @@ struct TensorView {
   const std::byte* data;       // aligned for its type
   size_t bytes;
   std::string file;
-  uint64_t offset;  // of data in file
+  uint64_t offset;           // of data in file
+  std::string foreign_type;  // name of a type that the engine cannot compute with, such as I64; `type` is void then
 };
+
+// Name of the tensor's type, whether or not the engine can compute with it.
+std::string_view type_name(const TensorView& tensor);
 
 class TensorTable {
  public:

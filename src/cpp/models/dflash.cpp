@@ -182,7 +182,7 @@ void Dflash::context(const DraftRows& in, SequenceState& state, const DraftWorks
                      Stream& stream) const {
   Carver scratch = ws.scratch;
   float* g = scratch.take<float>(static_cast<size_t>(in.rows) * config_.info.hidden);
-  run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
+  run(rope_.table(in.positions, in.rows, ws.cos, ws.sin), stream);
   run(product(w_.fc, in.taps, g, in.rows, activations, stream), stream);
   run(norm(g, w_.context_norm, g, in.rows), stream);
   const Step step{in.rows, in.tree, ws.cos, ws.sin, in.n_past, state, activations, scratch, stream};
@@ -244,7 +244,7 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
   const int rows = config_.block, h = config_.info.hidden;
   Carver scratch = ws.scratch;
   const Block b(*this, scratch);
-  run(RopeTable{root.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
+  run(rope_.table(root.positions, rows, ws.cos, ws.sin), stream);
   target_.embed(root.token, 1, b.x, stream);
   target_.embed(masked_, rows - 1, b.x + h, stream);
   for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i)

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "models/family.h"
+#include "models/rope_angles.h"
 #include "ops/block_conv.h"
 #include "ops/select_candidates.h"
 
@@ -143,8 +144,9 @@ void check_target(const Fields& fields, const ModelInfo& draft, const ModelInfo&
 
 // M-RoPE's sections in a draft of a multimodal target: all pairs temporal, which is the ordinary rope.
 void check_rope(const Fields& fields, int head_dim) {
-  const FieldName theta{"rope.freq_base", {"rope_parameters.rope_theta", "rope_theta"}};
-  fields.positive(theta);  // no default: a wrong one costs acceptance and shows nowhere else
+  // No default: a wrong theta costs acceptance and shows nowhere else.
+  if (!find_rope_theta(fields))
+    fields.refuse({"rope.freq_base", {"rope_parameters.rope_theta"}}, "is missing; expected a positive number");
   const FieldName rotated{"rope.dimension_count", {}}, sections{"rope.dimension_sections", {}};
   if (fields.count(rotated, head_dim) != head_dim)
     fields.refuse(rotated, cat("is ", fields.count(rotated), "; a draft rotates whole heads of ", head_dim));

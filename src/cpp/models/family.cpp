@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/rope_angles.h"
 
 namespace lb {
 namespace {
@@ -40,6 +41,17 @@ int kv_heads(const Fields& fields, int n_heads) {
   }
   if (heads < 1 || heads > static_cast<uint64_t>(n_heads)) fields.refuse(name, cat("gives ", heads, " KV heads"));
   return static_cast<int>(heads);
+}
+
+// GGUF says "tied" by leaving the head out. A safetensors checkpoint says it in its configuration, of which a
+// multimodal wrapper has two levels, and may still carry a head: a copy of the embedding, or one that was trained
+// apart.
+bool is_tied(const Binder& binder, const Fields& fields, const TensorName& table, const TensorName& output) {
+  if (fields.is_gguf()) return !binder.has(output);
+  bool is_said = false;
+  for (const Json* said : {fields.hf("tie_word_embeddings"), fields.hf_wrapper("tie_word_embeddings")})
+    is_said |= said != nullptr && said->boolean();
+  return is_said && (!binder.has(output) || binder.are_equal(table, output));
 }
 
 void refuse_flag(const Fields& fields, const char* key) {
@@ -88,7 +100,7 @@ void read_sizes(const Fields& fields, ModelInfo& info) {
 
 void read_common(const Fields& fields, ModelInfo& info) {
   read_sizes(fields, info);
-  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
+  info.max_context = scaled_context(fields, fields.count({"context_length", {"max_position_embeddings"}}));
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   refuse_flag(fields, "use_sliding_window");
 }
@@ -101,10 +113,12 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give it only as the table's height
   weights.embedding = binder.matrix(table, info.vocab, h);
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
-  // GGUF says "tied" by leaving the head out; a tied safetensors checkpoint may still carry a copy.
-  info.tied = fields.is_gguf() ? !binder.has(output) : fields.flag({"", {"tie_word_embeddings"}}, false);
-  weights.head = info.tied ? weights.embedding : binder.matrix(output, info.vocab, h);
-  if (info.tied) binder.skip([](std::string_view name) { return name == "lm_head.weight"; });
+  info.tied = is_tied(binder, fields, table, output);
+  weights.head = weights.embedding;
+  if (binder.has(output) || !info.tied) {
+    const Matrix head = binder.matrix(output, info.vocab, h);
+    if (!info.tied) weights.head = head;
+  }
   for (int i = 0; i < info.n_layers; ++i) {
     Layer layer;
     layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
@@ -120,6 +134,12 @@ SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
   return {.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h),
           .up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h),
           .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f)};
+}
+
+void refuse_partial_rotation(const Fields& fields) {
+  const double part = fields.is_gguf() ? 1 : find_rotary_part(fields).value_or(1);
+  if (part != 1)
+    fields.refuse({"", {"partial_rotary_factor"}}, cat("is ", part, "; this architecture rotates whole heads"));
 }
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber i, const AttentionKind& kind) {
@@ -144,6 +164,8 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
 }
 
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
+  // Old checkpoints store the rope's frequencies too; they follow from the configuration.
+  binder.skip([](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
   binder.finish();
   weights.vectors = binder.take_vectors();
   weights.vector_bytes = binder.vector_bytes();

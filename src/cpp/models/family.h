@@ -33,6 +33,9 @@ struct LayerNumber {
 // Name of a tensor of one layer: "blk.3." + gguf, "layers.3." + hf.
 TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf);
 
+// For families that rotate whole heads: throws where config.json says otherwise.
+void refuse_partial_rotation(const Fields& fields);
+
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 

@@ -6,9 +6,11 @@
 namespace lb {
 
 std::unique_ptr<Model> make_llama(const ModelFile& file) {
-  const Fields fields(file, "llama");
+  constexpr HfDefault kDefaults[] = {{"rms_norm_eps", 1e-6}, {"max_position_embeddings", 2048}};
+  const Fields fields(file, "llama", kDefaults);
   ModelInfo info{.architecture = "llama"};
   read_common(fields, info);
+  refuse_partial_rotation(fields);
   info.n_rot = fields.count({"rope.dimension_count", {}}, info.head_dim);
   if (info.n_rot % 2 != 0 || info.n_rot > info.head_dim)
     fields.refuse({"rope.dimension_count", {}},
@@ -19,8 +21,6 @@ std::unique_ptr<Model> make_llama(const ModelFile& file) {
   weights.rope = rope_angles(fields, binder, info.n_rot);
   const RopePairs pairs = fields.is_gguf() ? RopePairs::kAdjacent : RopePairs::kHalves;
   for (int i = 0; i < info.n_layers; ++i) weights.layers[i].mixer = bind_attention(binder, info, i, {.pairs = pairs});
-  // Old checkpoints store the frequencies too; they follow from the configuration.
-  binder.skip([](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
   return finish(binder, std::move(info), std::move(weights));
 }
 

@@ -5,9 +5,11 @@
 namespace lb {
 
 std::unique_ptr<Model> make_qwen3(const ModelFile& file) {
-  const Fields fields(file, "qwen3");
+  constexpr HfDefault kDefaults[] = {{"rms_norm_eps", 1e-6}, {"max_position_embeddings", 32768}, {"head_dim", 128}};
+  const Fields fields(file, "qwen3", kDefaults);
   ModelInfo info{.architecture = "qwen3"};
   read_common(fields, info);
+  refuse_partial_rotation(fields);
   info.n_rot = info.head_dim;
 
   Binder binder(file);

@@ -39,8 +39,9 @@ std::vector<bool> recurrent_layers(const Fields& fields, int n_layers) {
 std::vector<int> mrope_sections(const Fields& fields) {
   std::vector<int> sections;
   if (fields.is_gguf()) {
-    if (const auto values = fields.gguf()->find_uint_array(fields.gguf_key("rope.dimension_sections")))
-      for (uint64_t value : *values) sections.push_back(static_cast<int>(std::min<uint64_t>(value, 1 << 16)));
+    for (const char* key : {"rope.dimension_sections", "rope.mrope_section", "mrope_sections"})
+      if (const auto values = fields.gguf()->find_uint_array(fields.gguf_key(key)); values && sections.empty())
+        for (uint64_t value : *values) sections.push_back(static_cast<int>(std::min<uint64_t>(value, 1 << 16)));
   } else {
     for (const char* path : {"rope_parameters.mrope_section", "rope_scaling.mrope_section"})
       if (const Json* values = fields.hf(path); values != nullptr && sections.empty())
@@ -55,9 +56,10 @@ std::vector<int> mrope_sections(const Fields& fields) {
 }
 
 int rotary_dims(const Fields& fields, int head_dim) {
-  const FieldName name{"rope.dimension_count", {"rope_parameters.partial_rotary_factor", "partial_rotary_factor"}};
-  const int n_rot = fields.is_gguf() ? fields.count(name, head_dim / 4)
-                                     : static_cast<int>(head_dim * std::min(fields.positive(name, 0.25f), 2.0f));
+  const FieldName name{"rope.dimension_count", {"rope_parameters.partial_rotary_factor"}};
+  const int n_rot = fields.is_gguf()
+                        ? fields.count(name, head_dim / 4)
+                        : static_cast<int>(head_dim * std::min(find_rotary_part(fields).value_or(0.25), 2.0));
   if (n_rot < 2 || n_rot % 2 != 0 || n_rot > head_dim)
     fields.refuse(name, cat("gives ", n_rot, " rotated values; must be even and at most the head size ", head_dim));
   return n_rot;
@@ -89,11 +91,20 @@ RecurrentShape delta_shape(const Fields& fields) {
   return r;
 }
 
+// Keys of Ollama's converter for layouts that newer files no longer have.
+void refuse_old_layouts(const Fields& fields) {
+  if (!fields.is_gguf()) return;
+  const FieldName order{"ssm.v_head_reordered", {}}, interleaved{"rope.mrope_interleaved", {}};
+  for (const FieldName& name : {order, interleaved})
+    if (!fields.flag(name, true)) fields.refuse(name, "is false; convert the model again with a current converter");
+}
+
 }  // namespace
 
 Qwen35Config read_qwen35(const Fields& fields) {
   Qwen35Config config;
   read_common(fields, config.info);
+  refuse_old_layouts(fields);
   const FieldName mtp{"nextn_predict_layers", {}};
   if (fields.is_gguf()) {
     // block_count includes these blocks, which come last. find_count() would refuse zero.
@@ -123,7 +134,9 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values);
   block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
   block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
-  block.dt_bias = binder.vector(layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias"), r.n_v_heads);
+  const TensorName bias = layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias");
+  const TensorName ollama_bias = layer_tensor(i, "ssm_dt", "linear_attn.dt_bias");
+  block.dt_bias = binder.vector(binder.has(ollama_bias) ? ollama_bias : bias, r.n_v_heads);
   block.norm =
       binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
   block.dims = r;
@@ -131,9 +144,10 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   return block;
 }
 
-// Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower.
+// Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower, which
+// Ollama's converter puts into the same file (v., mm.).
 bool is_skipped(std::string_view name, const Qwen35Config& config) {
-  for (const char* prefix : {"mtp.", "model.mtp.", "visual.", "model.visual."})
+  for (const char* prefix : {"mtp.", "model.mtp.", "visual.", "model.visual.", "v.", "mm."})
     if (name.starts_with(prefix)) return true;
   if (!name.starts_with("blk.")) return false;
   int layer = -1;
@@ -144,7 +158,7 @@ bool is_skipped(std::string_view name, const Qwen35Config& config) {
 }  // namespace
 
 std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
-  const Fields fields(file, "qwen35");
+  const Fields fields(file, "qwen35", kQwen35Defaults);
   Qwen35Config config = read_qwen35(fields);
   Binder binder(file);
   Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");

@@ -7,16 +7,30 @@
 
 namespace lb {
 namespace {
+
 constexpr int64_t kMaxCount = 1 << 24;
+
+const Json* find_path(const Json* value, std::string_view path) {
+  while (value != nullptr && !path.empty()) {
+    const size_t dot = path.find('.');
+    value = value->is_object() ? value->find(path.substr(0, dot)) : nullptr;
+    path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+  }
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-Fields::Fields(const ModelFile& file, std::string_view architecture) : file_(file), architecture_(architecture) {
+}  // namespace
+
+Fields::Fields(const ModelFile& file, std::string_view architecture, std::span<const HfDefault> defaults)
+    : file_(file), architecture_(architecture), defaults_(defaults) {
   if (const GgufFile* gguf = file.gguf()) {
     gguf_ = &gguf->metadata;
   } else {
     const Json& config = file.safetensors()->config;
     const Json* text = config.find("text_config");  // vision-language wrappers
-    config_ = text != nullptr && text->is_object() ? text : &config;
+    const bool is_wrapped = text != nullptr && text->is_object();
+    config_ = is_wrapped ? text : &config;
+    wrapper_ = is_wrapped ? &config : nullptr;
   }
 }
 
@@ -29,14 +43,15 @@ void Fields::refuse(const FieldName& name, std::string_view reason) const {
   fail(ErrorCode::kFormat, where(name), " ", reason);
 }
 
-const Json* Fields::hf(std::string_view path) const {
-  const Json* value = config_;
-  while (value != nullptr && !path.empty()) {
-    const size_t dot = path.find('.');
-    value = value->is_object() ? value->find(path.substr(0, dot)) : nullptr;
-    path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
-  }
-  return value == nullptr || value->is_null() ? nullptr : value;
+const Json* Fields::hf(std::string_view path) const { return find_path(config_, path); }
+const Json* Fields::hf_wrapper(std::string_view path) const { return find_path(wrapper_, path); }
+
+std::optional<double> Fields::hf_default(const FieldName& name) const {
+  if (gguf_ != nullptr) return std::nullopt;
+  for (const char* path : name.hf)
+    for (const HfDefault& known : defaults_)
+      if (known.path == path) return known.value;
+  return std::nullopt;
 }
 
 std::optional<int> Fields::find_count(const FieldName& name) const {
@@ -49,6 +64,7 @@ std::optional<int> Fields::find_count(const FieldName& name) const {
         value = found->integer();
         break;
       }
+    if (const auto known = hf_default(name); !value && known) value = static_cast<int64_t>(*known);
   }
   if (!value) return std::nullopt;
   if (*value < 1 || *value > kMaxCount) refuse(name, cat("must be between 1 and ", kMaxCount, ", found ", *value));
@@ -73,6 +89,7 @@ std::optional<float> Fields::find_positive(const FieldName& name) const {
         value = found->number();
         break;
       }
+    if (!value) value = hf_default(name);
   }
   if (value && !(*value > 0 && *value < 1e30)) refuse(name, cat("must be a positive number, found ", *value));
   return value ? std::optional(static_cast<float>(*value)) : std::nullopt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,17 @@ struct FieldName {
   std::vector<const char*> hf;
 };
 
+// What transformers' configuration class of a family gives to a key that config.json lacks. A multimodal wrapper omits
+// the keys of its text model that have these values.
+struct HfDefault {
+  std::string_view path;
+  double value;
+};
+
 class Fields {
  public:
-  // architecture: the GGUF prefix of the family, e.g. "qwen35".
-  Fields(const ModelFile& file, std::string_view architecture);
+  // architecture: the GGUF prefix of the family, e.g. "qwen35". defaults: must outlive the Fields.
+  Fields(const ModelFile& file, std::string_view architecture, std::span<const HfDefault> defaults = {});
 
   bool is_gguf() const { return gguf_ != nullptr; }
   const std::string& path() const { return file_.path; }
@@ -35,6 +43,8 @@ class Fields {
   std::optional<std::string> find_string(const FieldName& name) const;
 
   const Json* hf(std::string_view dotted_path) const;  // null in GGUF or when absent (or JSON null)
+  // Likewise, beside the text_config of a multimodal wrapper. Null where there is no wrapper.
+  const Json* hf_wrapper(std::string_view dotted_path) const;
   const GgufMetadata* gguf() const { return gguf_; }
   std::string gguf_key(std::string_view key) const { return architecture_ + "." + std::string(key); }
   std::string where(const FieldName& name) const;  // "model.gguf: qwen35.block_count"
@@ -44,7 +54,10 @@ class Fields {
   const ModelFile& file_;
   std::string architecture_;
   const GgufMetadata* gguf_ = nullptr;
-  const Json* config_ = nullptr;
+  const Json *config_ = nullptr, *wrapper_ = nullptr;
+  std::span<const HfDefault> defaults_;
+
+  std::optional<double> hf_default(const FieldName& name) const;
 };
 
 }  // namespace lb

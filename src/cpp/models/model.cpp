@@ -105,7 +105,7 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
             stream);
   };
 
-  run(RopeTable{append.positions.data(), rope_.axis, rope_.inv_freq, ws.cos, ws.sin, rows, rope_.n_pairs}, stream);
+  run(rope_.table(append.positions.data(), rows, ws.cos, ws.sin), stream);
   embed(append.tokens.data(), rows, x, stream);
   const Step step{rows, append.tree, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {

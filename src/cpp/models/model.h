@@ -28,15 +28,24 @@ struct ModelInfo {
 struct RopeAngles {
   std::vector<float> inv_freq;  // [n_rot / 2]
   std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
+  float scale = 1;              // of cos and sin
 };
 struct RopeTables {       // RopeAngles in the memory the ops read
   const float* inv_freq;  // [n_rot / 2]
   const uint8_t* axis;    // [n_rot / 2]
   int n_pairs;
+  float scale;
 
   explicit RopeTables(const RopeAngles& angles)
-      : inv_freq(angles.inv_freq.data()), axis(angles.axis.data()), n_pairs(static_cast<int>(angles.axis.size())) {}
+      : inv_freq(angles.inv_freq.data()),
+        axis(angles.axis.data()),
+        n_pairs(static_cast<int>(angles.axis.size())),
+        scale(angles.scale) {}
   void visit(auto&& array) { array(inv_freq, n_pairs), array(axis, n_pairs); }
+  // positions: [3, rows]; cos, sin: [rows, n_pairs]
+  RopeTable table(const int32_t* positions, int rows, float* cos, float* sin) const {
+    return {positions, axis, inv_freq, cos, sin, rows, n_pairs, scale};
+  }
 };
 
 // One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
@@ -90,6 +99,7 @@ class Model final : public Network {
   const ModelInfo& info() const { return info_; }
   size_t bytes_per_token() const { return bytes_per_token_; }      // bytes of weights that one decoded token reads
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
+  const RopeAngles& rope() const { return weights_.rope; }
 
   void for_each_group(const GroupVisitor& group) const override;
 

@@ -173,7 +173,7 @@ void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspac
 
 void Mtp::keys_values(const DraftRows& in, const Buffers& b, SequenceState& state, const DraftWorkspace& ws,
                       Activations activations, Carver scratch, Stream& stream) const {
-  run(RopeTable{in.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, in.rows, rope_.n_pairs}, stream);
+  run(rope_.table(in.positions, in.rows, ws.cos, ws.sin), stream);
   run(target_norm(b.before, b.before, in.rows), stream);
   combine(in.tokens, b.before, in.rows, b, activations, stream);
   run(norm(b.x, w_.mixer_norm, b.y, in.rows), stream);
@@ -221,7 +221,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   const int h = info_.hidden;
   Carver scratch = ws.scratch;
   const Buffers b(scratch, 1, h);
-  run(RopeTable{root.positions, rope_.axis, rope_.inv_freq, ws.cos, ws.sin, max_depth_ + 1, rope_.n_pairs}, stream);
+  run(rope_.table(root.positions, max_depth_ + 1, ws.cos, ws.sin), stream);
   // The last committed row, folded in a copy: the state must still be able to step back.
   const RowLayer kept = state.row(state_layer(1));
   run(copy(kept.history, b.before), stream);
@@ -287,7 +287,7 @@ void check_target(const std::string& path, const ModelInfo& block, int vocab, co
 std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target) {
   const std::optional<BlockPlace> place = find_block(file);
   if (!place) return nullptr;
-  const Fields fields(file, "qwen35");
+  const Fields fields(file, "qwen35", kQwen35Defaults);
   const Qwen35Config config = read_qwen35(fields);
   const ModelInfo& info = config.info;
   Binder binder(file, place->hf_prefix);

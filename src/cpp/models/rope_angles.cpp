@@ -1,96 +1,279 @@
-// Sources: "llama3" is from the Llama 3.1 model card and transformers' rope utilities, M-RoPE from Qwen2-VL,
+// Sources: "llama3" is from the Llama 3.1 model card and transformers' rope utilities, "yarn" from Peng et al., 2023
+// (arXiv 2309.00071), with transformers' defaults in safetensors and llama.cpp's in GGUF. M-RoPE is from Qwen2-VL,
 // interleaved as in Qwen3.5.
 #include "models/rope_angles.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 
 namespace lb {
 namespace {
 
-const FieldName kTheta{"rope.freq_base", {"rope_parameters.rope_theta", "rope_theta"}};
+constexpr double kDefaultTheta = 10000;
+constexpr double kMaxNumber = 1e12;
 
-// Keeps high frequencies, divides low ones by `factor` and blends between. `low` and `high` are rotations over the
-// original context.
-double llama3(double freq, double factor, double low, double high, double original) {
-  const double turns = original * freq / (2 * std::numbers::pi);
-  if (turns > high) return freq;
-  if (turns < low) return freq / factor;
-  const double blend = (turns - low) / (high - low);
-  return (1 - blend) * freq / factor + blend * freq;
+enum class Rule { kNone, kLinear, kLlama3, kYarn };
+
+struct Scaling {
+  Rule rule = Rule::kNone;
+  double factor = 1;
+  double original = 0;                    // context that the model was trained on, in tokens
+  double low_turns = 1, high_turns = 32;  // YaRN's beta_slow and beta_fast, llama3's low_ and high_freq_factor
+  bool rounds_range = true;               // YaRN: the ramp starts and ends at whole pairs
+  double scale = 1;                       // of cos and sin
+  bool is_original_given = false;
+};
+
+// --- the rules
+
+// Keeps high frequencies, divides low ones by the factor and blends between. Turns are rotations over the original
+// context.
+double llama3(double freq, const Scaling& s) {
+  const double turns = s.original * freq / (2 * std::numbers::pi);
+  if (turns > s.high_turns) return freq;
+  if (turns < s.low_turns) return freq / s.factor;
+  const double blend = (turns - s.low_turns) / (s.high_turns - s.low_turns);
+  return (1 - blend) * freq / s.factor + blend * freq;
 }
 
-const Json* scaling_section(const Fields& fields) {
-  for (const char* path : {"rope_parameters", "rope_scaling"})
-    if (const Json* section = fields.hf(path)) return section;
-  return nullptr;
+// The pair, as a fraction, that turns `turns` times over the original context.
+double pair_of(double turns, const Scaling& s, double theta, int n_rot) {
+  return n_rot * std::log(s.original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-double number(const Json& section, const char* key) {
-  const double value = section.at(key).number();
-  LB_CHECK(value > 0 && value < 1e12, kFormat, section.at(key).where(), ": ", key, " must be positive, found ", value);
-  return value;
+// As llama3, with a ramp that is linear in the pair's number.
+double yarn(double freq, int pair, const Scaling& s, double theta, int n_rot) {
+  double first = pair_of(s.high_turns, s, theta, n_rot), last = pair_of(s.low_turns, s, theta, n_rot);
+  if (s.rounds_range) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0), last = std::min(last, n_rot - 1.0);
+  const double ramp = std::clamp((pair - first) / std::max(last - first, 0.001), 0.0, 1.0);
+  return freq / s.factor * ramp + freq * (1 - ramp);
 }
 
-void scale_hf(const Fields& fields, std::vector<float>& inv_freq) {
-  const Json* section = scaling_section(fields);
-  if (section == nullptr || !section->is_object()) return;
-  const Json* type = section->find("rope_type");
-  if (type == nullptr) type = section->find("type");
-  if (type == nullptr || type->string() == "default") return;
-  if (type->string() == "linear") {
-    const double factor = number(*section, "factor");
-    for (float& f : inv_freq) f = static_cast<float>(f / factor);
-  } else if (type->string() == "llama3") {
-    const double factor = number(*section, "factor"), low = number(*section, "low_freq_factor"),
-                 high = number(*section, "high_freq_factor"),
-                 original = number(*section, "original_max_position_embeddings");
-    LB_CHECK(high > low, kFormat, section->where(), ": high_freq_factor must be above low_freq_factor");
-    for (float& f : inv_freq) f = static_cast<float>(llama3(f, factor, low, high, original));
-  } else {
-    fail(ErrorCode::kUnsupported, type->where(), ": rope scaling \"", type->string(),
-         "\" is not supported; supported: default, linear, llama3");
+// YaRN's attention factor (equation 22 of the paper), with DeepSeek's weight.
+double attention_factor(double factor, double weight = 1) {
+  return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+}
+
+// --- config.json
+
+bool is_plain(const std::string& type) { return type == "default" || type == "mrope"; }
+
+// The objects of a config.json that describe the rope. Newer files may have one per layer type; an engine with one rope
+// for all layers can use them where they agree.
+class Sections {
+ public:
+  explicit Sections(const Fields& fields) : fields_(fields) {
+    if (fields.is_gguf()) return;
+    for (const char* name : {"rope_parameters", "rope_scaling"}) {
+      add(name, fields.hf(name));
+      if (const Json* outer = fields.hf_wrapper(name)) add(name, outer);
+    }
   }
-}
 
-void scale_gguf(const Fields& fields, Binder& binder, std::vector<float>& inv_freq) {
-  const FieldName type_name{"rope.scaling.type", {}};
-  const std::string type = fields.find_string(type_name).value_or("none");
+  std::optional<double> find(const char* key, bool is_beside = false) const {
+    const Json* found = nullptr;
+    for (const Json* section : sections_) take(section->find(key), key, found);
+    if (is_beside) take(fields_.hf(key), key, found);
+    if (found == nullptr) return std::nullopt;
+    return value(*found, key);
+  }
+  double number(const char* key) const {
+    const std::optional<double> found = find(key);
+    if (!found) fail(ErrorCode::kFormat, where(), ": rope scaling \"", type(), "\" needs ", key);
+    return *found;
+  }
+  // As transformers: 0 and null stand for the default.
+  double number(const char* key, double otherwise) const {
+    for (const Json* section : sections_)
+      if (const Json* json = section->find(key); json != nullptr && json->is_number() && json->number() == 0)
+        return otherwise;
+    return find(key).value_or(otherwise);
+  }
+  bool flag(const char* key, bool otherwise) const {
+    for (const Json* section : sections_)
+      if (const Json* found = section->find(key); found != nullptr && !found->is_null()) return found->boolean();
+    return otherwise;
+  }
+  // The rule that is not the plain one; "default" without any.
+  std::string type() const {
+    const Json* found = nullptr;
+    for (const Json* section : sections_) {
+      const Json* json = section->find("rope_type");
+      if (json == nullptr || json->is_null()) json = section->find("type");
+      if (json == nullptr || json->is_null()) continue;
+      if (is_plain(json->string()) && !is_per_layer_) continue;
+      LB_CHECK(found == nullptr || found->string() == json->string(), kFormat, json->where(), ": rope scaling \"",
+               json->string(), "\" contradicts \"", found->string(), "\" of another section of config.json (",
+               found->where(), "); keep one");
+      found = json;
+    }
+    return found == nullptr ? "default" : found->string();
+  }
+  std::string where() const { return sections_.empty() ? fields_.path() + "/config.json" : sections_.front()->where(); }
+
+ private:
+  void add(const char* name, const Json* section) {
+    if (section == nullptr) return;
+    LB_CHECK(section->is_object(), kFormat, section->where(), ": ", name, " must be an object");
+    size_t n = 0;
+    for (const Json::Member& member : section->members())
+      if (member.value.is_object()) sections_.push_back(&member.value), ++n;
+    is_per_layer_ |= n > 0;
+    if (n == 0) sections_.push_back(section);
+  }
+  static double value(const Json& json, const char* key) {
+    const double value = json.number();
+    LB_CHECK(value > 0 && value < kMaxNumber, kFormat, json.where(), ": ", key, " must be positive, found ", value);
+    return value;
+  }
+  static void take(const Json* json, const char* key, const Json*& found) {
+    if (json == nullptr || json->is_null()) return;
+    LB_CHECK(found == nullptr || value(*found, key) == value(*json, key), kFormat, json->where(), ": ", key, " is ",
+             json->number(), ", and ", found->number(), " in another section of config.json (", found->where(),
+             "); keep one");
+    if (found == nullptr) found = json;
+  }
+
+  const Fields& fields_;
+  std::vector<const Json*> sections_;
+  bool is_per_layer_ = false;
+};
+
+Scaling hf_scaling(const Fields& fields) {
+  const Sections sections(fields);
+  const std::string type = sections.type();
+  Scaling s;
+  if (is_plain(type)) return s;
+  const auto original = sections.find("original_max_position_embeddings", true);
+  s.is_original_given = original.has_value();
   if (type == "linear") {
-    const float factor = fields.positive({"rope.scaling.factor", {}});
-    for (float& f : inv_freq) f /= factor;
-  } else if (type != "none") {
-    fail(ErrorCode::kUnsupported, fields.where(type_name), ": rope scaling \"", type,
-         "\" is not supported; supported: none, linear, and factors in rope_freqs.weight");
+    s.rule = Rule::kLinear;
+    s.factor = sections.number("factor");
+  } else if (type == "llama3") {
+    s.rule = Rule::kLlama3;
+    s.factor = sections.number("factor");
+    s.low_turns = sections.number("low_freq_factor");
+    s.high_turns = sections.number("high_freq_factor");
+    s.original = original ? *original : sections.number("original_max_position_embeddings");
+    LB_CHECK(s.high_turns > s.low_turns, kFormat, sections.where(), ": high_freq_factor must be above low_freq_factor");
+  } else if (type == "yarn") {
+    const FieldName context{"", {"max_position_embeddings"}};
+    s.rule = Rule::kYarn;
+    s.original = original ? *original : fields.count(context);
+    const auto factor = sections.find("factor");
+    s.factor = factor || !original ? sections.number("factor") : fields.count(context) / *original;
+    s.low_turns = sections.number("beta_slow", 1);
+    s.high_turns = sections.number("beta_fast", 32);
+    s.rounds_range = sections.flag("truncate", true);
+    const double weight = sections.number("mscale", 0), weight_all = sections.number("mscale_all_dim", 0);
+    const bool is_weighted = weight > 0 && weight_all > 0;
+    s.scale = sections.number("attention_factor",
+                              is_weighted ? attention_factor(s.factor, weight) / attention_factor(s.factor, weight_all)
+                                          : attention_factor(s.factor));
+    LB_CHECK(s.high_turns > s.low_turns, kFormat, sections.where(), ": beta_fast must be above beta_slow");
+  } else {
+    fail(ErrorCode::kUnsupported, sections.where(), ": rope scaling \"", type,
+         "\" is not supported; supported: default, linear, llama3, yarn");
   }
+  return s;
+}
+
+// --- GGUF
+
+// A number that may be written as 0 or as a negative number where it has no effect.
+double positive_or(const Fields& fields, const char* key, double otherwise) {
+  const double value = fields.gguf()->find_float(fields.gguf_key(key)).value_or(otherwise);
+  if (!std::isfinite(value)) fields.refuse({key, {}}, cat("must be a finite number, found ", value));
+  return value > 0 ? value : otherwise;
+}
+
+Scaling gguf_scaling(const Fields& fields) {
+  const FieldName type_name{"rope.scaling.type", {}}, factor_name{"rope.scaling.factor", {}};
+  const std::optional<std::string> type = fields.find_string(type_name);
+  Scaling s;
+  s.scale = positive_or(fields, "rope.scaling.attn_factor", 1);
+  if (type == "none") return s;
+  LB_CHECK(!type || type == "linear" || type == "yarn", kUnsupported, fields.where(type_name), ": rope scaling \"",
+           *type, "\" is not supported; supported: none, linear, yarn, and factors in rope_freqs.weight");
+  // Files without a type mean "linear"; the oldest ones call the factor scale_linear. 0 stands for 1.
+  s.factor = positive_or(fields, factor_name.gguf, positive_or(fields, "rope.scale_linear", type ? 0 : 1));
+  if (s.factor == 0) {
+    if (fields.gguf()->contains(fields.gguf_key(factor_name.gguf))) return s;
+    fields.refuse(factor_name, cat("is missing; rope scaling \"", *type, "\" needs it"));
+  }
+  s.rule = type == "yarn" ? Rule::kYarn : Rule::kLinear;
+  if (s.rule == Rule::kLinear) return s;
+  const auto original = fields.find_count({"rope.scaling.original_context_length", {}});
+  s.is_original_given = original.has_value();
+  s.original = original ? *original : fields.count({"context_length", {}});
+  s.low_turns = positive_or(fields, "rope.scaling.yarn_beta_slow", 1);
+  s.high_turns = positive_or(fields, "rope.scaling.yarn_beta_fast", 32);
+  if (s.high_turns <= s.low_turns)
+    fields.refuse({"rope.scaling.yarn_beta_fast", {}}, cat("must be above yarn_beta_slow, ", s.low_turns));
+  for (const char* key : {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"})
+    if (positive_or(fields, key, 1) != 1) fields.refuse({key, {}}, "is not 1; that is not supported");
+  const double weight = positive_or(fields, "rope.scaling.yarn_log_multiplier", 0);
+  s.scale *= attention_factor(s.factor) / (weight > 0 ? attention_factor(s.factor, weight) : 1);
+  return s;
+}
+
+Scaling read_scaling(const Fields& fields) { return fields.is_gguf() ? gguf_scaling(fields) : hf_scaling(fields); }
+
+// Divides each frequency by the factor that a GGUF file has for it.
+void divide_by_factors(const Fields& fields, Binder& binder, std::vector<double>& freqs) {
   const TensorName factors{"rope_freqs.weight", ""};
-  if (!binder.has(factors)) return;
-  const float* divide = binder.vector(factors, static_cast<int>(inv_freq.size()));
-  for (size_t i = 0; i < inv_freq.size(); ++i) {
+  if (!fields.is_gguf() || !binder.has(factors)) return;
+  const float* divide = binder.vector(factors, static_cast<int>(freqs.size()));
+  for (size_t i = 0; i < freqs.size(); ++i) {
     LB_CHECK(divide[i] > 0, kFormat, fields.path(), ": rope_freqs.weight: factor ", i, " must be positive, found ",
              divide[i]);
-    inv_freq[i] /= divide[i];
+    freqs[i] /= divide[i];
   }
 }
 
 }  // namespace
 
+std::optional<double> find_rope_theta(const Fields& fields) {
+  if (fields.is_gguf()) return fields.find_positive({"rope.freq_base", {}});
+  return Sections(fields).find("rope_theta", true);
+}
+
+std::optional<double> find_rotary_part(const Fields& fields) {
+  return Sections(fields).find("partial_rotary_factor", true);
+}
+
+int scaled_context(const Fields& fields, int context) {
+  const Scaling s = read_scaling(fields);
+  if (s.rule != Rule::kYarn || !s.is_original_given) return context;
+  constexpr double kMaxContext = 1 << 24;
+  return std::max(context, static_cast<int>(std::min(s.factor * s.original, kMaxContext)));
+}
+
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections) {
   const int pairs = n_rot / 2;
-  const double theta = fields.positive(kTheta, 10000.0f);
-  RopeAngles angles;
+  const double theta = find_rope_theta(fields).value_or(kDefaultTheta);
+  const Scaling s = read_scaling(fields);
+  LB_CHECK(s.rule != Rule::kYarn || theta > 1, kFormat, fields.path(), ": YaRN needs a rope theta above 1, found ",
+           theta);
+  std::vector<double> freqs;
+  for (int i = 0; i < pairs; ++i) freqs.push_back(std::pow(theta, -2.0 * i / n_rot));
+  divide_by_factors(fields, binder, freqs);
+  RopeAngles angles{.scale = static_cast<float>(s.scale)};
   for (int i = 0; i < pairs; ++i) {
-    angles.inv_freq.push_back(static_cast<float>(std::pow(theta, -2.0 * i / n_rot)));
+    double freq = freqs[i];
+    if (s.rule == Rule::kLinear) freq /= s.factor;
+    if (s.rule == Rule::kLlama3) freq = llama3(freq, s);
+    if (s.rule == Rule::kYarn) freq = yarn(freq, i, s, theta, n_rot);
+    angles.inv_freq.push_back(static_cast<float>(freq));
     int axis = 0;
     if (!mrope_sections.empty() && i % 3 != 0 && i < 3 * mrope_sections[i % 3]) axis = i % 3;
     angles.axis.push_back(static_cast<uint8_t>(axis));
-  }
-  if (fields.is_gguf()) {
-    scale_gguf(fields, binder, angles.inv_freq);
-  } else {
-    scale_hf(fields, angles.inv_freq);
   }
   return angles;
 }

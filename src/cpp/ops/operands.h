@@ -119,6 +119,7 @@ template <class Visit>
 void operands(RopeTable& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_pairs", op.n_pairs);
+  visit.scalar("scale", op.scale);
   visit.in("pos", op.pos, {3, op.rows});
   visit.indices("axis", op.axis, {op.n_pairs}, 0, 3);
   visit.in("inv_freq", op.inv_freq, {op.n_pairs});

@@ -15,7 +15,7 @@ constexpr int mask_words(int vocab) { return (vocab + 31) / 32; }
 
 // Options of one request; ranges as in SamplingParams (sampling/sampler.h).
 struct SampleOptions {
-  float temperature;  // 0: greedy
+  float temperature;  // below sampling::kMinTemperature: greedy
   int32_t top_k;      // 0: all
   float top_p, min_p, typical_p;
   float repetition_penalty, frequency_penalty, presence_penalty;

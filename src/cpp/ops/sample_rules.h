@@ -24,6 +24,11 @@ LB_FN float counted(float logit, float frequency, float presence, int count) {
   return logit - __builtin_fmaf(frequency, float(count), presence);
 }
 
+// Temperatures towards 0 choose the likeliest token. Below this one the quotients of ordinary logits overflow fp32 on
+// the way there, and tokens within 3e-4 nat of the likeliest would no longer be told apart by their weights.
+inline constexpr float kMinTemperature = 1e-5f;
+LB_FN bool is_greedy(float temperature) { return temperature < kMinTemperature; }
+
 // Clamped to finite values, so that differences of two are numbers.
 LB_FN float tempered(float logit, float temperature) {
   constexpr float kMax = 3.40282347e38f;

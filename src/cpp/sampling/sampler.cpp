@@ -63,7 +63,7 @@ Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), voc
 }
 
 bool Sampler::is_plain_greedy() const {
-  return params_.temperature == 0 && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
+  return sampling::is_greedy(params_.temperature) && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
          params_.frequency_penalty == 0 && params_.presence_penalty == 0;
 }
 
@@ -105,7 +105,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
     penalise();
     const bool any_left = std::ranges::any_of(candidates_, [](const Candidate& c) { return c.logit > kForbidden; });
     LB_CHECK(any_left, kInvalid, kAllForbiddenText);
-    if (params_.temperature == 0) {
+    if (sampling::is_greedy(params_.temperature)) {
       token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
     } else {
       weigh();
@@ -123,7 +123,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
 void Sampler::record(int32_t token) {
   history_.push_back(token);
   ++generated_[token];
-  if (params_.temperature > 0) ++draws_;
+  if (!sampling::is_greedy(params_.temperature)) ++draws_;
 }
 
 int32_t Sampler::allowed_argmax(std::span<const float> logits) const {

@@ -12,7 +12,7 @@
 namespace lb {
 
 struct SamplingParams {
-  float temperature = 0;  // 0: greedy
+  float temperature = 0;  // 0, or below 1e-5: greedy
   int top_k = 0;          // 0: all
   float top_p = 1, min_p = 0, typical_p = 1;
   float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
@@ -39,7 +39,7 @@ class Sampler {
   void set_prompt(std::span<const int32_t> prompt);
   // Allows only tokens whose bit is set (mask_words in ops/sample.h) until the next call. Empty: all. Copies the bits.
   void set_mask(std::span<const uint32_t> bits);
-  // Chooses a token and records it. Takes exactly one draw if temperature > 0, none otherwise.
+  // Chooses a token and records it. Takes exactly one draw, or none where the choice is greedy.
   int32_t sample(std::span<const float> logits);
   // Records a token that the device chose by the same rules.
   void record(int32_t token);

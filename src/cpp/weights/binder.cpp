@@ -11,21 +11,31 @@
 
 namespace lb {
 
-// Vision-language wrappers hold the text model one level deeper.
-Binder::Binder(const ModelFile& file)
-    : Binder(file, file.tensors().find("model.language_model.embed_tokens.weight") != nullptr ? "model.language_model."
-                                                                                              : "model.") {}
+namespace {
+
+// Where the text model lies: in a causal language model, in a multimodal wrapper (of newer and older transformers), or
+// alone, as in embedding models.
+std::string text_model_prefix(const TensorTable& tensors) {
+  for (const char* prefix : {"model.", "model.language_model.", "language_model.model.", ""})
+    if (tensors.find(cat(prefix, "embed_tokens.weight")) != nullptr) return prefix;
+  return "model.";
+}
+
+}  // namespace
+
+Binder::Binder(const ModelFile& file) : Binder(file, text_model_prefix(file.tensors())) {}
 
 Binder::Binder(const ModelFile& file, std::string hf_prefix)
     : file_(file),
       tensors_(file.tensors()),
       is_gguf_(file.gguf() != nullptr),
       prefix_(std::move(hf_prefix)),
+      head_prefix_(prefix_ == "language_model.model." ? "language_model." : ""),
       used_(tensors_.all().size()) {}
 
 std::string Binder::file_name(const TensorName& name) const {
   if (is_gguf_) return name.gguf;
-  return name.hf.starts_with("lm_head.") ? name.hf : prefix_ + name.hf;
+  return (name.hf.starts_with("lm_head.") ? head_prefix_ : prefix_) + name.hf;
 }
 
 const TensorView* Binder::find(const TensorName& name) const { return tensors_.find(file_name(name)); }
@@ -38,6 +48,18 @@ const TensorView& Binder::find_matrix(const TensorName& name) const {
   return *tensor;
 }
 
+const TensorView& Binder::check_type(const TensorView& tensor) const {
+  LB_CHECK(tensor.foreign_type.empty(), kUnsupported, to_string(tensor), " has type ", tensor.foreign_type,
+           ", which is not supported; convert the model again, for example to BF16, Q8_0 or Q4_K_M");
+  return tensor;
+}
+
+bool Binder::are_equal(const TensorName& a, const TensorName& b) const {
+  const TensorView &x = *find(a), &y = *find(b);
+  return x.type == y.type && x.shape == y.shape && x.foreign_type == y.foreign_type && x.bytes == y.bytes &&
+         std::memcmp(x.data, y.data, x.bytes) == 0;
+}
+
 int Binder::height(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[0]); }
 int Binder::width(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[1]); }
 
@@ -48,7 +70,7 @@ const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t
   LB_CHECK(tensor->shape == shape, kFormat, to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected ",
            shape_text(shape));
   used_[tensor - tensors_.all().data()] = true;
-  return *tensor;
+  return check_type(*tensor);
 }
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {

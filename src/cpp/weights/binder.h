@@ -15,7 +15,8 @@
 
 namespace lb {
 
-// A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), except lm_head.*.
+// A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), and lm_head.* to
+// what holds text model and head.
 struct TensorName {
   std::string gguf, hf;
 };
@@ -42,6 +43,8 @@ class Binder {
   const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
   int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
+  // Whether two tensors, which exist, have the same type, shape and bytes.
+  bool are_equal(const TensorName& a, const TensorName& b) const;
   Matrix matrix(const TensorName& name, int n_out, int n_in);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
@@ -60,6 +63,7 @@ class Binder {
 
  private:
   std::string file_name(const TensorName& name) const;
+  const TensorView& check_type(const TensorView& tensor) const;
   const TensorView& find_matrix(const TensorName& name) const;
   const TensorView* find(const TensorName& name) const;
   const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);
@@ -68,8 +72,9 @@ class Binder {
   const ModelFile& file_;
   const TensorTable& tensors_;
   bool is_gguf_;
-  std::string prefix_;      // of text-model tensors in safetensors
-  std::vector<bool> used_;  // by position in the table
+  std::string prefix_;       // of text-model tensors in safetensors
+  std::string head_prefix_;  // of lm_head.* in safetensors
+  std::vector<bool> used_;   // by position in the table
   std::vector<std::unique_ptr<float[]>> vectors_;
   size_t vector_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// The body of RopeTable, for its kernel and for the megakernel: cos and sin of pos * inv_freq. The angle, its
+// The body of RopeTable, for its kernel and for the megakernel: scale * cos and sin of pos * inv_freq. The angle, its
 // reduction to [-pi/4, pi/4] and both Taylor series are fp64; results are rounded once.
 #pragma once
 
@@ -38,7 +38,7 @@ LB_DEVICE void rope_angles(const RopeTable& p, long first, long step) {
     // Reduction by quarter turns. pi/2 in two parts, the first of 33 bits, so turns * pi/2 is exact up to 2^20 turns.
     const double turns = (angle * 0.63661977236758134) + 6755399441055744.0 - 6755399441055744.0;
     const double r = (angle - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
-    const double s = sine(r), c = cosine(r);
+    const double s = p.scale * sine(r), c = p.scale * cosine(r);
     const int quarter = int(long(turns) & 3);
     p.cos[at] = float(quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s);
     p.sin[at] = float(quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c);

@@ -7,7 +7,7 @@
 
 namespace lb::gpu {
 
-LB_DEVICE bool asks_for_likeliest(const SampleOptions& o) { return o.temperature == 0 && o.n_top < 0; }
+LB_DEVICE bool asks_for_likeliest(const SampleOptions& o) { return sampling::is_greedy(o.temperature) && o.n_top < 0; }
 // The likeliest token is also the one with the largest logit.
 LB_DEVICE bool is_plain_choice(const SampleOptions& o) { return asks_for_likeliest(o) && !adjusts_by_token(o); }
 

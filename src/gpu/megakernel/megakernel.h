@@ -88,7 +88,7 @@ LB_NOINLINE_NESTED void choose_token(const SampleTask& p, unsigned char* pool, P
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
   const bool is_chooser = choose(work);
   const SampleOptions& options = work.options;
-  if (options.n_top > 0 && options.temperature > 0)
+  if (options.n_top > 0 && !sampling::is_greedy(options.temperature))
     grid_barrier(&p.sample.grid->barrier);  // block 0 has written the top tokens
   block_barrier();
   if (is_chooser && warp() == 0) {

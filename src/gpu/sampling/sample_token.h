@@ -65,7 +65,7 @@ LB_DEVICE float adjusted(const Sample& op, const SampleOptions& o, float logit, 
     if (o.repetition_penalty != 1 && counts.in_window > 0) x = repeated(x, o.repetition_penalty);
     if (counts.generated > 0) x = counted(x, o.frequency_penalty, o.presence_penalty, counts.generated);
   }
-  return o.temperature > 0 ? tempered(x, o.temperature) : x;
+  return !is_greedy(o.temperature) ? tempered(x, o.temperature) : x;
 }
 
 LB_DEVICE bool adjusts_by_token(const SampleOptions& o) { return o.has_mask || o.has_bias || has_penalties(o); }
@@ -186,7 +186,7 @@ LB_DEVICE void record(const Sample& op, const SampleOptions& o, int token) {
   const int n = op.state->n_tokens;
   op.history[n] = token;
   op.state->n_tokens = n + 1;
-  if (o.temperature > 0) op.state->draws += 1;
+  if (!is_greedy(o.temperature)) op.state->draws += 1;
   op.counts[token].generated += 1;
   op.counts[token].in_window += 1;
   if (o.penalty_window >= 0 && n >= o.penalty_window) op.counts[op.history[n - o.penalty_window]].in_window -= 1;
@@ -208,7 +208,7 @@ LB_DEVICE Work work_of(const SampleOnGrid& p, uint64_t* scratch) {
 
 // The first step, on the block's slice. A grid barrier must follow.
 LB_DEVICE void adjust(const Work& work) {
-  const bool is_greedy = work.options.temperature == 0, with_raw = work.options.n_top >= 0;
+  const bool is_greedy = sampling::is_greedy(work.options.temperature), with_raw = work.options.n_top >= 0;
   adjust(work, is_greedy, with_raw);
   if (is_greedy && !with_raw) return;
   clear_histogram(work.grid, 0);
@@ -228,7 +228,7 @@ LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
 // All other steps. Returns true in the block that chose the token; its thread 0 has written the result.
 LB_DEVICE bool choose(Work& work) {
   const Sample& op = work.op;
-  const bool is_greedy = work.options.temperature == 0;
+  const bool is_greedy = sampling::is_greedy(work.options.temperature);
   const int n_top = n_top_of(work);
   const bool with_logprobs = n_top >= 0;
   const uint64_t uniform_number = uniform(work.options.seed, op.state->draws);
